@@ -115,7 +115,7 @@ pub fn failure(message: &str) -> ExitCode {
     ExitCode::from(FAILED)
 }
 
-/// One line on stderr, whatever the message is made of.
+/// One line on stderr, for messages of several lines, too.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(io::stderr(), "mooring: {line}");

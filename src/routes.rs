@@ -75,7 +75,7 @@ pub fn router(sources: &Sources) -> Router {
         .json("/debug/watches", move || watches(&objects, &counted))
 }
 
-/// Whatever a scraper accepts: of two formats under one path, who asks for both would get the one that has other names
+/// For any `Accept` of a scraper: of two formats under one path, who asks for both would get the one that has other names
 /// for KCM's counters.
 fn scrape(text: Result<String, prometheus::Error>, content_type: &'static str) -> Answer {
     match text {

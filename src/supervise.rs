@@ -46,7 +46,7 @@ pub enum Threads {
 }
 
 /// Where a task runs: on the supervisor's runtime, or on a thread and runtime of its own, so that
-/// whatever keeps the others busy does not keep it waiting.
+/// work that keeps the others busy does not keep it waiting.
 #[derive(Debug)]
 pub struct Workplace(Option<Runtime>);
 
@@ -197,7 +197,7 @@ impl Supervisor {
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             let outcome = runtime.block_on(running);
             runtime.shutdown_background();
-            // Nobody listens when the supervisor is gone.
+            // There is no receiver when the supervisor is gone.
             let _ = ended.send(outcome);
         })?;
         // Made here: the task may be dropped before it is first run.

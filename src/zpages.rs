@@ -27,7 +27,7 @@ const GROUP: &str = "config.k8s.io";
 /// Their version. Upstream also has v1alpha1, which it warns of.
 const GROUP_VERSION: &str = "v1beta1";
 
-/// When the process started, as far as anybody has asked.
+/// When the process started, once that was asked.
 static STARTED: LazyLock<Timestamp> = LazyLock::new(Timestamp::now);
 
 /// Adds the pages, the last of all: one of them lists the others.

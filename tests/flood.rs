@@ -1,4 +1,4 @@
-//! Strangers at the port: whatever they do there, the lease is renewed, probes are answered, and memory stays
+//! Strangers at the port: for all they do there, the lease is renewed, probes are answered, and memory stays
 //! what it was.
 //!
 //! The daemon is a process, the API server is in this one. The flood is bounded, on loopback, and comes from

@@ -81,7 +81,7 @@ pub fn child(name: &str) -> Option<u32> {
     None
 }
 
-/// CPU time of everybody who shares the machine with the subject, and of the subject.
+/// CPU time of all processes that share the machine with the subject, and of the subject.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cpu {
     pub subject: Duration,
@@ -89,7 +89,7 @@ pub struct Cpu {
     pub etcd: Duration,
     /// This process: stand-ins and watches.
     pub bench: Duration,
-    /// Whoever else runs on this machine; should be nobody.
+    /// Other processes of this machine; should be idle.
     pub others: Duration,
 }
 
@@ -107,7 +107,7 @@ impl Cpu {
         used
     }
 
-    /// All that the work cost, whoever did it.
+    /// All that the work cost, of all processes.
     pub fn total(self) -> Duration {
         self.subject + self.api_server + self.etcd + self.bench
     }

@@ -1,4 +1,4 @@
-//! The floor under everybody: the very writes of each bind, attach and detach, and nothing else.
+//! The floor under all subjects: the very writes of each bind, attach and detach, and nothing else.
 //!
 //! Who gets what is made up beforehand, from lists; nothing is searched or told, and what a write has to know
 //! is in the answer to the one before. VolumeAttachments alone are watched, for the driver's part of an

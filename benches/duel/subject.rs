@@ -2,7 +2,7 @@
 //!
 //! The processes get the same rights, their own connections, no client-side limit, no leader election, and
 //! their default verbosity. A subject can be paused (SIGSTOP) while work is piled up before it, so
-//! that its own speed is measured and not that of whoever makes the work.
+//! that its own speed is measured and not that of its load.
 
 use std::{path::Path, process::Command};
 

@@ -32,7 +32,7 @@ pub enum Output {
     Lines,
 }
 
-/// What somebody who looks at it wants.
+/// What its viewer wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// See it again.
@@ -88,7 +88,7 @@ impl Output {
 /// Writes a line to stdout.
 ///
 /// # Errors
-/// It cannot be written, as when nobody reads it any more.
+/// It cannot be written, as when it is not read any more.
 pub fn print(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }

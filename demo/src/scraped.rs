@@ -23,7 +23,7 @@ const DASHBOARDS: [(&str, &str); 5] = [
 /// What the token's owner may read.
 pub const PATHS: [&str; 2] = ["/metrics", "/metrics/slis"];
 
-/// Makes a token that nobody can guess.
+/// Makes a token that cannot be guessed.
 ///
 /// # Errors
 /// There are no random numbers.
@@ -65,7 +65,7 @@ providers:
     Ok(())
 }
 
-/// Prometheus' configuration. What it names lies beside it. The daemon makes its certificate at start, so nobody
+/// Prometheus' configuration. What it names lies beside it. The daemon makes its certificate at start, so no authority
 /// vouches for it.
 fn prometheus(port: u16) -> String {
     format!(

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::{snapshot::Snapshot, view};
 
-/// How often the thread that reads keys looks whether anybody still cares.
+/// How often the thread that reads keys looks whether it is still needed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The terminal, in its other screen. Given back when dropped, and when the process panics.
@@ -24,7 +24,7 @@ pub struct Screen {
     keys: mpsc::Receiver<Key>,
 }
 
-/// What somebody typed, as far as it matters, or that the window has another size.
+/// What the user typed, as far as it matters, or that the window has another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// To end the demo.

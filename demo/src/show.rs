@@ -90,7 +90,7 @@ pub async fn run(args: &DemoArgs) -> anyhow::Result<()> {
     match shown {
         Ok(summary) => {
             place.remove();
-            // Whoever read it may be gone by now.
+            // Its reader may be gone by now.
             let _ = output::print(&summary);
             Ok(())
         }
@@ -118,7 +118,7 @@ async fn show(
     drop(output);
     match played {
         Ok(()) => demo.stop(signals).await,
-        // Lines that nobody reads any more are an end like another.
+        // Lines that are not read any more are an end like another.
         Err(error) if is_broken_pipe(&error) => demo.stop(signals).await,
         Err(error) => Err(error),
     }
@@ -193,7 +193,7 @@ impl Demo {
         Ok(Self { seed, page: address, client, script: script.peekable(), stage, daemon, observer, serving })
     }
 
-    /// Plays until somebody wants it to end.
+    /// Plays until the user wants it to end.
     async fn play(
         &mut self,
         duration: Option<Duration>,

@@ -15,7 +15,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-/// What is told sooner or later of every script's first troubles, whatever the seed.
+/// What is told sooner or later of every script's first troubles, with any seed.
 const STORY: [&str; 9] = [
     "bind    data-",
     "attach  data-",
@@ -35,7 +35,7 @@ const PATIENCE_SECONDS: f64 = 120.0;
 /// A running demo. Killed if a test fails.
 struct Demo {
     child: Child,
-    /// What it says, until nobody listens any more.
+    /// What it says, until it is not read any more.
     lines: Option<Lines<BufReader<ChildStdout>>>,
 }
 

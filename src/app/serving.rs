@@ -17,7 +17,7 @@ pub(super) fn serving(config: &Config) -> http::Options {
     if serving.port != 0 {
         return serving;
     }
-    // Nobody comes who could show a certificate.
+    // No client comes that could show a certificate.
     http::Options { client_ca_file: None, skip_lookup: true, ..serving }
 }
 

@@ -1,5 +1,5 @@
 //! The shutdown of each controller, over a server that answers one request at a time: what was asked is awaited, and
-//! nothing more is asked, whatever the answer is.
+//! nothing more is asked, after any answer.
 
 use std::{
     convert::Infallible,

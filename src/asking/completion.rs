@@ -2,7 +2,7 @@
 //! manual, from the same definition.
 //!
 //! In: a shell, or the words typed so far. Out: a script, or candidates in the form that kubectl wants of
-//! `kubectl_complete-mooring` (Cobra's: one a line, then a line with a number). Whoever types is never kept waiting, and never
+//! `kubectl_complete-mooring` (Cobra's: one a line, then a line with a number). The user who types is never kept waiting, and never
 //! told of errors: then there are no candidates.
 
 mod words;

@@ -31,7 +31,7 @@ pub const HOST_PATH_PLUGIN: &str = "kubernetes.io/host-path";
 /// The value the binder gives to its markers; readers look for the key only.
 pub const YES: &str = "yes";
 
-/// Whether an annotation is there, whatever its value.
+/// Whether an annotation is there, with any value.
 #[must_use]
 pub fn has(meta: &Meta, key: &str) -> bool {
     meta.annotation(key).is_some()

@@ -278,7 +278,7 @@ fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
         (Call::Write(write), Ok(_)) => {
             tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "written");
         }
-        // Nothing went wrong: somebody else was there first.
+        // Nothing went wrong: another writer was there first.
         (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
             tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "changed or gone meanwhile, looking again");
         }

@@ -1,7 +1,7 @@
 //! What comes of a look at one claim or one volume.
 //!
 //! In: a key that is due. Out: at most one request, which [`Planner::start`] hands out, what users are told, and
-//! the reason why nothing more is done. Whatever is busy or waits is left alone here; a step that cannot be taken
+//! the reason why nothing more is done. A key that is busy or waits is left alone here; a step that cannot be taken
 //! back is held back while another binder is at work or etcd was restored a short while ago.
 
 use std::sync::Arc;

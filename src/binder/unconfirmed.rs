@@ -1,7 +1,7 @@
 //! Objects that the last list lacked, known from answers to our own requests alone.
 //!
 //! In: objects as they change. Out: those to be read live before anything is decided about them. Such an object
-//! may have gone between our answer and the list, and then nobody tells of it any more: a volume would
+//! may have gone between our answer and the list, and then no event tells of it any more: a volume would
 //! stay Bound to a claim that is gone. One that is there after all is told of by the watch, which is about
 //! to pass our answer.
 
@@ -30,7 +30,7 @@ impl Unconfirmed {
         });
     }
 
-    /// Asks once more for all that nobody has told of since.
+    /// Asks once more for all of which no event has told since.
     pub(crate) fn note_all(&mut self, objects: &Objects) {
         let claims = objects.claims.unconfirmed().into_iter().map(Object::Claim);
         let volumes = objects.volumes.unconfirmed().into_iter().map(Object::Volume);

@@ -1,6 +1,6 @@
 //! What may be done about a reason: what is safe, what has a price, and what never.
 //!
-//! In: a reason and the names that it is about. Out: [`Action`]s. What is called safe loses nothing whatever the state of
+//! In: a reason and the names that it is about. Out: [`Action`]s. What is called safe loses nothing in any state of
 //! the world; what is right only if something is so that no object shows has that condition in its text.
 
 use super::report::{Action, Risk};

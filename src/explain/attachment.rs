@@ -1,7 +1,7 @@
 //! A volume on a node: attached, on its way, or held up, and by what.
 //!
 //! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
-//! node, too, for there is where somebody has to act.
+//! node, too, for there is where a person has to act.
 
 use std::collections::BTreeSet;
 

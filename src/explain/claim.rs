@@ -318,7 +318,7 @@ fn no_volume(claim: &PersistentVolumeClaim) -> String {
     }
 }
 
-/// Whether somebody has to act.
+/// Whether a person has to act.
 pub(super) fn verdict(reason: &ClaimReason) -> Verdict {
     match reason {
         ClaimReason::Bound(_) => Verdict::Healthy,

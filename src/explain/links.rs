@@ -13,7 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 pub(super) struct Link {
     /// As it is shown.
     pub step: Step,
-    /// Whether somebody has to act.
+    /// Whether a person has to act.
     pub verdict: Verdict,
     /// What may be done about it, and what never.
     pub actions: Vec<Action>,

@@ -42,7 +42,7 @@ const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduli
 /// Reasons of claims that keep no pod from running.
 const NO_HINDRANCE: [&str; 2] = ["ModifyingAttributes", "Resizing"];
 
-/// A pod that nobody has taken up or away for longer than that, in seconds, needs a person: the garbage collector looks
+/// A pod that has been neither started nor removed for longer than that, in seconds, needs a person: the garbage collector looks
 /// every 20 seconds.
 const LONG: i64 = 5 * 60;
 

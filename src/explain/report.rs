@@ -139,7 +139,7 @@ pub struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Risk {
-    /// Nothing is lost, whatever the state of the world.
+    /// Nothing is lost, in any state of the cluster.
     Safe,
     /// It has a price, or is right only if something is so that no object shows.
     Care,

@@ -32,7 +32,7 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
     dated.max_by_key(|warning| warning.at)
 }
 
-/// What was said last about an object, by whichever program, as a sentence's end: all that one may know who may read
+/// What any program said last about an object, as a sentence's end: all that one may know who may read
 /// nothing but events.
 pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
     let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));

@@ -192,7 +192,7 @@ impl Page {
             let mark = if step.is_blocker { self.paint("31", mark) } else { mark.to_owned() };
             let head = clean(&self.shown(&name(&step.object)));
             let detail = clean(&step.detail);
-            // The mark is one column, whatever it is painted with.
+            // The mark is one column, in any colour.
             if 4 + head.chars().count() + 2 + detail.chars().count() <= self.style.width {
                 let _ = writeln!(self.text, "  {mark} {}", format!("{head}  {detail}").trim_end());
             } else {

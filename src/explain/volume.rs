@@ -127,7 +127,7 @@ fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Lin
     }
 }
 
-/// Whether somebody has to act.
+/// Whether a person has to act.
 pub(super) fn verdict(reason: &VolumeReason) -> Verdict {
     match reason {
         VolumeReason::Available | VolumeReason::Bound(_) | VolumeReason::Retained => Verdict::Healthy,

@@ -1,7 +1,7 @@
 //! The binder's next write about a claim or a volume, in the words of an answer.
 //!
 //! In: what the write is for, as the dry run says it. Out: the action that comes next, and it comes without any condition:
-//! whatever the reason waits for, this is done first.
+//! for every reason, this is done first.
 
 use super::{links::Link, report::Verdict};
 use crate::binder::act::write::WriteKind;

@@ -2,7 +2,7 @@
 //!
 //! In: a peer's address, certificates and token. Out: a [`User`] who may read the path, or a [`Denial`]. A
 //! client certificate counts first, then a bearer token (TokenReview); then the API server is asked for either
-//! (SubjectAccessReview). Answers count for some seconds. Without an API server nobody is let in. Of one peer
+//! (SubjectAccessReview). Answers count for some seconds. Without an API server no client is let in. Of one peer
 //! only so many are refused in a while; then it is not even asked about.
 
 use std::{
@@ -41,16 +41,16 @@ const VERDICT_TTL: Duration = Duration::from_secs(5);
 /// default; scrapes come each minute at least.
 const ACQUAINTANCE: Duration = Duration::from_mins(10);
 
-/// Why somebody is not let in.
+/// Why a client is not let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// Nobody known.
+    /// It is no known user.
     Unauthenticated,
     /// Known, but not allowed to.
     Forbidden(String),
     /// Refused too often.
     TooManyRefusals,
-    /// Nobody can tell now.
+    /// It cannot be told now.
     Unavailable(ReviewError),
 }
 
@@ -178,7 +178,7 @@ impl DelegatedAuth {
         Ok(user)
     }
 
-    /// Who it is, whatever it may.
+    /// Who it is, whether or not it may.
     ///
     /// # Errors
     /// See [`Denial`].

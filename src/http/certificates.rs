@@ -2,7 +2,7 @@
 //!
 //! In: a [`CertificateSource`]. Out: what [`super::tls`] shows to clients. A pair of files that cannot
 //! be used is an error at start; afterwards it is logged, and the last good pair stays. A certificate that
-//! was made here is valid whatever the clock says, as nobody can check it but by comparing it.
+//! was made here is valid at any time, as clients can check it only by comparing it.
 
 use std::{
     ffi::OsString,
@@ -183,10 +183,10 @@ fn write_pair(
 ) -> Result<(), CertificateError> {
     let (chain, secret) = make(names)?;
     fs::create_dir_all(folder).map_err(|error| CertificateError::new(folder, error))?;
-    // Under another name first: nobody reads half of it.
+    // Under another name first: no reader sees half of it.
     let write = |path: &Path, tag: &str, der: &[u8], private: bool| {
         let beside = beside(path);
-        // Whatever is there by that name, it is not written to: it may be readable by others, or be a link.
+        // A file that is there by that name is not written to: it may be readable by others, or be a link.
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -198,7 +198,7 @@ fn write_pair(
         options.open(&beside)?.write_all(pem::encode(&Pem::new(tag, der)).as_bytes())?;
         fs::rename(&beside, path)
     };
-    // The key first: whoever finds the certificate finds its key.
+    // The key first: a reader that finds the certificate finds its key.
     write(key, "PRIVATE KEY", secret.secret_der(), true)
         .map_err(|error| CertificateError::new(key, error))?;
     write(certificate, "CERTIFICATE", &chain, false)
@@ -285,7 +285,7 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// What somebody who may write to the folder has put there is neither followed nor taken over.
+    /// What another user who may write to the folder has put there is neither followed nor taken over.
     #[cfg(unix)]
     #[test]
     fn a_key_is_written_to_a_file_of_its_own_alone() {

@@ -2,7 +2,7 @@
 //!
 //! In: the certificates that a peer has shown. Out: the user they name, if an authority vouches for it. The
 //! authorities are those of a file, or those that the cluster publishes, which are read again in the background
-//! while certificates are shown; nobody waits for that who is known by those there are. Verification takes CPU
+//! while certificates are shown; a client that is known by those there are does not wait for that. Verification takes CPU
 //! that a stranger decides on, so it is done on another thread, one at a time.
 
 use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -22,7 +22,7 @@ use super::{options::Options, reviews::Reviewer, tls::Authorities, user::User};
 pub(super) const AUTHORITIES_REFRESH: Duration = Duration::from_secs(30);
 /// Age from which they are not relied on before they have been read again, unless that fails.
 pub(super) const AUTHORITIES_AGE: Duration = Duration::from_mins(1);
-/// Least time between two reads, whatever is shown.
+/// Least time between two reads, with any certificates shown.
 pub(super) const AUTHORITIES_RETRY: Duration = Duration::from_secs(5);
 
 /// SHA-256.
@@ -69,7 +69,7 @@ struct Attempt {
     succeeded: bool,
 }
 
-/// Reads the cluster's authorities whenever somebody wants that, but one after the other and not too often.
+/// Reads the cluster's authorities on request, but one after the other and not too often.
 #[derive(Debug)]
 struct Lookup {
     wanted: Arc<Notify>,
@@ -85,7 +85,7 @@ impl Lookup {
         let reading = tokio::spawn(async move {
             loop {
                 asked.notified().await;
-                // Whoever wanted it while it was read has it.
+                // A client that wanted it while it was read has it.
                 if sender.borrow().is_some_and(|last| last.ended.elapsed() < AUTHORITIES_RETRY) {
                     continue;
                 }
@@ -190,7 +190,7 @@ impl ClientCertificates {
         self.authorities.generation()
     }
 
-    /// Waits for the first answer about the authorities, and sees to it that they stay fresh. Nobody asks while
+    /// Waits for the first answer about the authorities, and sees to it that they stay fresh. No request waits while
     /// no certificate is shown: an idle daemon sends nothing.
     pub(super) async fn prepare(&self) {
         if let Source::Cluster(lookup) = &self.source {
@@ -198,7 +198,7 @@ impl ClientCertificates {
         }
     }
 
-    /// Has the authorities read again, as those known do not vouch for somebody. Returns whether they have changed.
+    /// Has the authorities read again, as those known do not vouch for a client. Returns whether they have changed.
     pub(super) async fn renew(&self) -> bool {
         let Source::Cluster(lookup) = &self.source else { return false };
         let before = self.generation();

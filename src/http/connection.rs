@@ -171,7 +171,7 @@ pub(super) async fn serve<S>(
             if !patience.is_zero() || !lasts.is_zero() {
                 registration.table.lock().enter(registration.id, Phase::Answering, Instant::now() + lasts);
             }
-            // Whoever sends many requests at once lets others in between.
+            // A client that sends many requests at once lets others in between.
             tokio::task::yield_now().await;
             Ok::<_, Infallible>(response(sent, is_last, registration))
         }

@@ -2,11 +2,11 @@
 //!
 //! In: what happens to connections, and the time. Out: which to end. A new connection is never
 //! refused: when there are too many of one peer, or in all, the least worthy one of the peer that has
-//! the most makes room. So whoever has few, such as a kubelet that probes or a Prometheus that
-//! scrapes, is let in however many others hold on to theirs, and nobody has to be known beforehand. Those on
+//! the most makes room. So a client that has few, such as a kubelet that probes or a Prometheus that
+//! scrapes, is let in however many others hold on to theirs, and no client has to be known beforehand. Those on
 //! which a peer has shown who it is do not count against it: behind one address there may be a scraper, a
-//! kubelet and somebody else's pod. The node's own addresses, from which its kubelet probes, have a share that
-//! nobody else competes for.
+//! kubelet and another user's pod. The node's own addresses, from which its kubelet probes, have a share that
+//! no other client competes for.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -105,7 +105,7 @@ struct Entry {
     peer: Peer,
     phase: Phase,
     since: Instant,
-    /// Whether it has made a request of somebody who is known.
+    /// Whether it has made a request of a known user.
     known: bool,
 }
 
@@ -310,7 +310,7 @@ mod tests {
         // The oldest of its own, although the probe's is older.
         let (fourth, ended) = connections.admit(peer("10.0.0.2"), now + Duration::from_secs(4));
         assert_eq!(ended, Some(crowd[0]));
-        // All places are taken: the crowd's next one goes, whoever comes.
+        // All places are taken: the crowd's next one goes, for any newcomer.
         connections.enter(crowd[1], Phase::Answering, now);
         let (scrape, ended) = connections.admit(peer("10.0.0.3"), now + Duration::from_secs(5));
         assert_eq!(ended, Some(crowd[2]));

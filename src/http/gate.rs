@@ -1,6 +1,6 @@
-//! A request with its peer in, an answer out: what everybody may see, and what only some may.
+//! A request with its peer in, an answer out: what every client may see, and what only some may.
 //!
-//! Open paths are answered to everybody, without reasons, and without a look at who asks. Only who asks an open
+//! Open paths are answered to every client, without reasons, and without a look at who asks. Only who asks an open
 //! path for details (`?verbose`) and shows credentials is asked about, and told the reasons if it may read the
 //! path. Everything else is for those alone whom [`DelegatedAuth`] admits.
 
@@ -29,7 +29,7 @@ const LONGEST_SETTING: usize = 4 * 1024;
 // apiserver: pkg/endpoints/request/requestinfo.go, NewRequestInfo.
 const VERBS_OF_PUT: [&str; 2] = ["put", "update"];
 
-/// An answer, and whether it was given to somebody known.
+/// An answer, and whether it was given to a known user.
 #[derive(Debug)]
 pub struct Reply {
     /// The answer.
@@ -112,7 +112,7 @@ impl Gate {
         reply
     }
 
-    /// Sets what is settable under a path. Never open to everybody, whatever the path.
+    /// Sets what is settable under a path. Never open to all clients.
     async fn set<B>(&self, peer: &TlsPeer, head: &request::Parts, index: usize, body: B) -> Reply
     where
         B: Body + Send + Unpin,
@@ -149,7 +149,7 @@ impl Gate {
         Reply { sent: Sent::of(told(result)), known: true }
     }
 
-    /// Answers to each in their own way. Never to everybody, whatever paths are open.
+    /// Answers to each in their own way. Never to all clients, also if the path is open.
     async fn personal(&self, peer: &TlsPeer, head: &request::Parts, answers: &Arc<dyn Personal>) -> Reply {
         let user = match self.auth.identify(peer, &head.headers).await {
             Ok(user) => user,
@@ -169,7 +169,7 @@ impl Gate {
         let (path, query) = (head.uri.path(), head.uri.query());
         let verb = head.method.as_str().to_ascii_lowercase();
         let open = self.options.is_open(path);
-        // A probe must wait for nothing, whatever the state of the API server and of others' certificates.
+        // A probe must wait for nothing, in any state of the API server and of others' certificates.
         let is_probe = open && !(is_verbose(query) && DelegatedAuth::has_credentials(peer, &head.headers));
         let admitted =
             if is_probe { None } else { Some(self.auth.admit(peer, &head.headers, &verb, path).await) };

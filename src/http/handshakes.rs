@@ -2,7 +2,7 @@
 //!
 //! A handshake is most of what a connection costs, and a thousand that begin at once would keep a probe
 //! waiting for as long as they all take. So each takes a turn when its first message is there, one
-//! at a time: first the node, then whoever has the fewest connections. Between two turns everything else is served.
+//! at a time: first the node, then the peer with the fewest connections. Between two turns everything else is served.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,7 @@ impl HandshakeQueue {
             waiting.queue.insert(key, sender);
         }
         self.arrived.notify_one();
-        // Without anybody who gives turns nobody waits.
+        // Without a giver of turns no peer waits.
         let _ = turn.await;
     }
 
@@ -51,7 +51,7 @@ impl HandshakeQueue {
                 self.arrived.notified().await;
                 continue;
             };
-            // Whoever has left meanwhile takes no time.
+            // A peer that has left meanwhile takes no time.
             if sender.send(()).is_ok() {
                 yield_now().await;
             }

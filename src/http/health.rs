@@ -2,8 +2,8 @@
 //!
 //! In: named checks. Out: `ok`, or a line per check with `?verbose` and whenever one fails;
 //! `?exclude=<name>` leaves a check out. Reasons and remarks may name objects, holders and addresses, so
-//! they are for those alone who may read the path; to everybody else, as with the API server, only what
-//! is checked and whether it is well. For everybody the checks are run at most once a second.
+//! they are for those alone who may read the path; to all others, as with the API server, only what
+//! is checked and whether it is well. For all clients the checks are run at most once a second.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::Answer;
 use crate::metrics::slis::Slis;
 
-/// How long the findings for everybody count. A second is less than the period of any probe.
+/// How long the findings for all clients count. A second is less than the period of any probe.
 const FRESH: Duration = Duration::from_secs(1);
 /// Bytes of a query. All names there are have some 400; what is excluded is repeated in the answer.
 const MAX_QUERY: usize = 1024;
@@ -29,9 +29,9 @@ pub type Finding = Result<Option<String>, String>;
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Whoever reaches the port.
+    /// Every client that reaches the port.
     Everybody,
-    /// Somebody who may read the path.
+    /// A user who may read the path.
     Known,
 }
 
@@ -94,7 +94,7 @@ pub struct Checks {
     endpoint: &'static str,
     all: Vec<Check>,
     slis: Option<Slis>,
-    /// For everybody.
+    /// For all clients.
     outcomes: Mutex<Option<Outcomes>>,
 }
 

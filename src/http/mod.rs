@@ -8,7 +8,7 @@
 //!
 //! In: a [`Router`] built once at start, and [`Options`]. Out: answers, all computed from memory, so a slow
 //! API server never makes a probe slow. Serving has a thread of its own ([`Server::run`]), so that
-//! whatever strangers do there neither keeps the daemon from its work nor from renewing its lease.
+//! what strangers do there neither keeps the daemon from its work nor from renewing its lease.
 
 mod auth;
 mod certificates;

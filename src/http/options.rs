@@ -38,7 +38,7 @@ pub struct Options {
     pub address: IpAddr,
     /// Port; 0 serves nothing.
     pub port: u16,
-    /// Addresses of the node, from which its kubelet probes: nobody else competes for their connections.
+    /// Addresses of the node, from which its kubelet probes: no other client competes for their connections.
     pub node_addresses: Vec<IpAddr>,
     /// The server's certificate.
     pub certificate: CertificateSource,
@@ -56,7 +56,7 @@ pub struct Options {
     pub authentication_kubeconfig: Option<PathBuf>,
     /// Where access is reviewed, if not where the daemon works.
     pub authorization_kubeconfig: Option<PathBuf>,
-    /// Paths for everybody; one that ends in `*` is a prefix.
+    /// Paths for all clients; one that ends in `*` is a prefix.
     pub always_allow_paths: Vec<String>,
     /// How long the review of a token counts.
     pub token_ttl: Duration,
@@ -67,7 +67,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether a path is for everybody.
+    /// Whether a path is for all clients.
     // apiserver: pkg/authorization/path/path.go, NewAuthorizer.
     #[must_use]
     pub fn is_open(&self, path: &str) -> bool {

@@ -27,7 +27,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const PIECE: usize = 32 * 1024;
 /// Pages up to this size are kept by as many readers as there may be.
 const SMALL: usize = 64 * 1024;
-/// Editions of a larger one at once. One may be on its way to somebody who reads slowly, until its time is over:
+/// Editions of a larger one at once. One may be on its way to a client that reads slowly, until its time is over:
 /// that must not keep all others from the page.
 const EDITIONS: usize = 2;
 
@@ -105,7 +105,7 @@ impl Pages {
     }
 }
 
-/// A page that nobody may be given any more need not be kept.
+/// A page that no client may be given any more need not be kept.
 fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Weak<Page>) {
     tokio::spawn(async move {
         tokio::time::sleep(FRESH).await;

@@ -1,7 +1,7 @@
 //! What is answered to each according to what they may see.
 //!
-//! In: a request of somebody known, and who it is. Out: what a [`Personal`] part makes of it, which asks for each object that it
-//! shows whether this one may `get` it. The gate has asked who it is, and nothing else: such a path is nobody's as a whole.
+//! In: a request of a known user, and who it is. Out: what a [`Personal`] part makes of it, which asks for each object that it
+//! shows whether this one may `get` it. The gate has asked who it is, and nothing else: such a path is not granted as a whole.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct Resource {
     pub name: String,
 }
 
-/// Somebody known, with a request.
+/// A known user, with a request.
 #[derive(Clone)]
 pub struct Visit {
     /// The request's head.
@@ -46,7 +46,7 @@ pub struct Visit {
     pub rights: Rights,
 }
 
-/// Asks what somebody may see. A clone asks for the same one.
+/// Asks what a user may see. A clone asks for the same one.
 #[derive(Clone)]
 pub struct Rights {
     auth: Arc<DelegatedAuth>,

@@ -70,15 +70,15 @@ pub enum ReviewError {
 /// Whose share a review is taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Somebody who has been known before.
+    /// A user who has been known before.
     Known,
-    /// Anybody.
+    /// Any client.
     Stranger,
-    /// Somebody known, about the objects of an answer: there are many of them, and they must not stand in the way of scrapes.
+    /// A known user, about the objects of an answer: there are many of them, and they must not stand in the way of scrapes.
     Objects,
 }
 
-/// What somebody may do or not.
+/// What a user may do or not.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
     /// Something to a path.
@@ -204,7 +204,7 @@ impl Reviewer {
         Self { client, known, strangers, objects, failing: Failing::default(), measures }
     }
 
-    /// Whose token it is; `None` if it is nobody's.
+    /// Whose token it is; `None` if it is no user's.
     ///
     /// # Errors
     /// See [`ReviewError`].

@@ -29,7 +29,7 @@ impl Answer {
         Self { status, content_type: "text/plain; charset=utf-8", body }
     }
 
-    /// A JSON document, in the form that takes the least memory: whoever reads it has `jq`. It is made while it is
+    /// A JSON document, in the form that takes the least memory: its readers have `jq`. It is made while it is
     /// written, so a page of many rows holds one of them at a time beside its text.
     #[must_use]
     pub fn json(document: &impl Serialize) -> Self {
@@ -244,7 +244,7 @@ impl Router {
         }
     }
 
-    /// Answers a request of somebody in the same process.
+    /// Answers a request of the same process.
     #[must_use]
     pub fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Answer {
         let Some(index) = self.find(path) else { return Self::not_found() };

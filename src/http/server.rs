@@ -1,4 +1,4 @@
-//! The listening socket: lets everybody in, and ends who has to make room.
+//! The listening socket: lets every client in, and ends who has to make room.
 
 use std::{
     collections::HashMap,
@@ -65,7 +65,7 @@ impl Server {
         let port = address.port();
         let listening = if address.ip().is_unspecified() {
             listen(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).or_else(|error| {
-                // A port that is taken is taken, whatever the family.
+                // A port that is taken is taken for both address families.
                 if error.kind() == io::ErrorKind::AddrInUse {
                     return Err(error);
                 }
@@ -152,7 +152,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // Whatever the system's default is.
+        // Independent of the system's default.
         socket.set_only_v6(false)?;
     }
     // The connections have what their listener has.
@@ -261,7 +261,7 @@ async fn reload(gate: Arc<Gate>, own: Arc<OwnCertificate>) {
     }
 }
 
-/// Reads the server's certificate and the authorities of clients again; what is wrong with one keeps nobody from
+/// Reads the server's certificate and the authorities of clients again; what is wrong with one keeps no client from
 /// the other. Returns for each whether it has changed. Blocks.
 fn reload_once(gate: &Gate, own: &OwnCertificate) -> (Result<bool, String>, Result<bool, String>) {
     (own.reload().map_err(|error| error.to_string()), gate.auth().reload())

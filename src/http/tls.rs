@@ -73,7 +73,7 @@ pub fn server_config(options: &Options, own: Arc<OwnCertificate>) -> Result<Serv
         .with_protocol_versions(versions)?
         .with_client_cert_verifier(holder)
         .with_cert_resolver(own);
-    // HTTP/2 is off: nobody needs it here, and its streams and resets are more to defend.
+    // HTTP/2 is off: no client needs it here, and its streams and resets are more to defend.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Nothing is kept of connections that have ended: a stranger decides how large that would be.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -81,7 +81,7 @@ pub fn server_config(options: &Options, own: Arc<OwnCertificate>) -> Result<Serv
     Ok(config)
 }
 
-/// Lets everybody in who holds the key of the certificate shown, and vouches for nobody.
+/// Lets every client in that holds the key of the certificate shown, and vouches for none.
 struct HolderOfKey(Arc<CryptoProvider>);
 
 impl fmt::Debug for HolderOfKey {
@@ -96,7 +96,7 @@ impl ClientCertVerifier for HolderOfKey {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // The authorities may change, and are nobody's business.
+        // The authorities may change, and are not told to clients.
         &[]
     }
 

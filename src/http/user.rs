@@ -28,7 +28,7 @@ const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Its members may do everything, as everywhere in Kubernetes.
 const MASTERS: &str = "system:masters";
-/// Everybody who has shown who they are.
+/// Every user who has shown who they are.
 const AUTHENTICATED: &str = "system:authenticated";
 
 /// A user (`authentication.k8s.io/v1` UserInfo).

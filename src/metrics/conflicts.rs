@@ -1,4 +1,4 @@
-//! Writes that were refused because the object had changed meanwhile, whichever loop sent them.
+//! Writes that were refused because the object had changed meanwhile, of every loop.
 
 use std::collections::BTreeMap;
 

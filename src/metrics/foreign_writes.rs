@@ -1,4 +1,4 @@
-//! Changes that others made to what only one of our loops changes, whichever loop that is.
+//! Changes that others made to what only one of our loops changes, for all loops.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! How the health checks go, under the names of Kubernetes' components, for `/metrics/slis`.
 //!
-//! In: the findings of `/healthz`, `/livez` and `/readyz` each time they are made: like upstream, what nobody asks
+//! In: the findings of `/healthz`, `/livez` and `/readyz` each time they are made: like upstream, what is not asked
 //! for is not there. In a registry of its own, as who wants these wants them more often than the rest.
 
 use prometheus::{Error, IntCounterVec, IntGaugeVec, Opts};

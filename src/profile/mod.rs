@@ -69,7 +69,7 @@ pub enum ProfileError {
     /// Its thread is gone.
     #[error("the profile could not be taken: {0}")]
     Thread(#[from] JoinError),
-    /// Whoever asked is gone.
+    /// The client is gone.
     #[error("nobody waits for it any more")]
     Abandoned,
 }

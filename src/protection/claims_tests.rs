@@ -121,7 +121,7 @@ fn a_pod_that_the_tables_show_costs_no_request_and_its_end_is_noticed() {
     objects.delete(last);
     controller.changed([key].into(), now);
     assert!(matches!(only(&controller.plan(now)), Call::Pods(..)));
-    // As if nobody had ever named it.
+    // As if no pod had ever named it.
     assert_eq!(controller.users.pods.of(claim("").key()).count(), 0);
 }
 

@@ -40,7 +40,7 @@ impl Users {
     }
 }
 
-/// Whether a listed pod uses the claim: it is on a node and names it, whatever its phase; or the claim is its own, and
+/// Whether a listed pod uses the claim: it is on a node and names it, in any phase; or the claim is its own, and
 /// its containers are not gone for good.
 // KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC.
 #[must_use]

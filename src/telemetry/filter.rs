@@ -17,7 +17,7 @@ const CLIENT_LIBRARY: &str = "kube_client";
 /// |---|---|
 /// | 0–3 | each change of an object's state, and what goes wrong |
 /// | 4 | also each write, refusal of a client, and closed connection |
-/// | 5 | whatever mooring has to say |
+/// | 5 | all that mooring has to say |
 /// | 6–10 | also what the libraries for HTTP and TLS have to say of connections; of requests, no bodies |
 #[must_use]
 pub fn of_verbosity(verbosity: i64) -> &'static str {
@@ -68,7 +68,7 @@ impl Switch {
 
     /// Makes it that of the process.
     pub(super) fn install(self) {
-        // Whoever receives the log of this process is set once.
+        // The receiver of this process' log is set once.
         let _ = SWITCH.set(self);
     }
 

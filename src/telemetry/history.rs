@@ -1,6 +1,6 @@
 //! What happened to each object lately: the last changes of state, for timelines that outlive events.
 //!
-//! In: the changes that are logged ([`Transition`]). Out: those of one object. Bounded in bytes, whatever the size of the
+//! In: the changes that are logged ([`Transition`]). Out: those of one object. Bounded in bytes, for any size of the
 //! cluster: the object that has been at rest longest is forgotten first, and of one that changes again and again only
 //! the last changes are kept. Of a replica that stands by there is nothing: it judges nothing.
 

@@ -1,6 +1,6 @@
 //! A log event in, one line out: as text, as logfmt, or as a JSON object.
 //!
-//! A value is quoted where the form needs it, with control characters escaped, so that whatever an API server
+//! A value is quoted where the form needs it, with control characters escaped, so that what an API server
 //! answers stays one line and cannot steer a terminal. What is too much of the same is left out and counted
 //! ([`Limit`]); the next line from the same place says how many (`left_out`).
 
@@ -185,7 +185,7 @@ where
             LoggingFormat::Logfmt => logfmt(&head, &fields),
             LoggingFormat::Json => json(&head, &fields),
         };
-        // Nobody can be told that the log cannot be written.
+        // There is no place to say that the log cannot be written.
         let _ = self.writer.make_writer_for(metadata).write_all(line.as_bytes());
     }
 }

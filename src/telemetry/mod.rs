@@ -1,6 +1,6 @@
 //! Logs: `tracing` events as lines of text, logfmt or JSON, on stderr or in a file.
 //!
-//! What goes to stderr goes through a bounded queue to a thread of its own: a pipe that nobody empties, or a
+//! What goes to stderr goes through a bounded queue to a thread of its own: a pipe that is not read, or a
 //! full disk behind it, must not stop the threads that elect, watch and write. Lines that find the queue full
 //! are dropped and counted. [`flush`] writes what is left before the process ends.
 
@@ -99,14 +99,14 @@ pub fn dropped_lines() -> u64 {
     DROPPED.get().map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
-/// Waits until what was logged is written, if somebody takes it: for the end of the process, after which
+/// Waits until what was logged is written, if it is read: for the end of the process, after which
 /// nothing is logged any more.
 pub fn flush() {
     // Held meanwhile, so that a second thread that ends the process waits for the first one's lines.
     let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(guard) = writer.take() else { return };
     let (done, is_done) = mpsc::channel::<()>();
-    // If nobody takes the lines the guard complains on stdout, which may be as full.
+    // If the lines are not read the guard complains on stdout, which may be as full.
     let flushing = thread::Builder::new().name("log-flush".to_owned()).spawn(move || {
         drop(guard);
         drop(done);

@@ -46,7 +46,7 @@ impl TracingConfig {
                 "is {kind} of {api_version}, not TracingConfiguration of apiserver.config.k8s.io/v1"
             ));
         }
-        // Without a rate upstream follows whoever calls it; nobody calls mooring.
+        // Without a rate upstream follows its caller's choice; mooring has no caller.
         let rate = sampling_rate_per_million.unwrap_or(0);
         let per_million = u32::try_from(rate).ok().filter(|_| rate <= MILLION);
         let per_million = per_million

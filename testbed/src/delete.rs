@@ -275,7 +275,7 @@ fn collect_garbage(options: &DeleteOptions, object: &mut Value) {
     }
 }
 
-/// Marks a namespace as terminating; somebody else empties it.
+/// Marks a namespace as terminating; another actor empties it.
 // kube-apiserver: pkg/registry/core/namespace/storage/storage.go, Delete.
 fn delete_namespace(
     store: &mut Store,

@@ -1,7 +1,7 @@
 //! Who wrote which field: `metadata.managedFields`.
 //!
 //! In: an object before and after a write, and who wrote. Out: the entries as the real server keeps them: a manager owns
-//! what it set or changed last, an update takes it away from all others, and what is gone is nobody's. What admission
+//! what it set or changed last, an update takes it away from all others, and what is gone has no owner. What admission
 //! and the kind's own rules change after that has no owner. Lists are
 //! owned whole, and a map's own entry (`.`) is left out.
 // kube-apiserver: apimachinery/pkg/util/managedfields/internal, structured-merge-diff/merge/update.go.
@@ -74,7 +74,7 @@ impl Writer {
 
 /// Notes in an object that is about to be written who owns what. `old` is the object before, or null.
 pub fn note(kind: &Kind, old: &Value, new: &mut Value, writer: &Writer, now: &str) {
-    // Of what nobody owned when it was made, an update does not begin to tell.
+    // Of what had no owner when it was made, an update does not begin to tell.
     let is_told = |object: &Value| !json::list(object, "/metadata/managedFields").is_empty();
     let begins = old.is_null() || is_told(old) || writer.applied.is_some();
     let entries = if begins { entries(kind, old, new, writer, now) } else { Vec::new() };
@@ -165,7 +165,7 @@ fn owned_part(kind: &Kind, object: &Value, is_status: bool) -> Value {
     if is_status {
         json::remove(&mut part, "/metadata/deletionTimestamp");
     }
-    // What Go writes although it is empty is nobody's.
+    // What Go writes although it is empty has no owner.
     if let Some(fields) = part.as_object_mut() {
         fields.retain(|_, value| value.as_object().is_none_or(|fields| !fields.is_empty()) && value != "");
     }

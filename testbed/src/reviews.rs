@@ -1,6 +1,6 @@
 //! Reviews: whose token it is, and who may read which path.
 //!
-//! Here everybody may do everything; this is for those who delegate such questions, as the daemon does for
+//! Here every user may do everything; this is for those who delegate such questions, as the daemon does for
 //! its own pages. In: users with their tokens and paths, made known by a test. Out: what
 //! kube-apiserver answers. Nothing is stored.
 
@@ -21,7 +21,7 @@ pub const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Path of SubjectAccessReviews.
 pub const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// Somebody with a token.
+/// A user with a token.
 #[derive(Clone, Debug, Default)]
 struct Account {
     user: Value,
@@ -94,7 +94,7 @@ impl Reviews {
         Ok(review)
     }
 
-    /// Reviews whether somebody may do something.
+    /// Reviews whether a user may do something.
     ///
     /// # Errors
     /// It does not say who, or not what.

@@ -246,7 +246,7 @@ impl Store {
         self.table(kind).map(|table| table.changed.subscribe())
     }
 
-    /// Tells the revision of every write, of whatever kind.
+    /// Tells the revision of every write, of any kind.
     #[must_use]
     pub fn subscribe_revision(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
@@ -268,7 +268,7 @@ impl Store {
                 table.objects.clone_from(objects);
                 table.log.clear();
                 table.compacted = revision;
-                // Whoever subscribed finds the sender gone.
+                // A subscriber finds the sender gone.
                 table.changed = watch::Sender::new(revision);
             }
         }

@@ -437,7 +437,7 @@ fn refused(refusal: Refusal, name: &str) -> CallError {
     }
 }
 
-/// What holds of a request whatever it is about.
+/// What holds of every request.
 fn check(resource: &str, request: &Request) -> Result<(), String> {
     let verb = format!("{:?}", request.verb).to_lowercase();
     let verb = verb.as_str();

@@ -294,7 +294,7 @@ fn refused(refusal: Refusal, at: &str) -> CallError {
     }
 }
 
-/// What holds of a request whatever it is about.
+/// What holds of every request.
 fn check_request(write: &Write) {
     let Request { verb, path, body } = &write.request;
     let resource = match (&write.target, path.ends_with("/status")) {

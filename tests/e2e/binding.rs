@@ -1,4 +1,4 @@
-//! Binding: claims and volumes find each other, whichever comes first, and nothing waits for a timer.
+//! Binding: claims and volumes find each other, in any order, and nothing waits for a timer.
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};

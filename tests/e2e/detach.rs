@@ -1,4 +1,4 @@
-//! Detach: un-publish, make sure that nobody uses the volume, and only then delete.
+//! Detach: un-publish, make sure that no pod uses the volume, and only then delete.
 //!
 //! That the order was kept is proven from etcd's history and the audit log after every story (S2,
 //! S3, S7); the stories here make the situations in which it would be easy to get wrong.

@@ -158,7 +158,7 @@ pub(super) fn is_exclusive(volume: &VolumeId) -> bool {
     VOLUMES.iter().any(|(name, mode)| *mode == "ReadWriteOnce" && id(name) == *volume)
 }
 
-/// What holds of a request whatever it is about.
+/// What holds of every request.
 fn check(resource: &str, request: &Request) -> Result<(), String> {
     let verb = format!("{:?}", request.verb).to_lowercase();
     let body = request.body.as_ref().unwrap_or(&Value::Null);

@@ -170,7 +170,7 @@ impl Run {
         series.map_err(|error| format!("{query}\n{error}").into())
     }
 
-    /// No query asks for what nobody shows.
+    /// No query asks for what no exporter shows.
     async fn names_exist(&self) -> Result<(), Failed> {
         let panels = panels::all();
         let panels = panels.iter().flat_map(Panel::targets).map(|(query, _)| query);

@@ -168,7 +168,7 @@ impl Controller {
         }
     }
 
-    /// Takes the answer to a request to a node, whichever it is: there may be another request to it from now on.
+    /// Takes the answer to any request to a node: there may be another request to it from now on.
     fn node_call_ended(&mut self, name: &NodeName, take: impl FnOnce(&mut Self)) {
         self.caches.queue.add_node(name.clone());
         self.caches.actual.node_mut(name).requests.ended();

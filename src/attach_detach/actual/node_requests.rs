@@ -162,7 +162,7 @@ impl NodeRequests {
         self.pending = None;
     }
 
-    /// A read is sent, of whatever the node's list may become meanwhile.
+    /// A read is sent that says nothing of what is to be written.
     pub fn ask(&mut self) {
         self.is_under_way = true;
     }

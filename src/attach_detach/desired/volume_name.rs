@@ -27,7 +27,7 @@ pub enum VolumeKind {
     NoOp,
 }
 
-/// Unique volume name: one storage volume, whichever PersistentVolumes stand for it. Kept once, as the node that
+/// Unique volume name: one storage volume, also if several PersistentVolumes stand for it. Kept once, as the node that
 /// lists it, its attachment and its pod each lead to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct VolumeId(ArcStr);

@@ -149,7 +149,7 @@ impl<'a> Blocks<'a> {
             let unreadable = self.nodes_of(volume).filter(|node| objects.unreadable::<Node>(node).is_some());
             blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
         }
-        // On whichever node the volume may be by it, it must not get to another.
+        // On any node the volume may be attached by it: it must not get to another.
         let of_unknown_node = || {
             let named = |node: &NodeName| volume.attachment_name(node);
             let is_unreadable =

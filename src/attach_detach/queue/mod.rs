@@ -113,7 +113,7 @@ impl WorkQueue {
         }
     }
 
-    /// Adds what is due, up to a driver, for whose pods somebody else has to care.
+    /// Adds what is due, up to a driver, whose pods the caller has to look at.
     pub fn add_due(&mut self, now: Instant, actual: &ActualState) -> Option<DriverName> {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             match self.later.pop_first()? {

@@ -239,7 +239,7 @@ pub fn delete_volume(volume: &PersistentVolume) -> Request {
     delete(volume, &json!({"uid": meta.uid, "resourceVersion": meta.resource_version}))
 }
 
-/// Deletes exactly this pod, whatever has become of it.
+/// Deletes exactly this pod, in any phase.
 #[must_use]
 pub fn delete_pod(pod: &Pod) -> Request {
     delete(pod, &json!({"uid": pod.metadata.uid}))

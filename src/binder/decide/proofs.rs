@@ -41,7 +41,7 @@ pub enum VolumeProof {
 
 impl VolumeProof {
     /// What a live read proves about the volume that a claim of this UID is bound to; `None` if the volume is there and
-    /// the claim's, or nobody's.
+    /// the claim's, or refers to none.
     #[must_use]
     pub fn of(found: Option<&PersistentVolume>, claim: &Uid) -> Option<Self> {
         let Some(volume) = found else { return Some(Self::Gone) };
@@ -223,7 +223,7 @@ mod tests {
             (pv.clone(), &claim, true),
             (volume("pv", "volume", 6, released), &claim, true),
             (volume("pv", "volume", 6, VolumePhase::Failed), &claim, true),
-            // Whatever happened to it, the claim may have come back in a restore.
+            // In each case the claim may have come back in a restore.
             (volume("pv", "volume", 6, bound), &claim, false),
             (volume("pv", "other", 5, bound), &claim, false),
             (pv.clone(), &other, false),

@@ -203,7 +203,7 @@ impl VolumeIndex {
         self.entries.get(name).is_some_and(|entry| entry.free.is_some())
     }
 
-    /// The volumes whose claimRef names a claim, with whatever UID.
+    /// The volumes whose claimRef names a claim, with any UID.
     pub fn referring_to(&self, claim: &ClaimKey) -> impl Iterator<Item = &VolumeName> {
         self.by_claim.of(claim.clone())
     }
@@ -232,7 +232,7 @@ impl VolumeIndex {
 
     /// The volume for an unbound claim that names none (pv-binder §4).
     ///
-    /// A volume with the claim's UID comes first, whatever else would fit: it is a bind that was
+    /// A volume with the claim's UID comes first, before any other that fits: it is a bind that was
     /// begun (S19). Then upstream's order: sets of access modes by their size, in each a volume
     /// reserved for the claim, else the smallest free one. With `delayed` nothing free is taken.
     pub fn search(

@@ -2,7 +2,7 @@
 //!
 //! In: the volumes that are not Bound, and a claim that found none of them fit. Out: a few of them,
 //! those with the fewest faults first. Only explains: no decision rests on it. The number looked at
-//! is bounded, whatever the size of the cluster: around the claim's size in its own class, then in
+//! is bounded, in clusters of any size: around the claim's size in its own class, then in
 //! others.
 
 use std::{

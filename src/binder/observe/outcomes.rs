@@ -192,7 +192,7 @@ impl Planner {
         }
     }
 
-    /// Notes what every outcome means, whatever the request was for.
+    /// Notes what an outcome means for requests of every kind.
     fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
         self.in_flight.answered();
         if let Call::Write(write) = &op.call {

@@ -92,7 +92,7 @@ impl OpenDirectory {
             _ => error,
         })?;
         let opened = Self { directory, path };
-        // The kernel knows what was opened, whatever has been put at that path meanwhile.
+        // The kernel knows what was opened, also if the path leads elsewhere by now.
         if fs::read_link(opened.handle())? == opened.path {
             Ok(opened)
         } else {

@@ -163,7 +163,7 @@ impl Operations {
         self.asked
     }
 
-    /// A recycler pod was asked for, whatever became of it.
+    /// A recycler pod was asked for; it may or may not be there.
     pub fn asked(&mut self) {
         self.asked = self.asked.wrapping_add(1);
     }

@@ -5,7 +5,7 @@
 //!
 //! Upstream shows a series for each namespace, class and attributes class of claims, which in a cluster of ten
 //! thousand namespaces is most of a page. Here it is so many of them; the rest is shown by class alone, so that sums by
-//! class are right whatever there is.
+//! class are right in clusters of any size.
 
 use std::{collections::BTreeMap, sync::Arc};
 

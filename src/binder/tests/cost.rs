@@ -221,7 +221,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     assert_eq!(looked.collect::<Vec<_>>(), [("volume", 1)]);
 }
 
-/// The API server was away, and nobody knows whether any of so many reservations will still be made.
+/// The API server was away, and it is not known whether any of so many reservations will still be made.
 #[test]
 fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
     const PAIRS: usize = 5_000;

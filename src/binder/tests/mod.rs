@@ -263,7 +263,7 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     let now = Instant::now();
     let due = planner.plan(now).wake_at.unwrap();
     assert_eq!(due, now + BinderOptions::default().sync_period);
-    // A volume that nobody told the planner of is not found by the resync, but the claim is looked at.
+    // A volume of which the planner was not told is not found by the resync, but the claim is looked at.
     assert_eq!(planner.plan(now).decisions.values().sum::<u64>(), 0);
     assert_eq!(planner.plan(due).decisions.values().sum::<u64>(), 1);
     objects.apply(volume("pv"));
@@ -279,7 +279,7 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
 }
 
 /// A claim that we have just written to is gone, and the watch was cut meanwhile: the next list lacks it, and
-/// nobody else tells. While a request about it is under way, it is not read; right after, it is.
+/// no watch tells. While a request about it is under way, it is not read; right after, it is.
 #[test]
 fn l11_a_claim_that_the_list_lacks_is_asked_for_at_once() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
@@ -308,7 +308,7 @@ fn l11_a_claim_that_the_list_lacks_is_asked_for_at_once() {
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
-/// A bound pair whose claim is deleted; between, somebody undoes the phase we wrote.
+/// A bound pair whose claim is deleted; between, another writer undoes the phase we wrote.
 #[test]
 fn s14_nothing_is_released_while_another_binder_is_at_work() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
@@ -335,7 +335,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     let by = planner.second_writer().stand_offs().next().unwrap().to_string();
     assert_eq!(by, "kube-controller-manager wrote status.phase of pv/pv");
     assert_eq!((planner.second_writer().everywhere(), planner.second_writer().sightings()), (None, 1));
-    // The bind is repaired: that takes nothing from anybody.
+    // The bind is repaired: that takes nothing from others.
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
     let repaired = answer(&objects, &op, 11);
@@ -422,7 +422,7 @@ fn l18_every_claim_that_is_not_bound_is_explained_with_the_nearest_volumes() {
 const BIND: [WriteKind; 4] =
     [WriteKind::ReserveVolume, WriteKind::VolumeBound, WriteKind::NameVolume, WriteKind::ClaimBound];
 
-/// Neither "Available" in between nor a conflict of our own making, whichever of the two is told of first.
+/// Neither "Available" in between nor a conflict of our own making, in either order of the two changes.
 #[test]
 fn a_pair_that_names_each_other_takes_four_writes() {
     for volume_first in [true, false] {

@@ -171,7 +171,7 @@ fn is_proof(op: &Op) -> bool {
     matches!(&op.call, Call::Read { purpose: Purpose::ProveClaim(_), .. })
 }
 
-/// Etcd is restored, and nobody notices: the claim is back, and so is its volume as it was, which somebody
+/// Etcd is restored unnoticed: the claim is back, and so is its volume as it was, which another
 /// touches so often that it is newer than all we knew.
 #[test]
 fn s23_e11_a_claim_that_came_back_in_a_restore_is_asked_for_before_its_volume_is_released() {

@@ -151,7 +151,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::Unbind));
 }
 
-/// Somebody reserves a recycled volume for the claim that is gone, as it was before: what was done then counts
+/// Another writer reserves a recycled volume for the claim that is gone, as it was before: what was done then counts
 /// for nothing.
 #[test]
 fn s23_a_volume_that_was_recycled_is_recycled_anew() {
@@ -188,7 +188,7 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::CreatePod));
 }
 
-/// Somebody keeps changing the pod: after some tries there are pauses, and nothing is forgotten meanwhile.
+/// Another writer keeps changing the pod: after some tries there are pauses, and nothing is forgotten meanwhile.
 #[test]
 fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
     let now = Instant::now();

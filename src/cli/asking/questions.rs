@@ -154,7 +154,7 @@ pub struct RepairArgs {
     #[arg(required = true, num_args = 1..=3)]
     pub repair: Vec<String>,
 
-    /// Of free: for whichever claim fits, rather than one of the name that it had.
+    /// Of free: for any claim that fits, rather than one of the name that it had.
     #[arg(long)]
     pub for_anyone: bool,
 

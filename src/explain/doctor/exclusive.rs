@@ -103,7 +103,7 @@ fn source<'a>(attachment: &'a VolumeAttachment, volumes: &'a Volumes) -> Option<
     }
 }
 
-/// How an attachment holds its volume. One that is being deleted does so until it is gone, whatever `attached` says:
+/// How an attachment holds its volume. One that is being deleted does so until it is gone, with any value of `attached`:
 /// after an attach of unknown outcome, the driver has not been asked yet.
 fn hold(attachment: &VolumeAttachment) -> &'static str {
     match (attachment.metadata.is_terminating(), attachment.status.attached) {

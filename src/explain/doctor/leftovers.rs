@@ -1,4 +1,4 @@
-//! What nobody waits for and yet should not be: one handle in two volumes, attachments of others and of nodes that
+//! What no pod or claim waits for, and should not be: one handle in two volumes, attachments of others and of nodes that
 //! are gone, nodes that are back and declared off, finalizers whose owner is gone, space that is kept.
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.

@@ -152,7 +152,7 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
         _ if !unchecked.is_empty() => Verdict::Forbidden,
         Some(Severity::Risk) | None => Verdict::Healthy,
     };
-    // That nobody writes down who wrote is no lack of rights.
+    // That no managed fields tell who wrote is no lack of rights.
     unchecked.extend(untold);
     Findings {
         api_version: API_VERSION,

@@ -84,7 +84,7 @@ fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups) {
             let name = VolumeName::from(volume.metadata.name.clone());
             let (count, first) = in_use.entry(csi.driver.clone()).or_insert_with(|| (0, name.clone()));
             *count += 1;
-            // The same one, in whatever order the table is read.
+            // The same one, in any order of the table.
             *first = first.clone().min(name);
         }
     });

@@ -22,7 +22,7 @@ use crate::{
     kube_api::kinds::ObjectRef,
 };
 
-/// Whoever wrote within this time is at work.
+/// A program that wrote within this time is at work.
 const AT_WORK: Duration = Duration::from_hours(1);
 
 /// As the two controllers call themselves in `managedFields`.

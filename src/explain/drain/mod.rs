@@ -34,7 +34,7 @@ use crate::{
 /// How far a volume is from having left the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Stage {
-    /// A pod that nobody has asked to end uses it.
+    /// A pod that is not being deleted uses it.
     InUse,
     /// A pod that is ending uses it, or the kubelet has not unmounted it.
     Mounted,

@@ -1,6 +1,6 @@
 //! Paths in, answers out: `GET /explain/v1/…`, and the page at `/explain/`.
 //!
-//! In: a request of somebody known. Out: a [`Reply`]. First it is asked whether this one may get the object that the path names;
+//! In: a request of a known user. Out: a [`Reply`]. First it is asked whether this one may get the object that the path names;
 //! one who may not is told the same whether there is such an object or not, and nothing is looked up. Of each user only so
 //! many requests are answered at once.
 

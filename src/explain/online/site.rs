@@ -1,6 +1,6 @@
 //! The page on the daemon: the same views as on loopback, over what the API tells this one.
 //!
-//! In: a request of somebody known. Out: a page. Whoever may see an object by the API sees its page, and no one else.
+//! In: a request of a known user. Out: a page. A user who may see an object by the API sees its page, and no one else.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ struct ForOne {
 pub(super) async fn reply(desk: &Arc<Desk>, visit: &Visit) -> Reply {
     let site = Site::new(ForOne { desk: Arc::clone(desk), rights: visit.rights.clone() });
     let (parts, body) = site.answer(&visit.head).await.into_parts();
-    // What all may see makes nobody known: the connection of a stranger gives way first.
+    // What all may see does not make a user known: the connection of a stranger gives way first.
     let known = parts.status.is_success() && site.is_of_object(visit.head.uri.path());
     let mut headers: HeaderMap = parts.headers;
     // The same address says different things to different people.

@@ -94,7 +94,7 @@ async fn connection<S: Source + 'static>(stream: TcpStream, site: Arc<Site<S>>) 
     let _ = connection.await;
 }
 
-/// Whatever body a request has is not read: the connection ends then.
+/// The body of a request is not read: the connection ends then.
 async fn answer<S: Source>(site: &Site<S>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, _) = request.into_parts();
     let Ok(answer) = timeout(ANSWER, site.answer(&head)).await else {

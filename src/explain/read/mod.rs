@@ -271,7 +271,7 @@ impl Reader {
             Ok(said) => said,
             Err(Failure::NoAnswer(why)) => return Err(self.no_answer(why)),
             Err(Failure::Unauthorized(why)) => return Err(self.unauthorized(why)),
-            // Not everybody may know; the rest of the answer does not depend on it.
+            // Not every user may know; the rest of the answer does not depend on it.
             Err(Failure::Absent | Failure::Unseen { .. }) => return Ok(None),
         };
         // `36+` on some clusters.

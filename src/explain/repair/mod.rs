@@ -49,7 +49,7 @@ pub enum Repair {
 pub enum FreeFor {
     /// A claim of the name that the volume had.
     SameName,
-    /// Whichever claim fits.
+    /// Any claim that fits.
     Anyone,
 }
 

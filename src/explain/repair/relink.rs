@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What a claim has to forget to be open, and to be nobody's but the binder's.
+/// What a claim has to forget to be open, and to be the binder's alone.
 const FORGOTTEN: [&str; 3] = [BIND_COMPLETED, STORAGE_PROVISIONER, BETA_STORAGE_PROVISIONER];
 
 pub(super) fn propose(

@@ -2,7 +2,7 @@
 //!
 //! In: the attachment and all that it leads to. Out: the attacher's finalizer goes, and only where a disk cannot come to
 //! be written from two machines by it (S1, S4): not attached and without an error, its node gone, its attacher proven to
-//! be gone, and no claim bound to its volume. A node's absence does not prove its machine off (H9), so that whatever may
+//! be gone, and no claim bound to its volume. A node's absence does not prove its machine off (H9), so that what may
 //! be attached stays until its driver says otherwise.
 
 use serde_json::json;

@@ -172,7 +172,7 @@ async fn without_an_api_server_nobody_new_is_let_in() {
     for _ in 0..2 {
         assert_eq!(status(&auth, &peer, &with("good"), "/metrics").await, 503);
     }
-    // That it was away is held against nobody and not remembered.
+    // That it was away is held against no client and not remembered.
     cluster.away.store(false, Ordering::SeqCst);
     assert_eq!(status(&auth, &peer, &with("good"), "/metrics").await, 200);
 }
@@ -231,7 +231,7 @@ async fn a_certificate_counts_by_the_authorities_of_the_cluster_which_may_change
     };
     let (of_old, of_new, nothing) = (show(&old), show(&new), HeaderMap::new());
     let lookups = || cluster.lookups.load(Ordering::SeqCst);
-    // Nobody has shown a certificate: nobody has asked.
+    // No client has shown a certificate: no question was asked.
     assert_eq!(status(&auth, &from("10.0.0.1"), &with("good"), "/metrics").await, 200);
     assert_eq!(lookups(), 0);
     assert_eq!(status(&auth, &of_old, &nothing, "/metrics").await, 401);
@@ -347,7 +347,7 @@ async fn a_chain_is_verified_once_in_a_while_and_failures_count_against_the_peer
     }
     assert_eq!(statuses[..9], [401; 9]);
     assert_eq!(statuses[9..], [429; 11]);
-    // Who has been verified before is verified again, whoever shares its address.
+    // Who has been verified before is verified again, whatever other clients share its address.
     let (certificate, _) = client(&foreign, "good", ExtendedKeyUsagePurpose::ClientAuth);
     let scraper = TlsPeer::new([10, 0, 0, 1].into(), Arc::new([certificate]));
     tokio::time::advance(REFUSAL_WINDOW).await;

@@ -221,7 +221,7 @@ async fn files_are_read_again_while_serving() {
     assert_ne!(own.current().cert, before.cert);
     assert!(!gate.auth().reload().unwrap(), "both were read again");
 
-    // One that is broken keeps nobody from the other: an authority that was taken back must not be trusted on.
+    // One that is broken keeps no client from the other: an authority that was taken back must not be trusted on.
     let current = own.current();
     std::fs::write(folder.join("mooring.crt"), "rubbish").unwrap();
     std::fs::write(&file, pem_of(&first)).unwrap();
@@ -398,7 +398,7 @@ async fn shown(
     Ok(stream.get_ref().1.peer_certificates().unwrap()[0].clone())
 }
 
-/// Believes everybody.
+/// Believes every client.
 #[derive(Debug)]
 struct Anybody;
 

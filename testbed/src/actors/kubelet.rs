@@ -195,7 +195,7 @@ impl World {
             .collect();
         let mut mounted = self.mounted.remove(name).unwrap_or_default();
 
-        // Stop what must stop: containers first, so that nobody writes to what is unmounted.
+        // Stop what must stop: containers first, so that none writes to what is unmounted.
         let stopping = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_some() && runs(pod));
         // Unmount for pods that run no more.
         if !behaviour.holding.contains(name) {

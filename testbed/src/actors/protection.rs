@@ -1,5 +1,5 @@
 //! Stand-in for the two protection controllers: they let go of claims and volumes that are being
-//! deleted once nobody uses them (pv-binder §7).
+//! deleted once they are not used any more (pv-binder §7).
 //!
 //! A claim is in use while a pod that is on a node names it; a volume while its phase is Bound. The
 //! finalizers themselves are put on by the API server's admission.

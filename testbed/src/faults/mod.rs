@@ -54,7 +54,7 @@ struct Shared {
     state: Mutex<State>,
     /// Number of counted writes.
     seen: watch::Sender<usize>,
-    /// Number of requests that met nobody.
+    /// Number of requests that met no server.
     missed: watch::Sender<usize>,
     watches: Watches,
 }
@@ -68,7 +68,7 @@ struct State {
     weather: Option<Weather>,
     /// After a crash point nothing more gets through.
     is_frozen: bool,
-    /// Nobody is there to answer.
+    /// No server is there to answer.
     is_away: bool,
 }
 
@@ -175,7 +175,7 @@ impl Faults {
         self.state().is_away = false;
     }
 
-    /// Waits until so many requests have met nobody.
+    /// Waits until so many requests have met no server.
     pub async fn missed(&self, count: usize) {
         // The sender is never taken away.
         let _ = self.shared.missed.subscribe().wait_for(|missed| *missed >= count).await;

@@ -213,7 +213,7 @@ impl Rules for Claim {
     }
 }
 
-/// Keeps `dataSource` and `dataSourceRef` alike, and drops data sources nobody could ever use.
+/// Keeps `dataSource` and `dataSourceRef` alike, and drops data sources that could never be used.
 // kube-apiserver: pkg/api/persistentvolumeclaim/util.go, EnforceDataSourceBackwardsCompatibility.
 fn normalise_sources(object: &mut Value, old: Option<&Value>) {
     let had_source = old.is_some_and(|old| json::is_set(old, "/spec/dataSource"));

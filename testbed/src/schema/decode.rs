@@ -172,7 +172,7 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Go's `omitempty`: a pointer is empty when nil, whatever it points to.
+/// Go's `omitempty`: a pointer is empty when nil, and only then.
 fn is_empty(field: &Field, value: &Value) -> bool {
     if matches!(field.shape, Shape::Pointer(_)) {
         return value.is_null();

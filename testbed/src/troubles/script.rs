@@ -29,7 +29,7 @@ const SIZES: [u32; 5] = [1, 5, 10, 20, 50];
 /// Something that happens to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Somebody deletes the pod of a seat.
+    /// A user deletes the pod of a seat.
     DeletePod(String),
     /// A seat is given up.
     GiveUp(String),
@@ -119,7 +119,7 @@ impl Script {
     }
 
     /// Of four seats one has a pod that is replaced at once, the rest are as of a StatefulSet. Those
-    /// with volumes made beforehand are there from the start: nobody makes more of them.
+    /// with volumes made beforehand are there from the start: no more of them are made.
     fn take_seat(&mut self, is_static: bool) -> (String, Seat) {
         let number = self.taken;
         self.taken += 1;

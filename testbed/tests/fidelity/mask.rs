@@ -75,7 +75,7 @@ fn value(whole: &Value, id: &str) -> Value {
     }
 }
 
-/// What the real server owns to whoever sent it although it was empty or is not kept, and the embedded one never sees.
+/// What the real server owns to its sender although it was empty or is not kept, and the embedded one never sees.
 const SENT_EMPTY: [&str; 6] = [
     "f:reportingComponent",
     "f:reportingInstance",

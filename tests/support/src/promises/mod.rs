@@ -1,4 +1,4 @@
-//! The promises of safety.md as functions of values: one checker for each, whoever acts.
+//! The promises of safety.md as functions of values: one checker for each, for every writer.
 //!
 //! Cases and histories of the binder, cases of attach/detach and the stories on an API server ask the same functions; what
 //! they know of the world differs, and comes in as a value. Out: the promises that are broken, each with its id. Nothing
