@@ -20,7 +20,7 @@ use super::{
     client_certs::{ClientCertificates, Hash},
     connections::Peer,
     options::Options,
-    personal::Resource,
+    resource::Resource,
     reviews::{Question, ReviewError, Reviewer, Share},
     ttl_cache::TtlCache,
     user::User,

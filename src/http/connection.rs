@@ -38,11 +38,11 @@ use tokio_rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    answer::{Reply, Sent},
     auth::TlsPeer,
     connections::{Connections, Id, Phase},
-    gate::{Gate, Reply},
+    gate::Gate,
     handshakes::HandshakeQueue,
-    pages::Sent,
 };
 
 /// For a head as it is read, and for an answer as it is written. Tokens have one or two KiB, some of them eight.

@@ -11,14 +11,15 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Body, Bytes};
 
 use super::{
+    answer::{Answer, Reply, Sent},
     auth::{DelegatedAuth, Denial, TlsPeer},
     connections::Peer,
     health::{Audience, is_verbose},
     measures::Measures,
     options::Options,
-    pages::{Pages, Sent},
+    pages::Pages,
     personal::{Personal, Rights, Visit},
-    router::{Answer, Router, told},
+    router::{Router, told},
 };
 
 /// Bytes of what is set: more than any filter of the log needs.
@@ -28,15 +29,6 @@ const LONGEST_SETTING: usize = 4 * 1024;
 /// Kubernetes has for changing what there is. Either right will do.
 // apiserver: pkg/endpoints/request/requestinfo.go, NewRequestInfo.
 const VERBS_OF_PUT: [&str; 2] = ["put", "update"];
-
-/// An answer, and whether it was given to a known user.
-#[derive(Debug)]
-pub struct Reply {
-    /// The answer.
-    pub sent: Sent,
-    /// Whether the peer has shown that it may read this.
-    pub known: bool,
-}
 
 /// Answers requests.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use std::{
 use http::StatusCode;
 use tokio::time::Instant;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::metrics::slis::Slis;
 
 /// How long the findings for all clients count. A second is less than the period of any probe.

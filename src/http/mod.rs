@@ -10,6 +10,7 @@
 //! API server never makes a probe slow. Serving has a thread of its own ([`Server::run`]), so that
 //! what strangers do there neither keeps the daemon from its work nor from renewing its lease.
 
+mod answer;
 mod auth;
 mod certificates;
 mod client_certs;
@@ -22,6 +23,7 @@ mod measures;
 mod options;
 mod pages;
 mod personal;
+mod resource;
 mod reviews;
 mod router;
 mod server;
@@ -29,16 +31,18 @@ mod tls;
 mod ttl_cache;
 mod user;
 
+pub use answer::{Answer, Reply, Sent};
 pub use auth::{DelegatedAuth, Denial, TlsPeer};
 pub use certificates::{CertificateError, OwnCertificate, expiry_of_pem};
-pub use gate::{Gate, Reply};
+pub use gate::Gate;
 pub use measures::Measures;
 #[cfg(test)]
 pub(crate) use options::for_tests as options_for_tests;
 pub use options::{CertificateSource, MinVersion, Options};
-pub use pages::{Pages, Sent};
-pub use personal::{Personal, Resource, Rights, Visit};
+pub use pages::Pages;
+pub use personal::{Personal, Rights, Visit};
+pub use resource::Resource;
 pub use reviews::Reviewer;
-pub use router::{Answer, Router, Setting, Slow};
+pub use router::{Router, Setting, Slow};
 pub use server::{BindError, Server};
 pub use tls::{cipher_suites, server_config};

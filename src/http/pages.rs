@@ -1,45 +1,33 @@
-//! Pages as they are sent: made elsewhere, one of a kind at a time, kept for a second, sent in pieces.
+//! Pages as they are sent: made elsewhere, one of a kind at a time, kept for a second.
 //!
 //! A page may take a second of CPU and tens of megabytes in a large cluster. So it is made on a thread of
 //! its own, never twice at once, and those who ask meanwhile share it; of a large one there are only so many
 //! editions at once, so that readers who do not read cannot make the memory full.
 
 use std::{
-    pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll},
     time::Duration,
 };
 
-use http::{HeaderMap, StatusCode};
-use hyper::body::{Body, Bytes, Frame, SizeHint};
+use http::StatusCode;
 use tokio::{
-    sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{Mutex, Semaphore},
     task::spawn_blocking,
     time::Instant,
 };
 
-use super::router::{Answer, Router};
+use super::{
+    answer::{Answer, Page, Sent},
+    router::Router,
+};
 
 /// How long a page is the same for all. A second is less than any scrape interval.
 const FRESH: Duration = Duration::from_secs(1);
-/// What is written at once. The rest of the page stays in one place for all its readers.
-const PIECE: usize = 32 * 1024;
 /// Pages up to this size are kept by as many readers as there may be.
 const SMALL: usize = 64 * 1024;
 /// Editions of a larger one at once. One may be on its way to a client that reads slowly, until its time is over:
 /// that must not keep all others from the page.
 const EDITIONS: usize = 2;
-
-/// A page, for all its readers.
-#[derive(Debug)]
-struct Page {
-    answer: Answer,
-    /// What is sent in place of the answer's text, if that is none.
-    binary: Option<Bytes>,
-    #[expect(dead_code, reason = "given back when the last reader is done")]
-    permit: Option<OwnedSemaphorePermit>,
-}
 
 #[derive(Debug)]
 struct Edition {
@@ -92,7 +80,7 @@ impl Pages {
         let making = spawn_blocking(move || {
             let answer = router.make(index);
             let permit = (answer.body.len() > SMALL).then_some(permit);
-            let page = Arc::new(Page { answer, binary: None, permit });
+            let page = Arc::new(Page::new(answer, permit));
             *latest = Some(Edition { made: Instant::now(), page: Arc::clone(&page) });
             page
         });
@@ -116,113 +104,15 @@ fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Weak<Page>) {
     });
 }
 
-/// A page on its way, or what is still being made while it is sent.
-#[derive(Debug)]
-pub struct Sent {
-    page: Arc<Page>,
-    offset: usize,
-    headers: HeaderMap,
-    /// What is told bit by bit, for how long at most.
-    stream: Option<(mpsc::Receiver<Bytes>, Duration)>,
-}
-
-impl From<Arc<Page>> for Sent {
-    fn from(page: Arc<Page>) -> Self {
-        Self { page, offset: 0, headers: HeaderMap::new(), stream: None }
-    }
-}
-
-impl Sent {
-    /// An answer that was made at once.
-    #[must_use]
-    pub fn of(answer: Answer) -> Self {
-        Self::from(Arc::new(Page { answer, binary: None, permit: None }))
-    }
-
-    /// An answer that is no text.
-    #[must_use]
-    pub fn binary(content_type: &'static str, body: Vec<u8>) -> Self {
-        let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
-        Self::from(Arc::new(Page { answer, binary: Some(body.into()), permit: None }))
-    }
-
-    /// What is told bit by bit, until the other end of the channel is dropped, for so long at most.
-    #[must_use]
-    pub fn stream(content_type: &'static str, told: mpsc::Receiver<Bytes>, longest: Duration) -> Self {
-        let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
-        Self { stream: Some((told, longest)), ..Self::of(answer) }
-    }
-
-    /// With headers beside those that every answer has.
-    #[must_use]
-    pub fn with_headers(self, headers: HeaderMap) -> Self {
-        Self { headers, ..self }
-    }
-
-    /// Those headers.
-    #[must_use]
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
-    /// How long it is told bit by bit at most; `None` for what is there whole.
-    #[must_use]
-    pub fn lasts(&self) -> Option<Duration> {
-        self.stream.as_ref().map(|(_, longest)| *longest)
-    }
-
-    fn bytes(&self) -> &[u8] {
-        self.page.binary.as_deref().unwrap_or(self.page.answer.body.as_bytes())
-    }
-
-    /// The answer.
-    #[must_use]
-    pub fn answer(&self) -> &Answer {
-        &self.page.answer
-    }
-}
-
-impl Body for Sent {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some((told, _)) = &mut self.stream {
-            return told.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))));
-        }
-        let rest = self.bytes().get(self.offset..).unwrap_or_default();
-        if rest.is_empty() {
-            return Poll::Ready(None);
-        }
-        // A copy: what waits to be written must not hold on to the whole page.
-        let piece = Bytes::copy_from_slice(rest.get(..PIECE).unwrap_or(rest));
-        self.offset += piece.len();
-        Poll::Ready(Some(Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.stream.is_none() && self.offset >= self.bytes().len()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        if self.stream.is_some() {
-            return SizeHint::default();
-        }
-        SizeHint::with_exact(self.bytes().len().saturating_sub(self.offset) as u64)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::BodyExt;
+    use hyper::body::Body;
     use tokio::sync::watch;
 
-    use super::*;
+    use super::{super::answer::PIECE, *};
 
     #[tokio::test(start_paused = true)]
     async fn a_page_is_made_once_however_many_ask_and_again_after_a_second() {

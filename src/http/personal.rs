@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::request::Parts;
-use serde::Serialize;
 
 use super::{
+    answer::Reply,
     auth::{DelegatedAuth, Denial},
     connections::Peer,
-    gate::Reply,
+    resource::Resource,
     user::User,
 };
 
@@ -20,21 +20,6 @@ use super::{
 pub trait Personal: Send + Sync {
     /// Answers a request.
     fn answer(&self, visit: Visit) -> BoxFuture<'static, Reply>;
-}
-
-/// An object, or all of a kind, as rights are asked about: no name means all of them, no namespace all of those.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Resource {
-    /// API group; empty for core.
-    pub group: &'static str,
-    /// The kind's name in URLs.
-    pub resource: &'static str,
-    /// Namespace.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    /// Name.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub name: String,
 }
 
 /// A known user, with a request.

@@ -27,7 +27,7 @@ use tokio::{
 
 use super::{
     measures::{Measures, Review},
-    personal::Resource,
+    resource::Resource,
     user::User,
 };
 

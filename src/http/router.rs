@@ -7,41 +7,10 @@ use http::{Method, StatusCode};
 use serde::Serialize;
 
 use super::{
+    answer::Answer,
     health::{Audience, Checks},
     personal::Personal,
 };
-
-/// An answer with its status and content type.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// HTTP status.
-    pub status: StatusCode,
-    /// `Content-Type`.
-    pub content_type: &'static str,
-    /// Body.
-    pub body: String,
-}
-
-impl Answer {
-    /// An answer in plain text.
-    #[must_use]
-    pub fn text(status: StatusCode, body: String) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", body }
-    }
-
-    /// A JSON document, in the form that takes the least memory: its readers have `jq`. It is made while it is
-    /// written, so a page of many rows holds one of them at a time beside its text.
-    #[must_use]
-    pub fn json(document: &impl Serialize) -> Self {
-        match serde_json::to_string(document) {
-            Ok(mut body) => {
-                body.push('\n');
-                Self { status: StatusCode::OK, content_type: "application/json", body }
-            }
-            Err(error) => Self::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-        }
-    }
-}
 
 /// What answers a path.
 enum Handler {
