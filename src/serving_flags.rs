@@ -104,7 +104,7 @@ pub struct ServingArgs {
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
 
-    /// Paths that everybody may read, without reasons; a trailing * makes a prefix.
+    /// Paths that every client may read, without reasons; a trailing * makes a prefix.
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = "/healthz,/readyz,/livez")]
     pub authorization_always_allow_paths: Vec<String>,
 

@@ -88,6 +88,11 @@ fn every_room_on_the_map_is_there() {
 }
 
 #[test]
+fn every_comment_says_whom_or_what_it_is_about() {
+    none("comments leave that open", &words::comments_without_nouns());
+}
+
+#[test]
 fn every_command_of_the_justfile_can_be_read_without_it() {
     none("commands are not described", &words::commands_without_words());
 }

@@ -347,7 +347,7 @@ async fn a_chain_is_verified_once_in_a_while_and_failures_count_against_the_peer
     }
     assert_eq!(statuses[..9], [401; 9]);
     assert_eq!(statuses[9..], [429; 11]);
-    // Who has been verified before is verified again, whatever other clients share its address.
+    // Who has been verified before is verified again, also if others share its address.
     let (certificate, _) = client(&foreign, "good", ExtendedKeyUsagePurpose::ClientAuth);
     let scraper = TlsPeer::new([10, 0, 0, 1].into(), Arc::new([certificate]));
     tokio::time::advance(REFUSAL_WINDOW).await;
