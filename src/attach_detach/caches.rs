@@ -25,7 +25,6 @@ use super::{
     known::Known,
     options::ForcePolicy,
     queue::{Key, Surveyed, WorkQueue},
-    tell::metrics::Planned,
 };
 use crate::{
     kube_api::{
@@ -50,24 +49,23 @@ pub struct Caches {
     pub queue: WorkQueue,
     drivers: AttachRequired,
     learnt: Vec<Learnt>,
+    looked_at: LookedAt,
 }
 
-/// What objects have told.
+/// How many keys were looked at that are no work of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookedAt {
+    /// Pods, for what they need.
+    pub pods: usize,
+    /// VolumeAttachments, for what they are about.
+    pub attachments: usize,
+}
+
+/// What objects have told. A process that starts learns it of all there are at once, so it is small.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Learnt {
-    /// One such key was looked at.
-    LookedAt(Planned),
-    /// The volumes of a pod that cannot be attached yet, those before, and which of them are new.
-    Unresolved {
-        /// The pod.
-        pod: PodKey,
-        /// Those before.
-        before: Vec<Unresolved>,
-        /// Those now.
-        found: Vec<Unresolved>,
-        /// What is to be logged and counted.
-        new: Vec<Unresolved>,
-    },
+    /// Which volumes of a pod cannot be attached yet.
+    Unresolved(Box<UnresolvedVolumes>),
     /// A pod needs the volume on the node.
     Desired(VolumeId, NodeName),
     /// A VolumeAttachment that is not ours has come, changed or gone.
@@ -78,6 +76,19 @@ pub enum Learnt {
     Detached(VolumeId, NodeName),
     /// Another party has changed the list of the node object of this UID (S14).
     ListChanged(NodeName, Uid),
+}
+
+/// The volumes of a pod that cannot be attached yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnresolvedVolumes {
+    /// The pod.
+    pub pod: PodKey,
+    /// Those before.
+    pub before: Vec<Unresolved>,
+    /// Those now.
+    pub found: Vec<Unresolved>,
+    /// What is to be logged and counted.
+    pub new: Vec<Unresolved>,
 }
 
 impl Caches {
@@ -91,6 +102,7 @@ impl Caches {
             queue,
             drivers: AttachRequired::default(),
             learnt: Vec::new(),
+            looked_at: LookedAt::default(),
         }
     }
 
@@ -100,9 +112,9 @@ impl Caches {
         Known { objects, desired, actual, clock, now }
     }
 
-    /// What has been learnt since this was last asked.
-    pub fn take_learnt(&mut self) -> Vec<Learnt> {
-        mem::take(&mut self.learnt)
+    /// What has been learnt since this was last asked, and how much was looked at for it.
+    pub fn take_learnt(&mut self) -> (Vec<Learnt>, LookedAt) {
+        (mem::take(&mut self.learnt), mem::take(&mut self.looked_at))
     }
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
@@ -185,7 +197,7 @@ impl Caches {
     }
 
     fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
-        self.learnt.push(Learnt::LookedAt(Planned::Pod));
+        self.looked_at.pods += 1;
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
@@ -362,7 +374,7 @@ impl Caches {
     }
 
     fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        self.learnt.push(Learnt::LookedAt(Planned::Attachment));
+        self.looked_at.attachments += 1;
         let attachment = self.objects.attachments.get(name);
         if attachment.as_deref().is_some_and(|attachment| self.actual.is_replaced_by(name, attachment)) {
             self.take_attachment(name, None, now);
@@ -418,5 +430,16 @@ fn unresolved(key: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&De
     let new: Vec<_> =
         desired_pod.iter().flat_map(|desired_pod| desired_pod.newly_unresolved(before)).cloned().collect();
     let (before, found) = (of(before), of(desired_pod));
-    (before != found || !new.is_empty()).then(|| Learnt::Unresolved { pod: key.clone(), before, found, new })
+    let is_news = before != found || !new.is_empty();
+    is_news.then(|| Learnt::Unresolved(Box::new(UnresolvedVolumes { pod: key.clone(), before, found, new })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_learnt_of_each_of_150_000_pods_at_a_start_is_small() {
+        assert!(size_of::<Learnt>() <= 48, "{} bytes", size_of::<Learnt>());
+    }
 }

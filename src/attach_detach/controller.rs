@@ -18,7 +18,7 @@ use super::{
         state::{ActualState, Operation},
         unpublishing::Sequence,
     },
-    caches::{Caches, Learnt},
+    caches::{Caches, Learnt, LookedAt, UnresolvedVolumes},
     clock::Clock,
     decide::scope::Scope,
     desired::volume_name::VolumeId,
@@ -32,6 +32,7 @@ use super::{
     options::{AttachDetachOptions, ForcePolicy},
     queue::WorkQueue,
     tell::{
+        metrics::Planned,
         phases::Ending,
         recorder::Recorder,
         report::{Line, Report, Reports},
@@ -206,10 +207,13 @@ impl Controller {
 
     /// Hands what objects have told to the parts that remember or tell it.
     pub(super) fn note_learnt(&mut self, now: Instant) {
-        for learnt in self.caches.take_learnt() {
+        let (learnt, LookedAt { pods, attachments }) = self.caches.take_learnt();
+        self.recorder.planned(Planned::Pod, pods);
+        self.recorder.planned(Planned::Attachment, attachments);
+        for learnt in learnt {
             match learnt {
-                Learnt::LookedAt(kind) => self.recorder.planned(kind, 1),
-                Learnt::Unresolved { pod, before, found, new } => {
+                Learnt::Unresolved(unresolved) => {
+                    let UnresolvedVolumes { pod, before, found, new } = *unresolved;
                     self.recorder.report(Report::Unresolved { pod, before, found, new });
                 }
                 // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by
