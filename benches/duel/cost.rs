@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use kube::Client;
 
 /// Length of the clock tick in which `/proc` counts CPU time: `USER_HZ` is 100 on every
-/// architecture, whatever the kernel's own clock.
+/// architecture, for any clock of the kernel's own.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Kinds that a subject reads or writes; requests for others are the API server's own business.

@@ -2,8 +2,8 @@
 //!
 //! Who gets what is made up beforehand, from lists; nothing is searched or told, and what a write has to know
 //! is in the answer to the one before. VolumeAttachments alone are watched, for the driver's part of an
-//! attach: a node is written to once, when all that it gets is attached. So the API server is all that
-//! anybody waits for. It is as fast as the machine happens to be in that minute: two subjects are comparable
+//! attach: a node is written to once, when all that it gets is attached. So every
+//! wait is for the API server. It is as fast as the machine happens to be in that minute: two subjects are comparable
 //! as far as that has not changed.
 
 use std::{

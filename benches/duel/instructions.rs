@@ -18,7 +18,7 @@ const BEGINS: Duration = Duration::from_millis(300);
 pub struct Counter(Child);
 
 impl Counter {
-    /// Starts to count for a process. `None` where nobody can.
+    /// Starts to count for a process. `None` where `perf` does not start.
     pub async fn start(process: u32) -> Option<Self> {
         let mut command = Command::new("perf");
         command.args(["stat", "-x,", "-e", EVENT, "-p", &process.to_string()]);

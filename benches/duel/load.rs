@@ -1,6 +1,6 @@
 //! The work: nodes, volumes, claims and pods, created many at a time.
 //!
-//! Nobody mounts here, so `volumesInUse` stays empty and a detach waits for no kubelet. Volumes
+//! No volume is mounted here, so `volumesInUse` stays empty and a detach waits for no kubelet. Volumes
 //! bear external-attacher's finalizer from the start, as after their first attach.
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};

@@ -12,7 +12,7 @@
 //!
 //! `cargo bench --bench duel -- --subjects mooring,floor`
 //!
-//! Mooring beside the bare writes of each operation: what the API server of this machine lets anybody reach.
+//! Mooring beside the bare writes of each operation: the most that the API server of this machine allows.
 //!
 //! [`subject`] runs what is measured, [`floor`] is what none can go below, [`load`] makes the work, [`sightings`] sees it done,
 //! [`bout`] measures one by the other, [`phases`] are the course of it, [`cost`] and

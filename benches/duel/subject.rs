@@ -27,7 +27,7 @@ pub enum Kind {
     MooringJson,
     /// kube-controller-manager with nothing but the two controllers that mooring replaces.
     Kcm,
-    /// Nobody: the writes of each bind, attach and detach alone, which are all that these can take.
+    /// No controller: the writes of each bind, attach and detach alone, which are all that these can take.
     Floor,
     /// The same, with answers in JSON.
     FloorJson,

@@ -50,7 +50,7 @@ pub struct Outcome {
     pub first_write: (Duration, Duration),
     /// CPU time until it was at rest after that.
     pub start_cpu: Duration,
-    /// Requests of everybody from the start until then; the stand-in's are two.
+    /// Requests of all clients from the start until then; the stand-in's are two.
     pub start_requests: Requests,
     pub start_peak: u64,
     pub resting: u64,
@@ -253,7 +253,7 @@ async fn rest(process: u32) {
     }
 }
 
-/// Requests so far, once nobody writes any more.
+/// Requests so far, once no client writes any more.
 async fn settled_requests(load: &Load) -> Requests {
     loop {
         let before = Requests::read(&load.cluster.client).await;

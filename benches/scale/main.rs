@@ -76,7 +76,7 @@ pub struct Options {
     /// Volumes that are attached one after the other.
     #[arg(long, default_value_t = 30)]
     one_at_a_time: usize,
-    /// Status updates of nodes, and of pods, that concern nobody.
+    /// Status updates of nodes, and of pods, that do not concern the subject.
     #[arg(long, default_value_t = 3000)]
     updates: usize,
     /// How long to watch a subject do nothing, in seconds.

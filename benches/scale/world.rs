@@ -1,4 +1,4 @@
-//! A large cluster: etcd filled before the API server starts, and updates that concern nobody.
+//! A large cluster: etcd filled before the API server starts, and updates that do not concern the subject.
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
