@@ -2,11 +2,11 @@
 //! watches lag or begin anew, requests are lost before or after they took effect or take effect late, the daemon
 //! dies at any moment and comes back or hands over to a second replica, claims, volumes and the driver change,
 //! strangers attach what is ours under names of theirs, and in some histories another attach/detach controller
-//! is at work, or people delete attachments by hand. Every machine has a clock of its own, up to an hour off, which steps;
-//! each process has another, that also goes too fast or too slow, and only the checks know the time. After every write the
-//! invariants S1–S5, S7–S11 and S13–S16 must hold, whatever the order; and
-//! when the trouble stops, the end state must be the wanted one, also if a machine is gone for good (L9, H9), in
-//! which case the wait for it is as long as it has to be, however often the leader changes (S6).
+//! is at work, or people delete attachments by hand. Every machine has a clock of its own, up to an hour off, which
+//! steps; each process has another, that also goes too fast or too slow, and only the checks know the time. After every
+//! write the invariants S1–S5, S7–S11 and S13–S16 must hold, in any order; and when the trouble stops, the end state
+//! must be the wanted one, also if a machine is gone for good (L9, H9), in which case the wait for it is as long as it
+//! has to be, however often the leader changes (S6).
 //!
 //! The controller is the real one; it has no clock and no client, so a history is a loop over values.
 //! A failure prints its seed: `MOORING_SEED=<n> cargo test --test attach_detach_histories` repeats it.
@@ -34,10 +34,10 @@ const EXPLAINED: u64 = 100;
 
 /// Seeds beyond those that found something: a doubt about a create was ended by a read that had been
 /// answered before it was over, and was heard of after (S1); a deletion arrived when a node that had been gone
-/// was back, which is nobody's fault; a volume was wanted and no longer before the predecessor's timers were read (S4);
-/// a node that went was back, Ready, and not Ready, between two looks (S4);
-/// a leader died before it could note that a volume had been wanted again, which nothing else tells; somebody
-/// listed a volume again while its deletion was on its way; an attachment was deleted by somebody and its entry in the
+/// was back, for which no process is to blame; a volume was wanted and no longer before the predecessor's timers were
+/// read (S4); a node that went was back, Ready, and not Ready, between two looks (S4);
+/// a leader died before it could note that a volume had been wanted again, which nothing else tells; another client
+/// listed a volume again while its deletion was on its way; another client deleted an attachment, whose entry in the
 /// list was left, before a restart (S6). The first tells whether an iSCSI volume's wait goes on (S6).
 const FOUND: [u64; 8] = [1_244, 19_925, 33_415, 43_343, 52_162, 60_775, 65_042, 74_161];
 

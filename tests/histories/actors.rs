@@ -1,4 +1,4 @@
-//! Everybody but the daemon: users, kubelets, machines, and the external-attacher.
+//! All actors but the daemon: users, kubelets, machines, and the external-attacher.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use super::{
 };
 
 impl Server {
-    /// Somebody creates a pod, deletes one, or one finishes.
+    /// A user creates a pod, deletes one, or one finishes.
     pub fn user_acts(&mut self, rng: &mut Rng) {
         let key = PodKey::new("ns", &format!("p{}", rng.u32(0..3)));
         let Some(mut pod) = self.pods.get(&key).cloned() else {
@@ -118,7 +118,7 @@ impl Server {
         !self.silent.contains(name) && self.nodes.contains_key(name)
     }
 
-    /// Somebody writes the node without saying anything new.
+    /// Another client writes the node without saying anything new.
     pub(super) fn node_is_touched(&mut self, name: &NodeName) {
         let node = self.nodes[name].clone();
         self.put_node(node);

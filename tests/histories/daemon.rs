@@ -38,7 +38,7 @@ use super::{
 };
 
 thread_local! {
-    /// Nobody reads them here, and making them costs more than playing a few steps.
+    /// No check reads them here, and making them costs more than playing a few steps.
     static METRICS: AttachDetachMetrics = {
         let metrics = Metrics::default();
         AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap()
@@ -487,7 +487,7 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),
         },
-        // Nobody else but a second controller writes to what is asked about.
+        // Besides the daemon, only a second controller writes to what is asked about.
         Call::ReadOwner(..) => Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])),
     })
 }

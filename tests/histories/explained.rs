@@ -3,7 +3,7 @@
 //! In some states of a random history everything there is is asked about, as a reader would who has just listed it all:
 //! - each write that is named comes next from a process that begins there, and no other write does; the leader, which
 //!   knows more, sends no write that was not named, unless its time was told;
-//! - where nobody has to act, nobody does, and all pods get what they want;
+//! - where no user has to act, none does, and all pods get what they want;
 //! - what is called safe, and what is right when a machine is proven off, breaks no law.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -234,7 +234,8 @@ fn waits_for_binder(answer: &Explanation) -> bool {
     of_binder.into_iter().any(|step| step.reason != "Bound")
 }
 
-/// Everybody does all there is to do, until what waits for time alone is over. The server checks each write.
+/// The daemon and all other actors do all there is to do, until what waits for time alone is over. The server checks
+/// each write.
 fn rounds(server: &mut Server, daemon: &mut Daemon) -> Result<(), String> {
     let mut rng = Rng::with_seed(server.revision());
     for _ in 0..ROUNDS {

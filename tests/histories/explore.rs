@@ -49,7 +49,7 @@ enum Action {
     /// The next moment comes that has a say.
     TimePasses,
     LateArrives(usize),
-    /// What nobody hopes for.
+    /// A fault happens.
     Fault(Fault, usize),
 }
 
@@ -58,7 +58,7 @@ enum Action {
 pub enum Fault {
     /// The driver fails once.
     AttacherFails,
-    /// A write of somebody else, so that what the daemon sends next is refused.
+    /// Another client writes, so that what the daemon sends next is refused.
     Heartbeat,
     RequestLost,
     RequestLate,
@@ -72,7 +72,7 @@ pub enum Fault {
     NodeRecovers,
     /// A watch begins anew with a list, and does not tell what happened meanwhile.
     Relists,
-    /// Somebody deletes an attachment of ours by hand.
+    /// A user deletes an attachment of ours by hand.
     SomebodyDetaches,
 }
 
@@ -444,7 +444,7 @@ impl World {
     }
 }
 
-/// What everybody but the daemon does.
+/// What all actors but the daemon do.
 fn act(server: &mut Server, action: Action) {
     let attachment = |server: &Server, index: usize| -> AttachmentName {
         server.attachments.keys().nth(index).cloned().expect("an attachment")

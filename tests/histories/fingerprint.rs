@@ -2,8 +2,8 @@
 //! checks find wrong with it, and nothing else.
 //!
 //! Values are printed as they are but for three kinds, of which only the order means anything: revisions of one
-//! object, made-up UIDs, and the moments at which something becomes due. Whatever is left out is named here with
-//! its reason; a field that is new is printed. Of two states that differ only in how far apart two future moments
+//! object, made-up UIDs, and the moments at which something becomes due. Each field that is left out is named here
+//! with its reason; a field that is new is printed. Of two states that differ only in how far apart two future moments
 //! are, one is explored.
 
 use std::{
@@ -176,7 +176,7 @@ impl<'a> Print<'a> {
         let status = &node.status;
         self.plain((&node.metadata.uid, &node.spec, &status.node_info));
         self.plain((&status.volumes_attached, &status.volumes_in_use));
-        // Since when is asked by nobody but a daemon that starts, and then the server's own note says the same.
+        // Only a daemon that starts asks since when, and then the server's own note says the same.
         for NodeCondition { r#type, status, last_transition_time: _ } in &status.conditions {
             self.plain((r#type, status));
         }
@@ -193,7 +193,7 @@ impl<'a> Print<'a> {
     }
 
     /// When the server would have a detach forced. Of a node that is well and has been so since nothing is said:
-    /// if it fails, that is later than whatever has happened so far.
+    /// if it fails, that is later than all that has happened so far.
     fn patience(&mut self) {
         let server = self.server;
         for since in [&server.unwanted_since, &server.seen_unwanted_since] {
@@ -363,12 +363,12 @@ impl<'a> Print<'a> {
         }
         let is_late = |(_, call): &(Instant, Call)| matches!(call, Call::PatchNode(node, ..) if node == name);
         if self.daemon.late.iter().any(is_late) {
-            // It tells the lists of others from ours: nobody else writes any, and none of ours comes after it.
+            // It tells the lists of others from ours: no other client writes any, and none of ours comes after it.
             self.plain(requests.own_list());
         }
     }
 
-    /// In whatever order they were sent, any can arrive next.
+    /// The order in which they were sent does not matter: any can arrive next.
     fn under_way(&mut self) {
         let daemon = self.daemon;
         let mut on_their_way: Vec<_> =

@@ -112,7 +112,7 @@ impl Daemon {
         claim.status.phase == ClaimPhase::Bound && names_claim && !found.metadata.is_terminating()
     }
 
-    /// Another node that a VolumeAttachment names for the volume, whoever made it.
+    /// Another node that a VolumeAttachment names for the volume, made by any client.
     fn elsewhere(&self, volume: &VolumeId, node: &NodeName) -> Option<NodeName> {
         let is_about = |attachment: &VolumeAttachment| {
             let source = attachment.spec.source.persistent_volume_name.as_ref();

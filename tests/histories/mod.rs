@@ -38,7 +38,7 @@ const INHERITED: usize = 3;
 pub fn play(seed: u64) -> Result<(), String> {
     let mut history = History::begin(seed)?;
     let rivalry = history.rng.u32(0..4) == 0;
-    // In some histories somebody deletes attachments by hand. The others are what they were before.
+    // In some histories a user deletes attachments by hand. The others are what they were before.
     let meddling = seed % 8 == 3;
     for _ in 0..STEPS {
         if meddling && history.rng.u32(0..12) == 0 {
@@ -173,7 +173,7 @@ impl History {
         daemon.dies(server, || rng.bool())
     }
 
-    /// Machines fail and recover while nobody leads.
+    /// Machines fail and recover while no replica leads.
     fn nobody_leads(&mut self) -> Result<(), String> {
         let Self { server, standby, clocks, .. } = self;
         for _ in 0..clocks.u32(0..5) {
@@ -238,7 +238,7 @@ impl History {
         held.map_err(|error| format!("S6: {error}; it waits for {}", self.daemon.waits_for()))
     }
 
-    /// Everybody does all there is to do, and then time passes. Returns whether anything happened.
+    /// The daemon and all other actors do all there is to do, and then time passes. Returns whether anything happened.
     fn round(&mut self) -> Result<bool, String> {
         let before = self.server.revision();
         self.server.everyone_acts();

@@ -37,7 +37,7 @@ impl Server {
         }
     }
 
-    /// Somebody deletes what is attached by hand, in use or not, and may even empty the list.
+    /// A user deletes by hand what is attached, in use or not, and may even empty the list.
     pub fn meddler_acts(&mut self, rng: &mut Rng) {
         let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
         let volume = VOLUMES[rng.usize(0..2)].0;
@@ -47,7 +47,7 @@ impl Server {
         }
     }
 
-    /// Somebody else deletes an attachment of ours.
+    /// Another client deletes an attachment of ours.
     pub(super) fn somebody_detaches(&mut self, name: &AttachmentName) {
         let Some(mut attachment) = self.attachments.get(name).cloned() else { return };
         if attachment.metadata.is_terminating() || is_a_strangers(name, &attachment) {
@@ -62,7 +62,7 @@ impl Server {
         }
     }
 
-    /// Somebody else writes the list of a node. Returns whether that changed it.
+    /// Another client writes the list of a node. Returns whether that changed it.
     pub(super) fn somebody_lists(&mut self, name: &NodeName, volumes: &[&str]) {
         let Some(mut node) = self.nodes.get(name).cloned() else { return };
         let entry =

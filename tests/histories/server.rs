@@ -84,7 +84,7 @@ pub struct Server {
     /// Per node and volume that is not on `volumesAttached`: what the revisions since it was taken off
     /// have shown.
     pub(super) unpublished: BTreeMap<(NodeName, VolumeId), Shown>,
-    /// The world's true time, which nobody in it knows.
+    /// The world's true time, which no process in it knows.
     pub(super) wall: Timestamp,
     /// What the clocks of its machines show.
     pub clocks: Clocks,
@@ -94,15 +94,15 @@ pub struct Server {
     pub(super) gone_for_good: BTreeSet<NodeName>,
     /// Since when each node has been gone or not Ready.
     pub(super) unready_since: BTreeMap<NodeName, Timestamp>,
-    /// Since when nobody has wanted each volume on each node.
+    /// Since when no pod has wanted each volume on each node.
     pub(super) unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
     /// The same as the leader has seen it.
     pub(super) seen_unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
-    /// VolumeAttachments that somebody else created or deleted.
+    /// VolumeAttachments that another client created or deleted.
     pub(super) not_ours: BTreeSet<Uid>,
-    /// What somebody else listed since the daemon last wrote the node.
+    /// What another client listed since the daemon last wrote the node.
     pub(super) listed_by_others: BTreeSet<(NodeName, VolumeId)>,
-    /// What somebody else listed again since the daemon took it off the list: a deletion that was decided
+    /// What another client listed again since the daemon took it off the list: a deletion that was decided
     /// before may be on its way.
     pub(super) listed_again: BTreeSet<(NodeName, VolumeId)>,
     /// Deletions on their way that would have been in order had they arrived earlier: who comes, or fails again,
@@ -112,7 +112,7 @@ pub struct Server {
     pub(super) given_up: BTreeSet<(NodeName, VolumeId)>,
     /// The ConfigMap of the force-detach timers.
     pub(super) timers: Option<Value>,
-    /// For how long who wrote that had seen nobody want each volume in it on each node, when it arrived.
+    /// For how long its writer had seen no pod want each volume in it on each node, when it arrived.
     pub(super) kept: BTreeMap<(NodeName, VolumeId), SignedDuration>,
     /// What the leader has seen wanted since that was written, and has not told on the lease.
     pub(super) wanted_since: BTreeSet<(NodeName, VolumeId)>,
@@ -433,7 +433,7 @@ impl Server {
         self.is_mounted_nowhere_else(volume, here)
     }
 
-    /// S1, whatever became of the attachment where it is mounted.
+    /// S1, in any state of the attachment where it is mounted.
     fn is_mounted_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
         let mut mounted = self.mounted.difference(&self.given_up);
         match mounted.find(|(node, mounted)| mounted == volume && node != here) {

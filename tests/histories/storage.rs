@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::server::{DRIVER, Object, Server, VOLUMES};
 
 impl Server {
-    /// Somebody changes, removes or mends what leads from a pod to its storage.
+    /// A user changes, removes or mends what leads from a pod to its storage.
     pub fn storage_acts(&mut self, rng: &mut Rng) {
         let (name, mode) = VOLUMES[rng.usize(0..VOLUMES.len())];
         let claim = self.claims.get(&ClaimKey::new("ns", name)).cloned();

@@ -1,4 +1,4 @@
-//! Since when nobody wants what, and what that entitles the daemon to.
+//! Since when no pod wants what, and what that entitles the daemon to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,13 +63,13 @@ impl Server {
         }
     }
 
-    /// Notes since when nobody has wanted what.
+    /// Notes since when no pod has wanted what.
     pub(super) fn note_wishes(&mut self) {
         let wanted = NODES.map(|node| (NodeName::from(node), self.to_be_attached(&node.into())));
         note(&mut self.unwanted_since, &wanted, self.wall);
     }
 
-    /// Notes since when the leader has seen nobody want what, and which of its deletions are in order.
+    /// Notes since when the leader has seen no pod want what, and which of its deletions are in order.
     pub(super) fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
         let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
         note(&mut self.seen_unwanted_since, &wanted, self.wall);
@@ -86,7 +86,7 @@ impl Server {
         self.in_order = under_way.into_iter().filter(is_in_order).collect();
     }
 
-    /// Notes for how long the leader had seen nobody want what the ConfigMap tells of, when it told so.
+    /// Notes for how long the leader had seen no pod want what the ConfigMap tells of, when it told so.
     pub(super) fn note_kept(&mut self) {
         let data = self.timers.as_ref().and_then(|timers| timers["data"].as_object());
         let is_kept = |(node, volume): &(NodeName, VolumeId)| {
@@ -103,7 +103,7 @@ impl Server {
         self.wanted_since.clear();
     }
 
-    /// The leader renews its lease, and tells that waits were broken off: whatever the ConfigMap says.
+    /// The leader renews its lease, and tells that waits were broken off, no matter what the ConfigMap says.
     pub(super) fn lease_is_renewed(&mut self, daemon: &Daemon) {
         self.told = Some(daemon.tally());
         let wanted = std::mem::take(&mut self.wanted_since);
@@ -111,7 +111,7 @@ impl Server {
     }
 
     /// Notes what a new leader inherits of that: no more than had passed when it was written. Its predecessor may
-    /// have seen somebody want a volume and died before it could note so, or tell it on the lease; that pod is gone,
+    /// have seen a pod want a volume and died before it could note so, or tell it on the lease; that pod is gone,
     /// and nothing tells of it any more.
     pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
         self.note_wishes_seen_by(daemon);
