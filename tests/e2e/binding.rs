@@ -77,7 +77,7 @@ async fn many(stage: Stage) {
     for volume in &taken {
         cluster.volume_phase(volume, "Bound").await;
     }
-    // Nobody else writes to these objects, so nothing can be in the way.
+    // No other client writes to these objects, so nothing can be in the way.
     let refused: Vec<_> = stage
         .proxy
         .writes()

@@ -2,8 +2,8 @@
 //! of a run without a crash. On the embedded server it is killed a second time while it recovers, at
 //! each write and in each way again: some of these pairs, or all with `MOORING_CRASH_PAIRS=all`.
 //!
-//! The writes are numbered by the proxy, so a write that is added later is a new place to be killed
-//! at without anybody thinking of it.
+//! The proxy numbers the writes, so a write that is added later is a new place to be killed at, without a
+//! change of this test.
 
 use std::pin::pin;
 

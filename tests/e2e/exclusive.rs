@@ -1,4 +1,4 @@
-//! An exclusive volume is on one node at a time, whatever happens (S1, from etcd's history).
+//! An exclusive volume is never on two nodes at once (S1, from etcd's history).
 
 use std::time::Duration;
 
@@ -74,8 +74,8 @@ async fn waits_out_detach_error(stage: Stage) {
     cluster.running("p2").await;
 }
 
-/// The older pod, by its name if both are of the same second, is scheduled late, and waits for a volume that is mounted elsewhere. Whoever deletes the attachment
-/// there does not give it away.
+/// The older pod, by its name if both are of the same second, is scheduled late, and waits for a volume that is mounted
+/// elsewhere. A user who deletes the attachment there does not give it away.
 async fn deleted_by_hand(stage: Stage) {
     stage.expect_violations();
     let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());

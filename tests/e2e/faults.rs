@@ -57,7 +57,7 @@ async fn storm(stage: Stage, seed: u64) {
     }
     let mut weather = Storm::new(seed);
     if !stage.is_real() {
-        // Longer than a sender waits: late writes arrive when nobody expects them any more.
+        // Longer than a sender waits: late writes arrive after their sender has given them up.
         weather.longest = Duration::from_secs(9);
     }
     stage.proxy.begin(&weather);
@@ -126,7 +126,7 @@ async fn two_nodes(stage: &Stage) {
     stage.cluster.class("unused", "Immediate").await;
 }
 
-/// E8, L16: the whole server is away, for longer than any pause grows, while everybody else goes on.
+/// E8, L16: the whole server is away, for longer than any pause grows, while all other clients go on.
 async fn outage(stage: Stage) {
     let (_attacher, _kubelets, _daemon) = (stage.attacher(), stage.kubelets(), stage.daemon().await);
     let cluster = &stage.cluster;

@@ -24,7 +24,7 @@ pub fn stories() -> Vec<Story> {
     stories.into_iter().map(|story| story.at(place)).collect()
 }
 
-/// A volume in use on n1 that nobody wants there any more, while a pod on n2 waits for it.
+/// A volume in use on n1 that no pod wants there any more, while a pod on n2 waits for it.
 pub async fn stuck_volume(stage: &Stage) {
     let cluster = &stage.cluster;
     cluster.node("n1").await;

@@ -104,7 +104,7 @@ async fn is_left_behind(stage: &Stage) {
     cluster.remove_pod("p1").await;
 }
 
-/// Everybody has had a look at everything, and nothing was detached.
+/// A pod that comes later has its volume attached, and until then nothing was detached.
 async fn nothing_is_detached(stage: &Stage, volume: &str, node: &str) {
     let (claim, pod) = (format!("c-{volume}"), format!("p-{volume}"));
     stage.cluster.node(node).await;

@@ -121,7 +121,7 @@ async fn checkers_see_wrongdoing(stage: Stage) {
     patch(&claims, "c4", json!({ "spec": { "volumeName": "v3" } })).await;
     patch_status(&claims, "c4", json!({ "status": { "phase": "Bound" } })).await;
 
-    // Told where its name is nobody's business.
+    // Told in a namespace whose users must not learn its name.
     cluster.make_elsewhere().await;
     let told = json!({
         "metadata": { "name": "told" },
@@ -199,8 +199,8 @@ async fn checkers_see_wrong_writes(stage: Stage) {
     patch(&volumes, "v3", json!({ "metadata": { "finalizers": null } })).await;
 }
 
-/// The daemon's place is taken by a client that goes through the proxy, and writes drivers: they
-/// matter to nobody here.
+/// The daemon's place is taken by a client that goes through the proxy, and writes drivers, which no
+/// controller reads here.
 fn proxied_drivers(stage: &Stage) -> Api<CSIDriver> {
     Api::all(stage.proxied_client())
 }

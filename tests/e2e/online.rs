@@ -410,7 +410,7 @@ impl Impostor {
     }
 }
 
-/// Without `--daemon-ca` the authority that the deployment has published counts, and nobody else.
+/// Without `--daemon-ca` the authority that the deployment has published counts, and no other.
 async fn published(stage: Stage) {
     let authority = Authority::another();
     let server = authority.vouch_for_server();
@@ -453,7 +453,7 @@ async fn published(stage: Stage) {
     publish(&authority).await;
     let (source, said) = asks(&url).await;
     assert_eq!((source, said.as_str()), (json!("daemon"), ""));
-    // Nobody else has the published authority's word, and so learns nothing.
+    // A server that the published authority does not vouch for learns nothing.
     let impostor = Impostor::start().await;
     let (source, said) = asks(&impostor.url).await;
     assert!(source == json!("offline") && said.contains("the cluster is read instead"), "{said}");

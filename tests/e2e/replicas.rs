@@ -51,7 +51,7 @@ pub fn stories() -> Vec<Story> {
     ]
 }
 
-/// Waits for a lease that is held by somebody else than before.
+/// Waits for a lease that is held by another replica than before.
 async fn new_holder(stage: &Stage, before: &str) -> String {
     let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
     let holder = |lease: &Lease| {
@@ -111,7 +111,7 @@ async fn leader_killed(stage: Stage) {
     let new = new_holder(&stage, &holder).await;
     assert_eq!(second_proxy.fresh_writes().len(), 2);
 
-    // From etcd: whatever came after the change of the lease is the second's, and nothing of it came
+    // From etcd: all writes after the change of the lease are the second's, and none of its writes came
     // before (S36).
     let history = stage.history().await;
     let taken = history.iter().find(|change| {
@@ -174,7 +174,7 @@ async fn leader_behind(stage: Stage) {
     stage.cluster.published("n2", &["v1"]).await;
 }
 
-/// Whoever takes over has waited for nothing before, measures nothing that began before, and takes nothing that the
+/// A new leader has waited for nothing before, measures nothing that began before, and takes nothing that the
 /// former leader did for another's act.
 async fn own_waits(stage: Stage) {
     let (_first_proxy, first, holder) = leader(&stage).await;
@@ -230,8 +230,8 @@ const STANDS_BY: Duration = Duration::from_secs(12);
 /// Upper end of a bucket, in seconds, that none of its work afterwards goes past.
 const SLOWEST: f64 = 10.0;
 
-/// Claims and volumes come while another leads, which does nothing about them. Whoever takes over binds the one that
-/// keeps a pod from being scheduled before most others, whatever its name, and measures none from before it led.
+/// Claims and volumes come while another leads, which does nothing about them. The successor binds the claim that keeps
+/// a pod from being scheduled before most others, although its name comes last, and measures none from before it led.
 async fn wanted_claims(stage: Stage) {
     const OTHERS: usize = 150;
     no_lease(&stage).await;
@@ -424,7 +424,7 @@ async fn patch_held_up(stage: Stage) {
     assert_eq!(stage.cluster.attachment("v1", "n1").await.metadata.uid, kept.metadata.uid);
 }
 
-/// The same with its deletion of an attachment that nobody has attached yet, and that is made anew by the time it
+/// The same with its deletion of an attachment that no driver has attached yet, and that is made anew by the time it
 /// arrives.
 async fn delete_held_up(stage: Stage) {
     no_lease(&stage).await;
@@ -481,7 +481,7 @@ async fn leader_frozen(stage: Stage) {
     assert_eq!(first_proxy.counted(), written, "{:#?}", first_proxy.fresh_writes());
 }
 
-/// S10: somebody deletes the lease while another replica starts.
+/// S10: a user deletes the lease while another replica starts.
 async fn lease_deleted(stage: Stage) {
     let _attacher = stage.attacher();
     let (first_proxy, _first, holder) = leader(&stage).await;

@@ -105,7 +105,8 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
     daemon.page_says("/readyz?verbose", "etcd_restored: etcd was restored").await;
     let restored = Instant::now();
-    // Whatever was proven of the claim before, it is there again; and its volume is as new as what was released.
+    // What was proven of the claim before the restore is void: it is there again; and its volume is as new as what
+    // was released.
     let volumes: Api<PersistentVolume> = Api::all(cluster.client.clone());
     patch(&volumes, "v2", json!({ "metadata": { "labels": { "touched": "yes" } } })).await;
 

@@ -88,7 +88,7 @@ async fn is_not_a_populator(stage: Stage) {
     daemon.shows("mooring_foreign_writes_total{kind=\"phase_changed\"} 0").await;
 }
 
-/// Somebody edits phases by hand on several volumes, and a backup tool makes a bound pair anew without UID.
+/// A user edits phases by hand on several volumes, and a backup tool makes a bound pair anew without UID.
 async fn is_not_a_person(stage: Stage) {
     stage.expect_violations();
     let daemon = stage.daemon().await;

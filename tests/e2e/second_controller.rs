@@ -101,7 +101,7 @@ async fn stops_every_detach(stage: Stage) {
     daemon.page_says("/debug/attach-detach", "ForeignWriter").await;
 }
 
-/// Whoever rewrites the list of its own node, however often, holds up that node's volumes and no others.
+/// An agent that rewrites the list of its own node, however often, holds up that node's volumes and no others.
 async fn is_not_an_agent(stage: Stage) {
     stage.expect_violations();
     let _attacher = stage.attacher();
@@ -128,7 +128,7 @@ async fn is_not_an_agent(stage: Stage) {
     cluster.published("n1", &["v1", "v2"]).await;
 }
 
-/// What the leader does is nobody else's act: neither to one that stands by, nor to one that has just taken over.
+/// What the leader does is no second controller's act: neither to a standby, nor to a replica that has just taken over.
 async fn is_not_the_leader(stage: Stage) {
     let _attacher = stage.attacher();
     let cluster = &stage.cluster;

@@ -37,7 +37,7 @@ async fn tokens(stage: Stage) {
         assert_eq!(status(path, None).await, StatusCode::UNAUTHORIZED, "{path}");
         assert_eq!(status(path, Some(&reader)).await, StatusCode::FORBIDDEN, "{path}");
     }
-    // Probes are for everybody, without what they would give away.
+    // Probes answer every client, without what they would give away.
     for path in ["/healthz", "/livez", "/readyz"] {
         assert_eq!(daemon.visit(path, None).await, (StatusCode::OK, "ok".to_owned()), "{path}");
         assert_eq!(status(path, Some("made-up")).await, StatusCode::OK, "{path}");
@@ -55,20 +55,20 @@ async fn tokens(stage: Stage) {
     let is_review = |write: &Write| write.path.ends_with("/tokenreviews");
     let _lost = stage.proxy.drop_unsent(is_review);
     assert_eq!(status("/metrics", Some("made-up-later")).await, StatusCode::UNAUTHORIZED);
-    // The API server does not answer reviews: nobody new is let in.
+    // The API server does not answer reviews: no new client is let in.
     let _dropped = [(); 3].map(|()| stage.proxy.drop_unsent(is_review));
     assert_eq!(status("/metrics", Some("made-up-last")).await, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(status("/metrics", Some("made-up-last")).await, StatusCode::UNAUTHORIZED);
 }
 
-/// What runs with which flags is nobody's business who may only scrape; and it holds no secrets.
+/// A client that may only scrape is not told what runs with which flags; and those pages hold no secrets.
 async fn z_pages(stage: Stage) {
     let reader = stage.visitor("scraper", true).await;
     let daemon = stage.daemon().await;
     for path in ["/configz", "/flagz", "/statusz", "/version"] {
         assert_eq!(daemon.visit(path, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
     }
-    // A cluster lets everybody whom it knows read /version.
+    // A cluster lets every authenticated user read /version.
     for path in ["/configz", "/flagz", "/statusz"] {
         assert_eq!(daemon.visit(path, Some(&reader)).await.0, StatusCode::FORBIDDEN, "{path}");
     }

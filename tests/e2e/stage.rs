@@ -278,7 +278,7 @@ impl Stage {
         daemon.log().cloned().unwrap_or_else(|| self.logs.lock().unwrap()[0].clone())
     }
 
-    /// A token of somebody new, who may read `/metrics` of the daemon or not.
+    /// A token of a new user, who may read `/metrics` of the daemon or not.
     pub async fn visitor(&self, name: &'static str, may_read: bool) -> String {
         self.backend.visitor(name, may_read).await
     }
