@@ -173,8 +173,8 @@ impl Target {
         })
     }
 
-    /// The same for somebody with a chain of certificates that nobody here has signed: intermediates of one name, so
-    /// that each may have signed each.
+    /// The same for a client with a chain of certificates that no authority here has signed: intermediates of one
+    /// name, so that each may have signed each.
     fn tls_with_chain(&self, intermediates: usize) -> Arc<ClientConfig> {
         let named = |is_ca| {
             let mut params = CertificateParams::default();
@@ -466,7 +466,7 @@ async fn whatever_strangers_do_the_daemon_leads_on() {
     assert_eq!(last.transitions, first.transitions, "the lease changed hands");
     assert!(last.longest_gap < RENEW_DEADLINE, "{:?}", last.longest_gap);
     assert!(peak.saturating_sub(before) <= MEMORY, "{} KiB more", (peak - before) / 1024);
-    // Those who keep to the limits are all served; a connection may have been lost to somebody else's.
+    // Clients that keep to the limits are all served; a connection may have been lost to another client's.
     for (name, answered) in [
         ("scrapes", scrapes),
         ("refused", refused),

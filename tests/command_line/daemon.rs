@@ -7,9 +7,9 @@ pub struct Daemon {
     child: Child,
     pub address: String,
     pub folder: PathBuf,
-    /// Of somebody who may read everything.
+    /// Of a user who may read everything.
     master: (CertificateDer<'static>, KeyPair),
-    /// Kept open, if nobody reads it.
+    /// Kept open, if no test reads it.
     pub unread_log: Option<BufReader<ChildStderr>>,
 }
 

@@ -48,7 +48,7 @@ type Ends = BTreeMap<String, (Vec<Outcome>, Vec<Outcome>)>;
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // All scripts play at once, for whichever is asked first; beside them is no room for a second cluster.
+    // The first trial that runs plays all scripts at once; beside them is no room for a second cluster.
     arguments.test_threads = Some(1);
     let seeds = std::env::var(SEEDS).ok();
     if seeds.is_none() && !arguments.list {
@@ -127,7 +127,7 @@ async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
     };
     let mut mooring = {
         let _protection = plane.controller_manager(&PROTECTION, &[]);
-        // Whatever is left of the other side is none of its business, also not as a memory.
+        // It starts without the other side's objects, and without any memory of them.
         Cluster::new(plane.client(User::Admin)).clear().await;
         let token = plane.token(User::ControllerManager);
         let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));

@@ -46,7 +46,7 @@ pub enum Step {
         names_claim: bool,
     },
     DeleteVolume(usize),
-    /// Deletes it by force, whatever protects it.
+    /// Deletes it by force, despite its finalizers.
     LoseVolume(usize),
     /// An administrator frees a Released volume for the next claim.
     FreeVolume(usize),

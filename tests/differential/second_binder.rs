@@ -1,8 +1,8 @@
-//! kube-controller-manager and the daemon at once, on one cluster: the daemon notices if its loops are on, and never if
-//! they are off, whatever else it writes there under the same name.
+//! kube-controller-manager and the daemon at once, on one cluster: the daemon notices if the manager's two loops are
+//! on, and never if they are off, although the manager's other loops write there under the same name.
 //!
-//! Nobody should run both. Each chooses for itself, so that a claim comes to hold a volume of either, and one
-//! of them takes the other's back: what was just written is changed by somebody who decides about it, too.
+//! No cluster should run both. Each chooses for itself, so that a claim comes to hold a volume of either, and one of
+//! them takes the other's back: what was just written is changed by another controller that decides about it, too.
 
 use futures::{FutureExt, future::join_all};
 use k8s_openapi::api::core::v1::Node;
@@ -65,7 +65,7 @@ async fn pods(cluster: &Cluster, round: usize) -> Vec<String> {
         cluster.pod(&format!("pod{name}"), &format!("node{round}"), &[&format!("pvc{name}")]).await;
     });
     join_all(made).await;
-    // In whichever order.
+    // In any order.
     until(cluster.all(), &node, "the node lists them all", |node: Option<&Node>| {
         let listed = node.and_then(|node| node.status.as_ref()?.volumes_attached.as_ref());
         listed.is_some_and(|listed| listed.len() == PODS)
