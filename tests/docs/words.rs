@@ -20,7 +20,7 @@ const BELOW: &str = "below `";
 const NO_NOUNS: [&str; 7] =
     ["anybody", "everybody", "nobody", "somebody", "whatever", "whichever", "whoever"];
 /// Where comments have none of them.
-const PLAIN: [&str; 3] = ["src/", "testbed/src/", "demo/src/"];
+const PLAIN: [&str; 6] = ["src/", "testbed/src/", "demo/src/", "benches/", "tests/e2e/", "tests/histories/"];
 
 /// Comments that leave open whom or what they are about.
 pub fn comments_without_nouns() -> Vec<String> {
