@@ -9,11 +9,11 @@ use std::{sync::Arc, time::Duration};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, PersistentVolume, Pod},
-    storage::v1::StorageClass,
+    storage::v1::{CSIDriver, StorageClass},
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams},
 };
 use mooring::{
     kube_api::{connect::ApiServer, kinds},
@@ -115,6 +115,31 @@ async fn preconditions_are_kept() {
     let right = json!({"uid": created.metadata.uid, "resourceVersion": created.metadata.resource_version});
     assert_eq!(code(patch(right)).await.0, 200);
     assert_eq!(code(volumes.get("w")).await, (404, "NotFound".into()));
+}
+
+/// kubernetes#77988: what the real server does to a finalizer that is put on while an object is deleted.
+#[tokio::test(start_paused = true)]
+async fn s7_a_delete_without_a_revision_loses_a_finalizer_that_lands_meanwhile() {
+    let drivers: Api<CSIDriver> = Api::all(Server::default().client());
+    let finalizer = Patch::Merge(json!({"metadata": {"finalizers": ["a.io/b"]}}));
+    for (names_revision, expected) in [(false, (200, 404)), (true, (409, 200))] {
+        let driver = serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": {}})).unwrap();
+        let created = drivers.create(&PostParams::default(), &driver).await.unwrap().metadata;
+        let preconditions = Preconditions {
+            uid: created.uid,
+            resource_version: created.resource_version.filter(|_| names_revision),
+        };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let delete = async { drivers.delete("d", &parameters).await.map(|_| ()) };
+        let patch = async { drivers.patch("d", &PatchParams::default(), &finalizer).await };
+        let (deleted, patched) = tokio::join!(biased; code(delete), code(patch));
+        assert_eq!(patched.0, 200, "the finalizer is accepted");
+        assert_eq!(
+            (deleted.0, code(drivers.get("d")).await.0),
+            expected,
+            "names a revision: {names_revision}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,7 +62,7 @@ impl Controller {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);
             }
-            Some(Step::Delete(uid, proof)) => {
+            Some(Step::Delete(uid, revision, proof)) => {
                 self.caches.actual.node_volume_mut(volume, node).forced = verdict.forced;
                 let forced = match verdict.forced {
                     Some(reason) => Some((reason, Forced::Begins)),
@@ -76,7 +76,8 @@ impl Controller {
                 if let Some((reason, forced)) = forced {
                     self.record_forced(volume, node, reason, forced, now);
                 }
-                let request = AttachmentRequest::Delete(uid.clone(), calls::delete(volume, node, uid, proof));
+                let request = calls::delete(volume, node, (uid, *revision), proof);
+                let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
                 self.send(volume, node, request, now);
             }
             Some(Step::ReadAttachment) => {

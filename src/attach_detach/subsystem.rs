@@ -238,7 +238,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::Attachment(_, _, AttachmentRequest::Create(request)) => {
             caller.write(request).await.map(Answer::Attachment)
         }
-        Call::Attachment(_, _, AttachmentRequest::Delete(_, request)) => {
+        Call::Attachment(_, _, AttachmentRequest::Delete(.., request)) => {
             caller.send(request).await.map(|body| deleted(&body))
         }
         Call::Attachment(_, _, AttachmentRequest::Read(name)) => {

@@ -17,6 +17,7 @@ use super::{
     schema::{decode::decode, types},
     status::{Causes, Refusal, success},
     store::{Object, Store},
+    write::precondition_failed,
 };
 
 const ORPHAN: &str = "orphan";
@@ -102,17 +103,69 @@ pub enum Deletion {
     Status(Value),
 }
 
-/// Deletes an object, or begins to.
+/// How far a delete has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// It is done: the object is gone, or going.
+    Done(Deletion),
+    /// The object had no finalizers as it was read. It is to be removed, as [`remove`] does.
+    Removes(Arc<Object>),
+}
+
+/// Deletes an object, or begins to, with nothing between the steps.
 ///
 /// # Errors
-/// It does not exist, is not the one meant, or may not be deleted.
-// kube-apiserver: apiserver/pkg/registry/generic/registry/store.go, Delete.
+/// See [`begin`].
 pub fn delete(
     store: &mut Store,
     clock: &Clock,
     place: &Place,
     options: &DeleteOptions,
 ) -> Result<Deletion, Refusal> {
+    match begin(store, clock, place, options)? {
+        Progress::Done(deletion) => Ok(deletion),
+        Progress::Removes(read) => remove(store, place, options, &read),
+    }
+}
+
+/// Removes an object that had no finalizers when it was read: also if it has some since, unless the request names a
+/// revision (kubernetes#77988).
+///
+/// # Errors
+/// It is gone, is another one, or has changed and the request names the revision.
+// kube-apiserver: apiserver/pkg/storage/etcd3/store.go, conditionalDelete.
+pub fn remove(
+    store: &mut Store,
+    place: &Place,
+    options: &DeleteOptions,
+    read: &Object,
+) -> Result<Deletion, Refusal> {
+    let Some(object) = store.get(place.kind, &place.key()) else {
+        return Err(Refusal::not_found(place.kind, &place.name));
+    };
+    let uid = json::text(&object.value, "/metadata/uid");
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        return Err(precondition_failed(place, "UID", wanted, uid));
+    }
+    if options.revision.is_some() && object.revision != read.revision {
+        let (wanted, found) = (read.revision.to_string(), object.revision.to_string());
+        return Err(precondition_failed(place, "ResourceVersion", &wanted, &found));
+    }
+    let deleted = store.delete(place.kind, &place.key()).unwrap_or(object);
+    Ok(answer(place, &deleted))
+}
+
+/// Begins to delete an object: all but the removal of one that nothing holds.
+///
+/// # Errors
+/// It does not exist, is not the one meant, or may not be deleted.
+// kube-apiserver: apiserver/pkg/registry/generic/registry/store.go, Delete.
+pub fn begin(
+    store: &mut Store,
+    clock: &Clock,
+    place: &Place,
+    options: &DeleteOptions,
+) -> Result<Progress, Refusal> {
     let kind = place.kind;
     if *kind == namespace::KIND && namespace::IMMORTAL.contains(&place.name.as_str()) {
         return Err(Refusal::forbidden(kind, &place.name, "this namespace may not be deleted"));
@@ -122,13 +175,14 @@ pub fn delete(
     };
     check_preconditions(place, options, &old)?;
     if *kind == namespace::KIND {
-        return Ok(Deletion::Object(delete_namespace(store, clock, place, options, &old)));
+        let namespace = delete_namespace(store, clock, place, options, &old);
+        return Ok(Progress::Done(Deletion::Object(namespace)));
     }
     let mut object = old.value.clone();
     let is_deleting = json::is_set(&object, "/metadata/deletionTimestamp");
     let mut left = 0;
     let is_graceful = match graceful(clock, place, options, &mut object) {
-        Grace::Pending => return Ok(answer(place, &old)),
+        Grace::Pending => return Ok(Progress::Done(answer(place, &old))),
         Grace::None => false,
         Grace::Seconds(seconds) => {
             left = seconds;
@@ -152,10 +206,9 @@ pub fn delete(
         last = store.put(kind, &place.key(), object);
     }
     if has_finalizers || left > 0 {
-        return Ok(Deletion::Object(last));
+        return Ok(Progress::Done(Deletion::Object(last)));
     }
-    let deleted = store.delete(kind, &place.key()).unwrap_or(last);
-    Ok(answer(place, &deleted))
+    Ok(Progress::Removes(last))
 }
 
 fn answer(place: &Place, object: &Arc<Object>) -> Deletion {

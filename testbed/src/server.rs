@@ -2,7 +2,8 @@
 //!
 //! [`Server`] is a `tower::Service`, so it plugs into `kube::Client::new` without a socket, takes
 //! layers (faults, delays) like any service, and is served over HTTP by [`super::serve()`]. Each
-//! request that writes runs to its end under the store's lock; nothing waits while holding it.
+//! request that writes runs to its end under the store's lock, but for DELETE, which reads and removes in two steps;
+//! nothing waits while holding it.
 
 use std::{
     convert::Infallible,
@@ -18,11 +19,11 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{task::yield_now, time::timeout};
 
 use super::{
     clock::Clock,
-    delete::{DeleteOptions, Deletion, delete},
+    delete::{self, DeleteOptions, Deletion, Progress},
     discovery, json,
     kinds::Kind,
     list::{ListOptions, list},
@@ -106,6 +107,12 @@ impl Server {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.with_store(|store| store.revision())
+    }
+
+    /// Tells the revision of every write.
+    #[must_use]
+    pub fn subscribe_revision(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.with_store(|store| store.subscribe_revision())
     }
 
     /// All changes after a revision, in order.
@@ -226,7 +233,7 @@ impl Server {
             Method::POST if is_collection && is_placed => self.create(request, place),
             Method::PUT if !is_collection => self.put(request, place),
             Method::PATCH if !is_collection => self.patch(request, place),
-            Method::DELETE if is_object => self.delete(request, place),
+            Method::DELETE if is_object => self.delete(request, place).await,
             Method::DELETE if is_collection && is_placed && kind.deletes_collections() => {
                 self.delete_collection(request, place)
             }
@@ -347,10 +354,18 @@ impl Server {
         Ok(response(201, "application/json", success(None).to_string()))
     }
 
-    fn delete(&self, request: &Request, place: &Place) -> Result<Response<Body>, Refusal> {
+    /// Other requests come between the read of an object that nothing holds and its removal, as on the real server.
+    async fn delete(&self, request: &Request, place: &Place) -> Result<Response<Body>, Refusal> {
         let view = View::parse(&request.accept, &request.query)?;
         let options = DeleteOptions::parse(&request.body, &request.query)?;
-        match self.with_store(|store| delete(store, self.clock(), place, &options))? {
+        let deletion = match self.with_store(|store| delete::begin(store, self.clock(), place, &options))? {
+            Progress::Done(deletion) => deletion,
+            Progress::Removes(read) => {
+                yield_now().await;
+                self.with_store(|store| delete::remove(store, place, &options, &read))?
+            }
+        };
+        match deletion {
             Deletion::Object(object) => Ok(self.show(200, place.kind, &object, view, &[])),
             Deletion::Status(status) => Ok(response(200, "application/json", status.to_string())),
         }
@@ -365,7 +380,7 @@ impl Server {
             for object in &page.items {
                 let mut place = place.clone();
                 json::text(&object.value, "/metadata/name").clone_into(&mut place.name);
-                delete(store, self.clock(), &place, &options)?;
+                delete::delete(store, self.clock(), &place, &options)?;
             }
             Ok::<_, Refusal>(page)
         })?;

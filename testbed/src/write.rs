@@ -305,7 +305,7 @@ pub fn put(
             return Err(Refusal::not_found(place.kind, &place.name));
         }
         if !uid.is_empty() {
-            return Err(uid_conflict(place, uid, ""));
+            return Err(precondition_failed(place, "UID", uid, ""));
         }
         let mut new = new;
         json::remove(&mut new, "/metadata/resourceVersion");
@@ -314,7 +314,7 @@ pub fn put(
     };
     let (wanted, found) = (json::text(&new, "/metadata/uid"), json::text(&old.value, "/metadata/uid"));
     if !wanted.is_empty() && wanted != found {
-        return Err(uid_conflict(place, wanted, found));
+        return Err(precondition_failed(place, "UID", wanted, found));
     }
     Ok(Written { object: replace(store, clock, place, &old, new, writer)?, is_new: false })
 }
@@ -336,9 +336,10 @@ pub fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
     }))
 }
 
-fn uid_conflict(place: &Place, wanted: &str, found: &str) -> Refusal {
+/// What the storage says of a precondition that does not hold.
+pub(super) fn precondition_failed(place: &Place, what: &str, wanted: &str, found: &str) -> Refusal {
     let detail = format!(
-        "StorageError: invalid object, Code: 4, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+        "StorageError: invalid object, Code: 4, AdditionalErrorMsg: Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
     );
     Refusal::conflict(place.kind, &place.name, &detail)
 }
@@ -365,7 +366,7 @@ pub fn bind(store: &mut Store, clock: &Clock, place: &Place, binding: &Value) ->
         |detail: String| Err(Refusal::conflict(place.kind, &place.name, &detail).naming("pods/binding"));
     let (uid, found) = (json::text(binding, "/metadata/uid"), json::text(&pod.value, "/metadata/uid"));
     if !uid.is_empty() && uid != found {
-        return Err(uid_conflict(place, uid, found));
+        return Err(precondition_failed(place, "UID", uid, found));
     }
     let revision = json::text(binding, "/metadata/resourceVersion");
     if !revision.is_empty() && revision != pod.revision.to_string() {

@@ -293,7 +293,7 @@ impl World {
             Call::Attachment(volume, node, AttachmentRequest::Create(request)) => {
                 self.create(volume, node, request)
             }
-            Call::Attachment(volume, node, AttachmentRequest::Delete(_, request)) => {
+            Call::Attachment(volume, node, AttachmentRequest::Delete(.., request)) => {
                 self.delete(volume, node, request)
             }
             Call::Attachment(_, _, AttachmentRequest::Read(name)) => {

@@ -194,7 +194,7 @@ impl Daemon {
         self.reporter.take(effects.reports, self.now);
         for (_, call) in &effects.calls {
             self.is_justified(call)?;
-            if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) = call {
+            if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, ..)) = call {
                 self.deleted.insert(uid.clone());
             }
         }
@@ -474,7 +474,7 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
         Call::Attachment(_, _, AttachmentRequest::Create(request)) => {
             server.create(request)?.map(Answer::Attachment)
         }
-        Call::Attachment(_, _, AttachmentRequest::Delete(_, request)) => {
+        Call::Attachment(_, _, AttachmentRequest::Delete(.., request)) => {
             server.delete(request)?.map(|kept| kept.map_or(Answer::Gone, Answer::Attachment))
         }
         Call::Attachment(_, _, AttachmentRequest::Read(name)) => match server.attachments.get(name) {

@@ -292,7 +292,7 @@ impl<'a> Print<'a> {
             Deletion::Accepted => self.plain("accepted"),
         }
         match why_read {
-            Some(WhyRead::DeletionRefused(uid)) => self.uid(uid),
+            Some(WhyRead::DeletionRefused(revision)) => self.revision(*revision),
             why_read => self.plain(why_read),
         }
         self.unpublishing(name, unpublishing);
@@ -399,9 +399,11 @@ impl<'a> Print<'a> {
     /// A request, of which its place says what it is about.
     fn call(&mut self, call: &Call) {
         match call {
-            Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) | Call::ReadOwner(_, uid) => {
+            Call::Attachment(_, _, AttachmentRequest::Delete(uid, revision, _)) => {
                 self.uid(uid);
+                self.revision(*revision);
             }
+            Call::ReadOwner(_, uid) => self.uid(uid),
             // They say nothing more.
             Call::Attachment(_, _, AttachmentRequest::Create(_) | AttachmentRequest::Read(_))
             | Call::ReadNode(_) => {}
@@ -424,7 +426,7 @@ impl<'a> Print<'a> {
                 return self.plain(error);
             }
         };
-        if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, _)) = call {
+        if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, ..)) = call {
             self.uid(uid);
         }
         match answer {

@@ -349,7 +349,9 @@ impl Server {
         let Some(mut attachment) = self.attachments.get(&name).cloned() else {
             return Ok(Err(CallError::NotFound(name.to_string())));
         };
-        if attachment.metadata.uid != uid.into() {
+        let is_newest =
+            body["preconditions"]["resourceVersion"] == attachment.metadata.resource_version.to_string();
+        if attachment.metadata.uid != uid.into() || !is_newest {
             return Ok(Err(CallError::Conflict(name.to_string())));
         }
         let volume = id(attachment.spec.source.persistent_volume_name.clone().unwrap_or_default().as_str());

@@ -41,8 +41,8 @@ pub enum Call {
 pub enum AttachmentRequest {
     /// Create the VolumeAttachment.
     Create(Request),
-    /// Delete the VolumeAttachment of this UID.
-    Delete(Uid, Request),
+    /// Delete the VolumeAttachment of this UID as it is at this revision.
+    Delete(Uid, ResourceVersion, Request),
     /// Read the VolumeAttachment.
     Read(AttachmentName),
 }
@@ -109,14 +109,20 @@ pub fn create(volume: &VolumeId, node: &NodeName, source: &AttachSource) -> Requ
     }
 }
 
-/// The request that deletes the VolumeAttachment of exactly this UID (S7). The proof is what entitles
-/// to it.
+/// The request that deletes the VolumeAttachment of exactly this UID and revision (S7). The proof is what entitles
+/// to it. Without the revision the API server deletes an object that had no finalizers when it began, also if the
+/// external-attacher has put its finalizer on since and attaches (kubernetes#77988).
 #[must_use]
-pub fn delete(volume: &VolumeId, node: &NodeName, uid: &Uid, _proof: &Unpublished) -> Request {
+pub fn delete(
+    volume: &VolumeId,
+    node: &NodeName,
+    (uid, revision): (&Uid, ResourceVersion),
+    _proof: &Unpublished,
+) -> Request {
     Request {
         verb: Verb::Delete,
         path: VolumeAttachment::path(&volume.attachment_name(node)),
-        body: Some(json!({ "preconditions": { "uid": uid } })),
+        body: Some(json!({ "preconditions": { "uid": uid, "resourceVersion": revision } })),
     }
 }
 

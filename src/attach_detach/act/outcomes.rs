@@ -39,8 +39,8 @@ impl Controller {
                 self.caches.queue.add_on(&node, [volume.clone()], &self.caches.actual);
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, &answered),
-                    AttachmentRequest::Delete(uid, _) => {
-                        self.deleted(&volume, &node, &uid, result, &answered);
+                    AttachmentRequest::Delete(uid, revision, _) => {
+                        self.deleted(&volume, &node, (&uid, revision), result, &answered);
                     }
                     AttachmentRequest::Read(_) => self.attachment_read(&volume, &node, result, &answered),
                 }
@@ -84,7 +84,7 @@ impl Controller {
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
-        uid: &Uid,
+        (uid, revision): (&Uid, ResourceVersion),
         result: Result<Answer, CallError>,
         answered: &Answered,
     ) {
@@ -105,7 +105,7 @@ impl Controller {
                 self.caches.attachment_not_found(volume, node, answered.now);
             }
             Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
-                node_volume.delete_failed(uid, &error, answered)
+                node_volume.delete_failed((uid, revision), &error, answered)
             }),
         }
     }

@@ -163,7 +163,8 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     match pause_ends {
         Some(at) => Verdict { unpublishes: true, ..pause(&node_volume.retry, at) },
         None => {
-            let step = Step::Delete(attachment.metadata.uid.clone(), proof);
+            let metadata = &attachment.metadata;
+            let step = Step::Delete(metadata.uid.clone(), metadata.resource_version, proof);
             Verdict {
                 forced: forced.or(given_up(node_volume)),
                 ..withdraw(Some(step), Waiting::DetachWaitingForAttacher)

@@ -22,7 +22,7 @@ use crate::{
         options::ForcePolicy,
     },
     controller::retry::Retry,
-    kube_api::ids::{AttachmentName, NodeName, Uid},
+    kube_api::ids::{AttachmentName, NodeName, ResourceVersion, Uid},
 };
 
 /// What is known of one volume on a node when it is judged.
@@ -76,8 +76,8 @@ pub struct Verdict {
 pub enum Step {
     /// Create the VolumeAttachment with this source.
     Create(AttachSource),
-    /// Delete the VolumeAttachment of this UID, given the proof.
-    Delete(Uid, Unpublished),
+    /// Delete the VolumeAttachment of this UID as it is at this revision, given the proof.
+    Delete(Uid, ResourceVersion, Unpublished),
     /// Count a volume without attachments as detached, given the proof.
     GiveUp(Unpublished),
     /// Read the node live: nothing is listed, so no write of ours will prove it.

@@ -15,7 +15,7 @@ use crate::{
     kube_api::{
         call::{Request, Verb},
         ids::{ClassName, VolumeName},
-        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+        kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
         text::{Text, TextList, TextMap},
     },
 };
@@ -235,17 +235,19 @@ pub fn start_pod(pod: &Pod, gates: &[Value]) -> Request {
 /// Deletes exactly this volume, unless it was changed.
 #[must_use]
 pub fn delete_volume(volume: &PersistentVolume) -> Request {
-    let meta = &volume.metadata;
-    delete(volume, &json!({"uid": meta.uid, "resourceVersion": meta.resource_version}))
+    delete(volume, &volume.metadata)
 }
 
-/// Deletes exactly this pod, in any phase.
+/// Deletes exactly this pod, in any phase, unless it was changed.
 #[must_use]
 pub fn delete_pod(pod: &Pod) -> Request {
-    delete(pod, &json!({"uid": pod.metadata.uid}))
+    delete(pod, &pod.metadata)
 }
 
-fn delete<T: Narrow>(object: &T, preconditions: &Value) -> Request {
+/// The revision is named also where any would do: without it the API server loses a finalizer that was put on while
+/// it deleted (kubernetes#77988, S35).
+fn delete<T: Narrow>(object: &T, metadata: &Meta) -> Request {
+    let preconditions = json!({"uid": metadata.uid, "resourceVersion": metadata.resource_version});
     let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
     Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) }
 }
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_or_started_is_named_by_its_uid() {
+    fn s35_what_is_deleted_or_started_is_named_by_uid_and_revision() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "ns", "name": "p", "uid": "p-uid", "resourceVersion": "3"},
         }))
@@ -356,7 +358,7 @@ mod tests {
                 delete_pod(&pod),
                 Verb::Delete,
                 "/api/v1/namespaces/ns/pods/p",
-                options(json!({"uid": "p-uid"})),
+                options(json!({"uid": "p-uid", "resourceVersion": "3"})),
             ),
             (
                 start_pod(&pod, &[]),

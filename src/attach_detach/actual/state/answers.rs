@@ -3,7 +3,7 @@
 //! In: answers, with what they prove by when they were asked for. Out: the volume on the node as it is known then, and
 //! what there is to tell. Silence after a write never counts as "nothing happened" (S17).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Deletion, NodeVolume, Operation, Uncertain, WhyRead};
 use crate::{
@@ -11,7 +11,8 @@ use crate::{
     controller::retry::Retry,
     kube_api::{
         call::CallError,
-        ids::{AttachmentName, Uid},
+        ids::{AttachmentName, ResourceVersion, Uid},
+        kinds::VolumeAttachment,
     },
 };
 
@@ -73,8 +74,13 @@ impl NodeVolume {
         }
     }
 
-    /// The DELETE of the attachment of this UID failed, or it is unknown what became of it.
-    pub fn delete_failed(&mut self, uid: &Uid, error: &CallError, answered: &Answered) -> Told {
+    /// The DELETE of the attachment of this UID and revision failed, or it is unknown what became of it.
+    pub fn delete_failed(
+        &mut self,
+        (uid, revision): (&Uid, ResourceVersion),
+        error: &CallError,
+        answered: &Answered,
+    ) -> Told {
         // The next try begins with a fresh look at the node.
         self.unpublishing = Unpublishing::None;
         if !error.is_certain() {
@@ -87,8 +93,12 @@ impl NodeVolume {
                 Told::default()
             }
             CallError::Conflict(_) => {
-                // Read with the next plan, if there is one: who shuts down sends nothing more.
-                self.why_read = Some(WhyRead::DeletionRefused(uid.clone()));
+                // What the watch has told of it since is looked at as it is. Otherwise it is read with the next plan.
+                let is_newest =
+                    |attachment: &Arc<VolumeAttachment>| attachment.metadata.resource_version <= revision;
+                if self.attachment().is_some_and(is_newest) {
+                    self.why_read = Some(WhyRead::DeletionRefused(revision));
+                }
                 Told::default()
             }
             error => {
@@ -114,10 +124,11 @@ impl NodeVolume {
             return Found::NameTaken;
         }
         let uid = self.uid().cloned();
-        if let (Some(WhyRead::DeletionRefused(refused)), Some(uid)) = (&why_read, &uid)
-            && refused == uid
+        let revision = self.attachment().map(|attachment| attachment.metadata.resource_version);
+        if let (Some(WhyRead::DeletionRefused(refused)), Some(revision)) = (&why_read, revision)
+            && *refused == revision
         {
-            // The UID was right, and the next delete would be refused like the last.
+            // It is as it was, and the next delete would be refused like the last.
             self.pause(|retry| answered.in_vain(retry));
             return Found::Known;
         }
@@ -165,12 +176,10 @@ impl NodeVolume {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{attach_detach::actual::unpublishing::Sequence, kube_api::kinds::VolumeAttachment};
+    use crate::attach_detach::actual::unpublishing::Sequence;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -245,7 +254,8 @@ mod tests {
             let mut node_volume = NodeVolume::with_attachment(true, false);
             node_volume.unpublishing = Unpublishing::Since(Sequence::default());
             let uid = node_volume.uid().cloned().unwrap();
-            let told = node_volume.delete_failed(&uid, &error, &answered(Instant::now(), 0));
+            let told =
+                node_volume.delete_failed((&uid, ResourceVersion(0)), &error, &answered(Instant::now(), 0));
             assert_eq!(effects(&node_volume, told), expected, "{name}");
             assert!(matches!(told.failed, None | Some(Operation::Detach)), "{name}");
             assert_eq!(node_volume.unpublishing, Unpublishing::None, "{name}: the node is looked at anew");
@@ -278,6 +288,7 @@ mod tests {
     fn what_a_read_finds_is_ours_or_anothers_or_about_something_else() {
         let answered = answered(Instant::now(), 0);
         let other = || Some(WhyRead::MadeByAnother);
+        let refused = |revision| Some(WhyRead::DeletionRefused(ResourceVersion(revision)));
         // name, why it is read, whether it is known now, whether it is there still, what is found, and a pause
         let cases = [
             ("what we made", None, true, true, Found::Known, false),
@@ -285,8 +296,8 @@ mod tests {
             ("it has gone since", other(), true, false, Found::Known, false),
             ("S9 another volume's", other(), false, true, Found::NameTaken, true),
             ("neither there nor known", other(), false, false, Found::Known, false),
-            ("the UID was right", Some(WhyRead::DeletionRefused("".into())), true, true, Found::Known, true),
-            ("it was not", Some(WhyRead::DeletionRefused("1".into())), true, true, Found::Known, false),
+            ("it is as it was", refused(0), true, true, Found::Known, true),
+            ("S7 it has changed", refused(1), true, true, Found::Known, false),
         ];
         for (name, why_read, is_known, is_there, expected, pauses) in cases {
             let mut node_volume = NodeVolume { why_read, ..NodeVolume::default() };

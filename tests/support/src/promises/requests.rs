@@ -22,7 +22,8 @@ pub fn broken(request: Request<'_>) -> Vec<&'static str> {
             broken.push(rule);
         }
     };
-    let is_guarded = body["preconditions"]["uid"].is_string();
+    let preconditions = &body["preconditions"];
+    let is_guarded = preconditions["uid"].is_string() && preconditions["resourceVersion"].is_string();
     match (verb, resource) {
         ("get" | "list" | "watch", _)
         | (_, "leases")
@@ -31,14 +32,16 @@ pub fn broken(request: Request<'_>) -> Vec<&'static str> {
             "create",
             "volumeattachments" | "configmaps" | "persistentvolumes" | "tokenreviews" | "subjectaccessreviews",
         ) => {}
-        ("delete", "volumeattachments") => must(is_guarded, "S7 a VolumeAttachment is deleted without its UID"),
+        ("delete", "volumeattachments") => {
+            must(is_guarded, "S7 a VolumeAttachment is deleted without its UID or its revision");
+        }
         ("create", "pods") => {
             let gates = body["spec"]["schedulingGates"].as_array();
             let is_gated = gates.is_some_and(|gates| !gates.is_empty());
             must(is_gated, "S23 a recycler pod may run before the volume is proven to be released");
         }
         ("delete", "pods" | "persistentvolumes" | "configmaps") => {
-            must(is_guarded, "S35 a deletion without a UID");
+            must(is_guarded, "S35 a deletion names no UID or no revision");
         }
         (_, "volumeattachments" | "volumeattachments/status") => {
             must(false, "S12 a VolumeAttachment is neither created nor deleted");
@@ -82,7 +85,8 @@ mod tests {
         let guards = json!({ "uid": "u", "resourceVersion": "7" });
         let node = json!({ "metadata": guards, "status": { "volumesAttached": [] } });
         let cases = [
-            ("delete", "volumeattachments", json!({ "preconditions": { "uid": "u" } }), ""),
+            ("delete", "volumeattachments", json!({ "preconditions": guards }), ""),
+            ("delete", "volumeattachments", json!({ "preconditions": { "uid": "u" } }), "S7"),
             ("delete", "volumeattachments", json!({}), "S7"),
             ("patch", "volumeattachments", json!({ "metadata": guards }), "S12"),
             ("update", "volumeattachments/status", json!({}), "S12"),
@@ -100,7 +104,9 @@ mod tests {
             ("create", "pods", json!({ "spec": {} }), "S23"),
             ("patch", "pods", json!({ "metadata": guards, "spec": { "schedulingGates": null } }), ""),
             ("patch", "pods", json!({ "metadata": guards, "spec": { "nodeName": "a" } }), "S34"),
+            ("delete", "persistentvolumes", json!({ "preconditions": guards }), ""),
             ("delete", "persistentvolumes", json!({}), "S35"),
+            ("delete", "pods", json!({ "preconditions": { "uid": "u" } }), "S35"),
             ("update", "persistentvolumeclaims", json!({ "metadata": guards }), "S35"),
             ("list", "pods", json!(null), ""),
         ];
