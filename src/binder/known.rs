@@ -85,6 +85,7 @@ impl Known {
     pub(crate) fn view<'a>(&'a self, busy: &'a dyn Fn(&VolumeName) -> bool) -> View<'a> {
         View {
             objects: &self.objects,
+            claims: &self.claims,
             volumes: &self.volumes,
             pods: &self.pods,
             default_class: self.default_class.as_ref(),

@@ -20,7 +20,7 @@ use crate::{
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
         matching::{
             choose_volume::Search,
-            predicate::{Requirements, held_by, mismatch_for_named, refers_to},
+            predicate::{Requirements, held_by, is_of_another, mismatch_for_named, refers_to},
         },
         tell::{events, reason::ClaimReason},
     },
@@ -83,7 +83,7 @@ fn find_volume(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecisio
             );
         }
     };
-    match view.volumes.search(requirements, delayed, &|name| view.volume(name), view.busy, view.compared) {
+    match view.volumes.search(requirements, delayed, &|name| view.unowned(name), view.busy, view.compared) {
         Search::Found(volume) => return bind(&volume, claim, view),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         Search::Held(volume, mismatch) => {
@@ -125,6 +125,10 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
+        if let Some(owner) = view.owner(name) {
+            return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
+                .writing(pending(claim));
+        }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             return ClaimDecision::waiting(claim, reason).writing(pending(claim));
@@ -154,7 +158,8 @@ fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
     let volume = view.volume(name);
     if let Some(volume) = volume.as_deref() {
         match &volume.spec.claim_ref {
-            Some(reference) if reference.uid != claim.metadata.uid => {}
+            Some(reference) if is_of_another(reference, claim) => {}
+            // Its own, or cleared, and taken back (S45).
             _ => return bind(volume, claim, view),
         }
     }

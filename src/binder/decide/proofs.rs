@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    binder::matching::predicate::is_of_another,
     kube_api::{
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
@@ -40,12 +41,12 @@ pub enum VolumeProof {
 }
 
 impl VolumeProof {
-    /// What a live read proves about the volume that a claim of this UID is bound to; `None` if the volume is there and
+    /// What a live read proves about the volume that a claim is bound to; `None` if the volume is there and
     /// the claim's, or refers to none.
     #[must_use]
-    pub fn of(found: Option<&PersistentVolume>, claim: &Uid) -> Option<Self> {
+    pub fn of(found: Option<&PersistentVolume>, claim: &PersistentVolumeClaim) -> Option<Self> {
         let Some(volume) = found else { return Some(Self::Gone) };
-        let other = volume.spec.claim_ref.as_ref().filter(|reference| reference.uid != *claim)?;
+        let other = volume.spec.claim_ref.as_ref().filter(|reference| is_of_another(reference, claim))?;
         Some(Self::OtherClaim(other.uid.clone()))
     }
 }
@@ -187,20 +188,28 @@ mod tests {
             assert_eq!(ClaimProof::of(found.as_ref(), &"1".into(), &"v".into()), expected, "{found:?}");
         }
         let other = VolumeProof::OtherClaim("2".into());
-        // the UID of the claim that the volume refers to, if it is there
+        let mut claim = PersistentVolumeClaim::default();
+        (claim.metadata.name, claim.metadata.uid) = ("c".into(), "1".into());
+        // name and UID of the claim that the volume refers to, if it is there
         let volumes = [
             (None, Some(VolumeProof::Gone)),
             (Some(None), None),
-            (Some(Some("1")), None),
-            (Some(Some("2")), Some(other)),
+            (Some(Some(("c", "1"))), None),
+            (Some(Some(("c", ""))), None),
+            (Some(Some(("c", "2"))), Some(other)),
+            (Some(Some(("d", ""))), Some(VolumeProof::OtherClaim("".into()))),
         ];
         for (found, expected) in volumes {
-            let found = found.map(|uid| {
+            let found = found.map(|reference| {
                 let mut volume = PersistentVolume::default();
-                volume.spec.claim_ref = uid.map(|uid| ClaimRef { uid: uid.into(), ..ClaimRef::default() });
+                volume.spec.claim_ref = reference.map(|(name, uid)| ClaimRef {
+                    name: name.into(),
+                    uid: uid.into(),
+                    ..ClaimRef::default()
+                });
                 volume
             });
-            assert_eq!(VolumeProof::of(found.as_ref(), &"1".into()), expected, "{found:?}");
+            assert_eq!(VolumeProof::of(found.as_ref(), &claim), expected, "{found:?}");
         }
     }
 

@@ -17,8 +17,13 @@ use crate::{
             op::{Answer, Op, Purpose},
             write::Target,
         },
+        annotations,
         doubt::Doubts,
-        matching::{choose_claim::PodIndex, choose_volume::VolumeIndex, predicate::Comparisons},
+        matching::{
+            choose_claim::{ClaimIndex, PodIndex},
+            choose_volume::VolumeIndex,
+            predicate::Comparisons,
+        },
         plugins::options::Recyclers,
         tell::reason::{ClaimReason, Unprovisioned, Unreclaimable, VolumeReason},
     },
@@ -26,7 +31,7 @@ use crate::{
         call::CallError,
         events::Event,
         ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
-        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
     state::Objects,
 };
@@ -68,6 +73,8 @@ impl Default for BinderOptions {
 pub struct View<'a> {
     /// Current objects.
     pub objects: &'a Objects,
+    /// Claims by the volume that they name.
+    pub claims: &'a ClaimIndex,
     /// Volumes by what claims look for.
     pub volumes: &'a VolumeIndex,
     /// Unscheduled pods by claim.
@@ -93,6 +100,26 @@ impl View<'_> {
     #[must_use]
     pub fn volume(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
         self.objects.volumes.get(name)
+    }
+
+    /// The claim that has a volume, although the volume does not name it (S45): it was Bound to it, and lives. Of several
+    /// the one whose phase says so.
+    #[must_use]
+    pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
+        let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
+        let bound = claims.filter(|claim| {
+            claim.spec.volume_name == *volume
+                && annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
+        });
+        bound.min_by_key(|claim| claim.status.phase != ClaimPhase::Bound).map(|claim| claim.key())
+    }
+
+    /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back.
+    #[must_use]
+    pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
+        let is_open =
+            |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.is_some() || self.owner(name).is_none();
+        self.volume(name).filter(is_open)
     }
 
     /// A class as last seen; no class for the empty name.

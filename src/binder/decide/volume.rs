@@ -37,10 +37,16 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
         return decision;
     }
     let Some(reference) = &volume.spec.claim_ref else {
-        return Decision::rest(VolumeReason::Available).writing(available(volume));
+        return match view.owner(&volume.key()) {
+            Some(owner) => Decision::rest(VolumeReason::ClaimBindsNext(owner)),
+            None => Decision::rest(VolumeReason::Available).writing(available(volume)),
+        };
     };
     let key = reference.key();
     if reference.uid.is_empty() {
+        if view.owner(&volume.key()).as_ref() == Some(&key) {
+            return Decision::rest(VolumeReason::ClaimBindsNext(key));
+        }
         // Not written while the claim takes the volume: claims are looked at first, and a volume
         // with a write under way is left alone.
         return Decision::rest(VolumeReason::Reserved(key)).writing(available(volume));

@@ -283,6 +283,13 @@ pub fn refers_to(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
         && (reference.uid.is_empty() || reference.uid == claim.metadata.uid)
 }
 
+/// Whether a reference names another claim than this one. What has its UID, or its name and no UID, is its own: a
+/// cleared UID is taken back (S45).
+#[must_use]
+pub fn is_of_another(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
+    reference.uid != claim.metadata.uid && !refers_to(reference, claim)
+}
+
 /// Whether a volume already belongs to this very claim.
 #[must_use]
 pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {

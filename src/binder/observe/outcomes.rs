@@ -302,7 +302,7 @@ impl Planner {
     ) {
         let Target::Claim(key) = &op.subject else { return self.release(op, now) };
         let Some(claim) = self.known.objects.claims.get(key) else { return self.release(op, now) };
-        let proof = VolumeProof::of(found.as_ref(), &claim.metadata.uid);
+        let proof = VolumeProof::of(found.as_ref(), &claim);
         let news = found.is_some_and(|volume| self.observe_response(Answer::Volume(volume), now));
         match proof {
             Some(proof) => {

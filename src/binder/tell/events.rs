@@ -177,7 +177,11 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason) -> [Event; 2] {
                 "Volume {:?} is there, but its claimRef has {}; nothing was deleted because of that. If the \
                  volume belongs to this claim, setting spec.claimRef.uid to {} makes the claim Bound again.",
                 volume.as_str(),
-                if uid.is_empty() { "no UID, as after a restore" } else { "the UID of another claim" },
+                if uid.is_empty() {
+                    "the name of another claim and no UID"
+                } else {
+                    "the UID of another claim"
+                },
                 claim.metadata.uid
             ),
         ),

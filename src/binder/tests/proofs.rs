@@ -93,7 +93,7 @@ fn s24_only_a_volume_that_is_gone_or_anothers_is_proven_to_be() {
     let rows = [
         (None, false, (Some(VolumeProof::Gone), false)),
         (Some("another"), false, (other("another"), false)),
-        (Some(""), false, (other(""), false)),
+        (Some(""), false, (None, false)),
         (Some("uid-c"), false, (None, false)),
         (Some("-"), false, (None, false)),
         (Some("uid-c"), true, (None, true)),
