@@ -4,28 +4,31 @@
 //! As the real one it writes merge patches, puts its finalizer on the PersistentVolume and on the
 //! VolumeAttachment before it attaches, refuses volumes that are being deleted, takes the finalizer
 //! away after it has detached (from a volume that goes, after its last attachment), and does not
-//! enforce exclusive access.
+//! enforce exclusive access. It asks the driver for the handle that the volume of that name has now. It repeats what
+//! failed after 1 s, and twice as long each time up to 5 min, and each time writes the error with a new time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use k8s_openapi::{
-    api::{core::v1::PersistentVolume, storage::v1::VolumeAttachment},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::VolumeAttachment};
 use kube::{Client, ResourceExt};
 use serde_json::json;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{
-    add_finalizer, has_finalizer,
+    Handle, add_finalizer, has_finalizer,
     mirror::{Mirror, events},
     remove_finalizer,
+    storage::{Effect, Step, Storage},
     work::{Work, Write},
 };
+use crate::clock::Clock;
 
 /// The real one's default number of workers.
 const WORKERS: usize = 10;
+/// The real one's pauses after failures: `--retry-interval-start` and `--retry-interval-max`.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
 /// How the storage system answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct AttacherBehaviour {
     pub detach_of: BTreeMap<String, Reaction>,
     /// Writes at once; 0 means the real one's default.
     pub workers: usize,
+    /// What the driver's calls are noted in.
+    pub storage: Storage,
 }
 
 /// A running stand-in; stops when dropped.
@@ -73,6 +78,12 @@ impl Attacher {
         let (sender, receiver) = watch::channel(behaviour);
         let task = tokio::spawn(run(client, driver.to_owned(), receiver));
         Self { behaviour: sender, task }
+    }
+
+    /// What changes it from a task of its own.
+    #[must_use]
+    pub fn handle(&self) -> Handle<AttacherBehaviour> {
+        Handle(self.behaviour.clone())
     }
 
     /// Changes what it does from now on; what waits is looked at again.
@@ -102,6 +113,7 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Atta
         0 => WORKERS,
         count => count,
     });
+    let mut failures = Failures::new();
     // Attachments of a volume, so that a change of the volume costs what it touches.
     let mut of_volume: BTreeMap<String, Vec<String>> = BTreeMap::new();
     loop {
@@ -109,7 +121,20 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Atta
             let write = match &job {
                 Job::Attachment(name) => attachments.get("", name).and_then(|attachment| {
                     let volume = source(attachment).and_then(|volume| volumes.get("", volume));
-                    next_write(attachment, volume.map(Arc::as_ref), &behaviour.borrow())
+                    match next(attachment, volume.map(Arc::as_ref), &behaviour.borrow()) {
+                        Next::Write(write) => Some(write),
+                        Next::Nothing => {
+                            failures.end(name);
+                            None
+                        }
+                        Next::Fail(field, text) => {
+                            let (write, pause) = failures.tell(attachment, field, &text, volume.is_none());
+                            if let Some(pause) = pause {
+                                work.mark_after(job.clone(), pause);
+                            }
+                            write
+                        }
+                    }
                 }),
                 Job::Volume(name) if of_volume.get(name).is_none_or(Vec::is_empty) => {
                     volumes.get("", name).and_then(|volume| let_go(volume, &driver))
@@ -151,6 +176,7 @@ async fn run(client: Client, driver: String, mut behaviour: watch::Receiver<Atta
                 }
             }
             Ok(()) = behaviour.changed() => {
+                failures.forget();
                 for names in of_volume.values() {
                     for name in names {
                         work.mark(Job::Attachment(name.clone()));
@@ -191,12 +217,19 @@ fn let_go(volume: &PersistentVolume, driver: &str) -> Option<Write> {
     })
 }
 
-/// What to write next for an attachment, if anything.
-fn next_write(
+/// What comes next for an attachment.
+enum Next {
+    Nothing,
+    Write(Write),
+    /// It failed: the field of the status that says so, and the words.
+    Fail(&'static str, String),
+}
+
+fn next(
     attachment: &VolumeAttachment,
     volume: Option<&PersistentVolume>,
     behaviour: &AttacherBehaviour,
-) -> Option<Write> {
+) -> Next {
     if attachment.metadata.deletion_timestamp.is_some() {
         detach(attachment, volume, behaviour)
     } else {
@@ -204,27 +237,42 @@ fn next_write(
     }
 }
 
+fn missing(attachment: &VolumeAttachment) -> String {
+    format!("persistentvolume {:?} not found", source(attachment).unwrap_or_default())
+}
+
+fn effect(
+    attachment: &VolumeAttachment,
+    volume: &PersistentVolume,
+    storage: &Storage,
+    step: Step,
+) -> Option<Effect> {
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    Some(Effect {
+        storage: storage.clone(),
+        disk: format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle),
+        machine: attachment.spec.node_name.clone(),
+        step,
+    })
+}
+
 fn attach(
     attachment: &VolumeAttachment,
     volume: Option<&PersistentVolume>,
     behaviour: &AttacherBehaviour,
-) -> Option<Write> {
+) -> Next {
     if attachment.status.as_ref().is_some_and(|status| status.attached) {
-        return None;
+        return Next::Nothing;
     }
     let finalizer = finalizer(&attachment.spec.attacher);
-    // Without the volume's handle there is nothing to ask the driver for.
-    let volume = volume?;
+    let Some(volume) = volume else { return Next::Fail("attachError", missing(attachment)) };
     if volume.metadata.deletion_timestamp.is_some() {
-        return failed(
-            attachment,
-            "attachError",
-            &format!("PersistentVolume {:?} is marked for deletion", volume.name_any()),
-        );
+        let text = format!("PersistentVolume {:?} is marked for deletion", volume.name_any());
+        return Next::Fail("attachError", text);
     }
     if !has_finalizer(&volume.metadata, &finalizer) {
         let path = format!("/api/v1/persistentvolumes/{}", volume.name_any());
-        return Some(Write::patch(path, add_finalizer(&volume.metadata, &finalizer)));
+        return Next::Write(Write::patch(path, add_finalizer(&volume.metadata, &finalizer)));
     }
     if !has_finalizer(&attachment.metadata, &finalizer) {
         let finalizers = attachment.metadata.finalizers.iter().flatten().map(String::as_str);
@@ -233,14 +281,16 @@ fn attach(
             "finalizers": finalizers.chain([finalizer.as_str()]).collect::<Vec<_>>(),
             "annotations": { "csi.alpha.kubernetes.io/node-id": attachment.spec.node_name },
         }});
-        return Some(Write::patch(path(attachment), body));
+        return Next::Write(Write::patch(path(attachment), body));
     }
     match behaviour.attach_of.get(&volume.name_any()).unwrap_or(&behaviour.attach) {
-        Reaction::Silent => None,
-        Reaction::Fail(text) => failed(attachment, "attachError", text),
+        Reaction::Silent => Next::Nothing,
+        Reaction::Fail(text) => Next::Fail("attachError", text.clone()),
         Reaction::Succeed(delay) => {
             let body = json!({ "status": { "attached": true, "attachError": null, "detachError": null } });
-            Some(Write::patch(format!("{}/status", path(attachment)), body).after(*delay))
+            let write = Write::patch(format!("{}/status", path(attachment)), body).after(*delay);
+            let effect = effect(attachment, volume, &behaviour.storage, Step::Published);
+            Next::Write(Write { effect, ..write })
         }
     }
 }
@@ -249,34 +299,64 @@ fn detach(
     attachment: &VolumeAttachment,
     volume: Option<&PersistentVolume>,
     behaviour: &AttacherBehaviour,
-) -> Option<Write> {
+) -> Next {
     let finalizer = finalizer(&attachment.spec.attacher);
     if !has_finalizer(&attachment.metadata, &finalizer) {
-        return None;
+        return Next::Nothing;
     }
     // The real one needs the volume to detach, too; its finalizer on it makes sure that it is there.
-    let volume = volume?;
+    let Some(volume) = volume else { return Next::Fail("detachError", missing(attachment)) };
     match behaviour.detach_of.get(&volume.name_any()).unwrap_or(&behaviour.detach) {
-        Reaction::Silent => None,
-        Reaction::Fail(text) => failed(attachment, "detachError", text),
+        Reaction::Silent => Next::Nothing,
+        Reaction::Fail(text) => Next::Fail("detachError", text.clone()),
         Reaction::Succeed(delay) => {
             let body = remove_finalizer(&attachment.metadata, &finalizer);
-            Some(Write::patch(path(attachment), body).after(*delay))
+            let write = Write::patch(path(attachment), body).after(*delay);
+            let effect = effect(attachment, volume, &behaviour.storage, Step::Unpublished);
+            Next::Write(Write { effect, ..write })
         }
     }
 }
 
-/// The patch that reports an error, unless it is reported already: it retries for ever, but the same
-/// error twice says nothing new.
-fn failed(attachment: &VolumeAttachment, field: &str, text: &str) -> Option<Write> {
-    let status = attachment.status.as_ref();
-    let reported = match field {
-        "attachError" => status.and_then(|status| status.attach_error.as_ref()),
-        _ => status.and_then(|status| status.detach_error.as_ref()),
-    };
-    if reported.and_then(|error| error.message.as_deref()) == Some(text) {
-        return None;
+/// When what failed is tried again, by attachment.
+struct Failures {
+    clock: Clock,
+    tries: BTreeMap<String, (u32, Instant)>,
+}
+
+impl Failures {
+    fn new() -> Self {
+        Self { clock: Clock::default(), tries: BTreeMap::new() }
     }
-    let body = json!({ "status": { field: { "time": Timestamp::now().to_string(), "message": text } } });
-    Some(Write::patch(format!("{}/status", path(attachment)), body))
+
+    fn end(&mut self, name: &str) {
+        self.tries.remove(name);
+    }
+
+    fn forget(&mut self) {
+        self.tries.clear();
+    }
+
+    /// The patch that reports a failure of now, and when the next try is. Watches of two kinds have no order between
+    /// them, so a volume is missing only if it is at the second look.
+    fn tell(
+        &mut self,
+        attachment: &VolumeAttachment,
+        field: &str,
+        text: &str,
+        is_missing: bool,
+    ) -> (Option<Write>, Option<Duration>) {
+        let now = Instant::now();
+        let first = (0, if is_missing { now + FIRST_PAUSE } else { now });
+        let is_new = !self.tries.contains_key(&attachment.name_any());
+        let (count, due) = self.tries.entry(attachment.name_any()).or_insert(first);
+        if now < *due {
+            return (None, is_new.then_some(*due - now));
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << (*count).min(9)).min(LONGEST_PAUSE);
+        (*count, *due) = (*count + 1, now + pause);
+        let error = json!({ "time": self.clock.text(), "message": text });
+        let body = json!({ "status": { field: error } });
+        (Some(Write::patch(format!("{}/status", path(attachment)), body)), Some(pause))
+    }
 }

@@ -8,7 +8,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use futures::StreamExt;
@@ -25,8 +24,10 @@ use serde_json::json;
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
+    Handle,
     mirror::{Key, Mirror, events, key},
     objects::{claim_of, claims_of, node_of, pod_path},
+    storage::{Step, Storage},
     work::{Work, Write},
 };
 use crate::clock::seconds_text;
@@ -41,6 +42,8 @@ pub struct KubeletBehaviour {
     pub silent: BTreeSet<String>,
     /// These keep volumes mounted (and in use) although their pods are gone: an unmount that hangs.
     pub holding: BTreeSet<String>,
+    /// What mounts are noted in.
+    pub storage: Storage,
 }
 
 /// Running stand-ins; stop when dropped.
@@ -56,6 +59,12 @@ impl Kubelets {
     pub fn start(client: Client, behaviour: KubeletBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         Self { behaviour: sender, task: tokio::spawn(run(client, receiver)) }
+    }
+
+    /// What changes them from a task of its own.
+    #[must_use]
+    pub fn handle(&self) -> Handle<KubeletBehaviour> {
+        Handle(self.behaviour.clone())
     }
 
     /// Changes what they do from now on.
@@ -194,6 +203,7 @@ impl World {
             .filter_map(|(namespace, pod)| self.pods.get(namespace, pod).cloned())
             .collect();
         let mut mounted = self.mounted.remove(name).unwrap_or_default();
+        let before: BTreeSet<String> = mounted.keys().cloned().collect();
 
         // Stop what must stop: containers first, so that none writes to what is unmounted.
         let stopping = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_some() && runs(pod));
@@ -244,13 +254,18 @@ impl World {
             pods.iter()
                 .filter(|pod| pod.metadata.deletion_timestamp.is_some())
                 .find(|pod| !mounted.values().any(|users| users.contains(&key(&***pod))))
-                .map(|pod| Write {
-                    method: Method::DELETE,
-                    path: pod_path(&key(&**pod)),
-                    body: json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": pod.metadata.uid } }),
-                    delay: Duration::ZERO,
+                .map(|pod| {
+                    let body =
+                        json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": pod.metadata.uid } });
+                    Write::new(Method::DELETE, pod_path(&key(&**pod)), body)
                 })
         };
+        for disk in before.iter().filter(|disk| !mounted.contains_key(*disk)) {
+            behaviour.storage.note(disk, name, Step::Unmounted);
+        }
+        for disk in mounted.keys().filter(|disk| !before.contains(*disk)) {
+            behaviour.storage.note(disk, name, Step::Mounted);
+        }
         self.mounted.insert(name.to_owned(), mounted);
         write
     }

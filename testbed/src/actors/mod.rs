@@ -13,6 +13,7 @@ mod pod_gc;
 mod protection;
 mod provisioner;
 mod scheduler;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -26,7 +27,19 @@ pub use pod_gc::{PodGc, PodGcBehaviour};
 pub use protection::Protection;
 pub use provisioner::{Provisioner, ProvisionerBehaviour};
 pub use scheduler::Scheduler;
+pub use storage::{Fact, Step, Storage};
 pub use workload::{SEAT, Seat, Succession, Workload, WorkloadBehaviour, claim_name};
+
+/// What changes the behaviour of a running stand-in. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Handle<B>(tokio::sync::watch::Sender<B>);
+
+impl<B> Handle<B> {
+    /// Changes what it does from now on.
+    pub fn change(&self, change: impl FnOnce(&mut B)) {
+        self.0.send_modify(change);
+    }
+}
 
 /// Whether a finalizer is among an object's.
 fn has_finalizer(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta, name: &str) -> bool {

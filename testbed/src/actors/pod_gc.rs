@@ -235,7 +235,7 @@ fn delete(pod: &Pod, mut body: serde_json::Value) -> Write {
     if let Some(body) = body.as_object_mut() {
         body.insert("preconditions".to_owned(), json!({ "uid": pod.metadata.uid }));
     }
-    Write { method: Method::DELETE, path: pod_path(&key(pod)), body, delay: Duration::ZERO }
+    Write::new(Method::DELETE, pod_path(&key(pod)), body)
 }
 
 #[cfg(test)]

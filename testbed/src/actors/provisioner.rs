@@ -212,7 +212,7 @@ fn create(
         },
     });
     let path = "/api/v1/persistentvolumes".to_owned();
-    Some(Write { method: Method::POST, path, body, delay: *delay })
+    Some(Write::new(Method::POST, path, body).after(*delay))
 }
 
 fn names(attachment: &VolumeAttachment, volume: &str) -> bool {
@@ -257,7 +257,7 @@ fn delete(volume: &PersistentVolume, attached: bool, driver: &str, reaction: &Re
     let path = format!("/api/v1/persistentvolumes/{}", volume.name_any());
     if volume.metadata.deletion_timestamp.is_none() {
         let body = json!({ "preconditions": { "uid": volume.metadata.uid } });
-        return Some(Write { method: Method::DELETE, path, body, delay: *delay });
+        return Some(Write::new(Method::DELETE, path, body).after(*delay));
     }
     has_finalizer(&volume.metadata, FINALIZER)
         .then(|| Write::patch(path, remove_finalizer(&volume.metadata, FINALIZER)))

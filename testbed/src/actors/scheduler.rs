@@ -11,7 +11,6 @@ use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
-    time::Duration,
 };
 
 use futures::StreamExt;
@@ -302,7 +301,7 @@ fn bind(pod: &Pod, node: &str) -> Write {
         "target": { "kind": "Node", "name": node },
     });
     let path = format!("{}/binding", pod_path(&key(pod)));
-    Write { method: Method::POST, path, body, delay: Duration::ZERO }
+    Write::new(Method::POST, path, body)
 }
 
 /// The patch that says why the pod waits, unless it is said already.

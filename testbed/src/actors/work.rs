@@ -7,6 +7,8 @@ use kube::{Client, client::Body};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use super::storage::Effect;
+
 /// Pause of a key after an error, so that a refused write is not repeated at once.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -18,12 +20,19 @@ pub struct Write {
     pub body: Value,
     /// How long the storage system takes before the request is sent.
     pub delay: Duration,
+    /// What happens in the storage system after that while.
+    pub effect: Option<Effect>,
 }
 
 impl Write {
+    /// A request that waits for nothing and means nothing to the storage system.
+    pub fn new(method: Method, path: String, body: Value) -> Self {
+        Self { method, path, body, delay: Duration::ZERO, effect: None }
+    }
+
     /// JSON merge patch.
     pub fn patch(path: String, body: Value) -> Self {
-        Self { method: Method::PATCH, path, body, delay: Duration::ZERO }
+        Self::new(Method::PATCH, path, body)
     }
 
     /// The same after a while.
@@ -35,6 +44,9 @@ impl Write {
     async fn send(self, client: &Client) -> Result<(), String> {
         if !self.delay.is_zero() {
             tokio::time::sleep(self.delay).await;
+        }
+        if let Some(effect) = &self.effect {
+            effect.happen();
         }
         let content_type =
             if self.method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
@@ -63,18 +75,33 @@ pub struct Work<K> {
     marked: BTreeSet<K>,
     busy: BTreeSet<K>,
     writes: JoinSet<(K, Result<(), String>)>,
+    timers: JoinSet<K>,
     limit: usize,
 }
 
 impl<K: Ord + Clone + Debug + Send + 'static> Work<K> {
     /// Nothing to do yet; at most `limit` writes at once.
     pub fn new(limit: usize) -> Self {
-        Self { marked: BTreeSet::new(), busy: BTreeSet::new(), writes: JoinSet::new(), limit }
+        Self {
+            marked: BTreeSet::new(),
+            busy: BTreeSet::new(),
+            writes: JoinSet::new(),
+            timers: JoinSet::new(),
+            limit,
+        }
     }
 
     /// Marks a key.
     pub fn mark(&mut self, key: K) {
         self.marked.insert(key);
+    }
+
+    /// Marks a key after a while.
+    pub fn mark_after(&mut self, key: K, pause: Duration) {
+        self.timers.spawn(async move {
+            tokio::time::sleep(pause).await;
+            key
+        });
     }
 
     /// Takes a marked key that is free to be worked on.
@@ -102,17 +129,21 @@ impl<K: Ord + Clone + Debug + Send + 'static> Work<K> {
     /// Waits for a write to end. What was written comes back as an event and marks its key then;
     /// what failed is marked here.
     pub async fn finished(&mut self) {
-        match self.writes.join_next().await {
-            Some(Ok((key, result))) => {
+        let ended = tokio::select! {
+            Some(Ok(key)) = self.timers.join_next() => return self.mark(key),
+            Some(ended) = self.writes.join_next() => ended,
+            // Nothing under way: there is nothing to wait for.
+            else => std::future::pending().await,
+        };
+        match ended {
+            Ok((key, result)) => {
                 self.busy.remove(&key);
                 if let Err(error) = result {
                     tracing::debug!(?key, error, "a stand-in's write failed, trying again");
                     self.mark(key);
                 }
             }
-            Some(Err(error)) => tracing::error!(%error, "a stand-in's write panicked"),
-            // Nothing under way: there is nothing to wait for.
-            None => std::future::pending().await,
+            Err(error) => tracing::error!(%error, "a stand-in's write panicked"),
         }
     }
 }

@@ -232,13 +232,13 @@ impl World {
 
     fn create(&self, plural: &str, body: Value) -> Write {
         let path = format!("/api/v1/namespaces/{}/{plural}", self.namespace);
-        Write { method: Method::POST, path, body, delay: Duration::ZERO }
+        Write::new(Method::POST, path, body)
     }
 }
 
 fn delete(path: String, uid: Option<&str>) -> Write {
     let body = json!({ "preconditions": { "uid": uid } });
-    Write { method: Method::DELETE, path, body, delay: Duration::ZERO }
+    Write::new(Method::DELETE, path, body)
 }
 
 #[cfg(test)]

@@ -1,0 +1,282 @@
+//! What people, machines, the attacher, the API server and the daemon's own misfortunes do to the small world: a script of
+//! acts as data, made of a seed.
+//!
+//! An act names its object by a number; who plays it takes the one of those that are there, so that any part of a
+//! script can be played alone.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// One act, so long after the one before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub pause: Duration,
+    pub act: Act,
+    /// The daemon is killed at the n-th of its next writes, and so.
+    pub kill: Option<Kill>,
+}
+
+/// Where in a write the daemon is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kill {
+    pub write: usize,
+    pub point: usize,
+}
+
+/// What a stubborn writer undoes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undo {
+    Attachment,
+    List,
+    ClaimRef,
+    BindCompleted,
+    Phase,
+}
+
+/// What is done. Numbers choose among the objects that are there.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// A pod that uses a claim comes on a node.
+    Pod {
+        claim: usize,
+        node: usize,
+    },
+    /// One comes and is deleted milliseconds later.
+    BriefPod {
+        claim: usize,
+        node: usize,
+        after: Duration,
+    },
+    /// Sixty pods share a claim.
+    Crowd {
+        claim: usize,
+    },
+    /// A pod is deleted; by force without its kubelet.
+    DeletePod {
+        pod: usize,
+        by_force: bool,
+    },
+    DeleteClaim {
+        claim: usize,
+        by_force: bool,
+    },
+    /// A claim that is not there is made; with the annotation of another provisioner.
+    MakeClaim {
+        claim: usize,
+        class: usize,
+        is_foreign: bool,
+    },
+    /// A claim is deleted by force and made again at once under its pods.
+    RemakeClaim {
+        claim: usize,
+    },
+    DeleteVolume {
+        volume: usize,
+        by_force: bool,
+    },
+    /// A volume that is not there is made.
+    MakeVolume {
+        volume: usize,
+        has_other_handle: bool,
+    },
+    /// A volume is deleted by force and made again at once.
+    RemakeVolume {
+        volume: usize,
+        has_other_handle: bool,
+        keeps_claim: bool,
+    },
+    ClearRef {
+        volume: usize,
+        is_uid_only: bool,
+    },
+    DeleteAttachment {
+        attachment: usize,
+        takes_finalizers: bool,
+    },
+    EmptyList {
+        node: usize,
+    },
+    FalsifyList {
+        node: usize,
+        volume: usize,
+    },
+    EmptyInUse {
+        node: usize,
+    },
+    /// The class of an unbound claim's twin: a class is deleted and made again.
+    RemakeClass {
+        class: usize,
+    },
+    DeleteNode {
+        node: usize,
+    },
+    OutOfService {
+        node: usize,
+    },
+    /// Undoes each write of a kind, that long.
+    Stubborn {
+        undo: Undo,
+        target: usize,
+        time: Duration,
+    },
+    /// The unmounts of a node hang.
+    Hang {
+        node: usize,
+        time: Duration,
+    },
+    /// A kubelet falls silent; the node turns Unknown after a while.
+    Silence {
+        node: usize,
+        time: Duration,
+    },
+    /// The driver fails to attach a volume, that long.
+    FailAttach {
+        volume: usize,
+        time: Duration,
+    },
+    FailDetach {
+        volume: usize,
+        time: Duration,
+    },
+    /// Faults of requests, that long.
+    Faults {
+        seed: u64,
+        time: Duration,
+    },
+    DelayWatch {
+        kind: usize,
+        time: Duration,
+    },
+    RewindWatch {
+        kind: usize,
+        revisions: u64,
+    },
+    /// The daemon is killed, or asked to end, and another goes on.
+    Replace {
+        in_order: bool,
+        pause: Duration,
+    },
+}
+
+/// What kind of world a seed has, and what happens in it.
+#[derive(Clone, Debug)]
+// Each is a property of the world that the seed draws by itself.
+#[allow(clippy::struct_excessive_bools)]
+pub struct Script {
+    pub seed: u64,
+    /// Class of the claims binds when a pod comes.
+    pub is_delayed: bool,
+    /// Volumes are provisioned, else made beforehand.
+    pub is_provisioned: bool,
+    /// Two replicas with a lease, else one without.
+    pub has_replicas: bool,
+    /// One of the volumes is on iSCSI.
+    pub has_iscsi: bool,
+    /// One of the volumes may be shared.
+    pub has_shared: bool,
+    /// Names that other programs have a meaning for.
+    pub has_odd_names: bool,
+    /// The driver never attaches this volume, also in the calm.
+    pub broken: Option<usize>,
+    pub steps: Vec<Step>,
+}
+
+/// Kinds that the daemon watches.
+pub const WATCHED: [&str; 6] =
+    ["pods", "nodes", "persistentvolumes", "persistentvolumeclaims", "volumeattachments", "storageclasses"];
+
+fn seconds(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
+    Duration::from_millis(rng.u64(range.start * 1_000..range.end * 1_000))
+}
+
+impl Script {
+    /// Ten minutes of acts; in every tenth seed fifty, and in another every tenth a crowd.
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let rng = &mut rng;
+        let is_provisioned = rng.u8(..3) == 0 || seed % 10 == 3;
+        let mut script = Self {
+            seed,
+            is_provisioned,
+            is_delayed: is_provisioned && (rng.bool() || seed % 10 == 3),
+            has_replicas: rng.u8(..3) == 0,
+            has_iscsi: rng.u8(..3) == 0,
+            has_shared: rng.u8(..4) == 0,
+            has_odd_names: rng.u8(..5) == 0,
+            broken: (rng.u8(..6) == 0).then(|| rng.usize(..3)),
+            steps: Vec::new(),
+        };
+        let long = seed % 10 == 7;
+        let mut left = Duration::from_mins(if long { 50 } else { 10 });
+        if seed % 10 == 3 {
+            let act = Act::Crowd { claim: rng.usize(..6) };
+            script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
+        }
+        loop {
+            let pause = match rng.u8(..8) {
+                0 | 1 => Duration::from_millis(rng.u64(..50)),
+                2 | 3 => Duration::from_millis(rng.u64(..1_500)),
+                _ => seconds(rng, 1..if long { 90 } else { 25 }),
+            };
+            if pause > left {
+                return script;
+            }
+            left -= pause;
+            let act = Self::act(rng, long);
+            let is_of_people = !matches!(
+                act,
+                Act::Hang { .. }
+                    | Act::Silence { .. }
+                    | Act::FailAttach { .. }
+                    | Act::FailDetach { .. }
+                    | Act::Faults { .. }
+                    | Act::DelayWatch { .. }
+                    | Act::RewindWatch { .. }
+                    | Act::Replace { .. }
+            );
+            let kill =
+                (is_of_people && rng.bool()).then(|| Kill { write: rng.usize(1..4), point: rng.usize(..3) });
+            script.steps.push(Step { pause, act, kill });
+        }
+    }
+
+    fn act(rng: &mut Rng, long: bool) -> Act {
+        let (claim, node, volume) = (rng.usize(..6), rng.usize(..3), rng.usize(..6));
+        let by_force = rng.u8(..3) == 0;
+        match rng.u8(..100) {
+            0..20 => Act::Pod { claim, node },
+            20..24 => Act::BriefPod { claim, node, after: Duration::from_millis(rng.u64(..30)) },
+            24..36 => Act::DeletePod { pod: rng.usize(..20), by_force },
+            36..39 => Act::DeleteClaim { claim, by_force },
+            39..45 => Act::MakeClaim { claim, class: rng.usize(..4) / 3, is_foreign: rng.u8(..6) == 0 },
+            45..48 => Act::RemakeClaim { claim },
+            48..51 => Act::DeleteVolume { volume, by_force },
+            51..54 => Act::MakeVolume { volume, has_other_handle: by_force },
+            54..57 => Act::RemakeVolume { volume, has_other_handle: rng.bool(), keeps_claim: rng.bool() },
+            57..61 => Act::ClearRef { volume, is_uid_only: by_force },
+            61..66 => Act::DeleteAttachment { attachment: rng.usize(..6), takes_finalizers: by_force },
+            66..69 => Act::EmptyList { node },
+            69..70 => Act::FalsifyList { node, volume },
+            70..71 => Act::EmptyInUse { node },
+            71..72 => Act::RemakeClass { class: rng.usize(..2) },
+            72..74 => Act::DeleteNode { node },
+            74..75 => Act::OutOfService { node },
+            75..77 => Act::Stubborn {
+                undo: *rng
+                    .choice(&[Undo::Attachment, Undo::List, Undo::ClaimRef, Undo::BindCompleted, Undo::Phase])
+                    .unwrap(),
+                target: rng.usize(..6),
+                time: if long { Duration::from_mins(40) } else { seconds(rng, 30..240) },
+            },
+            77..82 => Act::Hang { node, time: seconds(rng, 20..300) },
+            82..85 => Act::Silence { node, time: seconds(rng, 20..if long { 900 } else { 300 }) },
+            85..87 => Act::FailAttach { volume, time: seconds(rng, 5..200) },
+            87..89 => Act::FailDetach { volume, time: seconds(rng, 5..200) },
+            89..91 => Act::Faults { seed: rng.u64(..), time: seconds(rng, 2..30) },
+            91..93 => Act::DelayWatch { kind: rng.usize(..WATCHED.len()), time: seconds(rng, 1..20) },
+            93..95 => Act::RewindWatch { kind: rng.usize(..WATCHED.len()), revisions: rng.u64(1..40) },
+            _ => Act::Replace { in_order: rng.bool(), pause: seconds(rng, 0..3) },
+        }
+    }
+}

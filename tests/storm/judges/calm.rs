@@ -1,0 +1,153 @@
+//! The calm: nothing terminating, half-bound, Lost or unattached without a cause that the world shows. And a kill in the
+//! calm: no event, and no write but the lease's and the force-detach timers'.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use test_support::audit::DAEMON;
+
+use super::{Fault, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, uid};
+use crate::{play::Record, world::attachment_of};
+
+pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    let objects = timeline.at(record.killed);
+    let mut faults = Vec::new();
+    let mut fault = |rule: &'static str, what: String| faults.push(Fault { rule, what });
+    for (name, claim) in objects.all("persistentvolumeclaims") {
+        if let Some(rule) = claim_waits(&objects, name, claim) {
+            fault(rule, name.to_owned());
+        }
+    }
+    for (name, volume) in objects.all("persistentvolumes") {
+        if let Some(rule) = volume_waits(&objects, volume) {
+            fault(rule, name.to_owned());
+        }
+    }
+    for (name, attachment) in objects.all("volumeattachments") {
+        if is_left_over(&objects, attachment) {
+            fault("calm: an attachment that no pod needs", name.to_owned());
+        }
+    }
+    for (name, pod) in objects.all("pods") {
+        if pod_waits(record, &objects, pod) {
+            fault("calm: a pod that waits without a cause", name.to_owned());
+        }
+    }
+    for entry in &record.requests[record.killed_request..] {
+        let is_quiet = ["leases", "configmaps"].contains(&entry.resource.as_str());
+        let writes = ["create", "update", "patch", "delete"].contains(&entry.verb.as_str());
+        if entry.user == DAEMON && writes && !is_quiet {
+            let rule = match entry.resource.as_str() {
+                "events" => "calm: an event after a kill",
+                _ => "calm: a write after a kill",
+            };
+            fault(rule, format!("{} {} {} {}", entry.verb, entry.resource, entry.name, entry.request));
+        }
+    }
+    faults
+}
+
+fn phase(object: &Value) -> &str {
+    object["status"]["phase"].as_str().unwrap_or_default()
+}
+
+fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static str> {
+    if is_terminating(claim) {
+        return None;
+    }
+    let volume = claim["spec"]["volumeName"].as_str().and_then(|name| objects.get("persistentvolumes", name));
+    let names_it = |volume: &Value| {
+        let reference = &volume["spec"]["claimRef"];
+        let claim_name = name.split_once('/').map_or("", |(_, name)| name);
+        reference.is_null()
+            || (reference["name"] == claim_name
+                && reference["uid"].as_str().is_none_or(|of| of.is_empty() || of == uid(claim)))
+    };
+    match phase(claim) {
+        "Bound" => None,
+        "Lost" => volume.filter(|volume| names_it(volume)).map(|_| "calm: Lost with its volume"),
+        _ if volume.is_some_and(names_it) => Some("calm: half-bound"),
+        _ => {
+            let fits = |volume: &Value| {
+                volume["spec"]["storageClassName"] == claim["spec"]["storageClassName"]
+                    && !is_terminating(volume)
+            };
+            // No claim may name it, or it is that one's.
+            let is_named = |name: &str| {
+                objects.all("persistentvolumeclaims").any(|(_, other)| other["spec"]["volumeName"] == name)
+            };
+            let free = objects.all("persistentvolumes").any(|(name, volume)| {
+                fits(volume) && volume["spec"]["claimRef"].is_null() && !is_named(name)
+            });
+            free.then_some("calm: Pending beside a free volume")
+        }
+    }
+}
+
+fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {
+    let reference = &volume["spec"]["claimRef"];
+    let key = format!(
+        "{}/{}",
+        reference["namespace"].as_str().unwrap_or_default(),
+        reference["name"].as_str().unwrap_or_default()
+    );
+    let claim = objects.get("persistentvolumeclaims", &key);
+    let claim = claim.filter(|claim| reference["uid"] == uid(claim));
+    let is_open = claim.is_some_and(|claim| claim["spec"]["volumeName"].is_null() && !is_terminating(claim));
+    if is_terminating(volume) && is_open {
+        return Some("calm: a terminating volume and its open claim wait for each other");
+    }
+    let is_dead = !reference["uid"].is_null() && claim.is_none();
+    (is_dead && phase(volume) == "Bound").then_some("calm: Bound to a claim that is gone")
+}
+
+fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
+    let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
+    let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+    // Without its volume the attacher cannot detach.
+    if is_terminating(attachment) {
+        return false;
+    }
+    let name = attachment["metadata"]["name"].as_str();
+    let used: BTreeSet<&str> = objects.get("nodes", node).map(in_use).unwrap_or_default();
+    let is_used = used.iter().any(|disk| attachment_of(disk, node).as_deref() == name);
+    let is_wanted = objects.all("pods").any(|(_, pod)| {
+        pod["spec"]["nodeName"] == node
+            && claims_of(pod).iter().any(|claim| {
+                let claim = objects.get("persistentvolumeclaims", claim);
+                claim.is_some_and(|claim| claim["spec"]["volumeName"] == source)
+            })
+    });
+    !is_used && !is_wanted
+}
+
+/// A pod on a well node whose claims are Bound waits, and nothing that the world shows keeps its volume from it.
+fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
+    let name = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    let Some(node) = objects.get("nodes", name).filter(|node| is_ready(node)) else { return false };
+    if phase(pod) == "Running" || is_terminating(pod) {
+        return false;
+    }
+    claims_of(pod).iter().all(|key| {
+        let Some(claim) = objects.get("persistentvolumeclaims", key) else { return false };
+        let volume =
+            claim["spec"]["volumeName"].as_str().and_then(|name| objects.get("persistentvolumes", name));
+        let Some(volume) = volume.filter(|volume| phase(claim) == "Bound" && !is_terminating(volume)) else {
+            return false;
+        };
+        let Some(disk) = disk_of(volume) else { return false };
+        let is_bound = volume["spec"]["claimRef"]["uid"] == uid(claim);
+        let is_broken = record.script.broken.is_some();
+        let is_elsewhere = objects.all("nodes").any(|(other, node)| {
+            other != name
+                && (listed(node).contains(disk.as_str())
+                    || in_use(node).contains(disk.as_str())
+                    || attachment_of(&disk, other)
+                        .is_some_and(|name| objects.get("volumeattachments", &name).is_some()))
+        });
+        let is_going = attachment_of(&disk, name)
+            .and_then(|name| objects.get("volumeattachments", &name))
+            .is_some_and(is_terminating);
+        is_bound && !is_elsewhere && !is_broken && !is_going && !listed(node).contains(disk.as_str())
+    })
+}

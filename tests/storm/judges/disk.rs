@@ -1,0 +1,223 @@
+//! S43: an exclusive disk that is mounted on a machine goes to no other, and none is left behind by us.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use testbed::actors::{Fact, Step};
+use tokio::time::Instant;
+
+use super::{
+    Fault, Moment, Objects, Timeline, disk_of, in_use, is_out_of_service, is_ready, is_terminating, listed,
+};
+use crate::{play::Record, world::attachment_of};
+
+/// Six minutes of true time, less what the clocks of the tests are coarse.
+const FORCE: Duration = Duration::from_secs(355);
+
+/// What is known of machines and disks up to a moment.
+struct Machines<'a> {
+    facts: &'a [Fact],
+    /// Nodes by name: since when it is not Ready (or gone), and whether it was out of service since the mount.
+    unready: BTreeMap<String, Instant>,
+    out_of_service: BTreeMap<String, Instant>,
+    shared: BTreeSet<String>,
+}
+
+pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut machines = Machines {
+        facts: &record.facts,
+        unready: BTreeMap::new(),
+        out_of_service: BTreeMap::new(),
+        shared: BTreeSet::new(),
+    };
+    // By attachment: who asked for its deletion, and who made it vanish.
+    let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
+    let mut next = 0;
+    timeline.fold(|objects, moment| {
+        // What the storage did before this change was sent.
+        while let Some(fact) = record.facts.get(next).filter(|fact| fact.at < moment.at) {
+            machines.judge_fact(fact, &deleted_by, &mut faults);
+            next += 1;
+        }
+        machines.note(moment);
+        match moment.change.resource.as_str() {
+            "volumeattachments" => {
+                note_deletion(moment, &mut deleted_by);
+                if let Some((disk, node)) = given_by_attachment(objects, moment) {
+                    machines.judge_given(objects, moment, &disk, &node, &mut faults);
+                }
+            }
+            "nodes" => {
+                for disk in given_by_list(moment) {
+                    machines.judge_given(objects, moment, &disk, &moment.change.name, &mut faults);
+                }
+            }
+            _ => {}
+        }
+    });
+    for fact in &record.facts[next..] {
+        machines.judge_fact(fact, &deleted_by, &mut faults);
+    }
+    faults
+}
+
+fn note_deletion<'a>(moment: &Moment<'a>, deleted_by: &mut BTreeMap<&'a str, (&'a str, bool)>) {
+    let name = moment.change.name.as_str();
+    let was = moment.change.before.as_ref().is_some_and(is_terminating);
+    match &moment.change.after {
+        Some(after) if is_terminating(after) && !was => {
+            deleted_by.insert(name, (moment.author, moment.is_ours()));
+        }
+        None if !was => {
+            deleted_by.insert(name, (moment.author, moment.is_ours()));
+        }
+        Some(after) if !is_terminating(after) => {
+            deleted_by.remove(name);
+        }
+        // Whoever takes the finalizer off in the attacher's place has taken the disk from its care.
+        None if moment.author == "admin" => {
+            deleted_by.insert(name, (moment.author, false));
+        }
+        _ => {}
+    }
+}
+
+/// A VolumeAttachment that the daemon creates.
+fn given_by_attachment(objects: &Objects, moment: &Moment) -> Option<(String, String)> {
+    let after =
+        moment.change.after.as_ref().filter(|_| moment.change.before.is_none() && moment.is_ours())?;
+    let volume =
+        objects.get("persistentvolumes", after["spec"]["source"]["persistentVolumeName"].as_str()?)?;
+    Some((disk_of(volume)?, after["spec"]["nodeName"].as_str()?.to_owned()))
+}
+
+/// Entries without VolumeAttachment that the daemon adds to a list.
+fn given_by_list(moment: &Moment) -> Vec<String> {
+    let (Some(before), Some(after)) = (&moment.change.before, &moment.change.after) else {
+        return Vec::new();
+    };
+    if !moment.is_ours() {
+        return Vec::new();
+    }
+    let (before, after) = (listed(before), listed(after));
+    let added = after.difference(&before).filter(|disk| disk.starts_with("kubernetes.io/iscsi/"));
+    added.map(|disk| (*disk).to_owned()).collect()
+}
+
+impl Machines<'_> {
+    fn note(&mut self, moment: &Moment) {
+        let change = moment.change;
+        match (change.resource.as_str(), &change.after) {
+            ("nodes", Some(node)) if is_ready(node) => drop(self.unready.remove(&change.name)),
+            ("nodes", _) => drop(self.unready.entry(change.name.clone()).or_insert(moment.at)),
+            ("persistentvolumes", Some(volume)) => {
+                let modes = volume["spec"]["accessModes"].as_array().into_iter().flatten();
+                let is_shared =
+                    modes.into_iter().any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany");
+                self.shared.extend(disk_of(volume).filter(|_| is_shared));
+            }
+            _ => {}
+        }
+        if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after)
+            && is_out_of_service(node)
+        {
+            self.out_of_service.insert(change.name.clone(), moment.at);
+        }
+    }
+
+    /// Since when it is mounted on this machine, strictly before and not unmounted at or before that moment.
+    fn mounted(&self, disk: &str, machine: &str, at: Instant) -> Option<Instant> {
+        let steps = self.facts.iter().filter(|fact| fact.disk == disk && fact.machine == machine);
+        let mut since = None;
+        for fact in steps.take_while(|fact| fact.at <= at) {
+            match fact.step {
+                Step::Mounted if fact.at < at => since = Some(fact.at),
+                Step::Unmounted => since = None,
+                _ => {}
+            }
+        }
+        since
+    }
+
+    fn is_excused(&self, machine: &str, mounted: Instant, at: Instant) -> bool {
+        let forced = self.unready.get(machine).is_some_and(|since| at - *since >= FORCE);
+        let fenced = self.out_of_service.get(machine).is_some_and(|tainted| *tainted >= mounted);
+        forced || fenced
+    }
+
+    /// A disk is given to a node: is it mounted on another machine?
+    fn judge_given(
+        &self,
+        objects: &Objects,
+        moment: &Moment,
+        disk: &str,
+        node: &str,
+        faults: &mut Vec<Fault>,
+    ) {
+        if self.shared.contains(disk) {
+            return;
+        }
+        let machines: BTreeSet<&str> = self.facts.iter().map(|fact| fact.machine.as_str()).collect();
+        for machine in machines.into_iter().filter(|machine| *machine != node) {
+            let Some(since) = self.mounted(disk, machine, moment.at) else { continue };
+            if self.is_excused(machine, since, moment.at) {
+                continue;
+            }
+            let attachment = attachment_of(disk, machine);
+            let is_attached =
+                attachment.is_some_and(|name| objects.get("volumeattachments", &name).is_some());
+            let holder = objects.get("nodes", machine);
+            let witness =
+                holder.is_some_and(|node| listed(node).contains(disk) || in_use(node).contains(disk));
+            if !is_attached && !witness {
+                continue;
+            }
+            faults.push(Fault {
+                rule: "disk: given while it is mounted elsewhere",
+                what: format!(
+                    "{disk} to {node}, mounted on {machine}, at revision {}",
+                    moment.change.revision
+                ),
+            });
+        }
+    }
+
+    fn judge_fact(&self, fact: &Fact, deleted_by: &BTreeMap<&str, (&str, bool)>, faults: &mut Vec<Fault>) {
+        let Fact { at, disk, machine, step } = fact;
+        if self.shared.contains(disk) {
+            return;
+        }
+        let is_ours = |machine: &str| {
+            attachment_of(disk, machine).and_then(|name| deleted_by.get(name.as_str()).copied())
+        };
+        match step {
+            Step::Unpublished => {
+                let Some(since) = self.mounted(disk, machine, *at) else { return };
+                if is_ours(machine).is_some_and(|(_, ours)| ours) && !self.is_excused(machine, since, *at) {
+                    let what = format!("{disk} from {machine}");
+                    faults.push(Fault { rule: "disk: taken while it is mounted", what });
+                }
+            }
+            Step::Published => {
+                let mut on: BTreeSet<&str> = BTreeSet::new();
+                for earlier in self.facts.iter().filter(|earlier| earlier.disk == *disk && earlier.at < *at) {
+                    match earlier.step {
+                        Step::Published => drop(on.insert(&earlier.machine)),
+                        Step::Unpublished => drop(on.remove(earlier.machine.as_str())),
+                        _ => {}
+                    }
+                }
+                for other in on.into_iter().filter(|other| other != machine) {
+                    if is_ours(other).is_some_and(|(_, ours)| ours) && !self.is_excused(other, *at, *at) {
+                        let what = format!("{disk} on {other}, then given to {machine}");
+                        faults.push(Fault { rule: "disk: left behind by a detach of ours", what });
+                    }
+                }
+            }
+            Step::Mounted | Step::Unmounted => {}
+        }
+    }
+}

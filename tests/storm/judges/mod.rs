@@ -1,0 +1,205 @@
+//! The judges: what must not have happened, by the record alone. None asks the daemon or its tables.
+//!
+//! Each is a function of the [`Record`] through a [`Timeline`]: the changes in order, with the time and the author of each.
+
+mod calm;
+mod disk;
+mod owner;
+mod pace;
+mod told;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use serde_json::Value;
+use test_support::{
+    audit::{self, DAEMON},
+    history::Change,
+    invariants, writes,
+};
+use tokio::time::Instant;
+
+use crate::play::Record;
+
+/// What a judge has found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    /// Judge and rule: what `known.yaml` names.
+    pub rule: &'static str,
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.what)
+    }
+}
+
+/// All that the judges find.
+pub fn judge(record: &Record) -> Vec<Fault> {
+    let mut faults = goods(record);
+    faults.extend(promises(record));
+    faults
+}
+
+/// What the judges of goods find, without today's promises, which have tables of their own.
+pub fn goods(record: &Record) -> Vec<Fault> {
+    let timeline = Timeline::of(record);
+    let mut faults = disk::judge(record, &timeline);
+    faults.extend(owner::judge(&timeline));
+    faults.extend(pace::judge(record, &timeline));
+    faults.extend(told::judge(record, &timeline));
+    faults.extend(calm::judge(record, &timeline));
+    faults.sort();
+    faults.dedup();
+    faults
+}
+
+/// Today's promises, by who wrote: only what the daemon's own requests and writes did.
+fn promises(record: &Record) -> Vec<Fault> {
+    let ours = writes::by_daemon(&record.requests);
+    let mut broken = invariants::check_requests(&record.requests);
+    broken.extend(writes::check(&record.changes, &ours));
+    broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
+}
+
+/// The changes, each with when and by whom.
+pub struct Timeline<'a> {
+    pub moments: Vec<Moment<'a>>,
+}
+
+/// One change.
+pub struct Moment<'a> {
+    pub change: &'a Change,
+    pub at: Instant,
+    pub author: &'a str,
+}
+
+impl Moment<'_> {
+    pub fn is_ours(&self) -> bool {
+        self.author == DAEMON
+    }
+}
+
+impl<'a> Timeline<'a> {
+    pub fn of(record: &'a Record) -> Self {
+        let authors: BTreeMap<u64, &str> = record
+            .requests
+            .iter()
+            .filter(|entry| entry.code < 300)
+            .filter_map(|entry: &audit::Entry| Some((entry.revision()?, entry.user.as_str())))
+            .fold(BTreeMap::new(), |mut authors, (revision, user)| {
+                // What changes nothing is answered with the revision of the last change: the first one made it.
+                authors.entry(revision).or_insert(user);
+                authors
+            });
+        let mut times = record.times.iter().peekable();
+        let mut moments = Vec::new();
+        for change in &record.changes {
+            while times.peek().is_some_and(|(revision, _)| *revision < change.revision) {
+                times.next();
+            }
+            let at = times.peek().map_or(record.began, |(_, at)| *at);
+            let author = authors.get(&change.revision).copied().unwrap_or("somebody");
+            moments.push(Moment { change, at, author });
+        }
+        Self { moments }
+    }
+
+    /// Calls for each change with the objects as they were before it.
+    pub fn fold(&self, mut each: impl FnMut(&Objects<'a>, &Moment<'a>)) -> Objects<'a> {
+        let mut objects = Objects::default();
+        for moment in &self.moments {
+            each(&objects, moment);
+            objects.apply(moment.change);
+        }
+        objects
+    }
+
+    /// The objects at a revision.
+    pub fn at(&self, revision: u64) -> Objects<'a> {
+        let mut objects = Objects::default();
+        for moment in self.moments.iter().take_while(|moment| moment.change.revision <= revision) {
+            objects.apply(moment.change);
+        }
+        objects
+    }
+}
+
+/// All objects, by resource and key.
+#[derive(Default)]
+pub struct Objects<'a>(BTreeMap<(&'a str, &'a str), &'a Value>);
+
+impl<'a> Objects<'a> {
+    fn apply(&mut self, change: &'a Change) {
+        let key = (change.resource.as_str(), change.name.as_str());
+        match &change.after {
+            Some(after) => self.0.insert(key, after),
+            None => self.0.remove(&key),
+        };
+    }
+
+    pub fn get(&self, resource: &str, name: &str) -> Option<&'a Value> {
+        self.0.get(&(resource, name)).copied()
+    }
+
+    pub fn all(&self, resource: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.0
+            .iter()
+            .filter(move |((kind, _), _)| *kind == resource)
+            .map(|((_, name), value)| (*name, *value))
+    }
+}
+
+/// The disk of a volume, as kubelets name it.
+pub fn disk_of(volume: &Value) -> Option<String> {
+    let spec = &volume["spec"];
+    if let (Some(driver), Some(handle)) =
+        (spec["csi"]["driver"].as_str(), spec["csi"]["volumeHandle"].as_str())
+    {
+        return Some(format!("kubernetes.io/csi/{driver}^{handle}"));
+    }
+    let lun = &spec["iscsi"];
+    let (portal, iqn) = (lun["targetPortal"].as_str()?, lun["iqn"].as_str()?);
+    Some(format!("kubernetes.io/iscsi/{portal}:{iqn}:{}", lun["lun"]))
+}
+
+/// Names in a list of a node's status.
+pub fn listed(node: &Value) -> BTreeSet<&str> {
+    let list = node["status"]["volumesAttached"].as_array().into_iter().flatten();
+    list.filter_map(|entry| entry["name"].as_str()).collect()
+}
+
+pub fn in_use(node: &Value) -> BTreeSet<&str> {
+    node["status"]["volumesInUse"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+pub fn is_ready(node: &Value) -> bool {
+    let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+pub fn is_out_of_service(node: &Value) -> bool {
+    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    taints.any(|taint| taint["key"] == "node.kubernetes.io/out-of-service")
+}
+
+pub fn is_terminating(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+pub fn uid(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
+/// Claims that a pod uses, as keys.
+pub fn claims_of(pod: &Value) -> Vec<String> {
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes
+        .filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
+        .map(|name| format!("{namespace}/{name}"))
+        .collect()
+}

@@ -1,0 +1,81 @@
+//! S45: a volume that was Bound goes to no other claim while its claim lives and names it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{Fault, Moment, Objects, Timeline, is_terminating, uid};
+
+/// The claim of a volume: key and UID.
+type Owner = (String, String);
+
+pub fn judge(timeline: &Timeline) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut owners: BTreeMap<String, Owner> = BTreeMap::new();
+    timeline.fold(|objects, moment| match moment.change.resource.as_str() {
+        "persistentvolumes" => volume(objects, moment, &mut owners, &mut faults),
+        "persistentvolumeclaims" => claim(objects, moment, &mut owners, &mut faults),
+        _ => {}
+    });
+    faults
+}
+
+/// Its owner still lives and names it.
+fn lives(objects: &Objects, volume: &str, (key, owner): &Owner) -> bool {
+    let claim = objects.get("persistentvolumeclaims", key);
+    claim.is_some_and(|claim| uid(claim) == owner && claim["spec"]["volumeName"] == volume)
+}
+
+fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner>, faults: &mut Vec<Fault>) {
+    let name = moment.change.name.as_str();
+    let (Some(after), Some(owner)) = (&moment.change.after, owners.get(name)) else { return };
+    if !lives(objects, name, owner) {
+        owners.remove(name);
+        return;
+    }
+    let reference = &after["spec"]["claimRef"];
+    let names_other = reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != owner.1)
+        || reference["name"].as_str().is_some_and(|name| !owner.0.ends_with(&format!("/{name}")));
+    if !moment.is_ours() {
+        // People and populators hand a volume over by naming another claim.
+        if names_other {
+            owners.remove(name);
+        }
+        return;
+    }
+    let before = moment.change.before.as_ref();
+    let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
+    let is_made_available =
+        phase(after) == "Available" && before.is_some_and(|before| phase(before) != "Available");
+    if names_other || is_made_available {
+        let what = format!("{name} of {} at revision {}", owner.0, moment.change.revision);
+        let rule = if names_other { "owner: given to another claim" } else { "owner: made Available" };
+        faults.push(Fault { rule, what });
+    }
+}
+
+fn claim(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner>, faults: &mut Vec<Fault>) {
+    let Some(after) = &moment.change.after else { return };
+    let Some(name) = after["spec"]["volumeName"].as_str() else { return };
+    let owner = (moment.change.name.clone(), uid(after).to_owned());
+    let volume = objects.get("persistentvolumes", name);
+    let phase = after["status"]["phase"].as_str().unwrap_or_default();
+    if phase == "Bound" && volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == owner.1.as_str())
+    {
+        owners.insert(name.to_owned(), owner);
+        return;
+    }
+    let was_lost = moment.change.before.as_ref().is_some_and(|before| before["status"]["phase"] == "Lost");
+    if phase == "Lost" && !was_lost && moment.is_ours() {
+        let Some(volume) = volume.filter(|volume| !is_terminating(volume)) else { return };
+        let reference = &volume["spec"]["claimRef"];
+        let claim = owner.0.split_once('/').map_or("", |(_, name)| name);
+        let is_own = reference.is_null()
+            || (reference["name"] == claim
+                && reference["uid"].as_str().is_none_or(|uid| uid.is_empty() || uid == owner.1));
+        if is_own && owners.get(name).is_none_or(|held| *held == owner) {
+            let what = format!("{} though {name} is there, at revision {}", owner.0, moment.change.revision);
+            faults.push(Fault { rule: "owner: Lost", what });
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Plays a script: the embedded server in paused time, the stand-ins, the whole daemon, its kills; then the calm, and a
+//! last kill in it. Out: a record for the judges.
+
+use std::{sync::Arc, time::Duration};
+
+use test_support::{
+    audit,
+    backend::{Backend, Proxy, embedded::Embedded},
+    cluster::{Cluster, DRIVER},
+    control_plane::User,
+    daemon::{Daemon, Launch},
+    history::Change,
+};
+use testbed::{
+    Server,
+    actors::{
+        Attacher, AttacherBehaviour, Fact, KubeletBehaviour, Kubelets, Protection, Provisioner,
+        ProvisionerBehaviour, Reaction, Scheduler, Storage,
+    },
+    faults::{CrashPoint, Storm},
+};
+use tokio::{
+    runtime::Builder,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    acts::{Act, Kill, Script},
+    hands::Hands,
+    in_process,
+    world::{World, watched},
+};
+
+const NAMESPACE: &str = "mooring-system";
+/// As long as the law's own pauses need: ten minutes after another writer, six of a force, five of the longest retry.
+const CALM: Duration = Duration::from_mins(22);
+/// After the last kill.
+const AFTER: Duration = Duration::from_mins(3);
+/// How long a kill waits for its write.
+const KILL_WAITS: Duration = Duration::from_secs(2);
+
+/// All that happened.
+#[derive(Debug)]
+pub struct Record {
+    pub script: Script,
+    pub changes: Vec<Change>,
+    pub requests: Vec<audit::Entry>,
+    pub facts: Vec<Fact>,
+    /// When each revision was written, the last of those written at once.
+    pub times: Vec<(u64, Instant)>,
+    pub began: Instant,
+    /// When a daemon was killed.
+    pub kills: Vec<Instant>,
+    /// The revision at which the last kill came, in the calm.
+    pub killed: u64,
+    /// Where the last kill is among the requests.
+    pub killed_request: usize,
+}
+
+/// Plays it on a runtime of its own.
+pub fn play(script: &Script) -> Record {
+    fastrand::seed(script.seed);
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(run(script))
+}
+
+/// The daemon, or its replicas, each behind a proxy of its own.
+struct Daemons {
+    server: Embedded,
+    launch: Launch,
+    running: Vec<(Proxy, Option<Daemon>)>,
+    kills: Vec<Instant>,
+}
+
+impl Daemons {
+    async fn start(server: Embedded, has_replicas: bool) -> Self {
+        let launch = if has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
+        let mut daemons = Self { server, launch, running: Vec::new(), kills: Vec::new() };
+        for _ in 0..=usize::from(has_replicas) {
+            let proxy = daemons.server.proxy().await;
+            let daemon = daemons.server.start(&daemons.launch, &proxy);
+            daemons.running.push((proxy, Some(daemon)));
+        }
+        daemons
+    }
+
+    /// The one that writes, as far as its proxy tells: the one with the last write.
+    fn proxy(&self) -> &Proxy {
+        let most = self.running.iter().max_by_key(|(proxy, _)| proxy.counted());
+        &most.unwrap().0
+    }
+
+    /// Kills the one before this proxy, or asks it to end, and starts another in its place.
+    async fn replace(&mut self, place: usize, in_order: bool, pause: Duration) {
+        let (proxy, daemon) = &mut self.running[place];
+        if let Some(daemon) = daemon.take() {
+            if in_order {
+                let _ = timeout(Duration::from_mins(1), daemon.terminate()).await;
+            } else {
+                self.kills.push(Instant::now());
+                daemon.kill();
+            }
+        }
+        proxy.thaw();
+        sleep(pause).await;
+        *daemon = Some(self.server.start(&self.launch, proxy));
+    }
+
+    fn leader(&self) -> usize {
+        let counts = self.running.iter().map(|(proxy, _)| proxy.counted());
+        counts.enumerate().max_by_key(|(_, count)| *count).map_or(0, |(place, _)| place)
+    }
+
+    /// Kills whichever comes to a write first: before, in or after the n-th from now.
+    async fn kill_at(&mut self, kill: Kill) {
+        let place = self.leader();
+        let (proxy, _) = &self.running[place];
+        let caught = proxy.crash_at(proxy.counted() + kill.write, CrashPoint::ALL[kill.point]);
+        let _ = timeout(KILL_WAITS, caught.reached()).await;
+        drop(caught);
+        self.replace(place, false, Duration::from_millis(100)).await;
+    }
+
+    async fn act(&mut self, act: &Act) {
+        match *act {
+            Act::Faults { seed, time } => {
+                for (proxy, _) in &self.running {
+                    proxy.begin(&Storm::new(seed));
+                }
+                sleep(time).await;
+                for (proxy, _) in &self.running {
+                    let _ = proxy.calm();
+                }
+            }
+            Act::DelayWatch { kind, time } => {
+                let proxy = self.proxy();
+                proxy.watches().delay(watched(kind));
+                sleep(time).await;
+                proxy.watches().resume(watched(kind));
+            }
+            Act::RewindWatch { kind, revisions } => self.proxy().watches().rewind(watched(kind), revisions),
+            Act::Replace { in_order, pause } => {
+                let place = self.leader();
+                self.replace(place, in_order, pause).await;
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn run(script: &Script) -> Record {
+    let began = Instant::now();
+    let server = Embedded::new(in_process::start);
+    let times = note_times(server.embedded().unwrap().clone());
+    let namespace = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}");
+    Cluster::new(server.client(User::Admin)).apply(&namespace).await;
+
+    let storage = Storage::default();
+    let short = Reaction::Succeed(Duration::from_millis(300));
+    let attacher = AttacherBehaviour {
+        attach: short.clone(),
+        detach: short.clone(),
+        storage: storage.clone(),
+        ..AttacherBehaviour::default()
+    };
+    let attacher = Attacher::start(server.client(User::Attacher), DRIVER, attacher);
+    let kubelets = KubeletBehaviour { storage: storage.clone(), ..KubeletBehaviour::default() };
+    let kubelets = Kubelets::start(server.client(User::Kubelets), kubelets);
+    let provisioner =
+        ProvisionerBehaviour { create: short.clone(), delete: short, ..ProvisionerBehaviour::default() };
+    let _provisioner = Provisioner::start(server.client(User::Provisioner), DRIVER, provisioner);
+    let _scheduler = Scheduler::start(server.client(User::Scheduler));
+    let _protection = Protection::start(server.client(User::ControllerManager));
+
+    let mut daemons = Daemons::start(server.clone(), script.has_replicas).await;
+    let mut world = World::make(script, Hands(server.client(User::Admin)), attacher, kubelets).await;
+    for step in &script.steps {
+        sleep(step.pause).await;
+        match step.kill {
+            // The act and the death of the daemon go side by side.
+            Some(kill) => {
+                tokio::join!(world.act(&step.act), daemons.kill_at(kill));
+            }
+            None => {
+                tokio::join!(world.act(&step.act), daemons.act(&step.act));
+            }
+        }
+    }
+    world.calm().await;
+    sleep(CALM).await;
+    let (killed, killed_request) = (server.revision().await, server.recorded());
+    let kills = daemons.kills.clone();
+    let place = daemons.leader();
+    daemons.replace(place, false, Duration::from_millis(100)).await;
+    sleep(AFTER).await;
+    drop(daemons);
+    let times = std::mem::take(&mut *times.lock().unwrap());
+    Record {
+        script: script.clone(),
+        changes: server.history(0).await,
+        requests: server.requests(0),
+        facts: storage.facts(),
+        times,
+        began,
+        kills,
+        killed,
+        killed_request,
+    }
+}
+
+/// Notes when revisions were written. Time stands still while anything can run, so all that is written at once is seen.
+fn note_times(server: Server) -> Arc<std::sync::Mutex<Vec<(u64, Instant)>>> {
+    let times = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = Arc::clone(&times);
+    tokio::spawn(async move {
+        let mut last = 0;
+        let mut revisions = server.subscribe_revision();
+        while revisions.changed().await.is_ok() {
+            let revision = *revisions.borrow_and_update();
+            if revision != last {
+                noted.lock().unwrap().push((revision, Instant::now()));
+                last = revision;
+            }
+        }
+    });
+    times
+}

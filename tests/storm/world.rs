@@ -1,0 +1,469 @@
+//! The small world: three nodes, three disks (or a provisioner), six claims of one class and a second class to swap with,
+//! and what each act does there.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use test_support::cluster::DRIVER;
+use testbed::actors::{Attacher, Kubelets, Reaction, attachment_name};
+use tokio::task::JoinSet;
+
+use crate::{
+    acts::{Act, Script, Undo, WATCHED},
+    hands::{Hands, name},
+};
+
+pub const NODES: &str = "/api/v1/nodes";
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+pub const VOLUMES: &str = "/api/v1/persistentvolumes";
+pub const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+
+const CLASS_NAMES: [&str; 2] = ["fast", "slow"];
+const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "null"];
+
+/// What has become of machines and the driver: which troubles there are now, so that the calm can end them.
+#[derive(Debug, Default)]
+struct Troubles {
+    removed: BTreeSet<usize>,
+    silent: BTreeSet<usize>,
+    tainted: BTreeSet<usize>,
+}
+
+/// The world, and those who act in it.
+pub struct World {
+    script: Script,
+    hands: Hands,
+    nodes: Vec<String>,
+    claims: Vec<String>,
+    volumes: Vec<String>,
+    pods: usize,
+    handles: usize,
+    troubles: Arc<Mutex<Troubles>>,
+    pub attacher: Attacher,
+    pub kubelets: Kubelets,
+    /// What goes on beside the script, and ends with the acts.
+    beside: JoinSet<()>,
+}
+
+impl World {
+    pub async fn make(script: &Script, hands: Hands, attacher: Attacher, kubelets: Kubelets) -> Self {
+        let names = |letter: &str, count: usize| -> Vec<String> {
+            let odd = (0..count).map(|number| match number {
+                _ if !script.has_odd_names || number > 3 => format!("{letter}{number}"),
+                3 => "x".repeat(253),
+                _ => {
+                    let place = usize::try_from(script.seed).unwrap_or(0) + number;
+                    ODD[place % ODD.len()].to_owned()
+                }
+            });
+            odd.collect()
+        };
+        let mut world = Self {
+            script: script.clone(),
+            hands,
+            nodes: names("n", 3),
+            claims: names("c", 6),
+            volumes: names("v", 6),
+            pods: 0,
+            handles: 0,
+            troubles: Arc::default(),
+            attacher,
+            kubelets,
+            beside: JoinSet::new(),
+        };
+        let driver = json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": true } });
+        world.hands.create("/apis/storage.k8s.io/v1/csidrivers", &driver).await;
+        for class in 0..2 {
+            world.make_class(class).await;
+        }
+        for node in 0..3 {
+            world.make_node(node).await;
+        }
+        if !script.is_provisioned {
+            for volume in 0..3 {
+                world.make_volume(volume, false, Value::Null).await;
+            }
+        }
+        for claim in 0..6 {
+            world.make_claim(claim, 0, false).await;
+        }
+        if let Some(volume) = script.broken {
+            let failing = Reaction::Fail("the disk is broken".to_owned());
+            let name = world.volumes[volume].clone();
+            world.attacher.change(|behaviour| {
+                behaviour.attach_of.insert(name, failing);
+            });
+        }
+        for pod in 0..4 {
+            world.pod(pod, pod % 3, "main").await;
+        }
+        world
+    }
+
+    async fn make_class(&self, class: usize) {
+        let (provisioned, delayed) = (self.script.is_provisioned, self.script.is_delayed);
+        let object = json!({
+            "metadata": { "name": CLASS_NAMES[class] },
+            "provisioner": if provisioned { DRIVER } else { "kubernetes.io/no-provisioner" },
+            "reclaimPolicy": if provisioned { "Delete" } else { "Retain" },
+            "volumeBindingMode": if delayed { "WaitForFirstConsumer" } else { "Immediate" },
+        });
+        self.hands.create(CLASSES, &object).await;
+    }
+
+    /// A node whose machine has not booted since.
+    async fn make_node(&self, node: usize) {
+        let object = json!({ "metadata": {
+            "name": self.nodes[node],
+            "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
+        }});
+        self.hands.create(NODES, &object).await;
+        self.hands.patch(&self.node(node), &json!({ "spec": { "taints": null } })).await;
+        self.ready(node, "True").await;
+    }
+
+    async fn ready(&self, node: usize, status: &str) {
+        let body = json!({ "status": {
+            "nodeInfo": { "bootID": format!("boot-{node}"), "systemUUID": format!("system-{node}") },
+            "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }],
+        }});
+        self.hands.patch(&format!("{}/status", self.node(node)), &body).await;
+    }
+
+    fn node(&self, node: usize) -> String {
+        format!("{NODES}/{}", self.nodes[node])
+    }
+
+    fn claim(&self, claim: usize) -> String {
+        format!("{CLAIMS}/{}", self.claims[claim])
+    }
+
+    async fn make_claim(&self, claim: usize, class: usize, is_foreign: bool) {
+        let mut object = json!({
+            "metadata": { "name": self.claims[claim], "annotations": {} },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": CLASS_NAMES[class],
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
+        });
+        if is_foreign {
+            object["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] =
+                "other.example.com".into();
+        }
+        self.hands.create(CLAIMS, &object).await;
+    }
+
+    /// One of the volumes made beforehand.
+    async fn make_volume(&mut self, volume: usize, has_other_handle: bool, claim_ref: Value) {
+        self.handles += usize::from(has_other_handle);
+        let handle = if has_other_handle {
+            format!("handle-{volume}-{}", self.handles)
+        } else {
+            format!("handle-{volume}")
+        };
+        let modes = if self.script.has_shared && volume == 2 {
+            json!(["ReadWriteOnce", "ReadWriteMany"])
+        } else {
+            json!(["ReadWriteOnce"])
+        };
+        let mut object = json!({
+            "metadata": { "name": self.volumes[volume] },
+            "spec": {
+                "capacity": { "storage": "1Gi" }, "accessModes": modes, "storageClassName": "fast",
+                "persistentVolumeReclaimPolicy": "Retain", "claimRef": claim_ref,
+            },
+        });
+        if self.script.has_iscsi && volume == 1 {
+            let target = json!({ "targetPortal": "10.0.0.1:3260", "iqn": format!("iqn.2024-01.example:{handle}"), "lun": 0 });
+            object["spec"]["iscsi"] = target;
+        } else {
+            object["spec"]["csi"] = json!({ "driver": DRIVER, "volumeHandle": handle });
+        }
+        self.hands.create(VOLUMES, &object).await;
+    }
+
+    async fn pod(&mut self, claim: usize, node: usize, kind: &str) -> String {
+        self.pods += 1;
+        let is_odd = self.script.has_odd_names && self.pods < 4;
+        let name = if is_odd { self.claims[self.pods - 1].clone() } else { format!("{kind}-{}", self.pods) };
+        let mut object = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "terminationGracePeriodSeconds": 5,
+                "containers": [{ "name": "main", "image": "example.com/none" }],
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": self.claims[claim] } }],
+            },
+        });
+        if !self.script.is_delayed {
+            object["spec"]["nodeName"] = self.nodes[node].clone().into();
+        }
+        self.hands.create(PODS, &object).await;
+        format!("{PODS}/{name}")
+    }
+
+    /// The volume, among those that are there.
+    async fn volume_now(&self, volume: usize) -> Option<Value> {
+        let all = self.hands.list(VOLUMES).await;
+        (!all.is_empty()).then(|| all[volume % all.len()].clone())
+    }
+
+    pub async fn act(&mut self, act: &Act) {
+        let hands = self.hands.clone();
+        match *act {
+            Act::Pod { claim, node } => drop(self.pod(claim, node, "main").await),
+            Act::BriefPod { claim, node, after } => {
+                let pod = self.pod(claim, node, "brief").await;
+                tokio::time::sleep(after).await;
+                hands.remove(&pod).await;
+            }
+            Act::Crowd { claim } => {
+                for pod in 0..60 {
+                    self.pod(claim, pod % 3, "crowd").await;
+                }
+            }
+            Act::DeletePod { pod, by_force } => {
+                let pods = hands.list(PODS).await;
+                if pods.is_empty() {
+                    return;
+                }
+                let path = format!("{PODS}/{}", name(&pods[pod % pods.len()]));
+                hands.end(&path, by_force).await;
+            }
+            Act::DeleteClaim { claim, by_force } => hands.end(&self.claim(claim), by_force).await,
+            Act::MakeClaim { claim, class, is_foreign } => self.make_claim(claim, class, is_foreign).await,
+            Act::RemakeClaim { claim } => {
+                hands.remove(&self.claim(claim)).await;
+                self.make_claim(claim, 0, false).await;
+            }
+            Act::DeleteVolume { volume, by_force } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let path = format!("{VOLUMES}/{}", name(&volume));
+                hands.end(&path, by_force).await;
+            }
+            Act::MakeVolume { volume, has_other_handle } => {
+                if !self.script.is_provisioned {
+                    self.make_volume(volume % 3, has_other_handle, Value::Null).await;
+                }
+            }
+            Act::RemakeVolume { volume, has_other_handle, keeps_claim } => {
+                if self.script.is_provisioned {
+                    return;
+                }
+                let path = format!("{VOLUMES}/{}", self.volumes[volume % 3]);
+                let Some(old) = hands.get(&path).await else { return };
+                hands.remove(&path).await;
+                let claim_ref = if keeps_claim { old["spec"]["claimRef"].clone() } else { Value::Null };
+                self.make_volume(volume % 3, has_other_handle, claim_ref).await;
+            }
+            Act::ClearRef { volume, is_uid_only } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let claim_ref = if is_uid_only { json!({ "uid": null }) } else { Value::Null };
+                let body = json!({ "spec": { "claimRef": claim_ref } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
+            }
+            Act::DeleteAttachment { attachment, takes_finalizers } => {
+                let all = hands.list(ATTACHMENTS).await;
+                if all.is_empty() {
+                    return;
+                }
+                let path = format!("{ATTACHMENTS}/{}", name(&all[attachment % all.len()]));
+                hands.end(&path, takes_finalizers).await;
+            }
+            _ => self.trouble(act).await,
+        }
+    }
+
+    /// What people do to nodes and classes, and what machines and the driver do.
+    async fn trouble(&mut self, act: &Act) {
+        let hands = self.hands.clone();
+        match *act {
+            Act::EmptyList { node } => self.node_status(node, json!({ "volumesAttached": null })).await,
+            Act::FalsifyList { node, volume } => {
+                let entry = json!({ "name": format!("kubernetes.io/csi/{DRIVER}^handle-{}", volume % 3), "devicePath": "" });
+                self.node_status(node, json!({ "volumesAttached": [entry] })).await;
+            }
+            Act::EmptyInUse { node } => self.node_status(node, json!({ "volumesInUse": null })).await,
+            Act::RemakeClass { class } => {
+                hands.remove(&format!("{CLASSES}/{}", CLASS_NAMES[class])).await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                self.make_class(class).await;
+            }
+            Act::DeleteNode { node } => {
+                let name = self.nodes[node].clone();
+                self.kubelets.change(|kubelets| {
+                    kubelets.silent.insert(name);
+                });
+                hands.remove(&self.node(node)).await;
+                self.troubles.lock().unwrap().removed.insert(node);
+            }
+            Act::OutOfService { node } => {
+                let name = self.nodes[node].clone();
+                self.kubelets.change(|kubelets| {
+                    kubelets.silent.insert(name);
+                });
+                self.ready(node, "Unknown").await;
+                let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
+                hands.patch(&self.node(node), &json!({ "spec": { "taints": taint } })).await;
+                self.troubles.lock().unwrap().tainted.insert(node);
+            }
+            Act::Stubborn { undo, target, time } => {
+                let nodes = self.nodes.clone();
+                self.beside.spawn(async move {
+                    let _ = tokio::time::timeout(time, stubborn(hands, undo, target, nodes)).await;
+                });
+            }
+            Act::Hang { node, time } => self.hang(node, time),
+            Act::Silence { node, time } => self.silence(node, time),
+            Act::FailAttach { volume, time } => self.fail(volume, time, true),
+            Act::FailDetach { volume, time } => self.fail(volume, time, false),
+            // The rest is the daemon's, and played where it is.
+            _ => {}
+        }
+    }
+
+    async fn node_status(&self, node: usize, status: Value) {
+        self.hands.patch(&format!("{}/status", self.node(node)), &json!({ "status": status })).await;
+    }
+
+    fn hang(&mut self, node: usize, time: Duration) {
+        let (kubelets, name) = (self.kubelets.handle(), self.nodes[node].clone());
+        kubelets.change(|behaviour| {
+            behaviour.holding.insert(name.clone());
+        });
+        self.beside.spawn(async move {
+            tokio::time::sleep(time).await;
+            kubelets.change(|behaviour| {
+                behaviour.holding.remove(&name);
+            });
+        });
+    }
+
+    /// As the node lifecycle controller does: Unknown after 40 s.
+    fn silence(&mut self, node: usize, time: Duration) {
+        let (kubelets, name) = (self.kubelets.handle(), self.nodes[node].clone());
+        kubelets.change(|behaviour| {
+            behaviour.silent.insert(name.clone());
+        });
+        self.troubles.lock().unwrap().silent.insert(node);
+        let (hands, path, troubles) = (self.hands.clone(), self.node(node), Arc::clone(&self.troubles));
+        let ready = |status: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }] } });
+        self.beside.spawn(async move {
+            let grace = Duration::from_secs(40);
+            tokio::time::sleep(time.min(grace)).await;
+            if time > grace {
+                hands.patch(&format!("{path}/status"), &ready("Unknown")).await;
+                tokio::time::sleep(time.saturating_sub(grace)).await;
+            }
+            troubles.lock().unwrap().silent.remove(&node);
+            let is_gone = troubles.lock().unwrap().removed.contains(&node);
+            let is_tainted = troubles.lock().unwrap().tainted.contains(&node);
+            if !is_gone && !is_tainted {
+                hands.patch(&format!("{path}/status"), &ready("True")).await;
+                kubelets.change(|behaviour| {
+                    behaviour.silent.remove(&name);
+                });
+            }
+        });
+    }
+
+    fn fail(&mut self, volume: usize, time: Duration, is_attach: bool) {
+        let name = self.volumes[volume % 3].clone();
+        let change = move |behaviour: &mut testbed::actors::AttacherBehaviour, fails: bool| {
+            let map = if is_attach { &mut behaviour.attach_of } else { &mut behaviour.detach_of };
+            if fails {
+                map.insert(name.clone(), Reaction::Fail("the array is busy".to_owned()));
+            } else {
+                map.remove(&name);
+            }
+        };
+        if is_attach && self.script.broken == Some(volume % 3) {
+            return;
+        }
+        let attacher = self.attacher.handle();
+        attacher.change(|behaviour| change(behaviour, true));
+        self.beside.spawn(async move {
+            tokio::time::sleep(time).await;
+            attacher.change(|behaviour| change(behaviour, false));
+        });
+    }
+
+    /// Ends all troubles: machines and driver are well again, and nothing more is done by people.
+    pub async fn calm(&mut self) {
+        self.beside.shutdown().await;
+        let broken = self.script.broken.map(|volume| self.volumes[volume].clone());
+        self.attacher.change(|behaviour| {
+            behaviour.attach_of.retain(|name, _| Some(name) == broken.as_ref());
+            behaviour.detach_of.clear();
+        });
+        for node in 0..3 {
+            self.make_node(node).await;
+        }
+        self.kubelets.change(|kubelets| {
+            kubelets.silent.clear();
+            kubelets.holding.clear();
+        });
+        for class in 0..2 {
+            self.make_class(class).await;
+        }
+    }
+}
+
+/// Undoes each write of a kind to one object, at once, for as long as it is polled.
+async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
+    let pick = |all: Vec<Value>| (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned());
+    let (list, chosen) = match undo {
+        Undo::Attachment => {
+            let all = hands.list(ATTACHMENTS).await;
+            (ATTACHMENTS, pick(all))
+        }
+        Undo::List => (NODES, Some(nodes[target % nodes.len()].clone())),
+        Undo::BindCompleted => (CLAIMS, pick(hands.list(CLAIMS).await)),
+        Undo::ClaimRef | Undo::Phase => (VOLUMES, pick(hands.list(VOLUMES).await)),
+    };
+    let Some(chosen) = chosen else { return };
+    let path = format!("{list}/{chosen}");
+    loop {
+        // A script that looks again and again; the daemon's answer comes in between.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let Some(object) = hands.get(&path).await else { continue };
+        match undo {
+            Undo::Attachment => hands.remove(&path).await,
+            Undo::List if !object["status"]["volumesAttached"].is_null() => {
+                let body = json!({ "status": { "volumesAttached": null } });
+                hands.patch(&format!("{path}/status"), &body).await;
+            }
+            Undo::ClaimRef if !object["spec"]["claimRef"].is_null() => {
+                hands.patch(&path, &json!({ "spec": { "claimRef": null } })).await;
+            }
+            Undo::BindCompleted
+                if !object["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null() =>
+            {
+                let body =
+                    json!({ "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": null } } });
+                hands.patch(&path, &body).await;
+            }
+            Undo::Phase if object["status"]["phase"] == "Bound" => {
+                hands.patch(&format!("{path}/status"), &json!({ "status": { "phase": "Available" } })).await;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The name of the VolumeAttachment of a disk, as kubelets name disks, on a machine.
+pub fn attachment_of(disk: &str, machine: &str) -> Option<String> {
+    let (driver, handle) = disk.strip_prefix("kubernetes.io/csi/")?.split_once('^')?;
+    Some(attachment_name(handle, driver, machine))
+}
+
+/// Plural of a watched kind.
+pub fn watched(kind: usize) -> &'static str {
+    WATCHED[kind % WATCHED.len()]
+}

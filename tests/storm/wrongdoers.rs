@@ -1,0 +1,149 @@
+//! Each judge convicts a scripted wrongdoer, and acquits the same story with another author or another order.
+//!
+//! The stories are in `wrongdoers.yaml`; its words are explained at its top.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use libtest_mimic::Trial;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use test_support::{
+    audit::{DAEMON, Entry},
+    history::Change,
+};
+use testbed::actors::{Fact, Step};
+use tokio::time::Instant;
+
+use crate::{acts::Script, judges, play::Record};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Story {
+    name: String,
+    #[serde(default)]
+    convicts: Option<String>,
+    happens: Vec<Happening>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Happening {
+    at: u64,
+    #[serde(default)]
+    by: Option<String>,
+    #[serde(default)]
+    put: Option<String>,
+    #[serde(default)]
+    gone: Option<String>,
+    /// The disk and machine of a fact.
+    #[serde(default)]
+    mounted: Option<[String; 2]>,
+    #[serde(default)]
+    unmounted: Option<[String; 2]>,
+    #[serde(default)]
+    published: Option<[String; 2]>,
+    #[serde(default)]
+    unpublished: Option<[String; 2]>,
+    /// The daemon is killed for the last time.
+    #[serde(default)]
+    killed: bool,
+    /// So often, a second apart.
+    #[serde(default)]
+    times: Option<u64>,
+    #[serde(default)]
+    is: Value,
+}
+
+pub fn trials() -> Vec<Trial> {
+    let stories: Vec<Story> = serde_saphyr::from_str(include_str!("wrongdoers.yaml")).unwrap();
+    let trials = stories.into_iter().map(|story| {
+        Trial::test(format!("wrongdoer_{}", story.name.replace(' ', "_")), move || {
+            let faults = judges::goods(&record(&story.happens));
+            let mut rules: Vec<&str> = faults.iter().map(|fault| fault.rule).collect();
+            rules.dedup();
+            if rules != Vec::from_iter(story.convicts.as_deref()) {
+                return Err(format!("the judges say {faults:?}").into());
+            }
+            Ok(())
+        })
+    });
+    trials.collect()
+}
+
+fn record(happenings: &[Happening]) -> Record {
+    let began = Instant::now();
+    let mut record = Record {
+        script: Script { steps: Vec::new(), broken: None, ..Script::of(1) },
+        changes: Vec::new(),
+        requests: Vec::new(),
+        facts: Vec::new(),
+        times: Vec::new(),
+        began,
+        kills: Vec::new(),
+        killed: u64::MAX,
+        killed_request: usize::MAX,
+    };
+    let mut objects: BTreeMap<String, Value> = BTreeMap::new();
+    let mut revision = 0;
+    for happening in happenings {
+        for second in 0..happening.times.unwrap_or(1) {
+            let at = began + Duration::from_secs(happening.at + second);
+            let fact = [
+                (&happening.mounted, Step::Mounted),
+                (&happening.unmounted, Step::Unmounted),
+                (&happening.published, Step::Published),
+                (&happening.unpublished, Step::Unpublished),
+            ];
+            for (place, step) in fact {
+                if let Some([disk, machine]) = place.clone() {
+                    record.facts.push(Fact { at, disk, machine, step });
+                }
+            }
+            if happening.killed {
+                (record.killed, record.killed_request) = (revision, record.requests.len());
+            }
+            let Some(key) = happening.put.as_ref().or(happening.gone.as_ref()) else { continue };
+            revision += 1;
+            let (resource, name) = key.split_once('/').unwrap();
+            let before = objects.remove(key);
+            let after = happening.put.as_ref().map(|_| {
+                let mut object = before.clone().unwrap_or_else(|| whole(name));
+                json_patch::merge(&mut object, &happening.is);
+                object["metadata"]["resourceVersion"] = revision.to_string().into();
+                object
+            });
+            if let Some(after) = &after {
+                objects.insert(key.clone(), after.clone());
+            }
+            let user = if happening.by.as_deref() == Some("daemon") { DAEMON } else { "admin" };
+            record.times.push((revision, at));
+            record.requests.push(Entry {
+                user: user.to_owned(),
+                verb: "put".to_owned(),
+                group: String::new(),
+                resource: resource.to_owned(),
+                name: name.to_owned(),
+                code: 200,
+                request: Value::Null,
+                response: json!({ "metadata": { "resourceVersion": revision.to_string() } }),
+            });
+            record.changes.push(Change {
+                revision,
+                resource: resource.to_owned(),
+                name: name.to_owned(),
+                before,
+                after,
+            });
+        }
+    }
+    if record.killed == u64::MAX {
+        record.killed_request = record.requests.len();
+    }
+    record
+}
+
+/// Name, namespace and UID by the key.
+fn whole(key: &str) -> Value {
+    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+    json!({ "metadata": { "namespace": namespace, "name": name, "uid": format!("uid-{name}") } })
+}
