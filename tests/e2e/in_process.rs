@@ -106,6 +106,10 @@ impl daemon::InProcess for InProcess {
         })
     }
 
+    fn is_over(&self) -> bool {
+        self.task.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
+    }
+
     fn stop(mut self: Box<Self>) -> BoxFuture<'static, Option<i32>> {
         Box::pin(async move {
             // If it has ended already, that is what the task says.

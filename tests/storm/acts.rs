@@ -108,6 +108,15 @@ pub enum Act {
     RemakeClass {
         class: usize,
     },
+    /// A class names a provisioner that nobody runs, that long.
+    SwapClass {
+        class: usize,
+        time: Duration,
+    },
+    /// A volume gets the name of the other class.
+    EditVolume {
+        volume: usize,
+    },
     DeleteNode {
         node: usize,
     },
@@ -151,6 +160,10 @@ pub enum Act {
     RewindWatch {
         kind: usize,
         revisions: u64,
+    },
+    /// The daemon that writes reaches no API server, that long.
+    Away {
+        time: Duration,
     },
     /// The daemon is killed, or asked to end, and another goes on.
     Replace {
@@ -233,6 +246,7 @@ impl Script {
                     | Act::Faults { .. }
                     | Act::DelayWatch { .. }
                     | Act::RewindWatch { .. }
+                    | Act::Away { .. }
                     | Act::Replace { .. }
             );
             let kill =
@@ -245,7 +259,9 @@ impl Script {
         let (claim, node, volume) = (rng.usize(..6), rng.usize(..3), rng.usize(..6));
         let by_force = rng.u8(..3) == 0;
         match rng.u8(..100) {
-            0..20 => Act::Pod { claim, node },
+            0..18 => Act::Pod { claim, node },
+            18 => Act::SwapClass { class: rng.usize(..2), time: seconds(rng, 5..60) },
+            19 => Act::EditVolume { volume },
             20..24 => Act::BriefPod { claim, node, after: Duration::from_millis(rng.u64(..30)) },
             24..36 => Act::DeletePod { pod: rng.usize(..20), by_force },
             36..39 => Act::DeleteClaim { claim, by_force },
@@ -276,6 +292,7 @@ impl Script {
             89..91 => Act::Faults { seed: rng.u64(..), time: seconds(rng, 2..30) },
             91..93 => Act::DelayWatch { kind: rng.usize(..WATCHED.len()), time: seconds(rng, 1..20) },
             93..95 => Act::RewindWatch { kind: rng.usize(..WATCHED.len()), revisions: rng.u64(1..40) },
+            95 | 96 => Act::Away { time: seconds(rng, 1..20) },
             _ => Act::Replace { in_order: rng.bool(), pause: seconds(rng, 0..3) },
         }
     }

@@ -57,6 +57,13 @@ fn storm(seed: u64, expected: &BTreeSet<String>) -> Result<(), Failed> {
     let is_of_goods = |rule: &&&str| ["disk", "owner", "promise"].iter().any(|judge| rule.starts_with(judge));
     let is_new = rules.iter().filter(is_of_goods).any(|rule| !expected.contains(*rule));
     let is_known = rules.iter().any(|rule| expected.contains(*rule));
+    if std::env::var("MOORING_STORM").is_ok() {
+        for rule in &rules {
+            for fault in faults.iter().filter(|fault| fault.rule == *rule).take(3) {
+                println!("seed {seed}: {:.500}", fault.to_string());
+            }
+        }
+    }
     if !is_new && (is_known || expected.is_empty()) {
         return Ok(());
     }

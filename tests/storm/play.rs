@@ -70,12 +70,16 @@ struct Daemons {
     launch: Launch,
     running: Vec<(Proxy, Option<Daemon>)>,
     kills: Vec<Instant>,
+    /// How many writes each had made when the last one that writes was looked for, and which it was.
+    seen: Vec<usize>,
+    leader: usize,
 }
 
 impl Daemons {
     async fn start(server: Embedded, has_replicas: bool) -> Self {
         let launch = if has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
-        let mut daemons = Self { server, launch, running: Vec::new(), kills: Vec::new() };
+        let mut daemons =
+            Self { server, launch, running: Vec::new(), kills: Vec::new(), seen: Vec::new(), leader: 0 };
         for _ in 0..=usize::from(has_replicas) {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -84,10 +88,32 @@ impl Daemons {
         daemons
     }
 
-    /// The one that writes, as far as its proxy tells: the one with the last write.
-    fn proxy(&self) -> &Proxy {
-        let most = self.running.iter().max_by_key(|(proxy, _)| proxy.counted());
-        &most.unwrap().0
+    /// The one that writes: the one with the most writes since it was last looked for, else the same as then.
+    fn leader(&mut self) -> usize {
+        let counts: Vec<usize> = self.running.iter().map(|(proxy, _)| proxy.counted()).collect();
+        let new = |place: usize| counts[place] - self.seen.get(place).copied().unwrap_or(0);
+        let most = (0..counts.len()).max_by_key(|place| new(*place)).unwrap_or(0);
+        if new(most) > 0 {
+            self.leader = most;
+        }
+        self.seen = counts;
+        self.leader
+    }
+
+    /// Its proxy.
+    fn proxy(&mut self) -> &Proxy {
+        let place = self.leader();
+        &self.running[place].0
+    }
+
+    /// Starts another where one has ended by itself, as a Deployment does.
+    fn revive(&mut self) {
+        for (proxy, daemon) in &mut self.running {
+            if daemon.as_ref().is_none_or(Daemon::is_over) {
+                proxy.thaw();
+                *daemon = Some(self.server.start(&self.launch, proxy));
+            }
+        }
     }
 
     /// Kills the one before this proxy, or asks it to end, and starts another in its place.
@@ -104,11 +130,6 @@ impl Daemons {
         proxy.thaw();
         sleep(pause).await;
         *daemon = Some(self.server.start(&self.launch, proxy));
-    }
-
-    fn leader(&self) -> usize {
-        let counts = self.running.iter().map(|(proxy, _)| proxy.counted());
-        counts.enumerate().max_by_key(|(_, count)| *count).map_or(0, |(place, _)| place)
     }
 
     /// Kills whichever comes to a write first: before, in or after the n-th from now.
@@ -131,6 +152,7 @@ impl Daemons {
                 for (proxy, _) in &self.running {
                     let _ = proxy.calm();
                 }
+                self.revive();
             }
             Act::DelayWatch { kind, time } => {
                 let proxy = self.proxy();
@@ -138,7 +160,16 @@ impl Daemons {
                 sleep(time).await;
                 proxy.watches().resume(watched(kind));
             }
-            Act::RewindWatch { kind, revisions } => self.proxy().watches().rewind(watched(kind), revisions),
+            Act::RewindWatch { kind, revisions } => {
+                self.proxy().watches().rewind(watched(kind), revisions);
+            }
+            Act::Away { time } => {
+                let place = self.leader();
+                self.running[place].0.take_away();
+                sleep(time).await;
+                self.running[place].0.bring_back();
+                self.revive();
+            }
             Act::Replace { in_order, pause } => {
                 let place = self.leader();
                 self.replace(place, in_order, pause).await;
@@ -187,6 +218,7 @@ async fn run(script: &Script) -> Record {
         }
     }
     world.calm().await;
+    daemons.revive();
     sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
     let kills = daemons.kills.clone();

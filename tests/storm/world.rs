@@ -25,6 +25,8 @@ pub const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 
 const CLASS_NAMES: [&str; 2] = ["fast", "slow"];
+/// A provisioner that is not there.
+const MISTYPED: &str = "mistyped.example.com";
 const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "null"];
 
 /// What has become of machines and the driver: which troubles there are now, so that the calm can end them.
@@ -107,14 +109,18 @@ impl World {
     }
 
     async fn make_class(&self, class: usize) {
+        let provisioner = if self.script.is_provisioned { DRIVER } else { "kubernetes.io/no-provisioner" };
+        self.hands.create(CLASSES, &self.class(class, provisioner)).await;
+    }
+
+    fn class(&self, class: usize, provisioner: &str) -> Value {
         let (provisioned, delayed) = (self.script.is_provisioned, self.script.is_delayed);
-        let object = json!({
+        json!({
             "metadata": { "name": CLASS_NAMES[class] },
-            "provisioner": if provisioned { DRIVER } else { "kubernetes.io/no-provisioner" },
+            "provisioner": provisioner,
             "reclaimPolicy": if provisioned { "Delete" } else { "Retain" },
             "volumeBindingMode": if delayed { "WaitForFirstConsumer" } else { "Immediate" },
-        });
-        self.hands.create(CLASSES, &object).await;
+        })
     }
 
     /// A node whose machine has not booted since.
@@ -295,6 +301,26 @@ impl World {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 self.make_class(class).await;
             }
+            Act::SwapClass { class, time } => {
+                let path = format!("{CLASSES}/{}", CLASS_NAMES[class]);
+                let (wrong, right) = (self.class(class, MISTYPED), self.class(class, DRIVER));
+                if !self.script.is_provisioned {
+                    return;
+                }
+                hands.remove(&path).await;
+                hands.create(CLASSES, &wrong).await;
+                self.beside.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    hands.remove(&path).await;
+                    hands.create(CLASSES, &right).await;
+                });
+            }
+            Act::EditVolume { volume } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let is_fast = volume["spec"]["storageClassName"] == CLASS_NAMES[0];
+                let body = json!({ "spec": { "storageClassName": CLASS_NAMES[usize::from(is_fast)] } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
+            }
             Act::DeleteNode { node } => {
                 let name = self.nodes[node].clone();
                 self.kubelets.change(|kubelets| {
@@ -410,6 +436,10 @@ impl World {
             kubelets.holding.clear();
         });
         for class in 0..2 {
+            let path = format!("{CLASSES}/{}", CLASS_NAMES[class]);
+            if self.hands.get(&path).await.is_some_and(|class| class["provisioner"] == MISTYPED) {
+                self.hands.remove(&path).await;
+            }
             self.make_class(class).await;
         }
     }

@@ -41,7 +41,14 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 "events" => "calm: an event after a kill",
                 _ => "calm: a write after a kill",
             };
-            fault(rule, format!("{} {} {} {}", entry.verb, entry.resource, entry.name, entry.request));
+            let body = &entry.request;
+            let what = if entry.resource == "events" {
+                let of = &body["involvedObject"]["name"];
+                format!("{} about {of}: {} {}", entry.verb, body["reason"], body["message"])
+            } else {
+                format!("{} {} {} {body}", entry.verb, entry.resource, entry.name)
+            };
+            fault(rule, what);
         }
     }
     faults
@@ -79,9 +86,23 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
             let free = objects.all("persistentvolumes").any(|(name, volume)| {
                 fits(volume) && volume["spec"]["claimRef"].is_null() && !is_named(name)
             });
-            free.then_some("calm: Pending beside a free volume")
+            if free {
+                return Some("calm: Pending beside a free volume");
+            }
+            asks_another(objects, claim).then_some("calm: asked of another provisioner than its class's")
         }
     }
+}
+
+/// A claim that could be provisioned now, whose annotation asks another provisioner than its class names.
+fn asks_another(objects: &Objects, claim: &Value) -> bool {
+    let class = claim["spec"]["storageClassName"].as_str();
+    let Some(class) = class.and_then(|class| objects.get("storageclasses", class)) else { return false };
+    let annotation = |key: &str| &claim["metadata"]["annotations"][key];
+    let asked = annotation("volume.kubernetes.io/storage-provisioner");
+    let is_due = class["volumeBindingMode"] == "Immediate"
+        || annotation("volume.kubernetes.io/selected-node").is_string();
+    is_due && claim["spec"]["volumeName"].is_null() && asked.is_string() && *asked != class["provisioner"]
 }
 
 fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {

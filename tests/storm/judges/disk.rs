@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
@@ -23,6 +24,8 @@ struct Machines<'a> {
     unready: BTreeMap<String, Instant>,
     out_of_service: BTreeMap<String, Instant>,
     shared: BTreeSet<String>,
+    /// Node and disk: we took it off the node's list while it was mounted and reported in use.
+    unlisted: BTreeSet<(String, String)>,
 }
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
@@ -32,6 +35,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         unready: BTreeMap::new(),
         out_of_service: BTreeMap::new(),
         shared: BTreeSet::new(),
+        unlisted: BTreeSet::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
     let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
@@ -121,10 +125,24 @@ impl Machines<'_> {
             }
             _ => {}
         }
-        if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after)
-            && is_out_of_service(node)
-        {
-            self.out_of_service.insert(change.name.clone(), moment.at);
+        if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after) {
+            if is_out_of_service(node) {
+                self.out_of_service.insert(change.name.clone(), moment.at);
+            }
+            self.note_list(moment, change.before.as_ref().unwrap_or(&Value::Null), node);
+        }
+    }
+
+    fn note_list(&mut self, moment: &Moment, before: &Value, after: &Value) {
+        let node = &moment.change.name;
+        let (old, new) = (listed(before), listed(after));
+        for disk in new.difference(&old) {
+            self.unlisted.remove(&(node.clone(), (*disk).to_owned()));
+        }
+        for disk in old.difference(&new).filter(|disk| moment.is_ours() && in_use(before).contains(*disk)) {
+            if self.mounted(disk, node, moment.at).is_some() {
+                self.unlisted.insert((node.clone(), (*disk).to_owned()));
+            }
         }
     }
 
@@ -172,7 +190,8 @@ impl Machines<'_> {
             let holder = objects.get("nodes", machine);
             let witness =
                 holder.is_some_and(|node| listed(node).contains(disk) || in_use(node).contains(disk));
-            if !is_attached && !witness {
+            let is_unlisted = self.unlisted.contains(&(machine.to_owned(), disk.to_owned()));
+            if !is_attached && !witness && !is_unlisted {
                 continue;
             }
             faults.push(Fault {

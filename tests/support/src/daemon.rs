@@ -111,6 +111,9 @@ pub trait InProcess: Debug + Send + Sync {
     /// The same with headers, and as it comes.
     fn come<'a>(&'a self, path: &'a str, headers: &'a [(&'a str, &'a str)]) -> BoxFuture<'a, Coming>;
 
+    /// Whether it has ended by itself.
+    fn is_over(&self) -> bool;
+
     /// Asks it to end and waits until it has; returns what would be its exit code.
     fn stop(self: Box<Self>) -> BoxFuture<'static, Option<i32>>;
 }
@@ -263,6 +266,14 @@ impl Daemon {
         match self.life {
             Life::Process(mut process) => process.ended().await.code(),
             Life::InProcess(_) => panic!("it is no process"),
+        }
+    }
+
+    /// Whether the parts of one on the test's runtime have ended by themselves.
+    pub fn is_over(&self) -> bool {
+        match &self.life {
+            Life::Process(_) => panic!("a process is waited for"),
+            Life::InProcess(life) => life.is_over(),
         }
     }
 
