@@ -259,12 +259,10 @@ impl Server {
         let Request { verb, path: url, body } = &write.request;
         assert_eq!(*verb, Verb::Patch);
         let body = body.as_ref().unwrap();
-        let (at, status) = match url.strip_suffix("/status") {
-            Some(at) => (at, true),
-            None => (url.as_str(), false),
-        };
-        assert_eq!(at, path(&write.target));
-        let after = self.store.patched(&at.to_owned(), body).map_err(|refusal| refused(refusal, at))?;
+        let object = path(&write.target);
+        let (at, status) = (object.as_str(), *url != object);
+        assert!(!status || *url == format!("{at}/status"), "{url} is not of {at}");
+        let after = self.store.patched(&object, body).map_err(|refusal| refused(refusal, at))?;
         let before = self.store.objects[at].clone();
         // The server keeps the other half as it is, whatever the body says.
         let other = if status { "spec" } else { "status" };
@@ -297,7 +295,7 @@ fn refused(refusal: Refusal, at: &str) -> CallError {
 /// What holds of every request.
 fn check_request(write: &Write) {
     let Request { verb, path, body } = &write.request;
-    let resource = match (&write.target, path.ends_with("/status")) {
+    let resource = match (&write.target, *path != self::path(&write.target)) {
         (Object::Claim(_), false) => "persistentvolumeclaims",
         (Object::Claim(_), true) => "persistentvolumeclaims/status",
         (Object::Volume(_), false) => "persistentvolumes",

@@ -198,10 +198,22 @@ mod tests {
         let patch = |path: &str| Request { verb: Verb::Patch, path: path.to_owned(), body: None };
         let (spec, status) = ("/api/v1/persistentvolumes/pv", "/api/v1/persistentvolumes/pv/status");
         let other = "/api/v1/persistentvolumes/other";
+        let named = |name: &str| {
+            let details = json!({"name": name, "kind": "persistentvolumes"});
+            json!({"kind": "Status", "reason": "NotFound", "details": details}).to_string().into_bytes()
+        };
         // name, path asked for, answer, whether it proves the object gone, and whether it is certain
         let cases = [
             ("it is gone", spec, body("NotFound", "gone"), true, true),
             ("a subresource of it", status, body("NotFound", "gone"), true, true),
+            (
+                "one that is named as a subresource",
+                "/api/v1/persistentvolumes/status",
+                named("status"),
+                true,
+                true,
+            ),
+            ("its status", "/api/v1/persistentvolumes/status/status", named("status"), true, true),
             ("something else is gone", other, body("NotFound", "gone"), false, true),
             (
                 "no such path",
@@ -215,7 +227,7 @@ mod tests {
             ("nothing", spec, Vec::new(), false, false),
         ];
         for (name, path, answer, proves, is_certain) in cases {
-            let error = classified(404, None, &answer, patch(path).object_name());
+            let error = classified(404, None, &answer, patch(path).target().name);
             assert_eq!(matches!(error, CallError::NotFound(_)), proves, "{name}: {error}");
             assert_eq!(error.is_certain(), is_certain, "{name}: {error}");
         }

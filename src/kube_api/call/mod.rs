@@ -15,6 +15,7 @@ pub mod gate;
 mod overdue;
 mod pause;
 mod single;
+mod target;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -35,6 +36,7 @@ use self::{
     gate::{Gate, Kept},
     overdue::{Ending, Overdue},
     pause::Pause,
+    target::Target,
 };
 use super::{
     error_chain,
@@ -62,10 +64,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// Name of the object that the path leads to; of a create, that of the collection.
-    fn object_name(&self) -> &str {
-        let path = self.path.strip_suffix("/status").unwrap_or(&self.path);
-        path.rsplit('/').next().unwrap_or_default()
+    /// What the path leads to.
+    fn target(&self) -> Target<'_> {
+        Target::of(&self.path)
     }
 
     /// Whether it would do harm in the term of another leader. A create names no revision, a delete only a UID; what
@@ -75,13 +76,13 @@ impl Request {
     /// an API server a tenth of what the write costs.
     fn must_not_be_late(&self) -> bool {
         let says = |pointer: &str| self.body.as_ref()?.pointer(pointer)?.as_str();
-        let is_about = |plural: &str| self.path.contains(plural) && self.path.ends_with("/status");
-        match self.verb {
-            Verb::Get => false,
-            Verb::Patch if is_about("/persistentvolumes/") || is_about("/persistentvolumeclaims/") => {
+        let target = self.target();
+        match (self.verb, target.plural, target.subresource) {
+            (Verb::Get, ..) => false,
+            (Verb::Patch, "persistentvolumes" | "persistentvolumeclaims", "status") => {
                 !matches!(says("/status/phase"), Some("Available" | "Bound" | "Pending"))
             }
-            Verb::Create | Verb::Delete | Verb::Update | Verb::Patch => true,
+            _ => true,
         }
     }
 }
@@ -509,7 +510,7 @@ impl Caller {
             return (code, Ok((Encoding::of(&head.headers), body)));
         }
         let status = Encoding::refusal(&head.headers, &body);
-        (code, Err(classify(code, retry_after(&head.headers), &status, request.object_name())))
+        (code, Err(classify(code, retry_after(&head.headers), &status, request.target().name)))
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{CallError, Request, Verb};
+use super::{CallError, Request, Verb, target::Target};
 use crate::metrics::{Alarms, ApiMetrics};
 
 /// Name of the alarm about what is not answered in time.
@@ -103,7 +103,7 @@ impl Overdue {
 
     /// A request has ended.
     pub(super) fn note(self: &Arc<Self>, request: &Request, ending: Ending, now: Instant) {
-        let kind @ (verb, resource) = (verb(request.verb), resource(&request.path));
+        let kind @ (verb, resource) = (verb(request.verb), resource(request.target()));
         let mut state = self.lock();
         match ending {
             Ending::Unsaid => return,
@@ -188,8 +188,8 @@ fn verb(verb: Verb) -> &'static str {
     }
 }
 
-/// What a path is about, in words that are known beforehand.
-fn resource(path: &str) -> &'static str {
+/// What a request is about, in words that are known beforehand.
+fn resource(target: Target<'_>) -> &'static str {
     const KNOWN: [&str; 8] = [
         "volumeattachments",
         "nodes",
@@ -200,15 +200,11 @@ fn resource(path: &str) -> &'static str {
         "configmaps",
         "leases",
     ];
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    // The group and version, then perhaps a namespace, then the resource.
-    let (["api", _, parts @ ..] | ["apis", _, _, parts @ ..]) = parts.as_slice() else { return "other" };
-    let (["namespaces", _, plural, rest @ ..] | [plural, rest @ ..]) = parts else { return "other" };
-    match (*plural, rest.get(1) == Some(&"status")) {
-        ("persistentvolumes", true) => "persistentvolumes/status",
-        ("persistentvolumeclaims", true) => "persistentvolumeclaims/status",
-        ("nodes", true) => "nodes/status",
-        _ => KNOWN.into_iter().find(|known| known == plural).unwrap_or("other"),
+    match (target.plural, target.subresource) {
+        ("persistentvolumes", "status") => "persistentvolumes/status",
+        ("persistentvolumeclaims", "status") => "persistentvolumeclaims/status",
+        ("nodes", "status") => "nodes/status",
+        (plural, _) => KNOWN.into_iter().find(|known| *known == plural).unwrap_or("other"),
     }
 }
 
@@ -309,8 +305,6 @@ mod tests {
         let cases = [
             ("/apis/storage.k8s.io/v1/volumeattachments", "volumeattachments"),
             ("/apis/storage.k8s.io/v1/volumeattachments/csi-1", "volumeattachments"),
-            ("/api/v1/nodes/status/status", "nodes/status"),
-            ("/api/v1/nodes/status", "nodes"),
             ("/api/v1/persistentvolumes/pv/status", "persistentvolumes/status"),
             ("/api/v1/persistentvolumes/pv", "persistentvolumes"),
             ("/api/v1/namespaces/ns/persistentvolumeclaims/c/status", "persistentvolumeclaims/status"),
@@ -322,7 +316,7 @@ mod tests {
             ("", "other"),
         ];
         for (path, expected) in cases {
-            assert_eq!(resource(path), expected, "{path}");
+            assert_eq!(resource(Target::of(path)), expected, "{path}");
         }
     }
 }

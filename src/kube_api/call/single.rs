@@ -69,7 +69,7 @@ pub(super) fn deletion(body: &[u8], request: &Request) -> Result<(), CallError> 
     let is_said = match left.kind.as_str() {
         "" => false,
         "Status" => left.status == "Success",
-        _ => is_whole(&left.metadata) && *left.metadata.name == *request.object_name(),
+        _ => is_whole(&left.metadata) && *left.metadata.name == *request.target().name,
     };
     if is_said {
         return Ok(());
@@ -95,7 +95,7 @@ fn is_whole(metadata: &Meta) -> bool {
 /// Whether that is the object of the request; of a create, one of that collection and name.
 fn is_asked_for(path: &str, name: &str, request: &Request) -> bool {
     if request.verb != Verb::Create {
-        return path == request.path.strip_suffix("/status").unwrap_or(&request.path);
+        return path == request.target().object(&request.path);
     }
     let asked = request.body.as_ref().and_then(|body| body.pointer("/metadata/name")?.as_str());
     path.rsplit_once('/').is_some_and(|(collection, _)| collection == request.path)
@@ -131,6 +131,12 @@ mod tests {
         let patch = request(Verb::Patch, "/api/v1/namespaces/ns/persistentvolumeclaims/c/status");
         for request in [&get, &patch] {
             object::<PersistentVolumeClaim>(&json(&claim()), request).unwrap();
+        }
+        let mut odd = claim();
+        odd["metadata"]["name"] = json!("status");
+        for path in ["", "/status"].map(|part| format!("{}/status{part}", get.path.trim_end_matches("/c"))) {
+            object::<PersistentVolumeClaim>(&json(&odd), &request(Verb::Patch, &path)).unwrap();
+            object::<PersistentVolumeClaim>(&json(&claim()), &request(Verb::Patch, &path)).unwrap_err();
         }
         let mut answers = vec![
             json!({}),
