@@ -20,8 +20,8 @@ pub enum Call {
     ClaimOwner(ClaimKey, Uid),
     /// Likewise on a volume.
     VolumeOwner(VolumeName, Uid),
-    /// List the pods of a namespace live, for these claims.
-    Pods(String, Vec<ClaimKey>),
+    /// List the pods of a namespace live, for the claims of these UIDs.
+    Pods(String, Vec<(ClaimKey, Uid)>),
 }
 
 /// What came back.

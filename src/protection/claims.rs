@@ -39,7 +39,7 @@ pub struct ClaimProtection {
     keys: Keys<ClaimKey>,
     users: Users,
     /// Claims that wait for a list of their namespace's pods, or for the end of the one that is under way.
-    to_list: BTreeMap<String, BTreeSet<ClaimKey>>,
+    to_list: BTreeMap<String, BTreeSet<(ClaimKey, Uid)>>,
     /// Namespaces whose pods are being listed.
     listing: BTreeSet<String>,
     /// Claims that no pod uses, as a live list has just shown.
@@ -96,8 +96,9 @@ impl ClaimProtection {
                 self.keys.retries.wait_until(key, now + left);
                 return None;
             }
-            if unused != Some(claim.metadata.uid.clone()) {
-                self.to_list.entry(key.namespace().to_owned()).or_default().insert(key.clone());
+            let uid = claim.metadata.uid.clone();
+            if unused.as_ref() != Some(&uid) {
+                self.to_list.entry(key.namespace().to_owned()).or_default().insert((key.clone(), uid));
                 return None;
             }
         }
@@ -109,7 +110,7 @@ impl ClaimProtection {
     /// Takes a live list of the pods of a namespace, for the claims that it was asked for.
     fn listed(
         &mut self,
-        claims: Vec<ClaimKey>,
+        claims: Vec<(ClaimKey, Uid)>,
         result: Result<Answer, CallError>,
         (now, jitter): (Instant, f64),
     ) {
@@ -118,19 +119,23 @@ impl ClaimProtection {
             Ok(Answer::Claim(_) | Answer::Volume(_) | Answer::Owners(_)) => return,
             Err(error) => {
                 tracing::warn!(%error, reason = "RetryBackoff", claims = claims.len(), "pods could not be listed, claims are kept");
-                for key in &claims {
+                for (key, _) in &claims {
                     self.keys.retries.failed(key, now, jitter);
                 }
                 return;
             }
         };
-        for key in claims {
+        for (key, uid) in claims {
             let Some(claim) = self.objects.claims.get(&key) else { continue };
+            // One made anew under the name may have a pod that began after the list did: it asks for its own.
+            if claim.metadata.uid != uid {
+                continue;
+            }
             if pods.iter().any(|pod| uses(pod, &claim)) {
                 // The watch is about to tell of that pod, and tells of its end.
                 self.keys.retries.failed(&key, now, jitter);
             } else {
-                self.unused.insert(key.clone(), claim.metadata.uid.clone());
+                self.unused.insert(key.clone(), uid);
                 self.keys.queue.push(key);
             }
         }

@@ -148,16 +148,33 @@ fn claims_of_a_namespace_share_a_list_that_was_asked_for_after_they_were_seen_to
     let first = only(&controller.plan(now));
     let mut late = claim("");
     late.metadata.name = "late".into();
-    let key = late.key();
+    let (key, uid) = (late.key(), late.metadata.uid.clone());
     objects.apply(late);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     assert!(controller.plan(now).calls.is_empty());
     controller.answered(first, Ok(Answer::Pods(Vec::new())), now, 0.0);
     let calls = controller.plan(now).calls;
     assert!(
-        matches!(&calls[..], [Call::Claim(..), Call::Pods(_, claims)] if *claims == [key]),
+        matches!(&calls[..], [Call::Claim(..), Call::Pods(_, claims)] if *claims == [(key, uid)]),
         "the first goes, the other is asked for: {calls:?}"
     );
+}
+
+/// Its pod began while the pages came in, behind those that were read.
+#[test]
+fn s34_a_claim_made_anew_while_pods_are_listed_keeps_its_finalizer_until_a_list_of_its_own() {
+    let (objects, mut controller, now) = stage(false);
+    let list = only(&controller.plan(now));
+    let mut anew = claim("");
+    anew.metadata.uid = "d".into();
+    anew.metadata.resource_version = ResourceVersion(9);
+    let key = anew.key();
+    objects.delete(claim(""));
+    objects.apply(anew);
+    controller.changed([ObjectRef::Claim(key.clone())].into(), now);
+    controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    let next = only(&controller.plan(now));
+    assert!(matches!(&next, Call::Pods(_, claims) if *claims == [(key, "d".into())]), "{next:?}");
 }
 
 #[test]
