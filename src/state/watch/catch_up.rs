@@ -124,6 +124,7 @@ pub async fn catch_up<T: Stored>(mut fetcher: Fetcher, objects: &Objects, catch_
     let mut pace = Pace::default();
     let mut last_reason = None;
     let now = loop {
+        let asked = Instant::now();
         match revision_of_now::<T>(&fetcher, objects).await {
             Ok(Ok(revision)) => break revision,
             Ok(Err(proof)) => {
@@ -140,7 +141,7 @@ pub async fn catch_up<T: Stored>(mut fetcher: Fetcher, objects: &Objects, catch_
                     tracing::warn!(kind = T::PLURAL, error = %reason, "cannot be asked for its revision, not leading yet");
                 }
                 last_reason = Some(reason);
-                sleep(pace.failed(trouble.retry_after(), fastrand::f64())).await;
+                sleep(pace.failed(asked.elapsed(), trouble.retry_after(), fastrand::f64())).await;
             }
         }
     };

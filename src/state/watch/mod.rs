@@ -173,7 +173,7 @@ impl<T: Stored> Reflector<T> {
                     if self.objects.is_listed::<T>() {
                         self.objects.blind_from::<T>(started);
                     }
-                    self.pause_after(&trouble).await;
+                    self.pause_after(&trouble, started).await;
                 }
             }
         }
@@ -254,7 +254,7 @@ impl<T: Stored> Reflector<T> {
                     self.metrics.reopened(ReopenCause::Ended);
                     // One that ends as soon as it is open is not well.
                     if opened.elapsed() < WELL_AFTER && self.revision == begun_at {
-                        sleep(self.pace.failed(None, fastrand::f64())).await;
+                        sleep(self.pace.failed(opened.elapsed(), None, fastrand::f64())).await;
                     }
                 }
                 WatchEnd::Failed(trouble) => {
@@ -267,7 +267,8 @@ impl<T: Stored> Reflector<T> {
                         _ => false,
                     };
                     failures += u32::from(speaks_against);
-                    self.pause_after(&trouble).await;
+                    // What an open watch brought was no work in vain.
+                    self.pause_after(&trouble, Instant::now()).await;
                     if failures >= FAILURES_BEFORE_LIST {
                         return Ok(ListCause::Failing);
                     }
@@ -403,7 +404,8 @@ impl<T: Stored> Reflector<T> {
         Ok(())
     }
 
-    async fn pause_after(&mut self, trouble: &Trouble) {
+    async fn pause_after(&mut self, trouble: &Trouble, begun: Instant) {
+        let took = begun.elapsed();
         let reason = trouble.to_string();
         // An outage may last for hours: a line per reason, not per attempt.
         if self.last_reason.as_deref() != Some(&*reason) {
@@ -420,7 +422,7 @@ impl<T: Stored> Reflector<T> {
             self.refusals = 0;
             self.fetcher.reconnect();
         }
-        sleep(self.pace.failed(trouble.retry_after(), fastrand::f64())).await;
+        sleep(self.pace.failed(took, trouble.retry_after(), fastrand::f64())).await;
     }
 
     fn well(&mut self) {

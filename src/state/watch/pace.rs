@@ -14,6 +14,10 @@ use tokio::time::Instant;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause that we choose ourselves: work has to resume within 5 s of the end of an outage (L16).
 const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
+/// Longest pause after requests that took long, and so cost the server much, each time and for every replica. client-go's.
+const LONGEST_PAUSE_AFTER_WORK: Duration = Duration::from_secs(30);
+/// What took so long has cost the server something: to connect takes less.
+const LONG: Duration = Duration::from_secs(10);
 /// Longest pause that a server may ask for. A mistyped header must not park a kind for a day.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Lists of one kind begin at least so far apart (safety E5).
@@ -42,11 +46,12 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to pause after a failure: between half of the current step and all of it, as `jitter` in 0..=1
-    /// says, and no less than the server asks for.
-    pub fn failed(&mut self, retry_after: Option<Duration>, jitter: f64) -> Duration {
-        let step = self.step;
-        self.step = (step * 2).min(LONGEST_PAUSE);
+    /// How long to pause after a failure that took that long: between half of the current step and all of it, as
+    /// `jitter` in 0..=1 says, and no less than the server asks for.
+    pub fn failed(&mut self, took: Duration, retry_after: Option<Duration>, jitter: f64) -> Duration {
+        let longest = if took >= LONG { LONGEST_PAUSE_AFTER_WORK } else { LONGEST_PAUSE };
+        let step = self.step.min(longest);
+        self.step = (step * 2).min(longest);
         let jitter = jitter.clamp(0.0, 1.0);
         let own = step.mul_f64(0.5 + jitter / 2.0);
         // Those who are told the same time must not come back at the same time.
@@ -105,18 +110,24 @@ mod tests {
     #[test]
     fn s40_pauses_double_up_to_the_limit_and_only_success_starts_them_over() {
         let mut pace = Pace::default();
-        let pauses: Vec<u128> = (0..6).map(|_| pace.failed(None, 1.0).as_millis()).collect();
+        let mut after = |seconds, jitter| pace.failed(Duration::from_secs(seconds), None, jitter).as_millis();
+        let pauses: Vec<u128> = (0..6).map(|_| after(9, 1.0)).collect();
         assert_eq!(pauses, [200, 400, 800, 1_600, 2_500, 2_500]);
-        assert_eq!(pace.failed(None, 0.0), Duration::from_millis(1_250));
+        assert_eq!(after(0, 0.0), 1_250);
+        // A list that runs into its deadline, again and again; and then an outage.
+        let pauses: Vec<u128> = (0..6).map(|_| after(60, 1.0)).collect();
+        assert_eq!(pauses, [2_500, 5_000, 10_000, 20_000, 30_000, 30_000]);
+        assert_eq!(after(60, 0.0), 15_000);
+        assert_eq!(after(5, 1.0), 2_500);
         pace.succeeded();
-        assert_eq!(pace.failed(None, 0.0), Duration::from_millis(100));
+        assert_eq!(pace.failed(Duration::ZERO, None, 0.0), Duration::from_millis(100));
     }
 
     #[test]
     fn s40_a_server_that_asks_to_wait_is_heard_within_reason() {
         let cases = [(0, 200), (5, 5_500), (30, 33_000), (86_400, 33_000), (u64::MAX, 33_000)];
         for (asked, expected) in cases {
-            let pause = Pace::default().failed(Some(Duration::from_secs(asked)), 1.0);
+            let pause = Pace::default().failed(Duration::ZERO, Some(Duration::from_secs(asked)), 1.0);
             assert_eq!(pause, Duration::from_millis(expected), "{asked} s");
         }
     }

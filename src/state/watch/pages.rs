@@ -8,7 +8,7 @@
 //! still to come: in pages of 400, 150 000 pods cost it seven times what they cost in pages of 10 000.
 
 use bytes::Bytes;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 
 use super::{
     FIRST_PAGE, ListFailure, Reflector, Trouble, catch_up::AWAITED_ANSWER, fetch::PAGE_DEADLINE, list_uri,
@@ -70,6 +70,7 @@ impl<T: Stored> Reflector<T> {
         let mut attempts = 1;
         let mut patience = AWAITED_ANSWER;
         loop {
+            let asked = Instant::now();
             let trouble = match self.take_page(from, listing, patience).await {
                 Err(ListFailure::Trouble(trouble)) => trouble,
                 result => return result,
@@ -94,7 +95,7 @@ impl<T: Stored> Reflector<T> {
                 _ => return Err(trouble.into()),
             }
             attempts += 1;
-            self.pause_after(&trouble).await;
+            self.pause_after(&trouble, asked).await;
         }
     }
 
