@@ -190,6 +190,8 @@ impl Daemon {
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
+        let shown = api.clone();
+        tasks.spawn_fallible(Stage::Watch, "credentials", async move { Err(shown.out_of_date().await) });
         let namespace = own_namespace(&config, api);
         let tally = config.election.is_some().then(LeaseTally::default);
         let mut runtimes = vec![Handle::current()];

@@ -92,7 +92,7 @@ impl ApiServer {
         let config = Config::from_custom_kubeconfig(content, &options).await;
         let mut config = config.map_err(|error| ConnectError::Chosen { origin: origin.clone(), error })?;
         choice.apply(&mut config)?;
-        Ok(Self::over_network(config, origin, None))
+        Self::over_network(config, origin, None).prepared().await
     }
 
     /// The namespace of the context, or of the service account.

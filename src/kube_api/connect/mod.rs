@@ -10,16 +10,22 @@
 //! the server has begun with them ([`super::call::gate`]); sockets that are read in large pieces ([`read_ahead`]);
 //! and no per-request trace layer. Proxies are refused, as
 //! kube refuses them without its features for them: the token must not go past one in silence. Renewed
-//! client certificates are taken ([`reload`]); tokens and certificates of authorities kube reloads itself.
+//! client certificates are taken ([`reload`]); token files, and within a cluster certificates of authorities, kube reloads
+//! itself. Plugins are run here ([`plugin`]); that nothing is accepted any more is told ([`refusals`]).
 
 mod choice;
 mod other;
+mod plugin;
 mod read_ahead;
+mod refusals;
 mod reload;
+#[cfg(test)]
+mod rotation_tests;
 
 use std::{
     env,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -38,8 +44,12 @@ use kube::{
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-use self::read_ahead::ReadAhead;
 pub use self::{choice::Choice, other::Authority};
+use self::{
+    plugin::{Plugin, PluginError},
+    read_ahead::ReadAhead,
+    refusals::Refusals,
+};
 use super::call::gate::Gated;
 
 /// Who asks. The server makes the name of a manager of the part before the slash.
@@ -123,6 +133,14 @@ pub enum ConnectError {
         /// Why not.
         why: String,
     },
+    /// The plugin that gives the credentials does not.
+    #[error("{origin}: {error}")]
+    Plugin {
+        /// Where the configuration came from.
+        origin: String,
+        /// What it did.
+        error: PluginError,
+    },
     /// Certificates, keys or credentials of the configuration cannot be used.
     #[error("{origin}: {error}")]
     Client {
@@ -131,6 +149,22 @@ pub enum ConnectError {
         /// What is wrong with it.
         error: Box<kube::Error>,
     },
+}
+
+/// For how long the API server and this process may refuse each other before it ends, to be started again. Longer than
+/// an API server takes to read authorities that were rotated.
+const LONGEST_REFUSAL: Duration = Duration::from_mins(3);
+
+/// Nothing that this process could show or believe was accepted any more.
+#[derive(Debug, Error)]
+#[error(
+    "for {} min the API server has refused the credentials of {origin}, or its certificate could not be verified by them \
+     ({why}): what was read is out of date, and is read again by a process that begins anew",
+    LONGEST_REFUSAL.as_secs() / 60
+)]
+pub struct OutOfDate {
+    origin: String,
+    why: String,
 }
 
 /// The YAML reader quotes the lines around a mistake, which in a kubeconfig may hold credentials.
@@ -142,6 +176,8 @@ fn first_line(error: &KubeconfigError) -> String {
 #[derive(Clone)]
 pub struct ApiServer {
     connection: Connection,
+    plugin: Option<Arc<Plugin>>,
+    refusals: Refusals,
     origin: String,
     /// Namespace of the pod we run in; `None` outside a cluster.
     pub own_namespace: Option<String>,
@@ -163,8 +199,7 @@ impl ApiServer {
     /// An API server in this process, reached without a socket.
     #[must_use]
     pub fn in_process(client: Client) -> Self {
-        let origin = "in process".to_owned();
-        Self { connection: Connection::InProcess(client), origin, own_namespace: None }
+        Self::over(Connection::InProcess(client), "in process".to_owned())
     }
 
     /// Finds the configuration: the named file, else the pod's service account, else the default
@@ -187,7 +222,7 @@ impl ApiServer {
         };
         let config = Config::from_kubeconfig(&KubeConfigOptions::default()).await;
         let config = config.map_err(|error| ConnectError::Default { file: file.clone(), error })?;
-        Ok(Self::over_network(config, file, None))
+        Self::over_network(config, file, None).prepared().await
     }
 
     /// The one of a kubeconfig that a flag names.
@@ -199,12 +234,41 @@ impl ApiServer {
         let content = Kubeconfig::read_from(file).map_err(failed)?;
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(content, &options).await.map_err(failed)?;
-        Ok(Self::over_network(config, format!("{flag} {}", file.display()), None))
+        Self::over_network(config, format!("{flag} {}", file.display()), None).prepared().await
+    }
+
+    fn over(connection: Connection, origin: String) -> Self {
+        let refusals = Refusals::default();
+        Self { connection, plugin: None, refusals, origin, own_namespace: None }
     }
 
     fn over_network(mut config: Config, origin: String, own_namespace: Option<String>) -> Self {
         config.headers.push((USER_AGENT, AGENT));
-        Self { connection: Connection::Network(Box::new(config)), origin, own_namespace }
+        let plugin = Plugin::take(&mut config.auth_info);
+        Self { plugin, own_namespace, ..Self::over(Connection::Network(Box::new(config)), origin) }
+    }
+
+    /// The same, if the plugin that gives the credentials does, or there is none.
+    async fn prepared(self) -> Result<Self, ConnectError> {
+        if let Connection::Network(config) = &self.connection
+            && let Some(provider) = &config.auth_info.auth_provider
+            && provider.name != "oidc"
+        {
+            // client-go has no other any more. kube runs the commands of one, with what is said in `plugin`.
+            let why = format!("{}: {:?} is not supported: use a plugin (exec)", self.origin, provider.name);
+            return Err(choice::refused("auth-provider", &why));
+        }
+        if let Some(plugin) = &self.plugin {
+            let origin = || self.origin.clone();
+            plugin.prepare().await.map_err(|error| ConnectError::Plugin { origin: origin(), error })?;
+        }
+        Ok(self)
+    }
+
+    /// Waits until, for some minutes, nothing has come but refusals.
+    pub async fn out_of_date(&self) -> OutOfDate {
+        let why = self.refusals.last(LONGEST_REFUSAL).await;
+        OutOfDate { origin: self.origin.clone(), why }
     }
 
     /// Host and port, as client-go's metrics show it.
@@ -251,20 +315,27 @@ impl ApiServer {
             return Err(ConnectError::Proxy { origin: self.origin.clone(), server: self.host(), proxy });
         }
         let built = match &self.connection {
-            Connection::Network(config) => {
-                let user = &config.auth_info;
-                let files = [&user.client_certificate, &user.client_key];
-                let files: Vec<PathBuf> = files.into_iter().flatten().map(PathBuf::from).collect();
-                if files.is_empty() {
-                    build(config)
-                } else {
-                    let config = config.clone();
-                    reload::reloading(files, config.default_namespace.clone(), move || build(&config))
-                }
-            }
+            Connection::Network(config) => self.built(config),
             Connection::InProcess(client) => Ok(named(client.clone())),
         };
         built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
+    }
+
+    /// A client of that configuration, with the credentials that the plugin gives, if there is one.
+    fn built(&self, config: &Config) -> Result<Client, kube::Error> {
+        let refusals = self.refusals.clone();
+        let build = move |config: &Config| build(config, refusals.clone());
+        if let Some(plugin) = &self.plugin {
+            return Ok(Arc::clone(plugin).client(config.clone(), build));
+        }
+        let user = &config.auth_info;
+        let files = [&user.client_certificate, &user.client_key];
+        let files: Vec<PathBuf> = files.into_iter().flatten().map(PathBuf::from).collect();
+        if files.is_empty() {
+            return build(config);
+        }
+        let config = config.clone();
+        reload::reloading(files, config.default_namespace.clone(), move || build(&config))
     }
 }
 
@@ -294,7 +365,7 @@ fn named(client: Client) -> Client {
     Client::new(service, namespace)
 }
 
-fn build(config: &Config) -> Result<Client, kube::Error> {
+fn build(config: &Config, refusals: Refusals) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -313,6 +384,10 @@ fn build(config: &Config) -> Result<Client, kube::Error> {
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .build(connector);
     let service = ServiceBuilder::new()
+        .map_result(move |result| {
+            refusals.note(&result);
+            result
+        })
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
@@ -352,8 +427,7 @@ mod tests {
         let server = |url: &str, proxy: Option<&str>| {
             let mut config = Config::new(url.parse().unwrap());
             config.proxy_url = proxy.map(|proxy| proxy.parse().unwrap());
-            let connection = Connection::Network(Box::new(config));
-            ApiServer { connection, origin: "kubeconfig".to_owned(), own_namespace: None }
+            ApiServer::over(Connection::Network(Box::new(config)), "kubeconfig".to_owned())
         };
         let proxy = Some("http://user:secret@proxy:3128");
         let error = server("https://api.example:6443", proxy).client().err().unwrap().to_string();
@@ -377,8 +451,7 @@ mod tests {
             config.auth_info.client_certificate_data = data.map(str::to_owned);
             config.auth_info.client_certificate = file;
             let connection = Connection::Network(Box::new(config));
-            ApiServer { connection, origin: "kubeconfig".to_owned(), own_namespace: None }
-                .client_certificate()
+            ApiServer::over(connection, "kubeconfig".to_owned()).client_certificate()
         };
         let file = env::temp_dir().join(format!("mooring-client-certificate-{}", std::process::id()));
         std::fs::write(&file, "PEM").unwrap();
@@ -388,6 +461,16 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert_eq!(certificate(None, None), None);
         assert_eq!(certificate(Some("?"), None), None);
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_would_run_a_command_is_refused() {
+        let provider = serde_json::json!({ "name": "gcp", "config": { "cmd-path": "/nowhere" } });
+        let mut config = Config::new("https://api.example:6443".parse().unwrap());
+        config.auth_info.auth_provider = serde_json::from_value(provider).unwrap();
+        let server = ApiServer::over(Connection::Network(Box::new(config)), "kubeconfig".to_owned());
+        let error = server.prepared().await.unwrap_err().to_string();
+        assert_eq!(error, "auth-provider: kubeconfig: \"gcp\" is not supported: use a plugin (exec)");
     }
 
     #[tokio::test]

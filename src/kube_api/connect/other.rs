@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use super::{
-    ApiServer, ConnectError, Connection, build,
+    ApiServer, ConnectError, Connection,
     choice::{refused, uri},
 };
 use crate::kube_api::error_chain;
@@ -118,7 +118,7 @@ impl ApiServer {
         config.accept_invalid_certs = false;
         config.tls_server_name = None;
         config.proxy_url = None;
-        let built = build(&config);
+        let built = self.built(&config);
         built.map_err(|error| ConnectError::Client { origin: url.to_owned(), error: Box::new(error) })
     }
 }

@@ -1,0 +1,139 @@
+//! A leader and a standby beside an API server whose authority and tokens are rotated.
+
+use std::{io::Write, sync::Mutex};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
+};
+
+use super::*;
+
+/// What the server is, and takes, now.
+struct Identity {
+    tls: TlsAcceptor,
+    token: &'static str,
+}
+
+/// An API server of this machine, and a kubeconfig of it.
+struct Rotated {
+    identity: Arc<Mutex<Identity>>,
+    address: String,
+    folder: tempfile::TempDir,
+}
+
+impl Rotated {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (tls, _) = authority();
+        let identity = Arc::new(Mutex::new(Identity { tls, token: "none" }));
+        let now = Arc::clone(&identity);
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (tls, token) = {
+                    let now = now.lock().unwrap();
+                    (now.tls.clone(), now.token)
+                };
+                tokio::spawn(async move {
+                    let Ok(mut stream) = tls.accept(stream).await else { return };
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.unwrap());
+                    }
+                    let head = String::from_utf8(head).unwrap().to_lowercase();
+                    let is_known = head.contains(&format!("authorization: bearer {token}\r\n"));
+                    let status = if is_known { "200 OK" } else { "401 Unauthorized" };
+                    let answer =
+                        format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    let _ = stream.shutdown().await;
+                });
+            }
+        });
+        Self { identity, address, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Another authority and another token from now on. Returns a kubeconfig that has them.
+    fn rotate(&self, has_new_authority: bool, token: &'static str) -> PathBuf {
+        let file = self.folder.path().join("ca.crt");
+        if has_new_authority {
+            let (tls, pem) = authority();
+            self.identity.lock().unwrap().tls = tls;
+            std::fs::write(&file, pem).unwrap();
+        }
+        self.identity.lock().unwrap().token = token;
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": {
+                "server": format!("https://{}", self.address), "certificate-authority": file,
+            }}],
+            "users": [{ "name": "c", "user": { "token": token } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
+        });
+        let path = self.folder.path().join("kubeconfig");
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(kubeconfig.to_string().as_bytes()).unwrap();
+        path
+    }
+}
+
+/// A certificate of this machine, and the authority that vouches for it.
+fn authority() -> (TlsAcceptor, String) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    let own: &rcgen::Certificate = authority.as_ref();
+    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", own.der().to_vec()));
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.into()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+        .unwrap();
+    (TlsAcceptor::from(Arc::new(config)), pem)
+}
+
+async fn status(client: &Client) -> Option<u16> {
+    let request = Request::get("/version").body(Body::empty()).unwrap();
+    client.send(request).await.ok().map(|response| response.status().as_u16())
+}
+
+#[tokio::test]
+async fn m14_who_waits_with_what_was_rotated_learns_that_nothing_is_accepted_any_more() {
+    let server = Rotated::start().await;
+    let mut kubeconfig = server.rotate(true, "first");
+    for (has_new_authority, token, answered, why) in
+        [(true, "second", None, "certificate"), (false, "third", Some(401), "401 Unauthorized")]
+    {
+        let (leader, standby) = (
+            ApiServer::find(Some(&kubeconfig)).await.unwrap(),
+            ApiServer::find(Some(&kubeconfig)).await.unwrap(),
+        );
+        let clients = [leader.client().unwrap(), standby.client().unwrap()];
+        for client in &clients {
+            assert_eq!(status(client).await, Some(200));
+        }
+        kubeconfig = server.rotate(has_new_authority, token);
+        for (api, client) in [&leader, &standby].into_iter().zip(&clients) {
+            let refused = api.refusals.last(Duration::ZERO);
+            timeout(Duration::from_millis(1), refused).await.expect_err("nothing was refused yet");
+            assert_eq!(status(client).await, answered);
+            let said = api.refusals.last(Duration::ZERO).await;
+            assert!(said.contains(why), "{said}");
+        }
+    }
+    // Started again it reads what is there now.
+    let anew = ApiServer::find(Some(&kubeconfig)).await.unwrap();
+    assert_eq!(status(&anew.client().unwrap()).await, Some(200));
+}
