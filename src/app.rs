@@ -37,6 +37,7 @@ use crate::{
         events::EventQueue,
         kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
+        pulse::Pulse,
         restore::RestoreGrace,
         sight::Sight,
         tally::LeaseTally,
@@ -190,8 +191,11 @@ impl Daemon {
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
+        let pulse = Pulse::default();
+        let timing = config.election.as_ref().map(|election| election.timing);
         let shown = api.clone();
         tasks.spawn_fallible(Stage::Watch, "credentials", async move { Err(shown.out_of_date().await) });
+        tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(timing));
         let namespace = own_namespace(&config, api);
         let tally = config.election.is_some().then(LeaseTally::default);
         let mut runtimes = vec![Handle::current()];
@@ -213,6 +217,7 @@ impl Daemon {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
+                    let elector = elector.with_pulse(pulse.clone());
                     let elector = elector.with_tally(tally.clone().unwrap_or_default());
                     anyhow::Ok((elector.with_grace(grace.clone()), api.client()?))
                 })?;
@@ -252,7 +257,7 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
-        let router = build_router(&parts, view.clone(), tasks.dead())?;
+        let router = build_router(&parts, view.clone(), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router, knowledge(&parts, view))?;
         let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
@@ -334,7 +339,7 @@ fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {
 fn build_router(
     parts: &Parts,
     view: Option<watch::Receiver<ElectionView>>,
-    dead: Dead,
+    (pulse, dead): (Pulse, Dead),
 ) -> Result<Router, prometheus::Error> {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
@@ -342,6 +347,7 @@ fn build_router(
         watches: parts.watches.clone(),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
+        pulse,
         dead,
         alarms: parts.alarms.clone(),
         slis: Slis::new()?,

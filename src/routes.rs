@@ -16,6 +16,7 @@ use crate::{
         elector::ElectionView,
         leadership::{Leadership, Term},
         lease::{Fitness, Timing},
+        pulse::Pulse,
     },
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport, slis::Slis},
     state::{KindStatus, Objects},
@@ -26,6 +27,10 @@ use crate::{
 ///
 /// KCM: cmd/kube-controller-manager/app/controllermanager.go, NewLeaderHealthzAdaptor.
 const WATCHDOG: Duration = Duration::from_secs(20);
+
+/// A thread that has not gone on for so long is taken for hung. Longer than a lease: by then another replica leads, and
+/// one that comes back ends by itself.
+const LONGEST_STANDSTILL: Duration = Duration::from_secs(25);
 
 /// A kind that could neither be listed nor watched for so long makes this replica unready. API servers restart in
 /// less.
@@ -49,6 +54,8 @@ pub struct Sources {
     pub leadership: Leadership,
     /// The election and its durations, unless it is switched off.
     pub election: Option<(watch::Receiver<ElectionView>, Timing)>,
+    /// Whether the thread goes on that watches and decides.
+    pub pulse: Pulse,
     /// Tasks that died.
     pub dead: Dead,
     /// What an operator has to know at once.
@@ -90,6 +97,14 @@ fn liveness(sources: &Sources) -> Vec<Check> {
     checks.push(Check::new("tasks", move || match dead.names() {
         names if names.is_empty() => Ok(None),
         names => Err(format!("ended: {}", names.join(", "))),
+    }));
+    let pulse = sources.pulse.clone();
+    checks.push(Check::new("pulse", move || match Instant::now().saturating_duration_since(pulse.last()) {
+        silence if silence < LONGEST_STANDSTILL => Ok(None),
+        silence => {
+            let silence = silence.as_secs();
+            Err(format!("the thread that watches and decides has stood still for {silence} s"))
+        }
     }));
     if let Some((_, timing)) = &sources.election {
         let (leadership, timing) = (sources.leadership.clone(), *timing);
@@ -164,7 +179,9 @@ fn leadership(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> Str
     };
     match fitness {
         _ if leading || taking_over => {}
-        Some(Fitness::Unready) => text.push_str(", not standing for it: not everything is listed yet"),
+        Some(Fitness::Unready) => {
+            text.push_str(", not standing for it: not everything is listed yet, or it stands still")
+        }
         Some(Fitness::Blind) => text.push_str(", left to others: a watch hears nothing"),
         Some(Fitness::Fit) | None => {}
     }
@@ -215,20 +232,25 @@ mod tests {
         (answer.status.as_u16(), answer.body)
     }
 
-    #[tokio::test]
-    async fn not_ready_before_every_kind_is_listed_but_alive() {
-        let view = watch::Sender::new(ElectionView { holder: "b".to_owned(), ..ElectionView::default() });
-        let sources = Sources {
+    fn sources() -> Sources {
+        Sources {
             metrics: Metrics::default(),
             objects: Arc::default(),
             watches: WatchMetrics::new(&Metrics::default()).unwrap(),
             leadership: Leadership::new(Term::None),
-            election: Some((view.subscribe(), TIMING)),
+            election: None,
+            pulse: Pulse::default(),
             dead: Dead::default(),
             alarms: Alarms::new(&Metrics::default()).unwrap(),
             slis: Slis::new().unwrap(),
             stopping: CancellationToken::new(),
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn not_ready_before_every_kind_is_listed_but_alive() {
+        let view = watch::Sender::new(ElectionView { holder: "b".to_owned(), ..ElectionView::default() });
+        let sources = Sources { election: Some((view.subscribe(), TIMING)), ..sources() };
         let objects = Arc::clone(&sources.objects);
         let stopping = sources.stopping.clone();
         let alarms = sources.alarms.clone();
@@ -244,13 +266,19 @@ mod tests {
         assert!(body.contains("[+]leader-election ok: standing by, held by b\n"), "{body}");
         assert_eq!(
             get(&router, "/livez?verbose"),
-            (200, "[+]ping ok\n[+]tasks ok\n[+]leaderElection ok\nlivez check passed\n".to_owned())
+            (
+                200,
+                "[+]ping ok\n[+]tasks ok\n[+]pulse ok\n[+]leaderElection ok\nlivez check passed\n".to_owned()
+            )
         );
         assert!(body.contains("[+]alarms ok\n"), "{body}");
         alarms.set("second_binder", Some("pv/a".to_owned()));
         assert!(get(&router, "/readyz?verbose").1.contains("[+]alarms ok: second_binder: pv/a\n"));
         for (fitness, said) in [
-            (Fitness::Unready, "standing by, held by b, not standing for it: not everything is listed yet\n"),
+            (
+                Fitness::Unready,
+                "standing by, held by b, not standing for it: not everything is listed yet, or it stands still\n",
+            ),
             (Fitness::Blind, "standing by, held by b, left to others: a watch hears nothing\n"),
             (Fitness::Fit, "standing by, held by b\n"),
         ] {
@@ -260,6 +288,25 @@ mod tests {
         stopping.cancel();
         assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
         assert!(get(&router, "/debug/watches").1.contains("connection refused"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l14_a_thread_that_stands_still_is_not_alive_when_another_replica_leads_long_since() {
+        let sources = Sources { election: None, ..sources() };
+        let router = router(&sources);
+        let after = async |seconds| {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            get(&router, "/livez?verbose")
+        };
+        assert_eq!(after(24).await.0, 200);
+        let (status, body) = after(1).await;
+        assert_eq!(status, 500);
+        assert!(
+            body.contains("[-]pulse failed: the thread that watches and decides has stood still for 25 s"),
+            "{body}"
+        );
+        let _beating = tokio::spawn(sources.pulse.clone().beat(None));
+        assert_eq!(after(1).await.0, 200);
     }
 
     #[test]

@@ -4,7 +4,15 @@
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -16,12 +24,17 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams},
 };
 use mooring::{
+    app::Life,
+    cli::{self, Command},
+    config::Config,
+    http::Gate,
     kube_api::{connect::ApiServer, kinds},
     metrics::{ApiMetrics, Metrics, WatchMetrics},
     state::{
         Objects,
         watch::{CatchUps, Fetcher, watch},
     },
+    supervise::Threads,
 };
 use serde_json::json;
 use testbed::{
@@ -301,4 +314,80 @@ async fn claims_get_the_default_class() {
     let claim = claims.create(&PostParams::default(), &object(claim)).await.unwrap();
     assert_eq!(claim.spec.unwrap().storage_class_name.as_deref(), Some("fast"));
     assert_eq!(claim.metadata.finalizers.unwrap(), ["kubernetes.io/pvc-protection"]);
+}
+
+/// A replica with a thread that watches and decides, and others for the election and the port, as in a process.
+struct Replica {
+    decides: tokio::runtime::Handle,
+    pages: tokio::sync::watch::Receiver<Option<Arc<Gate>>>,
+    end: mpsc::Receiver<String>,
+}
+
+impl Replica {
+    fn start(client: Client) -> Self {
+        let flags = ["lease-duration=6s", "renew-deadline=4s", "retry-period=1s"];
+        let flags = flags.map(|flag| format!("--leader-elect-{flag}"));
+        let words = ["mooring", "run", "--secure-port=0"].map(str::to_owned);
+        let parsed = cli::parse(words.into_iter().chain(flags)).unwrap();
+        let Command::Run(arguments) = parsed.command else { panic!("it is run") };
+        let config = Config::try_from(*arguments).unwrap();
+        let (pages_sender, pages) = tokio::sync::watch::channel(None);
+        let (ended, end) = mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let decides = runtime.handle().clone();
+        thread::spawn(move || {
+            let failure = runtime.block_on(async move {
+                let api = ApiServer::in_process(client);
+                let life = Life::start(config, &api, Threads::Apart, pages_sender).await;
+                life.unwrap().failure().await
+            });
+            runtime.shutdown_background();
+            let _ = ended.send(format!("{failure:#}"));
+        });
+        Self { decides, pages, end }
+    }
+
+    fn leads(&self) -> bool {
+        let Some(gate) = self.pages.borrow().clone() else { return false };
+        let answer = gate.router().answer(&http::Method::GET, "/readyz", Some("verbose"));
+        answer.body.contains("[+]leader-election ok: leading\n")
+    }
+}
+
+/// The election has a thread of its own, which would renew the lease for ever.
+#[test]
+fn l14_a_leader_whose_deciding_thread_blocks_or_spins_is_succeeded_and_ends() {
+    // Apart from both: each request of a client goes through the runtime on which it was made.
+    let beside = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _guard = beside.enter();
+    let wait_until = |is_so: &dyn Fn() -> bool| {
+        let begun = std::time::Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_mins(2), "it does not come to that");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    for spins in [false, true] {
+        let server = Server::default();
+        let replicas = [(); 2].map(|()| Replica::start(server.client()));
+        wait_until(&|| replicas.iter().any(Replica::leads));
+        let first = usize::from(replicas[1].leads());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&is_over);
+        replicas[first].decides.spawn(async move {
+            while !until.load(Ordering::Relaxed) {
+                if spins {
+                    std::hint::spin_loop();
+                } else {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        });
+        wait_until(&|| replicas[1 - first].leads());
+        is_over.store(true, Ordering::Relaxed);
+        let end = replicas[first].end.recv_timeout(Duration::from_mins(1)).expect("it ends");
+        let expected = "given back: the thread that watches and decides has stood still for ";
+        assert!(end.contains(expected), "{end}");
+        // The other one goes on until the test does.
+    }
 }

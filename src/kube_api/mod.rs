@@ -15,6 +15,7 @@ pub mod lease;
 pub mod managed_fields;
 pub mod progress;
 mod protobuf;
+pub mod pulse;
 pub mod restore;
 pub mod sight;
 pub mod suspension;

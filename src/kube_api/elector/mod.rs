@@ -38,6 +38,7 @@ use super::{
     leadership::{Leadership, Term},
     lease::{Fitness, JITTER_FACTOR, Observed, Timing},
     progress::Progress,
+    pulse::{Listener, Pulse},
     restore::RestoreGrace,
     sight::Sight,
     suspension::Suspended,
@@ -104,6 +105,14 @@ pub enum ElectionError {
         /// Namespace and name.
         lease: String,
     },
+    /// The thread that watches and decides does not go on.
+    #[error("lease {lease} given back: the thread that watches and decides has stood still for {} s", silence.as_secs())]
+    StandingStill {
+        /// Namespace and name.
+        lease: String,
+        /// Since its last beat.
+        silence: Duration,
+    },
     /// Nothing was seen any more, and another replica sees.
     #[error("lease {lease} given back: this replica sees nothing any more, and {successor} does")]
     Blind {
@@ -127,6 +136,7 @@ pub struct Elector {
     grace: RestoreGrace,
     progress: Progress,
     tally: LeaseTally,
+    listener: Option<Listener>,
     /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
     suspended: Suspended,
     /// The newest revision of the lease that was seen.
@@ -154,6 +164,7 @@ impl Elector {
             grace: RestoreGrace::default(),
             progress: Progress::default(),
             tally: LeaseTally::default(),
+            listener: None,
             suspended: Suspended::default(),
             seen: Arc::default(),
         }
@@ -182,6 +193,12 @@ impl Elector {
     #[must_use]
     pub fn with_tally(self, tally: LeaseTally) -> Self {
         Self { tally, ..self }
+    }
+
+    /// The same, that does not hold the lease for a thread that stands still.
+    #[must_use]
+    pub fn with_pulse(self, pulse: Pulse) -> Self {
+        Self { listener: Some(Listener::new(pulse)), ..self }
     }
 
     /// How the election stands.
@@ -215,7 +232,12 @@ impl Elector {
         self.metrics.set_leading(false);
         self.view.send_modify(|view| (view.leading, view.taking_over) = (false, false));
         let is_ours_to_give = match &result {
-            Ok(()) | Err(ElectionError::NotLeading { .. } | ElectionError::Blind { .. }) => true,
+            Ok(()) => true,
+            Err(
+                ElectionError::NotLeading { .. }
+                | ElectionError::StandingStill { .. }
+                | ElectionError::Blind { .. },
+            ) => true,
             Err(ElectionError::Overdue { .. } | ElectionError::Taken { .. }) => false,
         };
         let giving_up = self.candidacy.timing.giving_up();
@@ -266,12 +288,17 @@ impl Elector {
         self.view.send_if_modified(|view| view.fitness.replace(fitness) != Some(fitness));
     }
 
-    fn fitness(&self, is_synced: bool) -> Fitness {
-        match (is_synced, self.sight.blind_since()) {
+    fn fitness(&mut self, is_synced: bool) -> Fitness {
+        let is_standing_still = self.silence().is_some();
+        match (is_synced && !is_standing_still, self.sight.blind_since()) {
             (false, _) => Fitness::Unready,
             (true, Some(_)) => Fitness::Blind,
             (true, None) => Fitness::Fit,
         }
+    }
+
+    fn silence(&mut self) -> Option<Duration> {
+        self.listener.as_mut()?.silence(&self.candidacy.timing, Instant::now())
     }
 
     fn hints(&self, client: Option<Client>) -> impl stream::Stream<Item = ()> + Send + use<> {
@@ -312,6 +339,12 @@ impl Elector {
             let started = Instant::now();
             if !passed && started >= won.max(self.progress.last()) + LONGEST_STALL {
                 return Err(ElectionError::NotLeading { lease: self.lease() });
+            }
+            if let Some(silence) = self.silence() {
+                let error = ElectionError::StandingStill { lease: self.lease(), silence };
+                // The thread that would tell of it is the one that stands still.
+                tracing::error!(reason = %error, "giving up the lease");
+                return Err(error);
             }
             let needs_successor = passed && self.sight.needs_successor(started);
             if needs_successor && !seeks_successor {

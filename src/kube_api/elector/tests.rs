@@ -18,6 +18,7 @@ use crate::{
 
 mod deleted_lease;
 mod grace;
+mod pulse;
 mod tally;
 
 const TIMING: Timing = Timing {
