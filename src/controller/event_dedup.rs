@@ -2,8 +2,9 @@
 //! and again if it was lost.
 //!
 //! In: the events of a key's last decision. Out: those to send, and when which keys have to be looked at again.
-//! The API server drops an event after an hour (`--event-ttl`); one that still holds is sent again before, so
-//! that `kubectl describe` is never empty. A key of which nothing is told costs nothing.
+//! The API server drops an event after an hour (`--event-ttl`); one that still holds is handed out every few minutes, as
+//! [`Novelty::Standing`], and the writer tells it again before it expires, so that `kubectl describe` is never empty. A
+//! key of which nothing is told costs nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +13,17 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::kube_api::events::Event;
+use crate::kube_api::events::{Event, Novelty};
 
 /// After so long an event that still holds is sent again: the server's hour, less what the next look may take.
 pub const REPEAT_AFTER: Duration = Duration::from_mins(50);
+
+/// After so long a look hands an event that still holds to the writer, which finds out whether it stands for long yet:
+/// when a process before this one has told it, only the server knows.
+const ASK_AFTER: Duration = Duration::from_mins(5);
+
+/// After so long there is a look for that, if there was none.
+const LOOK_AFTER: Duration = Duration::from_mins(10);
 
 /// What is told, and may be the same as what was told before.
 pub trait Repeatable {
@@ -56,6 +64,10 @@ impl<E: Repeatable> Recorded<E> {
     pub fn repeat_at(&self) -> Instant {
         self.at + REPEAT_AFTER
     }
+
+    fn ask_at(&self) -> Instant {
+        self.at + ASK_AFTER
+    }
 }
 
 /// What was told of each key.
@@ -78,14 +90,17 @@ impl<K: Ord + Clone> EventDedup<K> {
         let before = self.take(key);
         let mut news = Vec::new();
         let mut told = Vec::new();
-        for event in events {
-            match before.iter().find(|told| told.holds(&event, now)) {
-                Some(before) => told.push(before.clone()),
-                None => {
-                    news.push(event.clone());
-                    told.push(Recorded::new(event, now));
+        for mut event in events {
+            match before.iter().find(|told| told.event.is_same(&event)) {
+                Some(before) if now < before.ask_at() => {
+                    told.push(before.clone());
+                    continue;
                 }
+                Some(_) => event.novelty = Novelty::Standing,
+                None => {}
             }
+            news.push(event.clone());
+            told.push(Recorded::new(event, now));
         }
         self.keep(key, told);
         news
@@ -100,10 +115,12 @@ impl<K: Ord + Clone> EventDedup<K> {
     }
 
     /// Takes an event that holds beside those of the last decision; returns it if it is news.
-    pub fn also(&mut self, key: &K, event: Event, now: Instant) -> Option<Event> {
+    pub fn also(&mut self, key: &K, mut event: Event, now: Instant) -> Option<Event> {
         let mut told = self.events.get(key).into_iter().flatten();
-        if told.any(|told| told.holds(&event, now)) {
-            return None;
+        match told.find(|told| told.event.is_same(&event)) {
+            Some(told) if now < told.ask_at() => return None,
+            Some(_) => event.novelty = Novelty::Standing,
+            None => {}
         }
         self.note(key, std::slice::from_ref(&event), now);
         Some(event)
@@ -151,7 +168,7 @@ impl<K: Ord + Clone> EventDedup<K> {
 
 /// When the first of these is to be sent again.
 fn due(told: &[Recorded<Event>]) -> Option<Instant> {
-    told.iter().map(Recorded::repeat_at).min()
+    told.iter().map(|told| told.at + LOOK_AFTER).min()
 }
 
 #[cfg(test)]
@@ -163,32 +180,36 @@ mod tests {
     };
 
     fn normal(claim: &PersistentVolumeClaim, reason: &'static str, message: String) -> Event {
-        Event { involved: Involved::object(claim), r#type: EventType::Normal, reason, message }
+        let involved = Involved::object(claim);
+        Event { involved, r#type: EventType::Normal, reason, message, novelty: Novelty::New }
     }
 
     #[test]
-    fn an_event_is_sent_when_it_changes_and_before_it_expires() {
+    fn s47_an_event_is_sent_when_it_changes_and_then_as_one_that_stands() {
         let claim = PersistentVolumeClaim::default();
         let event = |text: &str| normal(&claim, "FailedBinding", text.to_owned());
         let target = "c";
         let start = Instant::now();
         let mut told = EventDedup::default();
-        let mut sent = |texts: &[&str], minute: u64| {
+        let mut sent = |texts: &[&str], minute: u64| -> Vec<(String, Novelty)> {
             let events = texts.iter().map(|text| event(text)).collect();
-            told.news(&target, events, start + Duration::from_mins(minute)).len()
+            let news = told.news(&target, events, start + Duration::from_mins(minute));
+            news.into_iter().map(|event| (event.message, event.novelty)).collect()
         };
-        assert_eq!(sent(&["a", "b"], 0), 2);
-        assert_eq!(sent(&["a", "b"], 49), 0);
-        assert_eq!(sent(&["a", "c"], 49), 1);
-        assert_eq!(sent(&["a", "c"], 50), 1);
-        assert_eq!(sent(&["a", "c"], 98), 0);
-        assert_eq!(sent(&[], 98), 0);
-        assert_eq!(sent(&["a"], 98), 1);
+        let new = |text: &str| (text.to_owned(), Novelty::New);
+        assert_eq!(sent(&["a", "b"], 0), [new("a"), new("b")]);
+        assert_eq!(sent(&["a", "b"], 4), []);
+        assert_eq!(sent(&["a", "c"], 4), [new("c")]);
+        assert_eq!(sent(&["a", "c"], 5), [("a".to_owned(), Novelty::Standing)]);
+        assert_eq!(sent(&["a", "c"], 8), []);
+        assert_eq!(sent(&[], 8), []);
+        assert_eq!(sent(&["a"], 8), [new("a")]);
         told.note(&target, &[event("b")], start);
-        assert_eq!(
-            told.news(&target, vec![event("a"), event("b")], start + Duration::from_mins(98)).len(),
-            1
-        );
+        let minute = start + Duration::from_mins(8);
+        assert_eq!(told.news(&target, vec![event("a"), event("b")], minute).len(), 1);
+        assert_eq!(told.also(&target, event("a"), minute), None);
+        let again = told.also(&target, event("a"), start + Duration::from_mins(13)).unwrap();
+        assert_eq!(again.novelty, Novelty::Standing);
         told.forget(&target);
         assert_eq!(told.next_due(), None);
         assert_eq!(told.news(&target, vec![event("a")], start).len(), 1);
@@ -207,17 +228,18 @@ mod tests {
         told.note(&target("d"), &[event("b")], minute(3));
         told.note(&target("d"), &[event("a")], minute(4));
         told.note(&target("e"), &[], minute(0));
-        assert_eq!(told.next_due(), Some(minute(50)));
-        assert_eq!(told.take_due(minute(49)), [""; 0]);
-        assert_eq!(told.take_due(minute(50)), [target("c")]);
+        assert_eq!(told.next_due(), Some(minute(10)));
+        assert_eq!(told.take_due(minute(9)), [""; 0]);
+        assert_eq!(told.take_due(minute(10)), [target("c")]);
         // Who is not looked at at once is not asked about for ever.
-        assert_eq!(told.next_due(), Some(minute(53)));
-        assert_eq!(told.news(&target("c"), vec![event("a")], minute(52)).len(), 1);
-        assert_eq!(told.take_due(minute(53)), [target("d")]);
-        assert_eq!(told.news(&target("d"), vec![event("a")], minute(53)).len(), 0);
-        assert_eq!(told.next_due(), Some(minute(54)));
-        assert_eq!(told.news(&target("d"), vec![], minute(53)).len(), 0);
-        assert_eq!(told.next_due(), Some(minute(102)));
+        assert_eq!(told.next_due(), Some(minute(13)));
+        assert_eq!(told.news(&target("c"), vec![event("a")], minute(12)).len(), 1);
+        assert_eq!(told.take_due(minute(13)), [target("d")]);
+        assert_eq!(told.news(&target("d"), vec![event("a"), event("b")], minute(13)).len(), 2);
+        assert_eq!(told.next_due(), Some(minute(22)));
+        assert_eq!(told.news(&target("d"), vec![], minute(13)).len(), 0);
+        assert_eq!(told.news(&target("c"), vec![event("a")], minute(16)).len(), 0);
+        assert_eq!(told.next_due(), Some(minute(22)));
     }
 
     #[test]

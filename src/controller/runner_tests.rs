@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     kube_api::{
-        events::{EventQueue, EventType, EventWriter, Involved},
+        events::{EventQueue, EventType, EventWriter, Involved, Novelty},
         kinds::{
             CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
         },
@@ -78,6 +78,7 @@ impl Controller for Asks {
             r#type: EventType::Normal,
             reason: "Reason",
             message: String::new(),
+            novelty: Novelty::New,
         };
         let events = vec![event; std::mem::take(&mut self.to_tell)];
         Plan { calls: call.into_iter().collect(), events, measures: self.lost, wake_at: None }

@@ -22,7 +22,7 @@ use mooring::{
     },
     kube_api::{
         call::CallError,
-        events::Event,
+        events::{Event, Novelty},
         ids::{ClaimKey, VolumeName},
         kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
@@ -372,13 +372,17 @@ impl World {
         }
     }
 
-    /// The planner repeats nothing while nothing changes, unless it has nearly expired.
+    /// The planner repeats nothing while nothing changes, but for what stands and may expire.
     fn hear(&mut self, events: Vec<Event>) {
         let revision = self.server.revision();
         for event in events {
             let last = self.told.iter().rfind(|(_, _, told)| is_same(told, &event));
-            let news = last
-                .is_none_or(|(at, then, _)| *then != revision || self.now >= *at + Duration::from_mins(50));
+            // As the writer of events does.
+            let is_young = last.is_some_and(|(at, ..)| self.now < *at + Duration::from_mins(45));
+            if event.novelty == Novelty::Standing && is_young {
+                continue;
+            }
+            let news = last.is_none_or(|(_, then, _)| *then != revision) || !is_young;
             assert!(news, "told twice: {event:?}");
             self.told.push((self.now, revision, event.clone()));
             self.events.push(event);

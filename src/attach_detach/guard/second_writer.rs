@@ -19,7 +19,7 @@ use crate::{
     },
     controller::second_writer::{Asks, Changes, Owner, SecondWriters, StandOff, Target as _, seconds},
     kube_api::{
-        events::{Event, EventType, Involved},
+        events::{Event, EventType, Involved, Novelty},
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Node, VolumeAttachment},
     },
@@ -193,6 +193,7 @@ fn event(node: &Node, stand_off: &StandOff, until: &str) -> Event {
             "Nothing is detached from this node until {until}: {stand_off}, which only the attach/detach \
              controller should"
         ),
+        novelty: Novelty::default(),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     controller::event_dedup::Repeatable,
     kube_api::{
         call::CallError,
-        events::{Event, EventType, Involved},
+        events::{Event, EventType, Involved, Novelty},
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
         kinds::{Narrow, Pod},
     },
@@ -116,7 +116,7 @@ pub fn node_event(
         VolumeKind::NoOp => volume.as_str(),
     };
     let (r#type, reason, message) = text(announcement, name, "");
-    Some(Event { involved, r#type, reason, message })
+    Some(Event { involved, r#type, reason, message, novelty: Novelty::default() })
 }
 
 /// The events that tell every pod of the desired attachment.
@@ -124,7 +124,8 @@ pub fn events(objects: &Objects, desired: &DesiredAttachment, announcement: &Ann
     let mut events = Vec::new();
     for (pod, volume) in desired.pods.values() {
         let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
-        events.push(Event { involved: involved(objects, pod), r#type, reason, message });
+        let (involved, novelty) = (involved(objects, pod), Novelty::default());
+        events.push(Event { involved, r#type, reason, message, novelty });
     }
     events
 }

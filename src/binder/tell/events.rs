@@ -20,7 +20,7 @@ use crate::{
     },
     kube_api::{
         call::CallError,
-        events::{Event, EventType, Involved},
+        events::{Event, EventType, Involved, Novelty},
         ids::{PodKey, VolumeName},
         kinds::{Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
         text::{Text, TextMap},
@@ -30,13 +30,17 @@ use crate::{
 /// A Normal event about an object.
 #[must_use]
 pub fn normal<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
-    Event { involved: Involved::object(object), r#type: EventType::Normal, reason, message }
+    event(Involved::object(object), EventType::Normal, reason, message)
 }
 
 /// A Warning event about an object.
 #[must_use]
 pub fn warning<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
-    Event { involved: Involved::object(object), r#type: EventType::Warning, reason, message }
+    event(Involved::object(object), EventType::Warning, reason, message)
+}
+
+fn event(involved: Involved, r#type: EventType, reason: &'static str, message: String) -> Event {
+    Event { involved, r#type, reason, message, novelty: Novelty::default() }
 }
 
 /// The event about a claim that waits for this reason, if the reason has one.
@@ -276,6 +280,9 @@ pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event 
     warning(volume, reason, failure.text())
 }
 
+/// So many pods that a claim waits for are named, and each change of them is told.
+const NAMED_PODS: usize = 3;
+
 /// A pod with the name of a recycler pod is there that is not of this run.
 pub const OLD_POD: &str = "old recycler pod found, will retry later";
 
@@ -306,8 +313,7 @@ pub fn recycled(volume: &PersistentVolume) -> Event {
 #[must_use]
 pub fn recycler_pod(volume: Involved, is_warning: bool, message: &str) -> Event {
     let r#type = if is_warning { EventType::Warning } else { EventType::Normal };
-    let message = format!("Recycler pod: {message}");
-    Event { involved: volume, r#type, reason: "RecyclerPod", message }
+    event(volume, r#type, "RecyclerPod", format!("Recycler pod: {message}"))
 }
 
 /// A volume was made for a claim.
@@ -416,8 +422,13 @@ impl fmt::Display for ClaimReason {
             }
             Self::WaitsForPods(pods) => {
                 let names: Vec<&str> = pods.iter().map(PodKey::name).collect();
-                let noun = if names.len() == 1 { "pod" } else { "pods" };
-                write!(f, "waiting for {noun} {} to be scheduled", names.join(","))
+                let (noun, names) = match names.len() {
+                    1 => ("pod", names.join(",")),
+                    2..=NAMED_PODS => ("pods", names.join(",")),
+                    // One more or one less is no news.
+                    _ => ("one of the pods", "that use it".to_owned()),
+                };
+                write!(f, "waiting for {noun} {names} to be scheduled")
             }
             Self::WaitsForProvisioner(provisioner) => write!(
                 f,

@@ -1,7 +1,8 @@
 //! Events that are to be sent: those that are news, those that belong to a write that was made, and those
 //! about requests that fail.
 //!
-//! In: events as they are decided, and failures. Out: the events to send, once each, and again before they expire.
+//! In: events as they are decided, and failures. Out: the events to send, once each, and again as ones that stand. What
+//! belongs to a write is new; of the rest it is not known whether a process before this one told it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,10 @@ use super::{events, failure::Failure, failures::Failures};
 use crate::{
     binder::act::write::Target,
     controller::event_dedup::EventDedup,
-    kube_api::{events::Event, kinds::ClaimPhase},
+    kube_api::{
+        events::{Event, Novelty},
+        kinds::ClaimPhase,
+    },
     state::Objects,
 };
 
@@ -39,7 +43,7 @@ impl Outbox {
     /// Sends what belongs to a write that was made.
     pub(crate) fn made(&mut self, subject: &Target, events: &[Event], now: Instant) {
         self.recorded.note(subject, events, now);
-        self.pending.extend_from_slice(events);
+        self.pending.extend(events.iter().map(|event| Event { novelty: Novelty::New, ..event.clone() }));
     }
 
     /// Sends what belongs to an earlier write whose answer was lost.

@@ -1,7 +1,10 @@
 //! The Event object as JSON.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::Report;
 
@@ -30,11 +33,21 @@ pub(super) fn collection(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/events")
 }
 
-/// A name that no other event of this object has.
-///
-/// client-go: tools/internal/events/names.go, GenerateEventName.
-pub(super) fn name(report: &Report, now: Timestamp) -> String {
-    let suffix = format!(".{:x}", now.as_nanosecond());
+/// What makes an event the same as another: equal in every process.
+pub(super) fn digest(report: &Report) -> u64 {
+    let event = &report.event;
+    let mut hash = Sha256::new();
+    let (uid, kind) = (event.involved.uid.to_string(), event.involved.kind);
+    for part in [report.component, kind, &uid, event.r#type.as_str(), event.reason, &event.message] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hash.finalize().iter().take(8).fold(0, |digest, byte| digest << 8 | u64::from(*byte))
+}
+
+/// A name that no other event of this object has, and that a later process finds it by.
+pub(super) fn name(report: &Report, digest: u64) -> String {
+    let suffix = format!(".{digest:016x}");
     let object = truncated(&report.event.involved.name, MAX_NAME.saturating_sub(suffix.len()));
     format!("{}{suffix}", object.trim_end_matches(['.', '-']))
 }
@@ -74,6 +87,14 @@ pub(super) fn repetition(count: u32, now: Timestamp) -> Value {
     json!({ "count": count, "lastTimestamp": time(now) })
 }
 
+/// How often an event was counted, and how long ago it was last.
+pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Duration) {
+    let event: Value = serde_json::from_slice(body).unwrap_or_default();
+    let count = event["count"].as_u64().and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
+    let last = event["lastTimestamp"].as_str().and_then(|time| time.parse().ok()).unwrap_or(now);
+    (count, Duration::try_from(now.duration_since(last)).unwrap_or_default())
+}
+
 /// `metav1.Time`.
 fn time(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
@@ -89,7 +110,7 @@ fn truncated(text: &str, bytes: usize) -> &str {
 mod tests {
     use super::*;
     use crate::kube_api::{
-        events::{Event, EventType, Involved},
+        events::{Event, EventType, Involved, Novelty},
         ids::ResourceVersion,
     };
 
@@ -107,6 +128,7 @@ mod tests {
                 r#type: EventType::Warning,
                 reason: "ProvisioningFailed",
                 message: message.to_owned(),
+                novelty: Novelty::New,
             },
         }
     }
@@ -118,7 +140,8 @@ mod tests {
     #[test]
     fn body_is_what_client_go_writes() {
         let report = report("apps", "data", "no such class");
-        assert_eq!(name(&report, now()), "data.1886caf223f1ff15");
+        let digest = digest(&report);
+        assert_eq!(name(&report, digest), format!("data.{digest:016x}"));
         assert_eq!(
             creation(&report, "data.1", "host_1", now()),
             json!({
@@ -148,6 +171,33 @@ mod tests {
     }
 
     #[test]
+    fn s47_the_name_follows_from_what_is_said_and_of_what() {
+        let one = report("apps", "data", "no such class");
+        // Pinned: a process of another version finds it, too.
+        assert_eq!(digest(&one), 10_272_644_735_317_399_484);
+        let mut others = vec![report("apps", "data", "another"), one.clone(), one.clone(), one.clone()];
+        others[1].event.involved.uid = "u-2".into();
+        others[2].event.reason = "FailedBinding";
+        others[3].component = "attachdetach-controller";
+        for other in others {
+            assert_ne!(digest(&one), digest(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_event_says_how_often_and_how_long_ago_it_was_told() {
+        let event = |count: Value, last: &str| json!({ "count": count, "lastTimestamp": last }).to_string();
+        for (body, expected) in [
+            (event(json!(3), "2026-01-02T02:34:05Z"), (3, 1_800)),
+            (event(json!(null), "2027-01-02T03:04:05Z"), (1, 0)),
+            (String::new(), (1, 0)),
+        ] {
+            let (count, age) = counted(body.as_bytes(), now());
+            assert_eq!((count, age.as_secs()), expected, "{body}");
+        }
+    }
+
+    #[test]
     fn events_of_cluster_scoped_objects_go_to_default() {
         let report = report("", "pv-1", "");
         let body = creation(&report, "x", "host", now());
@@ -158,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_cut_between_characters() {
         let report = report("apps", &"n".repeat(253), &"ä".repeat(3_000));
-        assert_eq!(name(&report, now()).len(), 253);
+        assert_eq!(name(&report, 1).len(), 253);
         let odd = format!("x{}", "ä".repeat(3_000));
         assert_eq!(truncated(&odd, MAX_MESSAGE).len(), 4_095);
         let body = creation(&report, "x", &"h".repeat(300), now());

@@ -2,8 +2,8 @@
 //!
 //! Recording never blocks and never fails: events explain, they decide nothing. They travel through
 //! a bounded queue to one writer that lets the work go first; what does not fit is counted. An
-//! event that repeats is counted on the existing object ([`memory`]), and an object about which too
-//! many are reported is not listened to for a while ([`spam`]).
+//! event that repeats is counted on the existing object ([`memory`]), also if an earlier process wrote it: its name
+//! follows from what it says. An object about which too many are reported is not listened to for a while ([`spam`]).
 
 mod body;
 mod memory;
@@ -75,6 +75,18 @@ impl Involved {
     }
 }
 
+/// Whether an event with the same words may have been told before, by this process or one before it (S47).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Novelty {
+    /// This process saw it come about.
+    New,
+    /// New if this process has told it before; else as [`Novelty::Standing`].
+    #[default]
+    Unclear,
+    /// It may have been so for long: told if it would expire otherwise.
+    Standing,
+}
+
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -86,6 +98,8 @@ pub struct Event {
     pub reason: &'static str,
     /// Text for people.
     pub message: String,
+    /// Whether it may have been told before.
+    pub novelty: Novelty,
 }
 
 /// An event and the component that reports it.

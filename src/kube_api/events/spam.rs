@@ -5,13 +5,16 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::Report;
+use super::{EventType, Report};
 use crate::kube_api::ids::Uid;
 
 /// Events about one object at once.
 ///
 /// client-go: tools/record/events_cache.go, defaultSpamBurst.
 const BURST: u32 = 25;
+
+/// As many of these are kept for warnings: a failure is told however much there was to tell of what is in order.
+const FOR_WARNINGS: u32 = 10;
 
 /// After this long there is room for one more.
 ///
@@ -40,7 +43,11 @@ impl SpamFilter {
         let key = (report.component, report.event.involved.uid.clone());
         let full_at = self.full_at.entry(key).or_insert(now);
         let after = (*full_at).max(now) + REFILL;
-        if after > now + REFILL * BURST {
+        let room = match report.event.r#type {
+            EventType::Warning => BURST,
+            EventType::Normal => BURST - FOR_WARNINGS,
+        };
+        if after > now + REFILL * room {
             return false;
         }
         *full_at = after;
@@ -52,7 +59,7 @@ impl SpamFilter {
 mod tests {
     use super::*;
     use crate::kube_api::{
-        events::{Event, EventType, Involved},
+        events::{Event, EventType, Involved, Novelty},
         ids::ResourceVersion,
     };
 
@@ -64,8 +71,8 @@ mod tests {
             uid: uid.into(),
             resource_version: ResourceVersion::default(),
         };
-        let event = Event { involved, r#type: EventType::Warning, reason: "Failed", message: String::new() };
-        Report { component, event }
+        let (r#type, reason, message) = (EventType::Warning, "Failed", String::new());
+        Report { component, event: Event { involved, r#type, reason, message, novelty: Novelty::New } }
     }
 
     #[test]
@@ -78,6 +85,15 @@ mod tests {
         assert_eq!(admitted("1", start + Duration::from_mins(5)), 1);
         assert_eq!(admitted("1", start + Duration::from_mins(16)), 2);
         assert_eq!(admitted("1", start + Duration::from_hours(24)), 25);
+    }
+
+    #[test]
+    fn what_is_in_order_leaves_room_for_warnings() {
+        let (mut filter, now) = (SpamFilter::default(), Instant::now());
+        let mut routine = report("c", "1");
+        routine.event.r#type = EventType::Normal;
+        assert_eq!((0..100).filter(|_| filter.admit(&routine, now)).count(), 15);
+        assert_eq!((0..100).filter(|_| filter.admit(&report("c", "1"), now)).count(), 10);
     }
 
     #[test]

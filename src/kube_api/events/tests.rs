@@ -6,6 +6,7 @@ use std::{
 
 use http::{Method, Request as HttpRequest, Response};
 use http_body_util::BodyExt;
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -25,6 +26,8 @@ use crate::{
 struct Server {
     asked: Vec<(Method, String, Value)>,
     answers: Vec<u16>,
+    /// Minutes since an event that is there was told.
+    age: u64,
 }
 
 fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
@@ -39,10 +42,22 @@ fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
             }
             let name = path.rsplit('/').next().unwrap().to_owned();
             let mut server = server.lock().unwrap();
-            server.asked.push((method, path, serde_json::from_slice(&body).unwrap_or_default()));
+            server.asked.push((
+                method.clone(),
+                path.clone(),
+                serde_json::from_slice(&body).unwrap_or_default(),
+            ));
             let status = if server.answers.is_empty() { 200 } else { server.answers.remove(0) };
-            let reason = if status == 404 { "NotFound" } else { "" };
-            let answer = json!({ "message": "no", "reason": reason, "details": { "name": name } });
+            let reason = match status {
+                404 => "NotFound",
+                409 => "AlreadyExists",
+                _ => "",
+            };
+            let mut answer = json!({ "message": "no", "reason": reason, "details": { "name": name } });
+            if method == Method::GET && path.contains("/events/") {
+                let last = Timestamp::now() - Duration::from_mins(server.age);
+                answer = json!({ "count": 3, "lastTimestamp": last.to_string() });
+            }
             let answer = answer.to_string().into_bytes();
             Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(answer)).unwrap())
         }
@@ -63,6 +78,7 @@ fn event(pod: &str, message: &str) -> Event {
         r#type: EventType::Warning,
         reason: "FailedAttachVolume",
         message: message.to_owned(),
+        novelty: Novelty::Unclear,
     }
 }
 
@@ -72,17 +88,17 @@ async fn written(
     term: Term,
     events: Vec<(u64, Event)>,
 ) -> (Vec<(Method, String, Value)>, String) {
-    written_beside(answers, term, events, &[]).await
+    written_beside(Server { answers: answers.to_vec(), ..Server::default() }, term, events, &[]).await
 }
 
 /// The same while other requests are in flight for so many milliseconds.
 async fn written_beside(
-    answers: &[u16],
+    server: Server,
     term: Term,
     events: Vec<(u64, Event)>,
     others: &[u64],
 ) -> (Vec<(Method, String, Value)>, String) {
-    let server = Arc::new(Mutex::new(Server { answers: answers.to_vec(), ..Server::default() }));
+    let server = Arc::new(Mutex::new(server));
     let metrics = Metrics::default();
     let (queue, writer) = EventQueue::new(&metrics).unwrap();
     let stop = CancellationToken::new();
@@ -174,7 +190,8 @@ async fn an_event_lets_the_work_go_first_but_not_for_ever() {
         (&[10, 20][..], ["/slow/10", "/slow/20", "/api/v1/namespaces/apps/events"]),
         (&[10, 4_000], ["/slow/10", "/api/v1/namespaces/apps/events", "/slow/4000"]),
     ] {
-        let (asked, _) = written_beside(&[], Term::Unlimited, vec![(0, event("a", "x"))], others).await;
+        let (asked, _) =
+            written_beside(Server::default(), Term::Unlimited, vec![(0, event("a", "x"))], others).await;
         let paths: Vec<&str> = asked.iter().map(|(_, path, _)| path.as_str()).collect();
         assert_eq!(paths, expected);
     }
@@ -187,4 +204,47 @@ async fn one_object_cannot_take_up_the_writer() {
     let (asked, text) = written(&[], Term::Unlimited, events).await;
     assert_eq!(asked.len(), 26);
     assert!(text.contains("mooring_events_dropped_total{cause=\"spam\"} 15"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_what_a_process_before_has_told_stands_until_it_nearly_expires() {
+    use Novelty::{New, Standing, Unclear};
+    let (post, get, patch) = (Method::POST, Method::GET, Method::PATCH);
+    for (novelty, age, expected) in [
+        (Unclear, 44, vec![&post, &get]),
+        (Standing, 44, vec![&post, &get]),
+        (Standing, 45, vec![&post, &get, &patch]),
+        (Unclear, 45, vec![&post, &get, &patch]),
+        (New, 0, vec![&post, &get, &patch]),
+    ] {
+        let server = Server { answers: vec![409], age, ..Server::default() };
+        let events = vec![(0, Event { novelty, ..event("a", "x") })];
+        let (asked, text) = written_beside(server, Term::Unlimited, events, &[]).await;
+        let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+        assert_eq!(methods, expected, "{novelty:?} {age}");
+        let name = asked[0].2["metadata"]["name"].as_str().unwrap();
+        assert_eq!(asked[1].1, format!("/api/v1/namespaces/apps/events/{name}"));
+        if let Some((_, _, body)) = asked.get(2) {
+            assert_eq!(body["count"], json!(4));
+        }
+        assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_what_stands_is_asked_for_as_often_as_one_likes_and_told_before_it_expires() {
+    let standing = || Event { novelty: Novelty::Standing, ..event("a", "x") };
+    let mut events = vec![(0, event("a", "x"))];
+    events.extend((0..11).map(|_| (5 * 60, standing())));
+    let (asked, _) = written(&[], Term::Unlimited, events).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_carried_out_without_an_answer_is_counted_once() {
+    let new = Event { novelty: Novelty::New, ..event("a", "x") };
+    let (asked, _) = written(&[500, 409], Term::Unlimited, vec![(0, new)]).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::POST, Method::GET]);
 }

@@ -1,5 +1,8 @@
 //! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
 //! that, repeated a few times, then dropped and counted.
+//!
+//! What a process before this one has told stands: its event has the name that ours would have, so that a create is
+//! refused, and it is read how often and when it was told (S47).
 
 use std::time::Duration;
 
@@ -10,7 +13,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Loss, Losses, Report, body, memory::Memory, spam::SpamFilter};
+use super::{
+    Loss, Losses, Novelty, Report, body,
+    memory::{Memory, Written},
+    spam::SpamFilter,
+};
 use crate::kube_api::{
     backoff::Backoff,
     call::{CallError, Caller, Request, Verb},
@@ -56,6 +63,9 @@ impl EventWriter {
                 }
             };
             let Some(report) = report else { break };
+            if desk.stands(&report) {
+                continue;
+            }
             if !spam.admit(&report, Instant::now()) {
                 self.losses.of(Loss::Spam).inc();
                 continue;
@@ -81,13 +91,18 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
+    /// Whether it may have been so for long, and this process knows that its event does not expire soon.
+    fn stands(&self, report: &Report) -> bool {
+        let now = Instant::now();
+        let written = self.memory.recall(body::digest(report), now);
+        report.event.novelty == Novelty::Standing && written.is_some_and(|written| written.stands(now))
+    }
+
     async fn deliver(&mut self, report: &Report) {
         let mut backoff = Backoff::new(LONGEST_PAUSE);
         let mut attempt = 1;
-        // The same name in every attempt, so that one whose answer was lost is not written twice.
-        let name = body::name(report, Timestamp::now());
         loop {
-            let Err(error) = self.write(report, &name).await else { return };
+            let Err(error) = self.write(report, attempt > 1).await else { return };
             let pause = match &error {
                 CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
                 CallError::Unknown(_) | CallError::NotSent(_) => backoff.pause(),
@@ -104,36 +119,52 @@ impl Desk<'_> {
         }
     }
 
-    async fn write(&mut self, report: &Report, name: &str) -> Result<(), CallError> {
-        let digest = self.memory.digest(report);
+    async fn write(&mut self, report: &Report, is_again: bool) -> Result<(), CallError> {
+        let digest = body::digest(report);
+        let name = body::name(report, digest);
         let collection = body::collection(body::namespace(report));
+        let path = format!("{collection}/{name}");
         if let Some(earlier) = self.memory.recall(digest, Instant::now()) {
-            let count = earlier.count.saturating_add(1);
-            let patch = Request {
-                verb: Verb::Patch,
-                path: format!("{collection}/{}", earlier.name),
-                body: Some(body::repetition(count, Timestamp::now())),
-            };
-            match self.caller.send(&patch).await {
-                Ok(_) => {
-                    self.memory.remember(digest, earlier.name, count, Instant::now());
-                    return Ok(());
-                }
+            match self.count(digest, &path, earlier).await {
                 // Events expire on the server.
                 Err(CallError::NotFound(_)) => self.memory.forget(digest),
-                Err(error) => return Err(error),
+                result => return result,
             }
         }
-        let create = Request {
-            verb: Verb::Create,
-            path: collection,
-            body: Some(body::creation(report, name, self.instance, Timestamp::now())),
-        };
+        let body = body::creation(report, &name, self.instance, Timestamp::now());
+        let create = Request { verb: Verb::Create, path: collection, body: Some(body) };
         match self.caller.send(&create).await {
-            Ok(_) | Err(CallError::AlreadyExists(_)) => {}
+            Ok(_) => {
+                self.remember(digest, 1, Duration::ZERO);
+                return Ok(());
+            }
+            Err(CallError::AlreadyExists(_)) => {}
             Err(error) => return Err(error),
         }
-        self.memory.remember(digest, name.to_owned(), 1, Instant::now());
+        let read = Request { verb: Verb::Get, path: path.clone(), body: None };
+        let (count, age) = body::counted(&self.caller.send(&read).await?, Timestamp::now());
+        let earlier = self.remember(digest, count, age);
+        let is_told = match report.event.novelty {
+            // An attempt that was not answered may have been carried out.
+            Novelty::New => is_again,
+            Novelty::Unclear | Novelty::Standing => earlier.stands(Instant::now()),
+        };
+        if is_told { Ok(()) } else { self.count(digest, &path, earlier).await }
+    }
+
+    /// Counts a repetition.
+    async fn count(&mut self, digest: u64, path: &str, earlier: Written) -> Result<(), CallError> {
+        let count = earlier.count.saturating_add(1);
+        let body = Some(body::repetition(count, Timestamp::now()));
+        self.caller.send(&Request { verb: Verb::Patch, path: path.to_owned(), body }).await?;
+        self.remember(digest, count, Duration::ZERO);
         Ok(())
+    }
+
+    fn remember(&mut self, digest: u64, count: u32, age: Duration) -> Written {
+        let now = Instant::now();
+        let written = Written { count, last: now.checked_sub(age).unwrap_or(now) };
+        self.memory.remember(digest, written, now);
+        written
     }
 }

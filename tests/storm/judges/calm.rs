@@ -36,7 +36,8 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     for entry in &record.requests[record.killed_request..] {
         let is_quiet = ["leases", "configmaps"].contains(&entry.resource.as_str());
         let writes = ["create", "update", "patch", "delete"].contains(&entry.verb.as_str());
-        if entry.user == DAEMON && writes && !is_quiet {
+        // A create that is refused, as an event of that name stands, writes nothing.
+        if entry.user == DAEMON && writes && entry.code < 400 && !is_quiet {
             let rule = match entry.resource.as_str() {
                 "events" => "calm: an event after a kill",
                 _ => "calm: a write after a kill",
