@@ -141,11 +141,20 @@ async fn is_not_a_restore(stage: Stage) {
     )
     .await;
 
-    // An administrator takes the UID out of a claimRef, and puts it back when told so.
-    let uid = claims.get("c2").await.unwrap().metadata.uid;
+    // An administrator takes the UID out of a claimRef: it is taken back. (S45) Then the claimRef gets the name of
+    // another claim, until an event tells what that did.
+    let uid = claims.get("c2").await.unwrap().metadata.uid.unwrap();
     patch_as("kubectl-edit", &volumes, "v2", json!({ "spec": { "claimRef": { "uid": null } } })).await;
+    until(volumes.clone(), "v2", "it has the UID again", |volume: Option<&PersistentVolume>| {
+        let reference = volume.and_then(|volume| volume.spec.as_ref()?.claim_ref.as_ref());
+        reference.is_some_and(|reference| reference.uid.as_ref() == Some(&uid))
+    })
+    .await;
+    let reference =
+        |name: &str, uid: Option<&str>| json!({ "spec": { "claimRef": { "name": name, "uid": uid } } });
+    patch_as("kubectl-edit", &volumes, "v2", reference("other", None)).await;
     cluster.event("c2", "LostMisbound").await;
-    patch_as("kubectl-edit", &volumes, "v2", json!({ "spec": { "claimRef": { "uid": uid } } })).await;
+    patch_as("kubectl-edit", &volumes, "v2", reference("c2", Some(&uid))).await;
     cluster.bound("c2", "v2").await;
 
     // A backup tool makes a pair anew: the claim names the volume, the claimRef has no UID, the phases are empty.
