@@ -408,7 +408,12 @@ impl Caches {
                 self.learnt.push(Learnt::Attached(volume.clone(), node.clone()));
             }
             Some(false) => {}
-            None => self.learnt.push(Learnt::Detached(volume.clone(), node.clone())),
+            None => {
+                if self.actual.node_volume(&volume, &node).is_some() {
+                    self.actual.node_volume_mut(&volume, &node).undone.undone(now);
+                }
+                self.learnt.push(Learnt::Detached(volume.clone(), node.clone()));
+            }
         }
         self.queue.add_on(&node, [volume], &self.actual);
     }

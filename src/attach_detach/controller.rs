@@ -15,7 +15,7 @@ use super::{
         dispatcher::Dispatcher,
     },
     actual::{
-        state::{ActualState, Operation},
+        state::{ActualState, AttachmentCall, Operation},
         unpublishing::Sequence,
     },
     caches::{Caches, Learnt, LookedAt, UnresolvedVolumes},
@@ -232,7 +232,10 @@ impl Controller {
                     self.recorder.ended(&volume, &node, Operation::Detach, Ending::Success, now);
                     self.forced_detach_done(&volume, &node, now);
                 }
-                Learnt::ListChanged(node, uid) => self.note_evidence(Target::Node(node), &uid, now),
+                Learnt::ListChanged(node, uid) => {
+                    self.caches.actual.node_mut(&node).requests.undone(now);
+                    self.note_evidence(Target::Node(node), &uid, now);
+                }
             }
         }
     }
@@ -278,7 +281,13 @@ impl Controller {
         let call = request.kind();
         let (recorder, known) = self.recording(now);
         recorder.sent(volume, node, call, known);
-        self.caches.actual.node_volume_mut(volume, node).call = Some(call);
+        let node_volume = self.caches.actual.node_volume_mut(volume, node);
+        node_volume.call = Some(call);
+        match call {
+            AttachmentCall::Create => node_volume.undone.sent(now),
+            AttachmentCall::Delete => node_volume.undone.withdrawn(now),
+            AttachmentCall::Read => {}
+        }
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }
 }

@@ -55,6 +55,9 @@ impl Controller {
             field: target.field().as_str(),
             manager: owner.manager().unwrap_or_default().to_owned(),
         });
+        if let Target::Node(name) = target {
+            self.caches.actual.node_mut(name).requests.note_manager(owner.manager());
+        }
         let changes = self.second_writer.learn(target, &owner, now);
         self.recorder.report(Report::SecondController(target.act(), changes.acts));
         self.stands_off(&changes, now);

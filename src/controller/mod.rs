@@ -31,6 +31,7 @@ mod runner;
 #[cfg(test)]
 mod runner_tests;
 pub mod second_writer;
+pub mod undone;
 
 use std::collections::BTreeSet;
 

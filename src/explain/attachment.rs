@@ -494,6 +494,8 @@ fn waits(
         | Waiting::Uncertain
         | Waiting::RetryBackoff { .. }
         | Waiting::NodeStatusRefused { .. } => link(Verdict::Waiting),
+        Waiting::WriteUndone { .. } => link(Verdict::Blocked)
+            .act(safe("find out who undoes it, and end that: it is in the message", &[])),
     }
 }
 

@@ -28,7 +28,7 @@ const PAGES: &[(&str, &str)] = pages! {
     ReservedForOther Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
     Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing
     WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner WaitingForScheduling
-    WaitingForVolumeAttachment
+    WaitingForVolumeAttachment WriteUndone
 };
 
 /// All codes that have a page.

@@ -143,6 +143,7 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("RetryBackoff", "known to the daemon alone: its own failures"),
     ("Uncertain", "known to the daemon alone: a write without an answer"),
     ("VolumeBusy", "between two writes"),
+    ("WriteUndone", "known to the daemon alone: its own pauses"),
     ("WaitingForDeletion", "between two writes"),
     ("ClaimOrVolumeChanged", "of a pod that was attached before its claim changed"),
     ("Annotating", "between two writes"),

@@ -41,7 +41,7 @@ const GATHERING: Duration = Duration::from_secs(2);
 /// Rounds in which what waits for time alone is over: six minutes, and what follows.
 const ROUNDS: usize = 90;
 /// Waits of which no object tells: of the process itself.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "DetachWaitingForSettlement",
     // For a report that is newer than what it has seen.
     "DetachWaitingForUnmount",
@@ -53,6 +53,7 @@ const OWN: [&str; 10] = [
     "RetryBackoff",
     "Uncertain",
     "WaitingForDeletion",
+    "WriteUndone",
 ];
 
 /// The name of an attachment, and what is done with it.

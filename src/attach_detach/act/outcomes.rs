@@ -188,7 +188,7 @@ impl Controller {
         let requests = &mut self.caches.actual.node_mut(name).requests;
         match result {
             Ok(Answer::Node(node)) => {
-                requests.patch_landed();
+                requests.patch_landed(answered);
                 self.caches.node_answered(name, &node, sent, answered.now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}

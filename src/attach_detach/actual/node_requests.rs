@@ -3,13 +3,13 @@
 //! In: requests as they are sent, their answers, and revisions of the node as they are seen. Out: whether anything may
 //! be written, from when on, and what the server may still carry out.
 
-use std::mem;
+use std::{mem, sync::Arc};
 
 use tokio::time::Instant;
 
 use super::answered::Answered;
 use crate::{
-    controller::{in_doubt::InDoubt, retry::Retry},
+    controller::{in_doubt::InDoubt, retry::Retry, undone::Undone},
     kube_api::{
         call::CallError,
         ids::{ResourceVersion, Uid},
@@ -28,6 +28,9 @@ pub struct NodeRequests {
     own_list: Option<OwnList>,
     in_doubt: Option<InDoubt>,
     retry: Retry,
+    undone: Undone,
+    /// The manager that changed the list last, if a read has told.
+    changed_by: Option<Arc<str>>,
 }
 
 /// Whether what was last seen of the node can be written to.
@@ -125,6 +128,41 @@ impl NodeRequests {
         self.own_list.as_ref().map(|own| (own.list.as_slice(), own.has_landed))
     }
 
+    /// Until when a list is not written that only repeats what others have undone (S46). One with more than that, or that
+    /// takes off what ours has, is.
+    #[must_use]
+    pub fn repeats_at(&self, node: &Node, list: &[AttachedVolume], now: Instant) -> Option<Instant> {
+        let own = self.own_list.as_ref()?;
+        let known = &node.status.volumes_attached;
+        let is_new = |entry: &AttachedVolume| !known.contains(entry) && !own.list.contains(entry);
+        let goes = |entry: &AttachedVolume| own.list.contains(entry) && !list.contains(entry);
+        self.undone.pending(now).filter(|_| !list.iter().any(is_new) && !known.iter().any(goes))
+    }
+
+    /// Who changes the list again and again, and what, while it is not repeated.
+    #[must_use]
+    pub fn undone_by(&self, now: Instant) -> Option<Arc<str>> {
+        self.undone.pending(now)?;
+        let manager = self.changed_by.as_deref().unwrap_or("another writer");
+        Some(format!("{manager} changes status.volumesAttached of its node").into())
+    }
+
+    /// Until when nothing is repeated.
+    #[must_use]
+    pub fn undone_until(&self, now: Instant) -> Option<Instant> {
+        self.undone.pending(now)
+    }
+
+    /// Another party has changed the list after we had written it.
+    pub fn undone(&mut self, now: Instant) {
+        self.undone.undone(now);
+    }
+
+    /// A read tells by which manager.
+    pub fn note_manager(&mut self, manager: Option<&str>) {
+        self.changed_by = manager.map(Arc::from);
+    }
+
     /// The node is read before it is written to again.
     pub fn outdate(&mut self) {
         if self.sight == Sight::Newest {
@@ -177,6 +215,7 @@ impl NodeRequests {
     pub fn patch(&mut self, node: Uid, list: Vec<AttachedVolume>, now: Instant) {
         self.read();
         self.last_patch = Some(now);
+        self.undone.sent(now);
         let has_landed = self.own_list.as_ref().is_some_and(|own| own.node == node && own.has_landed);
         self.own_list = Some(OwnList { node, list, has_landed });
     }
@@ -187,7 +226,8 @@ impl NodeRequests {
     }
 
     /// A patch has landed.
-    pub fn patch_landed(&mut self) {
+    pub fn patch_landed(&mut self, answered: &Answered) {
+        self.undone.landed(answered.now, answered.jitter);
         if let Some(own) = &mut self.own_list {
             own.has_landed = true;
         }
@@ -376,7 +416,7 @@ mod tests {
             let mut requests = NodeRequests::default();
             requests.patch("1".into(), Vec::new(), Instant::now());
             if landed {
-                requests.patch_landed();
+                requests.patch_landed(&at(Instant::now()));
             }
             requests.patch("1".into(), list(own), Instant::now());
             let known = at_revision(5, "1", known);

@@ -38,6 +38,10 @@ pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
         && let Some(message) = failed.and_then(Retry::message)
     {
         verdict.waiting = Some(Waiting::NodeStatusRefused { message: Arc::clone(message) });
+    } else if verdict.waiting == Some(Waiting::Publishing)
+        && let Some(writer) = node.and_then(|state| state.requests.undone_by(now))
+    {
+        verdict.waiting = Some(Waiting::WriteUndone { writer });
     }
     verdict
 }
@@ -100,6 +104,11 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     }
     if let Some(at) = node_volume.retry.pending(now) {
         return Verdict { report_as_attached: unattached(node_volume), ..pause(&node_volume.retry, at) };
+    }
+    if let Some(at) = node_volume.undone.pending(now) {
+        // Of what is deleted no object says who did it.
+        let waiting = Waiting::WriteUndone { writer: "another writer deletes its VolumeAttachment".into() };
+        return Verdict { wake_at: Some(at), ..wait(unattached(node_volume), waiting) };
     }
     Verdict {
         step: Some(Step::Create(source.clone())),

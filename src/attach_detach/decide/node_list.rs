@@ -103,6 +103,9 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
         let is_due = requests.is_outdated() || detach_waits || settles_at.is_some_and(|at| at <= now);
         return if is_due { NodeStep::Read } else { NodeStep::Wait(settles_at) };
     };
+    if let Some(at) = node.and_then(|node| requests.repeats_at(node, &change.list, now)) {
+        return if detach_waits { NodeStep::Read } else { NodeStep::Wait(Some(at)) };
+    }
     let since = requests.pending_since().unwrap_or(now);
     let due = change.due(&Gathering {
         pending_since: since,

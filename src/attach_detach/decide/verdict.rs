@@ -185,6 +185,11 @@ pub enum Waiting {
         /// What the API server, or the way to it, said.
         message: Arc<str>,
     },
+    /// For the pause before what another writer undoes at once is written again (S46).
+    WriteUndone {
+        /// Who undoes what.
+        writer: Arc<str>,
+    },
 }
 
 impl Waiting {
@@ -239,6 +244,7 @@ impl Waiting {
             Self::ForeignAttachment { .. } => "ForeignAttachment",
             Self::RetryBackoff { .. } => "RetryBackoff",
             Self::NodeStatusRefused { .. } => "NodeStatusRefused",
+            Self::WriteUndone { .. } => "WriteUndone",
         }
     }
 }

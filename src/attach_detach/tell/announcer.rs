@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
@@ -42,7 +43,7 @@ pub(super) const LONG: Duration = Duration::from_mins(2);
 /// After this long a lost event is recorded again: the queue that had no room has some by then.
 pub(in crate::attach_detach) const AFTER_LOSS: Duration = Duration::from_secs(30);
 
-/// A wait for another node that ends sooner has KCM's Multi-Attach event only.
+/// A wait for another node that ends sooner has KCM's Multi-Attach event only, and one for a writer that undoes ours has none.
 const NOTEWORTHY: Duration = Duration::from_secs(10);
 
 /// What there may be to record of a volume on a node at the same time.
@@ -54,6 +55,8 @@ pub(super) enum Topic {
     MultiAttach,
     /// Which node that is, and what it waits for.
     Holder,
+    /// That another writer undoes what is written for it.
+    Undone,
 }
 
 /// What was recorded of a volume on a node.
@@ -254,6 +257,9 @@ impl Look<'_> {
             Some(Waiting::NodeStatusRefused { message }) => {
                 let announcement = Announcement::NotPublished(self.node.clone(), message.to_string());
                 self.record_once(Topic::Failure, &announcement);
+            }
+            Some(Waiting::WriteUndone { writer }) if self.lasts(NOTEWORTHY) => {
+                self.record_once(Topic::Undone, &Announcement::Undone(Arc::clone(writer)));
             }
             Some(Waiting::HeldByNode { conflict }) if conflict.is_attached => {
                 self.held_by(&conflict.node, others);

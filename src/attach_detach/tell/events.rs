@@ -48,6 +48,8 @@ pub enum Announcement {
     },
     /// The volume is attached, but the status of its node, for which the kubelet waits, could not be written.
     NotPublished(NodeName, String),
+    /// Another writer undoes what is written for the volume: who undoes what.
+    Undone(Arc<str>),
     /// The API server did not take what would detach the volume from that node.
     DetachFailed(NodeName, String),
     /// The driver takes long to detach the volume from that node.
@@ -184,6 +186,14 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
             format!(
                 "Volume \"{volume}\" is attached, but the status of node \"{node}\", for which the kubelet waits, \
                  cannot be written: {error}"
+            ),
+        ),
+        Announcement::Undone(writer) => (
+            EventType::Warning,
+            "WriteUndone",
+            format!(
+                "Volume \"{volume}\" is kept from its node: {writer} again and again, and it is written again each half \
+                 minute"
             ),
         ),
         Announcement::DetachFailed(node, error) => (

@@ -96,6 +96,7 @@ pub fn is_ours(phase: Phase, waiting: Option<&Waiting>) -> bool {
         Some(
             Waiting::WaitingForAttacher
             | Waiting::AttachError { .. }
+            | Waiting::WriteUndone { .. }
             | Waiting::HeldByNode { .. }
             | Waiting::WaitingForDeletion
             | Waiting::ClaimOrVolumeChanged

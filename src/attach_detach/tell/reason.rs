@@ -92,6 +92,9 @@ impl fmt::Display for Waiting {
                 f,
                 "the node's status could not be written and is tried again after a pause: {message}"
             ),
+            Self::WriteUndone { writer } => {
+                write!(f, "{writer} again and again; what is undone at once is written again after a pause")
+            }
         }
     }
 }

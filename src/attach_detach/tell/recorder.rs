@@ -345,6 +345,7 @@ fn next_look(
         Waiting::Publishing | Waiting::DetachWaitingForUnpublish | Waiting::NodeStatusRefused { .. } => {
             state.requests.retry().pending(now)
         }
+        Waiting::WriteUndone { .. } => state.requests.undone_until(now),
         Waiting::DetachWaitingForSettlement => state.requests.in_doubt().map(|patch| patch.until),
         _ => None,
     };

@@ -212,6 +212,7 @@ impl Found<'_> {
                 Some(*until),
                 format!("{writer} also writes here (migration unfinished?)"),
             ),
+            Some(Waiting::WriteUndone { writer }) => of_node(Blocked, format!("{writer} again and again")),
             Some(Waiting::NodeStatusRefused { message }) => of_node(severity_of_wait, first_line(message)),
             Some(Waiting::RestoreGrace { until }) => {
                 (Waits, String::new(), Some(*until), "etcd was restored a short while ago".to_owned())

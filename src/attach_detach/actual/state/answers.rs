@@ -43,6 +43,7 @@ impl NodeVolume {
     pub fn created(&mut self, answered: &Answered) {
         self.uncertain = self.uncertain.filter(|uncertain| uncertain.until > answered.now);
         self.retry = Retry::default();
+        self.undone.landed(answered.now, answered.jitter);
     }
 
     /// The attachment was not created, or it is unknown whether it was.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     attach_detach::{actual::unpublishing::Unpublishing, desired::volume_name::VolumeKind},
-    controller::retry::Retry,
+    controller::{retry::Retry, undone::Undone},
     kube_api::{
         ids::{AttachmentName, ResourceVersion, Uid},
         kinds::VolumeAttachment,
@@ -45,6 +45,8 @@ pub struct NodeVolume {
     pub unpublishing: Unpublishing,
     /// Pause after failures.
     pub retry: Retry,
+    /// How often others have deleted its attachment.
+    pub undone: Undone,
     /// What the node's status should say of the volume.
     pub report_as_attached: ReportAsAttached,
     /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
