@@ -295,7 +295,8 @@ fn refused(refusal: Refusal, at: &str) -> CallError {
 /// What holds of every request.
 fn check_request(write: &Write) {
     let Request { verb, path, body } = &write.request;
-    let resource = match (&write.target, *path != self::path(&write.target)) {
+    let is_status = *path == format!("{}/status", self::path(&write.target));
+    let resource = match (&write.target, is_status) {
         (Object::Claim(_), false) => "persistentvolumeclaims",
         (Object::Claim(_), true) => "persistentvolumeclaims/status",
         (Object::Volume(_), false) => "persistentvolumes",
