@@ -329,7 +329,7 @@ impl Planner {
     /// Hands out a request and marks what it touches.
     pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
         let known = call.target().and_then(|object| self.known.revision(object));
-        let op = Op { subject, volume, call, known };
+        let op = Op { uid: subject.uid(&self.known.objects), subject, volume, call, known };
         self.in_flight.send(&op);
         for target in op.touches() {
             if let Target::Volume(name) = target {

@@ -16,6 +16,8 @@ use crate::{
 pub struct Op {
     /// Whose decision it was.
     pub subject: Target,
+    /// UID that the subject had then, if it was there.
+    pub uid: Option<Uid>,
     /// The volume of the pair, if the subject is a claim.
     pub volume: Option<VolumeName>,
     /// The request.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     binder::annotations::{
-        BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
+        self, BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
         STORAGE_PROVISIONER, YES,
     },
     kube_api::{
@@ -50,6 +50,12 @@ fn patch_with<T: Narrow>(
 
 fn marks(keys: &[(&str, Value)]) -> Map<String, Value> {
     keys.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+}
+
+/// The markers among these that are not there yet: a value that is there stays, as another may have written it.
+fn added(meta: &Meta, keys: &[&str]) -> Map<String, Value> {
+    let lacking = keys.iter().filter(|key| !annotations::has(meta, key));
+    lacking.map(|key| ((*key).to_owned(), json!(YES))).collect()
 }
 
 /// A change of the annotation MIG.
@@ -96,7 +102,7 @@ pub fn annotate_volume(
 /// Step 1 of a bind: the volume names the claim.
 #[must_use]
 pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_us: bool) -> Request {
-    let marks = if by_us { marks(&[(BOUND_BY_CONTROLLER, json!(YES))]) } else { Map::new() };
+    let marks = if by_us { added(&volume.metadata, &[BOUND_BY_CONTROLLER]) } else { Map::new() };
     patch(volume, "", marks, json!({"spec": {"claimRef": reference(claim)}}))
 }
 
@@ -135,13 +141,13 @@ pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Opti
 /// already, and then only the completion is noted.
 #[must_use]
 pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> Request {
-    let completed = (BIND_COMPLETED, json!(YES));
+    let added = |keys| added(&claim.metadata, keys);
     match name {
         Some(name) => {
-            let marks = marks(&[completed, (BOUND_BY_CONTROLLER, json!(YES))]);
-            patch(claim, "", marks, json!({"spec": {"volumeName": name}}))
+            let rest = json!({"spec": {"volumeName": name}});
+            patch(claim, "", added(&[BIND_COMPLETED, BOUND_BY_CONTROLLER]), rest)
         }
-        None => patch(claim, "", marks(&[completed]), json!({})),
+        None => patch(claim, "", added(&[BIND_COMPLETED]), json!({})),
     }
 }
 
@@ -338,6 +344,17 @@ mod tests {
         for (request, path, body) in cases {
             assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
         }
+    }
+
+    #[test]
+    fn a_marker_that_is_there_keeps_its_value() {
+        let (mut volume, mut claim) = (volume(), claim());
+        volume.metadata.annotations.insert(BOUND_BY_CONTROLLER, "by hand");
+        claim.metadata.annotations.insert(BOUND_BY_CONTROLLER, "by hand");
+        let annotations = |request: Request| request.body.unwrap()["metadata"]["annotations"].clone();
+        assert_eq!(annotations(reserve_volume(&volume, &claim, true)), Value::Null);
+        let named = annotations(name_volume(&claim, Some(&VolumeName::from("pv"))));
+        assert_eq!(named, json!({"pv.kubernetes.io/bind-completed": "yes"}));
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! A write: which object, what for, and what is recorded once it is made.
 
-use crate::kube_api::{
-    call::Request,
-    events::Event,
-    ids::{ClaimKey, PodKey, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+use crate::{
+    kube_api::{
+        call::Request,
+        events::Event,
+        ids::{ClaimKey, PodKey, Uid, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    },
+    state::Objects,
 };
 
 /// A write to one object.
@@ -60,6 +63,17 @@ pub enum Target {
     Claim(ClaimKey),
     /// A volume.
     Volume(VolumeName),
+}
+
+impl Target {
+    /// UID of the claim or volume that is there now.
+    #[must_use]
+    pub fn uid(&self, objects: &Objects) -> Option<Uid> {
+        match self {
+            Self::Claim(key) => objects.claims.get(key).map(|claim| claim.metadata.uid.clone()),
+            Self::Volume(name) => objects.volumes.get(name).map(|volume| volume.metadata.uid.clone()),
+        }
+    }
 }
 
 impl std::fmt::Display for Target {

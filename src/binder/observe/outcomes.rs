@@ -349,7 +349,7 @@ impl Planner {
             Err(error) => {
                 for asker in askers() {
                     pause_for_read(&mut self.retries, asker, &error, now, jitter);
-                    if let Some(failure) = Failure::of_class(class, &error) {
+                    if let Some(failure) = Failure::of_class(asker.uid(&self.known.objects), class, &error) {
                         self.fails(asker, failure, now);
                     }
                 }

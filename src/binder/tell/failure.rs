@@ -5,7 +5,10 @@ use crate::{
         op::{Answer, Call, Op},
         write::WriteKind,
     },
-    kube_api::{call::CallError, ids::ClassName},
+    kube_api::{
+        call::CallError,
+        ids::{ClassName, Uid},
+    },
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +74,8 @@ impl Outcome {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// UID of the claim or volume whose request it was.
+    pub uid: Option<Uid>,
     pub task: Task,
     /// The object it is about, such as `pv/v1`.
     pub object: String,
@@ -81,10 +86,10 @@ pub struct Failure {
 impl Failure {
     /// What a live read of a class came to.
     #[must_use]
-    pub fn of_class(class: &ClassName, error: &CallError) -> Option<Self> {
+    pub fn of_class(uid: Option<Uid>, class: &ClassName, error: &CallError) -> Option<Self> {
         let object = format!("storageclass/{class}");
         let (outcome, words) = (Outcome::of(error)?, error.to_string());
-        Some(Self { task: Task::ReadClass(class.clone()), object, outcome, words })
+        Some(Self { uid, task: Task::ReadClass(class.clone()), object, outcome, words })
     }
 
     /// What a request came to.
@@ -104,7 +109,7 @@ impl Failure {
             Ok(_) => return None,
         };
         let object = op.call.target().map(ToString::to_string).unwrap_or_default();
-        Some(Self { task, object, outcome, words })
+        Some(Self { uid: op.uid.clone(), task, object, outcome, words })
     }
 
     /// Whether the plugin that sent it records an event of its own, in KCM's words.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::failure::{Failure, Outcome, Task};
-use crate::binder::act::write::Target;
+use crate::{binder::act::write::Target, kube_api::ids::Uid};
 
 /// Failures in a row after which one is told that the next try may mend: within some five seconds.
 const PATIENCE: u32 = 3;
@@ -29,9 +29,13 @@ pub struct Failures {
 }
 
 impl Failures {
-    pub fn note(&mut self, target: &Target, failure: Failure) {
+    /// Takes what failed of the claim or volume that has this UID now, if it is there.
+    pub fn note(&mut self, target: &Target, failure: Failure, uid: Option<&Uid>) {
         *self.counts.entry((failure.task.label(), failure.outcome.label())).or_default() += 1;
-        let before = self.series.remove(target);
+        let before = self.series.remove(target).filter(|series| series.failure.uid.as_ref() == uid);
+        if uid.is_none() || failure.uid.as_ref() != uid {
+            return;
+        }
         let (count, shown) = before.map_or((0, None), |series| (series.count, series.shown));
         let is_refused = failure.outcome == Outcome::Refused;
         let count = if is_refused { 0 } else { count.saturating_add(1) };
@@ -43,6 +47,12 @@ impl Failures {
     #[must_use]
     pub fn shown(&self, target: &Target) -> Option<&Failure> {
         self.series.get(target)?.shown.as_ref()
+    }
+
+    /// Whether what failed was of another claim or volume of that name.
+    #[must_use]
+    pub fn is_of_another(&self, target: &Target, uid: Option<&Uid>) -> bool {
+        self.series.get(target).is_some_and(|series| series.failure.uid.as_ref() != uid)
     }
 
     /// Whether what failed last about a claim or volume was a live read.

@@ -79,7 +79,7 @@ impl Outbox {
         objects: &Objects,
         now: Instant,
     ) -> Option<Failure> {
-        self.failures.note(subject, failure);
+        self.failures.note(subject, failure, subject.uid(objects).as_ref());
         let event = self.failure_event(subject, objects)?;
         self.pending.extend(self.recorded.also(subject, event, now));
         self.failures.shown(subject).cloned()
@@ -93,6 +93,11 @@ impl Outbox {
     /// Whether a request about a claim or volume fails, for long enough to be shown.
     pub(crate) fn is_failing(&self, target: &Target) -> bool {
         self.failures.shown(target).is_some()
+    }
+
+    /// Whether what failed was of another claim or volume of that name.
+    pub(crate) fn is_of_another(&self, target: &Target, objects: &Objects) -> bool {
+        self.failures.is_of_another(target, target.uid(objects).as_ref())
     }
 
     /// Whether what failed last about a claim or volume was a live read.

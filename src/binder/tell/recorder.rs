@@ -50,7 +50,8 @@ impl Recorder {
         self.record.take()
     }
 
-    /// What failed is tried again, and holds until it works; or there is nothing left to try.
+    /// What failed is tried again, and holds until it works; or there is nothing left to try, or what failed was of
+    /// another of that name.
     pub(crate) fn decided<Reason>(
         &mut self,
         target: &Target,
@@ -59,7 +60,7 @@ impl Recorder {
         objects: &Objects,
         now: Instant,
     ) {
-        if decision.step.is_none() {
+        if decision.step.is_none() || self.outbox.is_of_another(target, objects) {
             self.works(target, reasons, now);
         } else {
             decision.events.extend(self.outbox.failure_event(target, objects));

@@ -97,8 +97,8 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
         );
         assert!(serde_json::json!(planner.diagnostics().page())["waiting"][0]["next"].is_string());
     }
-    // Its event is about to expire.
-    now += Duration::from_mins(51);
+    // Its event may be about to expire.
+    now += Duration::from_mins(6);
     let plan = planner.plan(now);
     assert_eq!(plan.events.len(), 1);
     let op = only(plan);
@@ -107,6 +107,38 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
     planner.plan(now);
     assert_eq!(planner.diagnostics().waiting(), [("Binding", 1)].into());
     assert!(serde_json::json!(planner.diagnostics().page())["waiting"][0]["next"].is_null());
+}
+
+/// A claim that was deleted while its request was under way, or between two, and perhaps made anew.
+#[test]
+fn s35_what_fails_of_a_claim_is_not_told_of_the_next_of_its_name() {
+    for (comes_late, is_made_anew) in [(true, true), (true, false), (false, true)] {
+        let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+        let mut now = Instant::now();
+        if !comes_late {
+            until_told(&mut planner, &refused());
+            now = planner.plan(now).wake_at.unwrap();
+        }
+        let op = comes_late.then(|| only(planner.plan(now)));
+        if is_made_anew {
+            let mut successor = claim("c");
+            successor.metadata.uid = "uid-of-the-next".into();
+            successor.metadata.resource_version = ResourceVersion(9);
+            objects.apply(successor);
+        } else {
+            objects.delete(claim("c"));
+        }
+        planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+        if let Some(op) = op {
+            planner.outcome(op, Err(refused()), now, 0.0);
+        }
+        for _ in 0..3 {
+            let plan = planner.plan(now);
+            assert_eq!(told(&plan.events), [], "{comes_late} {is_made_anew}");
+            assert!(!planner.recorder.outbox.is_failing(&Target::Claim(ClaimKey::new("ns", "c"))));
+            now = plan.wake_at.unwrap();
+        }
+    }
 }
 
 #[test]
@@ -184,5 +216,5 @@ fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() 
         "ProvisioningFailed",
         "Error saving claim: policy \"p\" says no"
     )));
-    assert!(Failure::of_class(&"gold".into(), &CallError::NotFound(String::new())).is_none());
+    assert!(Failure::of_class(None, &"gold".into(), &CallError::NotFound(String::new())).is_none());
 }
