@@ -5,13 +5,17 @@
 //! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
 //! The protection finalizers of other controllers are never touched (S33).
 
+use super::view::BinderOptions;
 use crate::{
     binder::{
         act::{
             patches::{self, Migration},
             write::{Write, WriteKind},
         },
-        annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+        annotations::{
+            self, BETA_STORAGE_PROVISIONER, HOST_PATH_PLUGIN, MIGRATED_TO, PROVISIONED_BY,
+            STORAGE_PROVISIONER,
+        },
     },
     kube_api::{
         kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
@@ -38,10 +42,12 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go,
 // updateVolumeMigrationAnnotationsAndFinalizers.
 #[must_use]
-pub fn of_volume(volume: &PersistentVolume) -> Option<Write> {
+pub fn of_volume(volume: &PersistentVolume, options: &BinderOptions) -> Option<Write> {
     let provisioner = volume.metadata.annotation(PROVISIONED_BY)?;
     let migrated = migration(&volume.metadata, provisioner);
-    let finalizers = finalizers(volume, provisioner);
+    // Nothing here would take ours off a volume that no plugin here deletes.
+    let deletes = options.enable_hostpath_provisioner && provisioner == HOST_PATH_PLUGIN;
+    let finalizers = finalizers(volume, provisioner, deletes);
     if migrated.is_none() && finalizers.is_none() {
         return None;
     }
@@ -71,18 +77,17 @@ fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
     }
 }
 
-/// The finalizers a volume must have, if they have to change.
+/// The finalizers a volume must have, if they have to change: ours if a plugin here deletes its storage.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, modifyDeletionFinalizers.
-fn finalizers(volume: &PersistentVolume, provisioner: &str) -> Option<Vec<Text>> {
+fn finalizers(volume: &PersistentVolume, provisioner: &str, deletes: bool) -> Option<Vec<Text>> {
     let present = &volume.metadata.finalizers;
     let policy = &volume.spec.reclaim_policy;
     let migrated = annotations::csi_name(provisioner).is_some();
     if !migrated && !annotations::is_in_tree(provisioner) {
         return None;
     }
-    let lacks_ours = !migrated
-        && *policy == ReclaimPolicy::Delete
-        && !present.iter().any(|name| name == IN_TREE_FINALIZER);
+    let lacks_ours =
+        deletes && *policy == ReclaimPolicy::Delete && !present.iter().any(|name| name == IN_TREE_FINALIZER);
     // The API server refuses a finalizer added to an object that is being deleted. What holds the volume
     // instead stays until its storage is gone.
     if lacks_ours && volume.metadata.is_terminating() {

@@ -30,7 +30,7 @@ use crate::{
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
-    if let Some(write) = upkeep::of_volume(volume) {
+    if let Some(write) = upkeep::of_volume(volume, view.options) {
         return Decision::step(VolumeReason::Annotating, Step::Write(write));
     }
     if let Some(decision) = view.plugins.first(volume, view) {

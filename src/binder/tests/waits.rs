@@ -367,6 +367,7 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
 #[test]
 fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    planner.known.options.enable_hostpath_provisioner = true;
     let start = Instant::now();
     let op = only(planner.plan(start));
     let reserved = answer(&objects, &op, 2);
