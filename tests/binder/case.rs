@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::form::text;
+use crate::{form::text, server::DRIVERS};
 
 /// A file of cases.
 #[derive(Deserialize)]
@@ -70,6 +70,9 @@ pub struct Case {
     /// Name of a fixture whose volumes are there too.
     #[serde(default)]
     pub fixture: Option<String>,
+    /// CSI drivers that are installed.
+    #[serde(default)]
+    pub drivers: Vec<String>,
     /// Classes.
     #[serde(default)]
     pub classes: Vec<Map<String, Value>>,
@@ -232,6 +235,10 @@ impl Case {
             let node = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}});
             start.server.insert(format!("/api/v1/nodes/{name}"), node);
         }
+        for name in &self.drivers {
+            let driver = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"}});
+            start.server.insert(format!("{DRIVERS}{name}"), driver);
+        }
         let fixture = self.fixture.as_ref().map(|name| &fixtures[name]);
         for form in fixture.into_iter().flatten().chain(&self.volumes) {
             place(&mut start, form, |form| self.volume(form));
@@ -253,6 +260,7 @@ impl Case {
         let stage = |stage: &Stage| {
             let mut case = self.clone();
             case.fixture = None;
+            case.drivers.clear();
             case.volumes.clone_from(&stage.volumes);
             case.claims.clone_from(&stage.claims);
             case.classes.clone_from(&stage.classes);

@@ -8,7 +8,7 @@ use mooring::binder::act::write::WriteKind;
 use serde_json::Value;
 use test_support::promises::bindings::{self, Kind, Known, Write, class_of};
 
-use crate::server::{CLAIM_UID, CLAIMS, CLASSES, Server, VOLUMES, text};
+use crate::server::{CLAIM_UID, CLAIMS, CLASSES, DRIVERS, Server, VOLUMES, text};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Annotation: the server's revision when the object was made.
@@ -22,7 +22,7 @@ pub fn check(server: &Server, kind: WriteKind, at: &str, before: &Value, after: 
     match of {
         Kind::Pod if kind == WriteKind::StartPod => recycling(server, before, after),
         Kind::Volume => emptied_by_no_pod(server, at, before, after),
-        Kind::Pod | Kind::Claim | Kind::Class => {}
+        Kind::Pod | Kind::Claim | Kind::Class | Kind::Driver => {}
     }
 }
 
@@ -46,6 +46,7 @@ fn kind_and_name(path: &str) -> (Kind, String) {
     let of = |kind, begin: &str| Some((kind, path.strip_prefix(begin)?.to_owned()));
     of(Kind::Volume, VOLUMES)
         .or_else(|| of(Kind::Class, CLASSES))
+        .or_else(|| of(Kind::Driver, DRIVERS))
         .or_else(|| path.strip_prefix(CLAIMS).map(|name| (Kind::Claim, format!("default/{name}"))))
         .unwrap_or_else(|| (Kind::Pod, path.to_owned()))
 }
@@ -54,6 +55,7 @@ fn path_of(kind: Kind, name: &str) -> String {
     match kind {
         Kind::Volume => format!("{VOLUMES}{name}"),
         Kind::Class => format!("{CLASSES}{name}"),
+        Kind::Driver => format!("{DRIVERS}{name}"),
         Kind::Claim => format!("{CLAIMS}{}", name.strip_prefix("default/").unwrap_or(name)),
         Kind::Pod => name.to_owned(),
     }

@@ -27,6 +27,7 @@ use crate::invariants;
 pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims/";
 pub const VOLUMES: &str = "/api/v1/persistentvolumes/";
 pub const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses/";
+pub const DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers/";
 pub const PODS: &str = "/api/v1/namespaces/default/pods/";
 /// Where a recycler pod says whose volume it empties.
 pub const CLAIM_UID: &str = "mooring.binder/claim-uid";

@@ -24,7 +24,7 @@ use mooring::{
         call::CallError,
         events::{Event, Novelty},
         ids::{ClaimKey, VolumeName},
-        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
     state::{Objects, Stored},
 };
@@ -167,12 +167,14 @@ impl World {
         let mut classes: Vec<StorageClass> = Vec::new();
         let mut pods: Vec<Pod> = Vec::new();
         let mut nodes: Vec<Node> = Vec::new();
+        let mut drivers: Vec<CsiDriver> = Vec::new();
         for (path, object) in seen {
             match path.rsplit('/').nth(1).unwrap() {
                 "persistentvolumes" => volumes.push(decode(&object)),
                 "persistentvolumeclaims" => claims.push(decode(&object)),
                 "storageclasses" => classes.push(decode(&object)),
                 "nodes" => nodes.push(decode(&object)),
+                "csidrivers" => drivers.push(decode(&object)),
                 _ => pods.push(decode(&object)),
             }
         }
@@ -181,6 +183,7 @@ impl World {
         self.objects.reset(classes);
         self.objects.reset(pods);
         self.objects.reset(nodes);
+        self.objects.reset(drivers);
         self.planner = Planner::new(Arc::clone(&self.objects), self.options.clone());
         self.planner.load(self.now);
         self.planner.lead(self.now);

@@ -18,7 +18,7 @@ use crate::{
         tell::reason::ClaimReason,
     },
     kube_api::{
-        ids::ClassName,
+        ids::{ClassName, DriverName},
         kinds::{PersistentVolumeClaim, StorageClass},
     },
 };
@@ -65,8 +65,10 @@ pub fn provision(
     if let Some(asked) = stable.or(claim.metadata.annotation(BETA_STORAGE_PROVISIONER))
         && asked != provisioner
         && annotations::csi_name(asked) != Some(provisioner)
+        && view.objects.drivers.get(&DriverName::from(asked)).is_some()
     {
-        // The one asked first may have begun; asking a second one makes two volumes (S29).
+        // The one asked first is installed, and may have begun; asking a second one makes two volumes (S29). A name
+        // that no driver has is a slip in the class, or the claim is from another cluster.
         let (asked, wanted) = (asked.to_owned(), provisioner.to_owned());
         return ClaimDecision::waiting(claim, ClaimReason::OtherProvisioner { asked, wanted });
     }

@@ -18,7 +18,10 @@ use crate::{
         volume_name::VolumeId,
         volume_source::{CsiVolume, Sharing, Storage, of_inline_volume},
     },
-    binder::{annotations::SELECTED_NODE, matching::predicate::claim_class},
+    binder::{
+        annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
+        matching::predicate::claim_class,
+    },
     explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject},
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
@@ -176,6 +179,9 @@ impl Plan<'_> {
             self.programs();
             if let Some(node) = claim.metadata.annotations.get(SELECTED_NODE) {
                 self.object(ObjectRef::Node(NodeName::from(node.as_str())));
+            }
+            if let Some(asked) = claim.metadata.annotation(STORAGE_PROVISIONER) {
+                self.object(ObjectRef::Driver(DriverName::from(asked)));
             }
             let class = claim_class(&claim);
             if !class.is_empty() {

@@ -92,6 +92,7 @@ fn resource_of(kind: Kind) -> &'static str {
         Kind::Volume => "persistentvolumes",
         Kind::Claim => "persistentvolumeclaims",
         Kind::Class => "storageclasses",
+        Kind::Driver => "csidrivers",
         Kind::Pod => "pods",
     }
 }

@@ -66,6 +66,7 @@ pub enum Kind {
     /// Named with its namespace: `default/data`.
     Claim,
     Class,
+    Driver,
     Pod,
 }
 
@@ -111,12 +112,12 @@ pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
     let mut broken: Vec<String> = match write.kind {
         Kind::Volume => of_volume(known, write),
         Kind::Claim => of_claim(known, write),
-        Kind::Class | Kind::Pod => Vec::new(),
+        Kind::Class | Kind::Driver | Kind::Pod => Vec::new(),
     };
     let allowed = match write.kind {
         Kind::Volume => &OF_VOLUME[..],
         Kind::Claim => &OF_CLAIM,
-        Kind::Class => &[],
+        Kind::Class | Kind::Driver => &[],
         Kind::Pod => &OF_POD,
     };
     let mut changed = Vec::new();
@@ -317,7 +318,10 @@ fn of_claim(known: &impl Known, write: Write<'_>) -> Vec<String> {
     }
     let (asked, asks) = (annotation(before, PROVISIONER), annotation(after, PROVISIONER));
     if asked != asks {
-        let is_first = asked.is_none_or(|asked| asked.starts_with("kubernetes.io/"));
+        // One that is not installed has not begun.
+        let may_begin =
+            |asked: &str| known.states(Kind::Driver, asked).into_iter().any(|driver| driver.is_some());
+        let is_first = asked.is_none_or(|asked| asked.starts_with("kubernetes.io/") || !may_begin(asked));
         broken.unless(is_first, "S29 a claim is handed from one provisioner to another");
         let is_selected = annotation(after, SELECTED_NODE).is_some();
         let rule = "S28 a provisioner is asked before a node is selected";

@@ -18,6 +18,7 @@ fn plural(kind: Kind) -> &'static str {
         Kind::Volume => "volume",
         Kind::Claim => "claim",
         Kind::Class => "class",
+        Kind::Driver => "driver",
         Kind::Pod => "pod",
     }
 }
