@@ -5,9 +5,12 @@
 //!
 //! Upstream shows a series for each namespace, class and attributes class of claims, which in a cluster of ten
 //! thousand namespaces is most of a page. Here it is so many of them; the rest is shown by class alone, so that sums by
-//! class are right in clusters of any size.
+//! class are right in clusters of any size. A class that only claims name is one that their users made up, and not shown.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use prometheus::{
     GaugeVec, Opts,
@@ -21,7 +24,10 @@ use crate::{
         annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},
         matching::predicate::{VolumeMode, capacity, claim_class, volume_class},
     },
-    kube_api::kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    kube_api::{
+        ids::ClassName,
+        kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    },
     metrics::bounded::{Bounded, CLASSES, OTHERS},
     state::Objects,
 };
@@ -116,7 +122,8 @@ impl Sizes {
         ]
     }
 
-    fn count_volumes(&self) {
+    /// Returns the classes that volumes have.
+    fn count_volumes(&self) -> BTreeSet<String> {
         let mut totals: BTreeMap<[String; 2], f64> = BTreeMap::new();
         let mut by_class: BTreeMap<(bool, String), f64> = BTreeMap::new();
         let mut phases: BTreeMap<&str, f64> = VolumePhase::ALL.map(|phase| (phase.as_str(), 0.0)).into();
@@ -138,18 +145,31 @@ impl Sizes {
         for (labels, count) in totals {
             self.total.with_label_values(&labels).set(count);
         }
-        for ((bound, class), count) in by_class {
-            let gauge = if bound { &self.bound_volumes } else { &self.unbound_volumes };
-            gauge.with_label_values(&[class]).set(count);
+        for ((bound, class), count) in &by_class {
+            let gauge = if *bound { &self.bound_volumes } else { &self.unbound_volumes };
+            gauge.with_label_values(&[class]).set(*count);
         }
+        by_class.into_keys().map(|(_, class)| class).collect()
     }
 
-    fn count_claims(&self) {
+    /// The class of a claim, if there is such a class, or a volume of it.
+    fn class<'a>(&self, claim: &'a PersistentVolumeClaim, of_volumes: &BTreeSet<String>) -> &'a str {
+        let class = claim_class(claim);
+        let is_made = || self.objects.classes.get(&ClassName::from(class)).is_some();
+        if class.is_empty() || of_volumes.contains(class) || is_made() { class } else { OTHERS }
+    }
+
+    fn count_claims(&self, of_volumes: &BTreeSet<String>) {
         let mut counts: BTreeMap<(ClaimLabels, bool), f64> = BTreeMap::new();
         let mut phases: BTreeMap<&str, f64> = ClaimPhase::ALL.map(|phase| (phase.as_str(), 0.0)).into();
         self.objects.claims.for_each(|claim| {
             let bound = claim.status.phase == ClaimPhase::Bound;
-            *counts.entry((labels(claim), bound)).or_default() += 1.0;
+            let labels = [
+                claim.metadata.namespace.to_string(),
+                self.class(claim, of_volumes).to_owned(),
+                claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
+            ];
+            *counts.entry((labels, bound)).or_default() += 1.0;
             *phases.entry(claim.status.phase.as_str()).or_default() += 1.0;
         });
         for (phase, count) in phases {
@@ -177,19 +197,10 @@ impl Collector for Sizes {
             gauge.reset();
         }
         if self.diagnostics.leads() {
-            self.count_volumes();
-            self.count_claims();
+            self.count_claims(&self.count_volumes());
         }
         self.gauges().into_iter().flat_map(Collector::collect).collect()
     }
-}
-
-fn labels(claim: &PersistentVolumeClaim) -> ClaimLabels {
-    [
-        claim.metadata.namespace.to_string(),
-        claim_class(claim).to_owned(),
-        claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
-    ]
 }
 
 /// KCM's name of what serves the volume. Upstream loads no CSI plugin into the binder and so calls
@@ -216,7 +227,10 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{kube_api::kinds::Narrow, metrics::Metrics};
+    use crate::{
+        kube_api::kinds::{Narrow, StorageClass},
+        metrics::Metrics,
+    };
 
     fn decode<T: Narrow>(text: &str) -> T {
         serde_json::from_str(text).unwrap()
@@ -252,9 +266,38 @@ mod tests {
     }
 
     #[test]
+    fn a_class_that_only_claims_name_is_not_a_label() {
+        let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
+        diagnostics.lead(Instant::now());
+        for class in ["static", "made-up", ""] {
+            objects.apply(decode::<PersistentVolumeClaim>(&format!(
+                r#"{{"metadata": {{"name": "c-{class}", "namespace": "ns"}},
+                    "spec": {{"storageClassName": "{class}"}}}}"#
+            )));
+        }
+        objects.apply(decode::<PersistentVolume>(
+            r#"{"metadata": {"name": "v"}, "spec": {"storageClassName": "static"}}"#,
+        ));
+        let metrics = Metrics::default();
+        metrics.register(&Sizes::new(objects, diagnostics).unwrap()).unwrap();
+        let text = metrics.text().unwrap();
+        for class in ["static", "_other", ""] {
+            let line = format!(
+                "pv_collector_unbound_pvc_count{{namespace=\"ns\",storage_class=\"{class}\",volume_attributes_class=\"\"}} 1"
+            );
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");
+        }
+    }
+
+    #[test]
     fn of_more_namespaces_than_are_shown_the_rest_is_counted_by_class() {
         let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
         diagnostics.lead(Instant::now());
+        for class in ["class0", "class1"] {
+            objects.apply(decode::<StorageClass>(&format!(
+                r#"{{"metadata": {{"name": "{class}"}}, "provisioner": "p"}}"#
+            )));
+        }
         for number in 0..NAMESPACED + 30 {
             let class = number % 2;
             objects.apply(decode::<PersistentVolumeClaim>(&format!(
