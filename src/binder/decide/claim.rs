@@ -26,7 +26,9 @@ use crate::{
     },
     kube_api::{
         ids::{ClassName, VolumeName},
-        kinds::{BindingMode, ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        kinds::{
+            BindingMode, ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase,
+        },
     },
 };
 
@@ -153,7 +155,7 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
 fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
     let name = &claim.spec.volume_name;
     if name.is_empty() {
-        return lost(claim, ClaimReason::LostReference);
+        return lost(claim, ClaimReason::LostReference, None);
     }
     let volume = view.volume(name);
     if let Some(volume) = volume.as_deref() {
@@ -164,10 +166,13 @@ fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
         }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).
-    let seen = volume.map(|volume| volume.metadata.resource_version);
+    let seen = volume.as_deref().map(|volume| volume.metadata.resource_version);
     match view.proofs.volume(&claim.key(), &claim.metadata.uid, seen) {
-        Some(VolumeProof::Gone) => lost(claim, ClaimReason::LostVolume(name.clone())),
-        Some(VolumeProof::OtherClaim(uid)) => lost(claim, ClaimReason::Misbound(name.clone(), uid.clone())),
+        Some(VolumeProof::Gone) => lost(claim, ClaimReason::LostVolume(name.clone()), None),
+        Some(VolumeProof::OtherClaim(uid)) => {
+            let refers = volume.as_deref().and_then(|volume| volume.spec.claim_ref.as_ref());
+            lost(claim, ClaimReason::Misbound(name.clone(), uid.clone()), refers)
+        }
         None => {
             Decision::step(ClaimReason::ProvingLost(name.clone()), Step::ProveVolume { volume: name.clone() })
         }
@@ -183,12 +188,12 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
     if !held_by(volume, claim)
         && let Some(other) = other_held(claim, &name, view)
     {
-        return Decision::rest(ClaimReason::HoldsOther(other));
+        return ClaimDecision::waiting(claim, ClaimReason::HoldsOther(other));
     }
     if !held_by(volume, claim)
         && let Some(other) = view.doubts.other(&claim.metadata.uid, &name)
     {
-        return Decision::rest(ClaimReason::Uncertain(other.clone()));
+        return ClaimDecision::waiting(claim, ClaimReason::Uncertain(other.clone()));
     }
     match binding::next_write(volume, claim) {
         Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),
@@ -217,8 +222,8 @@ fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
     Some(Write::claim(claim, WriteKind::ClaimPending, patches::claim_status(claim, &change)))
 }
 
-fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
-    let events = events::lost(claim, &reason);
+fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&ClaimRef>) -> ClaimDecision {
+    let events = events::lost(claim, &reason, refers);
     let Some(change) = binding::unbound_status(claim, ClaimPhase::Lost) else {
         return events.into_iter().fold(Decision::rest(reason), Decision::telling);
     };

@@ -22,7 +22,9 @@ use crate::{
         call::CallError,
         events::{Event, EventType, Involved, Novelty},
         ids::{PodKey, VolumeName},
-        kinds::{Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
+        kinds::{
+            ClaimRef, Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
+        },
         text::{Text, TextMap},
     },
 };
@@ -58,9 +60,10 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         ClaimReason::NamedMissing(_) => normal("NamedVolumeMissing"),
         ClaimReason::NamedMismatched(..) => warning("VolumeMismatch"),
         // Of another volume mode, claim and volume get events when the volume is looked at.
-        ClaimReason::HoldsMismatched(volume, mismatch) if *mismatch != Mismatch::VolumeMode => {
-            of_claim(claim, &ClaimReason::NamedMismatched(volume.clone(), *mismatch))
+        ClaimReason::HoldsMismatched(_, mismatch) if *mismatch != Mismatch::VolumeMode => {
+            warning("VolumeMismatch")
         }
+        ClaimReason::HoldsOther(_) | ClaimReason::Uncertain(_) => normal(why.code()),
         ClaimReason::WaitsForFirstConsumer => normal("WaitForFirstConsumer"),
         ClaimReason::WaitsForPods(_) => normal("WaitForPodScheduled"),
         ClaimReason::WaitsForProvisioner(_) => normal("ExternalProvisioning"),
@@ -77,10 +80,8 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
         | ClaimReason::ProvingClass(_)
         | ClaimReason::Binding(..)
         | ClaimReason::VolumeBusy(_)
-        | ClaimReason::HoldsOther(_)
         | ClaimReason::AssigningClass(_)
         | ClaimReason::Provisioning(_)
-        | ClaimReason::Uncertain(_)
         | ClaimReason::LostReference
         | ClaimReason::LostVolume(_)
         | ClaimReason::Misbound(..)
@@ -160,9 +161,11 @@ pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
     [warning(volume, "VolumeMismatch", on_volume), warning(claim, "VolumeMismatch", on_claim)]
 }
 
-/// The claim is Lost: KCM's event, whose text frightens, and one that says what happened and what can be done.
+/// The claim is Lost: KCM's event, and one that says what happened and what can be done, if the volume, as far as it is
+/// seen, refers to a claim of this name. One that refers to a claim of another name was handed to that one, as volume
+/// populators do, and is not to be taken from it.
 #[must_use]
-pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason) -> [Event; 2] {
+pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason, refers: Option<&ClaimRef>) -> [Event; 2] {
     let (stock, reason, text) = match why {
         ClaimReason::LostVolume(volume) => (
             "ClaimLost",
@@ -174,18 +177,24 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason) -> [Event; 2] {
                 claim.metadata.uid
             ),
         ),
-        ClaimReason::Misbound(volume, uid) => (
+        ClaimReason::Misbound(volume, _) if refers.is_none_or(|other| other.key() != claim.key()) => (
             "ClaimMisbound",
             "LostMisbound",
             format!(
-                "Volume {:?} is there, but its claimRef has {}; nothing was deleted because of that. If the \
-                 volume belongs to this claim, setting spec.claimRef.uid to {} makes the claim Bound again.",
+                "Volume {:?} is there, but its claimRef has the name of another claim, as after a volume populator \
+                 has handed it over; nothing was deleted because of that. While that claim keeps the volume, \
+                 nothing has to be done for this one.",
+                volume.as_str()
+            ),
+        ),
+        ClaimReason::Misbound(volume, _) => (
+            "ClaimMisbound",
+            "LostMisbound",
+            format!(
+                "Volume {:?} is there, but its claimRef has the UID of another claim; nothing was deleted because \
+                 of that. If the volume belongs to this claim, setting spec.claimRef.uid to {} makes the claim \
+                 Bound again.",
                 volume.as_str(),
-                if uid.is_empty() {
-                    "the name of another claim and no UID"
-                } else {
-                    "the UID of another claim"
-                },
                 claim.metadata.uid
             ),
         ),
@@ -411,7 +420,11 @@ impl fmt::Display for ClaimReason {
             Self::VolumeBusy(volume) => write!(f, "a write to {volume} is under way"),
             Self::HoldsOther(volume) => write!(f, "volume {volume} has to be given back first"),
             Self::HoldsMismatched(volume, mismatch) => {
-                write!(f, "volume {volume} is reserved for the claim: {}", mismatch.text(volume.as_str()))
+                let wrong = match mismatch {
+                    Mismatch::TooSmall => "it is too small".to_owned(),
+                    mismatch => mismatch.text(volume.as_str()),
+                };
+                write!(f, "volume {volume} is reserved for the claim: {wrong}")
             }
             Self::NoVolume => {
                 f.write_str("no persistent volumes available for this claim and no storage class is set")
@@ -463,12 +476,8 @@ impl fmt::Display for ClaimReason {
                 volume.as_str(),
                 mismatch.text(volume.as_str())
             ),
-            Self::LostReference => {
-                f.write_str("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
-            }
-            Self::LostVolume(_) => {
-                f.write_str("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-            }
+            Self::LostReference => f.write_str("Bound claim has lost reference to PersistentVolume."),
+            Self::LostVolume(_) => f.write_str("Bound claim has lost its PersistentVolume."),
             Self::Misbound(..) => {
                 f.write_str("Two claims are bound to the same volume, this one is bound incorrectly")
             }
