@@ -29,7 +29,7 @@ use crate::{
     controller::event_dedup::Recorded,
     kube_api::{
         events::Event,
-        ids::{NodeName, PodKey},
+        ids::{NodeName, PodKey, Uid},
         kinds::{Narrow, Pod},
     },
     state::give_back_room,
@@ -59,11 +59,11 @@ pub(super) enum Topic {
     Undone,
 }
 
-/// What was recorded of a volume on a node.
+/// What was recorded of a volume on a node, and for which pods.
 #[derive(Clone, Debug, Default)]
 struct Record {
     attached: bool,
-    events: BTreeMap<Topic, Recorded<Announcement>>,
+    events: BTreeMap<Topic, (Recorded<Announcement>, BTreeSet<Uid>)>,
     /// Since when another node has held the volume, as was recorded.
     held_since: Option<Instant>,
 }
@@ -159,7 +159,9 @@ impl Announcer {
             if event.reason == events::ATTACHED {
                 record.attached = false;
             } else {
-                record.events.clear();
+                for (_, told) in record.events.values_mut() {
+                    told.remove(&event.involved.uid);
+                }
             }
         }
         keys
@@ -225,10 +227,13 @@ impl Look<'_> {
 
     /// What changed for the pods that need the volume here.
     fn desired(&mut self, verdict: &Verdict, others: &Others<'_>) {
-        if verdict.report_as_attached == ReportAsAttached::Yes && !self.record.attached {
+        let node_volume = self.known.actual.node_volume(self.volume, self.node);
+        let is_attached = verdict.report_as_attached == ReportAsAttached::Yes
+            && node_volume.is_some_and(NodeVolume::is_attached);
+        if is_attached && !self.record.attached {
             self.record.attached = true;
             self.record.events.remove(&Topic::Failure);
-            self.record_event(&Announcement::Attached);
+            self.record_event(&Announcement::Attached, &BTreeSet::new());
         } else if let Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion) = verdict.waiting {
             self.record.attached = false;
         }
@@ -285,11 +290,11 @@ impl Look<'_> {
             _ => NOTEWORTHY,
         };
         let began = self.waits.since(self.volume, holder);
-        let Some(since) = began.or_else(|| self.waits.since(self.volume, self.node)) else { return };
-        if !self.lasts_since(since, patience) {
+        let since = began.or_else(|| self.waits.since(self.volume, self.node));
+        if !since.is_some_and(|since| self.lasts_since(since, patience)) {
             return;
         }
-        let (holder, since) = (holder.clone(), known.clock.wall(since));
+        let holder = holder.clone();
         let announcement = match waiting {
             Some(Waiting::DetachWaitingForAttacher) => {
                 Announcement::DetachTimedOut(self.volume.clone(), holder)
@@ -298,7 +303,7 @@ impl Look<'_> {
                 let foreign = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
                 let foreign =
                     foreign.filter(|(_, node)| **node == holder).map(|(name, _)| name.clone()).next();
-                Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign, since }
+                Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign }
             }
         };
         self.record_once(Topic::Holder, &announcement);
@@ -311,7 +316,7 @@ impl Look<'_> {
         // If not, another controller attached it here, too.
         if others.holders.is_some() && others.holders_beside(self.node).next().is_none() {
             let waited = self.known.now.saturating_duration_since(since);
-            self.record_event(&Announcement::Freed(waited.as_secs()));
+            self.record_event(&Announcement::Freed(waited.as_secs()), &BTreeSet::new());
         }
     }
 
@@ -329,25 +334,36 @@ impl Look<'_> {
         at <= self.known.now
     }
 
+    /// Each pod is told once (S47, S48), and once more before its event expires.
     fn record_once(&mut self, topic: Topic, announcement: &Announcement) {
-        let now = self.known.now;
-        let again_at = match self.record.events.get(&topic) {
-            Some(before) if before.holds(announcement, now) => before.repeat_at(),
-            _ => {
-                let recorded = Recorded::new(announcement.clone(), now);
-                let again_at = recorded.repeat_at();
-                self.record.events.insert(topic, recorded);
-                self.record_event(announcement);
-                again_at
+        let Known { desired, now, .. } = self.known;
+        let pods = desired.get(self.volume, self.node).into_iter().flat_map(|desired| desired.pods.keys());
+        let pods: BTreeSet<Uid> = pods.cloned().collect();
+        let before = self.record.events.remove(&topic);
+        let recorded = match before.filter(|(recorded, _)| recorded.holds(announcement, now)) {
+            Some((recorded, told)) => {
+                if !pods.is_subset(&told) {
+                    self.record_event(announcement, &told);
+                }
+                recorded
+            }
+            None => {
+                self.record_event(announcement, &BTreeSet::new());
+                Recorded::new(announcement.clone(), now)
             }
         };
-        self.news.look_at.push(again_at);
+        self.news.look_at.push(recorded.repeat_at());
+        self.record.events.insert(topic, (recorded, pods));
     }
 
-    fn record_event(&mut self, announcement: &Announcement) {
+    /// Records it for each pod but those who are told.
+    fn record_event(&mut self, announcement: &Announcement, told: &BTreeSet<Uid>) {
         let Known { objects, desired, .. } = self.known;
         match (desired.get(self.volume, self.node), announcement) {
-            (Some(desired), _) => self.news.events.extend(events::events(objects, desired, announcement)),
+            (Some(desired), _) => {
+                let events = events::events(objects, desired, announcement).into_iter();
+                self.news.events.extend(events.filter(|event| !told.contains(&event.involved.uid)));
+            }
             (None, Announcement::DetachFailed(..)) => {
                 let event = events::node_event(objects, self.volume, self.node, announcement);
                 self.news.events.extend(event);

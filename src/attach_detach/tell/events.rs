@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::{
     attach_detach::{
         actual::state::ForceReason,
@@ -35,7 +33,7 @@ pub enum Announcement {
     Failed(String),
     /// Another node holds the volume; these pods use it there.
     HeldElsewhere(Vec<PodKey>),
-    /// Which node holds it, what that node's side waits for, and since when.
+    /// Which node holds it, and what that node's side waits for.
     Holder {
         /// The node.
         node: NodeName,
@@ -43,8 +41,6 @@ pub enum Announcement {
         waiting: Option<Waiting>,
         /// The VolumeAttachment that holds it there, if it is another party's.
         foreign: Option<AttachmentName>,
-        /// Since when.
-        since: Timestamp,
     },
     /// The volume is attached, but the status of its node, for which the kubelet waits, could not be written.
     NotPublished(NodeName, String),
@@ -67,8 +63,8 @@ impl Repeatable for Announcement {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (
-                Self::Holder { node, waiting, foreign, since: _ },
-                Self::Holder { node: other_node, waiting: other_waiting, foreign: other_foreign, since: _ },
+                Self::Holder { node, waiting, foreign },
+                Self::Holder { node: other_node, waiting: other_waiting, foreign: other_foreign },
             ) => {
                 let waits = match (waiting, other_waiting) {
                     (Some(waiting), Some(other)) => waiting.is_same(other),
@@ -163,13 +159,12 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
             "FailedAttachVolume",
             format!("Multi-Attach error for volume \"{volume}\" {}", holders(pods, namespace)),
         ),
-        Announcement::Holder { node, waiting, foreign, since } => (
+        Announcement::Holder { node, waiting, foreign } => (
             EventType::Warning,
             "HeldByNode",
             format!(
-                "Volume \"{volume}\" is attached to node \"{node}\", {}, since {}",
-                holding(waiting.as_ref(), foreign.as_ref()),
-                since.strftime("%Y-%m-%dT%H:%M:%SZ")
+                "Volume \"{volume}\" is attached to node \"{node}\", {}",
+                holding(waiting.as_ref(), foreign.as_ref())
             ),
         ),
         Announcement::DetachTimedOut(id, node) => (
@@ -291,6 +286,7 @@ fn holders(pods: &[PodKey], namespace: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -327,11 +323,10 @@ mod tests {
 
     #[test]
     fn l18_what_keeps_a_volume_elsewhere_is_told_with_the_servers_words_and_once_per_cause() {
-        let holder = |waiting, second| Announcement::Holder {
+        let holder = |waiting| Announcement::Holder {
             node: NodeName::from("n1"),
             waiting: Some(waiting),
             foreign: None,
-            since: Timestamp::from_second(second).unwrap(),
         };
         let message = || std::sync::Arc::from("forbidden");
         let refused = || Waiting::RetryBackoff { message: Some(message()) };
@@ -343,12 +338,10 @@ mod tests {
             ),
         ];
         for (waiting, expected) in cases {
-            let expected =
-                format!("Volume \"pv1\" is attached to node \"n1\", {expected}, since 1970-01-01T00:00:07Z");
-            assert_eq!(text(&holder(waiting, 7), "pv1", "ns1").2, expected);
+            let expected = format!("Volume \"pv1\" is attached to node \"n1\", {expected}");
+            assert_eq!(text(&holder(waiting), "pv1", "ns1").2, expected);
         }
-        assert!(holder(refused(), 7).is_same(&holder(refused(), 8)), "the same wait, after a try in vain");
-        assert!(!holder(refused(), 7).is_same(&holder(Waiting::NodeGone, 7)));
+        assert!(!holder(refused()).is_same(&holder(Waiting::NodeGone)));
     }
 
     #[test]
@@ -360,7 +353,6 @@ mod tests {
                 until: Timestamp::from_second(60 * minute).unwrap(),
             }),
             foreign: None,
-            since: Timestamp::UNIX_EPOCH,
         };
         assert!(holder("agent wrote node/n1", 10).is_same(&holder("agent wrote node/n1", 20)));
         assert!(!holder("agent wrote node/n1", 10).is_same(&holder("another wrote node/n1", 10)));

@@ -86,11 +86,11 @@ impl Recorder {
     }
 
     /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
-    /// what is published.
+    /// what is attached.
     pub fn lead(&mut self, actual: &ActualState) {
         self.report(Report::Leads);
         self.phases.forget_all();
-        for (volume, node) in actual.published() {
+        for (volume, node) in actual.attached() {
             self.announcer.inherit_attached(volume, node);
         }
     }

@@ -323,6 +323,12 @@ impl NodeVolume {
         self.listed == Listed::Yes
     }
 
+    /// Whether the driver has attached it, or, where there is no driver, the node's status lists it.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.attachment().map_or(self.is_listed(), |attachment| attachment.status.attached)
+    }
+
     /// Since when no pod needs what is, or may be, attached here, by this process' clock.
     #[must_use]
     pub fn undesired_since(&self) -> Option<Timestamp> {

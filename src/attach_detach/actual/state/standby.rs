@@ -27,14 +27,13 @@ impl ActualState {
         }
     }
 
-    /// What is attached and published: a predecessor of this process has recorded that.
-    pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
+    /// What is attached, or was listed: a predecessor of this process has recorded that.
+    pub(in crate::attach_detach) fn attached(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
         self.volumes.iter().flat_map(|(volume, state)| {
-            let published = state
-                .nodes
-                .iter()
-                .filter(|(_, node_volume)| node_volume.is_listed() && node_volume.known.is_some());
-            published.map(move |(node, _)| (volume, node))
+            let attached = state.nodes.iter().filter(|(_, node_volume)| {
+                node_volume.is_listed() || node_volume.may_be_mounted || node_volume.is_attached()
+            });
+            attached.map(move |(node, _)| (volume, node))
         })
     }
 
