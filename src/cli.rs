@@ -25,9 +25,12 @@ use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, erro
 pub use crate::serving_flags::ServingArgs;
 use crate::telemetry::LoggingFormat;
 
+/// What was built from which commit.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MOORING_COMMIT"), ")");
+
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "mooring", version, about, disable_help_subcommand = true)]
+#[command(name = "mooring", version = VERSION, about)]
 #[command(args_override_self = true, propagate_version = true)]
 pub struct Cli {
     /// What to do.
@@ -288,7 +291,7 @@ pub enum Stop {
     Print(String),
     /// A mistake: print this one line on stderr and exit 2.
     Mistake(String),
-    /// A mistake in a command that asks: the same, and exit 4.
+    /// A mistake in a command that asks, or no command at all: the same, and exit 4.
     Usage(String),
 }
 
@@ -320,6 +323,10 @@ where
         let sorted = arguments::sort(words.split_off(2)).map_err(Stop::Mistake)?;
         words.extend(sorted.arguments);
         ignored = sorted.ignored;
+    }
+    // As of kubectl.
+    if let Some(word) = words.get_mut(1).filter(|word| *word == "version") {
+        *word = "--version".into();
     }
     let asks = words.get(1).is_some_and(|word| ASKING.iter().any(|asking| word == asking));
     let stop = |error: &clap::Error| match stop(error) {
@@ -356,10 +363,14 @@ fn values(matches: &ArgMatches) -> BTreeMap<String, String> {
 
 fn stop(error: &clap::Error) -> Stop {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(error.render().to_string()),
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Stop::Mistake("no subcommand given: try `mooring run` or `mooring --help`".to_owned())
+        // clap's mark of several values would say of words of one object that there may be more.
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            Stop::Print(error.render().to_string().replace(">...", ">"))
         }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Stop::Usage("no subcommand given: try doctor, explain pvc/NAME, or help".to_owned())
+        }
+        ErrorKind::InvalidSubcommand => Stop::Usage(one_line(&error.to_string())),
         _ => Stop::Mistake(one_line(&error.to_string())),
     }
 }
@@ -549,6 +560,17 @@ mod tests {
         {
             assert!(matches!(parse(words), Err(Stop::Print(_))), "{words:?}");
         }
-        assert!(matches!(parse(["mooring"]), Err(Stop::Mistake(_))));
+        for words in
+            [&["mooring", "help"][..], &["mooring", "help", "doctor"], &["mooring", "explain", "--help"]]
+        {
+            let Err(Stop::Print(help)) = parse(words) else { panic!("{words:?}") };
+            assert!(help.contains("Usage: mooring") && !help.contains(">..."), "{help}");
+        }
+        let Err(Stop::Print(version)) = parse(["mooring", "version"]) else { panic!("no version") };
+        assert!(version.contains("(commit "), "{version}");
+        // That a person has to act on the cluster, exit code 2, it is not.
+        for words in [&["mooring"][..], &["mooring", "docter"]] {
+            assert!(matches!(parse(words), Err(Stop::Usage(_))), "{words:?}");
+        }
     }
 }

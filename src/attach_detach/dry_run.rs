@@ -16,11 +16,15 @@ use tokio::time::Instant;
 
 use super::{
     act::calls::{Answer, AttachmentRequest, Call, Outcome},
-    actual::{identification, state::ForceReason},
+    actual::state::ForceReason,
     clock::Clock,
     controller::Controller,
     decide::verdict::Waiting,
-    desired::{state::WhyUnresolved, volume_name::VolumeId},
+    desired::{
+        state::WhyUnresolved,
+        volume_name::VolumeId,
+        volume_source::{self, Storage},
+    },
     options::AttachDetachOptions,
     tell::{
         diagnostics::State,
@@ -113,8 +117,7 @@ pub fn dry_run(
     settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
     for pod in objects.pods.snapshot().into_keys() {
         let Some(desired_pod) = controller.caches.desired.pod(&pod) else { continue };
-        let desired = desired_pod.volumes.iter().filter(|(_, wanted)| wanted.source.is_some());
-        let desired = desired.map(|(volume, wanted)| Desired {
+        let desired = desired_pod.volumes.iter().map(|(volume, wanted)| Desired {
             pod_volumes: wanted.pod_volumes.iter().map(ToString::to_string).collect(),
             volume: volume.clone(),
             node: desired_pod.node.clone(),
@@ -125,10 +128,15 @@ pub fn dry_run(
     outlook
 }
 
-/// The volume that a PersistentVolume stands for, if it is of a CSI driver.
+/// The volume that a PersistentVolume stands for, if a kubelet waits for it to be attached.
 #[must_use]
 pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
-    identification::volume_of(objects, name)
+    let volume = objects.volumes.get(name)?;
+    match volume_source::of_persistent_volume(&volume.metadata, &volume.spec).ok()? {
+        Storage::Csi(volume) => Some(volume.id),
+        Storage::NoOp(id, _) => Some(id),
+        Storage::NotAttachable | Storage::FlexVolume(_) => None,
+    }
 }
 
 /// Plans until there is nothing more to plan at that time.

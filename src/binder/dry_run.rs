@@ -31,12 +31,18 @@ use crate::{
 };
 
 /// Where a claim or volume stands. Without a reason it is settled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub struct Place<R> {
     /// Why it is where it is.
     pub reason: Option<Arc<R>>,
     /// The write about it that would come next.
     pub write: Option<WriteKind>,
+}
+
+impl<R> Clone for Place<R> {
+    fn clone(&self) -> Self {
+        Self { reason: self.reason.clone(), write: self.write }
+    }
 }
 
 impl<R> Default for Place<R> {

@@ -10,9 +10,10 @@ use super::{
     assumptions::Assumptions,
     attachment, claim, class,
     evidence::{evidence, timeline},
+    foreign,
     links::Link,
     node, pod, reasons,
-    report::{API_VERSION, Action, Explanation, Observed, Source, Step, Verdict},
+    report::{API_VERSION, Action, Explanation, Next, Observed, Source, Step, Verdict},
     said::last_word,
     snapshot::Snapshot,
     subject::Subject,
@@ -30,10 +31,6 @@ use crate::{
         },
     },
 };
-
-/// What is said of the six minutes by who does not count them.
-pub(super) const UNSEEN_CLOCK: &str =
-    "When the controller began to count the six minutes cannot be seen from outside";
 
 /// Explains one object.
 #[must_use]
@@ -206,7 +203,7 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
         }];
     };
     let node = &attachment.spec.node_name;
-    if let Some(link) = attachment::foreign(view, name) {
+    if let Some(link) = foreign::foreign(view, name) {
         return vec![link];
     }
     let volume = attachment.spec.source.persistent_volume_name.as_ref();
@@ -248,16 +245,11 @@ fn actions(links: &[Link]) -> Vec<Action> {
 
 /// What only the controller knows, with what can be proven of it.
 fn unknown(links: &[Link]) -> Vec<String> {
-    let mut all = Vec::new();
-    for next in links.iter().filter_map(|link| link.step.next.as_ref()) {
-        if let Some(at) = next.at.filter(|_| next.action == "ForceDetach") {
-            let text = format!("{UNSEEN_CLOCK}: the forced detach comes between now and {at}.");
-            if !all.contains(&text) {
-                all.push(text);
-            }
-        }
-    }
-    all
+    let is_open = |next: &Next| next.action == "ForceDetach" && next.at.is_none();
+    let is_forced = links.iter().filter_map(|link| link.step.next.as_ref()).any(is_open);
+    let text = "Since when a pod there last had the volume, the controller saw; no object says. It counts anew after a restart, \
+                unless it kept its timers.";
+    is_forced.then(|| text.to_owned()).into_iter().collect()
 }
 
 /// What a reading by name leaves out, and the command that has it.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     actions::{care, never, never_by_hand, of_absent_program, of_gone_node, of_silent_node, safe},
     age,
-    doctor::STUCK_AFTER,
+    exclusive::{ATTACHED_TWICE, Twice},
     links::{Link, program},
     report::{Action, Verdict},
     sidecars::Sidecar,
@@ -21,8 +21,8 @@ use super::{
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
-        desired::volume_name::VolumeId,
-        dry_run::{NextWrite, NodeVolumeOutlook, volume_of},
+        desired::volume_name::{VolumeId, VolumeKind},
+        dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
         tell::diagnostics::State,
     },
     kube_api::{
@@ -31,13 +31,22 @@ use crate::{
     },
 };
 
-/// The longest pause between two tries of an external-attacher (its default).
-const LONGEST_PAUSE: i64 = 5 * 60;
+/// A kubelet that is well kills what has not ended in its time at once, and unmounts: seconds, of which it needs no more.
+pub(super) const OVERDUE: i64 = 60;
 
 /// The links of a volume on a node: the one itself, and those that it waits for.
 pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<Link> {
     let Some(node_volume) = view.on_node(volume, node) else { return Vec::new() };
     let mut links = vec![link(view, volume, node, node_volume)];
+    if let Some(twice) = view.twice().get(volume).filter(|twice| twice.is_reached) {
+        // What leads to the volume is no advice as long as another machine may write it.
+        for link in &mut links {
+            (link.verdict, link.step.next) = (Verdict::Healthy, None);
+            link.step.blocked_by.clear();
+        }
+        links.push(on_two_nodes(view, twice, node));
+        return links;
+    }
     if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting {
         let holder = holder(view, volume, &conflict.node);
         links.extend(holder.map(|link| outlasted(view, link, (volume, node), &conflict.node)));
@@ -47,7 +56,34 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     if view.users(volume, node).next().is_some() {
         links.extend(unregistered(view, volume, node));
     }
+    if volume.kind() == VolumeKind::NoOp {
+        // There is no VolumeAttachment to be warned of.
+        links.iter_mut().for_each(|link| link.actions.retain(|action| *action != never_by_hand()));
+    }
     links
+}
+
+/// A disk that two machines may write.
+fn on_two_nodes(view: &View<'_>, twice: &Twice, node: &NodeName) -> Link {
+    let subject = match &twice.volume {
+        Some(volume) => Subject::Volume(volume.clone()),
+        None => Subject::Node(node.clone()),
+    };
+    let of_node =
+        |(name, _): &(AttachmentName, _)| Some(get::<VolumeAttachment>(view, name)?.spec.node_name.clone());
+    let later = twice.in_use.clone().or_else(|| twice.attachments.iter().rev().find_map(of_node));
+    let field = format!("spec.nodeName={}", later.unwrap_or_else(|| node.clone()));
+    let message = format!("{}: two machines may write the disk", twice.told);
+    Link::new(&subject, ATTACHED_TWICE, message, Verdict::Blocked)
+        .since(twice.attachments.iter().filter_map(|(_, since)| *since).min())
+        .act(safe(
+            "see on which nodes pods use it, and scale down what runs on the one that came later: it leaves that node when \
+             its kubelet has unmounted it",
+            &["kubectl", "get", "pods", "-A", "-o", "wide", "--field-selector", &field],
+        ))
+        .act(care("if both may have written: check the file system before the data is trusted", &[]))
+        .act(never("let a pod start there to see whether it works: each write may destroy what the other wrote"))
+        .act(never_by_hand())
 }
 
 /// A kubelet that is well and does not unmount what no pod uses there, while pods here have waited for long. Since when it
@@ -57,9 +93,8 @@ fn outlasted(view: &View<'_>, link: Link, (volume, node): (&VolumeId, &NodeName)
     if !is_well || link.step.reason != "DetachWaitingForUnmount" || link.verdict != Verdict::Waiting {
         return link;
     }
-    let made = |pod: &PodKey| Some((get::<Pod>(view, pod)?.metadata.creation_timestamp?, pod.clone()));
-    let Some((made, pod)) = view.users(volume, node).filter_map(made).min() else { return link };
-    if made.checked_add(STUCK_AFTER).is_ok_and(|until| until >= view.now()) {
+    let Some((made, pod)) = first_user(view, volume, node) else { return link };
+    if !age::is_long(Some(made), view.now()) {
         return link;
     }
     let mut link = Link { verdict: Verdict::Blocked, ..link };
@@ -68,10 +103,18 @@ fn outlasted(view: &View<'_>, link: Link, (volume, node): (&VolumeId, &NodeName)
     link
 }
 
+/// The pod that has wanted a volume on a node for longest.
+pub(super) fn first_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<(Timestamp, PodKey)> {
+    let made = |pod: &PodKey| Some((get::<Pod>(view, pod)?.metadata.creation_timestamp?, pod.clone()));
+    view.users(volume, node).filter_map(made).min()
+}
+
 /// Whether a pod that wants it here has it for this node alone.
 fn is_for_one_node(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> bool {
-    let mut desired = view.attach_detach.desired.values().flatten();
-    desired.any(|desired| desired.volume == *volume && desired.node == *node && desired.exclusive)
+    let is_it = |desired: &Desired| desired.volume == *volume && desired.node == *node && desired.exclusive;
+    let mut desired =
+        view.users(volume, node).filter_map(|pod| view.attach_detach.desired.get(pod)).flatten();
+    desired.any(is_it)
 }
 
 /// Other nodes from which an exclusive volume has not gone, though an attachment is made here: where kube-controller-manager
@@ -86,10 +129,10 @@ fn attached_elsewhere(view: &View<'_>, volume: &VolumeId, here: &NodeName) -> Ve
         .map(|(node, node_volume)| {
             let mut link = link(view, volume, node, node_volume);
             let since = link.step.since.filter(|_| node_volume.waiting.is_some());
-            let is_long =
-                since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
+            let is_long = age::is_long(since, view.now());
             link.verdict = link.verdict.max(if is_long { Verdict::Blocked } else { Verdict::Waiting });
-            let message = link.step.message.strip_prefix(&format!("on {node}: ")).unwrap_or(&link.step.message);
+            let waiting = node_volume.waiting.as_ref().map(ToString::to_string);
+            let message = waiting.unwrap_or_else(|| link.step.message.clone());
             link.step.message = format!(
                 "the volume is for one node alone, and is still attached to {node}, which it has to leave before {here} may \
                  have it: {message}"
@@ -117,7 +160,7 @@ pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 /// Whether the kubelet of the node knows the driver, if that was read: without it, nothing is mounted there.
 pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();
-    unregistered_driver(view, driver, node)
+    if driver.is_empty() { None } else { unregistered_driver(view, driver, node) }
 }
 
 /// The same of a driver.
@@ -236,7 +279,7 @@ fn ending_holder(
 ) -> Link {
     let late = view.now().as_second() - over.as_second();
     let (verdict, told) = if late > 0 {
-        let verdict = if late > LONGEST_PAUSE { Verdict::Blocked } else { Verdict::Waiting };
+        let verdict = if late > OVERDUE { Verdict::Blocked } else { Verdict::Waiting };
         (verdict, format!("is being deleted, and its time was over {} ago", age::short(late)))
     } else {
         (Verdict::Waiting, "is being deleted, and has the time to end".to_owned())
@@ -254,94 +297,12 @@ fn ending_holder(
         .detail(format!("on {node}"))
 }
 
-/// The link of an attachment that the controller did not make and does not touch, if it is such a one.
-pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
-    let (volume, node) = view.attach_detach.foreign.get(name)?;
-    let message = format!(
-        "its name is not that of its volume on {node}: the attach/detach controller did not make it and leaves it, and it \
-         stays until it is deleted"
-    );
-    let subject = Subject::Attachment(name.clone());
-    let object = get::<VolumeAttachment>(view, name)?;
-    if let Some(deleted) = object.metadata.deletion_timestamp.as_deref().copied() {
-        return Some(foreign_deleted(view, &subject, &object, deleted));
+pub(super) fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
+    match volume.kind() {
+        VolumeKind::Csi => Subject::Attachment(volume.attachment_name(node)),
+        // The node's list is all that there is.
+        VolumeKind::NoOp => Subject::Node(node.clone()),
     }
-    let link = Link::new(&subject, "ForeignAttachment", message, Verdict::Blocked)
-        .detail(format!("on {node}"))
-        .since(object.metadata.creation_timestamp)
-        .act(safe(
-            "find out who made it, and what for",
-            &["kubectl", "get", "volumeattachment", name.as_str(), "-o", "yaml", "--show-managed-fields"],
-        ));
-    let uses = |volume: &VolumeId| {
-        let object = get::<Node>(view, node);
-        let is_unknown = object.is_none() && !matches!(view.missing::<Node>(node), Missing::Absent);
-        is_unknown
-            || object.is_some_and(|node| node.uses(volume.as_str()) || node.lists(volume.as_str()))
-            || view.users(volume, node).next().is_some()
-    };
-    if volume.as_ref().is_none_or(uses) {
-        return Some(link.act(never(
-            "delete it as long as a pod on its node may use the volume: the attacher detaches it under the pod",
-        )));
-    }
-    Some(link.act(care(
-        format!(
-            "only if no one needs it: no pod uses the volume on {node}, as far as is seen, and its attacher detaches it then"
-        ),
-        &["kubectl", "delete", "volumeattachment", name.as_str()],
-    )))
-}
-
-/// One that is being deleted.
-fn foreign_deleted(
-    view: &View<'_>,
-    subject: &Subject,
-    object: &VolumeAttachment,
-    deleted: Timestamp,
-) -> Link {
-    let (node, driver) = (&object.spec.node_name, object.spec.attacher.as_str());
-    let link = absent_attacher(view, subject, driver, Some(deleted)).unwrap_or_else(|| {
-        let is_long = view.now().as_second() - deleted.as_second() > LONGEST_PAUSE;
-        let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
-        let finalizers: Vec<&str> = object.metadata.finalizers.iter().map(|it| &**it).collect();
-        let message = format!("it is being deleted, and waits for {}", finalizers.join(", "));
-        Link::new(subject, "DetachWaitingForAttacher", message, verdict)
-            .blocked_by(program("Attacher", driver), "has been asked")
-            .next("Detach", Some("the attacher answers: within seconds as a rule"))
-            .act(logs_of(view, driver))
-            .act(never_by_hand())
-    });
-    link.detail(format!("on {node}")).since(Some(deleted))
-}
-
-/// The links of the attachments of a volume that the controller did not make. They harm no one but where they put a
-/// volume for one node alone on a second.
-pub(super) fn foreign_of(view: &View<'_>, volume: &VolumeId, is_exclusive: bool) -> Vec<Link> {
-    let all = view.attach_detach.foreign.iter().filter(|(_, (of, _))| of.as_ref() == Some(volume));
-    let links =
-        all.filter_map(|(name, (_, node))| {
-            let mut link = foreign(view, name)?;
-            let is_there =
-                |node: &NodeName| get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some();
-            let others = view.nodes_of(volume).map(|(other, _)| other);
-            let elsewhere = others.filter(|other| is_there(other)).find(|other| *other != node);
-            let Some(elsewhere) = elsewhere.filter(|_| is_exclusive) else {
-                return Some(Link { verdict: Verdict::Healthy, ..link });
-            };
-            link.step.message = format!(
-                "the volume is for one node alone, and is on {elsewhere}, and by this on {node}: {}",
-                link.step.message
-            );
-            Some(link.act(never(
-                "let pods on both nodes use the volume: the disk may be written from two machines",
-            )))
-        });
-    links.collect()
-}
-
-fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
-    Subject::Attachment(volume.attachment_name(node))
 }
 
 /// The link of one volume on one node.
@@ -353,15 +314,21 @@ fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeV
         metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp)
     });
     let link = match (&node_volume.waiting, node_volume.write) {
-        (_, Some(write)) => written_next(&subject, write, node_volume),
+        (_, Some(write)) => {
+            let asked = since.or_else(|| first_user(view, volume, node).map(|(made, _)| made));
+            written_next(&subject, write, node_volume, age::is_long(asked, view.now()))
+        }
         (Some(waiting), None) => waits(view, volume, node, waiting, since),
         (None, None) => at_rest(&subject, node, node_volume.state),
     };
-    let state = attachment.map_or("no VolumeAttachment", |_| node_volume.state.code());
+    let state = match attachment {
+        None if volume.kind() == VolumeKind::Csi => "no VolumeAttachment",
+        _ => node_volume.state.code(),
+    };
     link.detail(format!("on {node}  {state}")).since(since)
 }
 
-fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOutlook) -> Link {
+fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOutlook, is_long: bool) -> Link {
     let (reason, message, action) = match write {
         NextWrite::CreateAttachment => (
             "WaitingForVolumeAttachment",
@@ -378,7 +345,13 @@ fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOut
         Some(forced) => format!("{message}, by force ({})", forced.label()),
         None => message.to_owned(),
     };
-    Link::new(subject, reason, message, Verdict::Waiting).next(action, None).act(safe(
+    let (message, verdict) = if is_long {
+        let message = format!("{message}, and has not for long: is the attach/detach controller at work?");
+        (message, Verdict::Blocked)
+    } else {
+        (message, Verdict::Waiting)
+    };
+    Link::new(subject, reason, message, verdict).next(action, None).act(safe(
         "if this lasts: see whether the attach/detach controller runs and what it says",
         &["kubectl", "get", "leases", "-n", "kube-system"],
     ))
@@ -406,7 +379,17 @@ fn waits(
 ) -> Link {
     let subject = subject(volume, node);
     let code = waiting.code();
-    let link = |verdict| Link::new(&subject, code, format!("on {node}: {waiting}"), verdict);
+    let told = match waiting {
+        // When that is, is told as far as it is known.
+        Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
+            "the node is not Ready and its kubelet has not unmounted the volume".to_owned()
+        }
+        Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
+            "the node has no object, and may still use the volume".to_owned()
+        }
+        waiting => waiting.to_string(),
+    };
+    let link = |verdict| Link::new(&subject, code, format!("on {node}: {told}"), verdict);
     let node_object = || Subject::Node(node.clone()).json();
     let (driver, _) = volume.driver_and_handle();
     match waiting {
@@ -414,8 +397,7 @@ fn waits(
             let asked_for = if matches!(waiting, Waiting::WaitingForAttacher) { "Attach" } else { "Detach" };
             absent_attacher(view, &subject, driver, since).unwrap_or_else(|| {
                 let asked = since.map_or(String::new(), |since| format!(" {} ago", age::between(since, view.now())));
-                let is_long = since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
-                if is_long {
+                if age::is_long(since, view.now()) {
                     return link(Verdict::Blocked)
                         .blocked_by(program("Attacher", driver), format!("has been asked{asked}, and is there"))
                         .next(asked_for, Some("the attacher answers: within seconds as a rule"))
@@ -437,9 +419,7 @@ fn waits(
             })
         }
         Waiting::AttachError { at, .. } | Waiting::DetachError { at, .. } => {
-            let is_old =
-                since.is_some_and(|since| view.now().as_second() - since.as_second() > LONGEST_PAUSE);
-            let verdict = if is_old { Verdict::Blocked } else { Verdict::Waiting };
+            let verdict = Verdict::of_wait(since, view.now());
             let told = at.map_or(String::new(), |at| format!(", told {} ago", age::between(at, view.now())));
             let is_attach = matches!(waiting, Waiting::AttachError { .. });
             let link = match full(view, volume, node).filter(|_| is_attach) {
@@ -559,6 +539,23 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
                 &["kubectl", "get", "pods", "-A", "--field-selector", &format!("spec.nodeName={node}")],
             ))
             .act(never_by_hand()),
+        Unforced::Until(at) if !view.snapshot.is_part() => {
+            // The controller counts from what it saw: of that, objects show when the node fell silent.
+            let patience = at.duration_since(view.now());
+            let from = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
+            let from =
+                from.and_then(|from| from.checked_add(patience).ok()).filter(|from| *from > view.now());
+            let what = if is_gone { "there" } else { "Ready" };
+            let condition = format!(
+                "{} have passed since {node} was last {what} and a pod there last had the volume",
+                age::short(patience.as_secs())
+            );
+            let mut link = link.blocked_by(object, state).next("ForceDetach", Some(&condition));
+            if let Some(next) = &mut link.step.next {
+                next.not_before = from;
+            }
+            act(link)
+        }
         Unforced::Until(at) => {
             let condition = if is_gone {
                 format!("node {node} has not come back")
@@ -576,7 +573,7 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
 }
 
 /// Where the attacher says more than it writes into the object.
-fn logs_of(view: &View<'_>, driver: &str) -> Action {
+pub(super) fn logs_of(view: &View<'_>, driver: &str) -> Action {
     let text = format!("read the log of {driver}'s controller, and the storage's own console");
     match view.sidecars.holder(driver, Sidecar::Attacher) {
         Some((namespace, pod)) => {
@@ -586,7 +583,7 @@ fn logs_of(view: &View<'_>, driver: &str) -> Action {
     }
 }
 
-fn absent_attacher(
+pub(super) fn absent_attacher(
     view: &View<'_>,
     subject: &Subject,
     driver: &str,

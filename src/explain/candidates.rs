@@ -34,6 +34,7 @@ pub(super) fn candidates(
     claim: &PersistentVolumeClaim,
     chosen: Option<&VolumeName>,
     now: Timestamp,
+    unreachable: &dyn Fn(&PersistentVolume) -> Option<String>,
 ) -> (Vec<Candidate>, usize) {
     let (mut found, mut bound) = (Vec::new(), 0);
     // Where there are few volumes, those of others are of interest, too.
@@ -44,18 +45,10 @@ pub(super) fn candidates(
             bound += 1;
             return;
         }
-        let mismatches = all_mismatches(volume, claim).unwrap_or_default();
-        // The search does not look at the class of what is another's; people do.
-        let of_other_class =
-            mismatches.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);
-        let mut faults: Vec<Fault> = mismatches
-            .iter()
-            .chain(of_other_class.then_some(&Mismatch::Class))
-            .map(|mismatch| Fault {
-                reason: code(*mismatch, volume).to_owned(),
-                detail: detail(*mismatch, volume, claim, now),
-            })
-            .collect();
+        let mut faults = faults(volume, claim, now);
+        faults.extend(
+            unreachable(volume).map(|detail| Fault { reason: "NodeAffinityMismatch".to_owned(), detail }),
+        );
         if faults.is_empty() && chosen.is_some_and(|chosen| *chosen != volume.key()) {
             faults.push(Fault {
                 reason: "LargerThanBest".to_owned(),
@@ -73,6 +66,19 @@ pub(super) fn candidates(
     found.sort_by(|one, other| (one.faults.len(), &one.name).cmp(&(other.faults.len(), &other.name)));
     found.truncate(MOST);
     (found, bound)
+}
+
+/// All that is wrong with a volume for a claim.
+pub(super) fn faults(volume: &PersistentVolume, claim: &PersistentVolumeClaim, now: Timestamp) -> Vec<Fault> {
+    let mismatches = all_mismatches(volume, claim).unwrap_or_default();
+    // The search does not look at the class of what is another's; people do.
+    let of_other_class = mismatches.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);
+    let all = mismatches.iter().chain(of_other_class.then_some(&Mismatch::Class));
+    all.map(|mismatch| Fault {
+        reason: code(*mismatch, volume).to_owned(),
+        detail: detail(*mismatch, volume, claim, now),
+    })
+    .collect()
 }
 
 /// The code of a mismatch. Of a volume that another claim has or had it says which.

@@ -2,17 +2,18 @@
 //!
 //! In: the reason that the binder's decision returned. Out: a [`Link`], and for a claim without volume its candidates.
 
-use std::collections::BTreeSet;
-
 use super::{
     actions::{care, never, safe},
     candidates::{self, modes, quantity},
     links::{Link, program},
     provisioner,
-    report::{Action, Candidate, Verdict},
+    remedies::{self, has_no_class, of_class, own_volumes},
+    report::{Candidate, Verdict},
     resize,
     said::missing_class,
+    snapshot::PODS_THERE,
     subject::Subject,
+    topology,
     view::{Missing, View, get},
     writes,
 };
@@ -22,10 +23,9 @@ use crate::{
         tell::reason::ClaimReason,
     },
     kube_api::{
-        ids::{ClaimKey, PodKey},
-        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+        ids::{ClaimKey, NodeName, PodKey},
+        kinds::{ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy},
     },
-    state::Objects,
 };
 
 /// The provisioner of classes that have none.
@@ -73,11 +73,16 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
         Some(reason) => of_reason(view, &claim, (reason, place.write)),
         None => writes::of_claim(settled(view, &claim), place.write),
     };
+    let class = match claim_class(&claim) {
+        "" if has_no_class(&claim) => "no class".to_owned(),
+        "" => "class=\"\"".to_owned(),
+        class => format!("class={class}"),
+    };
     let detail = [
         quantity(&claim.spec.resources.requests),
         modes(&claim.spec.access_modes),
         claim.spec.volume_mode.as_deref().unwrap_or("Filesystem").to_owned(),
-        format!("class={:?}", claim_class(&claim)).replace('"', ""),
+        class,
         format!("{:?}", claim.status.phase),
     ];
     let since = claim.metadata.creation_timestamp;
@@ -99,7 +104,18 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
         return (Vec::new(), 0);
     }
     let place = view.claim(key);
-    candidates::candidates(view.objects(), &claim, chosen(place.reason.as_deref()), view.now())
+    let reach = |volume: &PersistentVolume| {
+        let named = topology::hosts(view.whole(&Subject::Volume(volume.key()))?)?;
+        let is_gone = |name: &String| {
+            let name = NodeName::from(name.as_str());
+            get::<Node>(view, &name).is_none() && matches!(view.missing::<Node>(&name), Missing::Absent)
+        };
+        named
+            .iter()
+            .all(is_gone)
+            .then(|| format!("no node fits: kubernetes.io/hostname is {}", named.join(" or ")))
+    };
+    candidates::candidates(view.objects(), &claim, chosen(place.reason.as_deref()), view.now(), &reach)
 }
 
 fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
@@ -113,47 +129,76 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         return Link::new(&subject, "Bound", message, Verdict::Healthy);
     };
     let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
-    let users = users(view.objects(), &key);
+    let pods = view.users_of(&key);
     let stays = |pod: &&PodKey| get::<Pod>(view, pod).is_some_and(|pod| !pod.metadata.is_terminating());
-    let staying = users.iter().find(stays).cloned();
-    let users: Vec<String> = users.iter().map(ToString::to_string).collect();
-    let (told, until) = if users.is_empty() {
+    let staying = pods.iter().find(stays).cloned();
+    let users: Vec<String> = pods.iter().map(ToString::to_string).collect();
+    let (mut told, until) = if users.is_empty() {
         (String::new(), "the finalizers are gone".to_owned())
     } else {
         let users = users.join(", ");
         (format!("; pods that use it: {users}"), format!("these pods have ended: {users}"))
     };
-    let message = format!("claim {key} is being deleted and waits for {}{told}", finalizers.join(", "));
-    let verdict = if staying.is_some() { Verdict::Blocked } else { Verdict::Waiting };
+    let sees_pods = view.snapshot.is_listed::<Pod>() || view.snapshot.was_read(PODS_THERE);
+    let verdict = match (&staying, users.is_empty() && sees_pods && may_be_mounted(claim)) {
+        (Some(_), _) => Verdict::Blocked,
+        (None, true) => Verdict::of_wait(Some(*deleted), view.now()),
+        (None, false) => Verdict::Waiting,
+    };
+    if verdict == Verdict::Blocked && staying.is_none() {
+        told = ", though no pod uses it: is kube-controller-manager's pvc-protection controller at work?"
+            .to_owned();
+    }
+    let volume = claim.spec.volume_name.as_str();
+    let (fate, with_it) = match policy(view, claim) {
+        Some(ReclaimPolicy::Retain) => (format!("; {volume} is kept (Retain)"), ""),
+        Some(ReclaimPolicy::Delete) => {
+            (format!("; its DATA GOES WITH IT: the policy of {volume} is Delete"), ", with its data")
+        }
+        Some(policy) => (format!("; the policy of {volume} is {policy:?}"), ""),
+        None => (String::new(), ", with its data if the policy is Delete"),
+    };
+    let message = format!("claim {key} is being deleted and waits for {}{told}{fate}", finalizers.join(", "));
     let mut link =
         Link::new(&subject, TERMINATING, message, verdict).next("Delete", Some(&until)).since(Some(*deleted));
+    if is_doomed(view, claim) {
+        let retain = r#"{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#;
+        link = link.act(safe(
+            "to keep the data, which a deletion of the claim does not take back: set the policy to Retain before the claim goes",
+            &["kubectl", "patch", "pv", volume, "-p", retain],
+        ));
+    }
     if let Some(pod) = staying {
-        let text = "no one has asked these pods to end. If the claim is to go, with its data if the policy is Delete: end \
-                    them, or scale down what owns them";
+        let text = format!(
+            "no one has asked these pods to end. If the claim is to go{with_it}: end them, or scale down what owns them"
+        );
         let command = ["kubectl", "describe", "pod", pod.name(), "-n", pod.namespace()];
         link = link.blocked_by(Subject::Pod(pod.clone()).json(), "uses the claim").act(care(text, &command));
     }
     link.act(never("take the finalizer off by hand: a pod may still write to the volume"))
 }
 
+/// What becomes of a bound claim's volume when the claim is gone, if both say that they belong together.
+fn policy(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<ReclaimPolicy> {
+    let volume = get::<PersistentVolume>(view, &claim.spec.volume_name)?;
+    let is_its = volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == claim.metadata.uid);
+    is_its.then(|| volume.spec.reclaim_policy.clone())
+}
+
+/// The same in a word.
+pub(super) fn fate(view: &View<'_>, claim: &PersistentVolumeClaim) -> String {
+    policy(view, claim).map(|policy| format!("policy {policy:?}")).unwrap_or_default()
+}
+
+/// Whether the data of a claim goes with it.
+pub(super) fn is_doomed(view: &View<'_>, claim: &PersistentVolumeClaim) -> bool {
+    policy(view, claim) == Some(ReclaimPolicy::Delete)
+}
+
 /// Whether kubelets start pods with a claim although it is being deleted.
 // kubelet: pkg/kubelet/volumemanager/populator, getPVCExtractPV.
 pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == PROTECTION)
-}
-
-/// Pods on nodes that use a claim and have not ended: those for which it is protected.
-// KCM: pkg/controller/volume/pvcprotection, podUsesPVC.
-pub(super) fn users(objects: &Objects, key: &ClaimKey) -> Vec<PodKey> {
-    let mut users = Vec::new();
-    objects.pods.for_each(|pod| {
-        let names_it = || pod.spec.volumes.iter().any(|volume| pod.claim_of(volume).as_ref() == Some(key));
-        if !pod.spec.node_name.is_empty() && !pod.is_terminated() && names_it() {
-            users.push(pod.key());
-        }
-    });
-    users.sort();
-    users
 }
 
 /// The link of a claim that waits.
@@ -188,15 +233,39 @@ fn of_reason(
     {
         return link;
     }
-    if let (ClaimReason::WaitsForFirstConsumer, Some(pod)) = (reason, users(view.objects(), &key).first()) {
+    if let (ClaimReason::WaitsForFirstConsumer, Some(pod)) = (reason, view.users_of(&key).first()) {
         return not_scheduled(view, claim, pod);
     }
     let message = match reason {
         ClaimReason::Binding(volume, next) => {
             format!("volume {volume} suits it, and is being bound: {}", step(*next))
         }
-        ClaimReason::NoVolume => no_volume(claim),
-        ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(claim),
+        ClaimReason::NoVolume => no_volume(view, claim),
+        ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(view, claim),
+        ClaimReason::NoClass(class) => match of_class(view, claim) {
+            (0, _) => reason.to_string(),
+            (count, nearest) => format!(
+                "class {:?} does not exist, so that nothing makes volumes for it; {} of that class, and none suits: {nearest}",
+                class.as_str(),
+                if count == 1 { "1 volume is".to_owned() } else { format!("{count} volumes are") },
+            ),
+        },
+        ClaimReason::LostVolume(name) => format!(
+            "bound to volume {name}, which does not exist: its object is gone, and with it what led to the data, not \
+             necessarily the data"
+        ),
+        ClaimReason::LostReference => {
+            "bound once, and the claim no longer says to which volume; nothing was deleted by that".to_owned()
+        }
+        ClaimReason::Misbound(name, uid) => match remedies::owner(view, name) {
+            Some(other) if other != key => {
+                format!("volume {name}, which the claim was bound to, belongs to claim {other}")
+            }
+            _ => format!(
+                "volume {name} belongs to an earlier claim of this name, by its UID {uid}: one of the two was made anew, as a \
+                 restore does"
+            ),
+        },
         ClaimReason::WaitsForProvisioner(driver) if write == Some(WriteKind::AskProvisioner) => {
             format!("provisioner {driver} is about to be asked for a volume")
         }
@@ -228,7 +297,9 @@ fn of_reason(
         let why = if is_asked_next { "is about to be asked for a volume".to_owned() } else { why };
         link = link.blocked_by(object, why);
     }
-    for action in earlier(view, claim).into_iter().chain(actions(&key, claim, reason)) {
+    // One that was bound takes no volume that is merely free for it.
+    let earlier = remedies::earlier(view, claim).filter(|_| *reason != ClaimReason::LostReference);
+    for action in earlier.into_iter().chain(remedies::actions(view, &key, claim, reason)) {
         link = link.act(action);
     }
     writes::of_claim(link, write)
@@ -244,33 +315,6 @@ fn without_class(subject: &Subject, class: &str) -> Link {
             "make the claim anew with a class that exists (its class cannot be changed), or ask for the class",
             &["kubectl", "get", "storageclass"],
         ))
-}
-
-/// The volume of an earlier claim of the same name is kept: who made the claim anew may want what is on it.
-fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Action> {
-    let key = claim.key();
-    if !claim.spec.volume_name.is_empty() {
-        return None;
-    }
-    let mut kept = BTreeSet::new();
-    view.objects().volumes.for_each(|volume| {
-        let is_of_earlier = |reference: &ClaimRef| {
-            reference.key() == key && !reference.uid.is_empty() && reference.uid != claim.metadata.uid
-        };
-        if volume.status.phase == VolumePhase::Released
-            && volume.spec.claim_ref.as_ref().is_some_and(is_of_earlier)
-        {
-            kept.insert(volume.metadata.name.to_string());
-        }
-    });
-    let volume = kept.pop_first()?;
-    Some(care(
-        format!(
-            "{volume} is the volume of an earlier claim of this name, and has its data: to have it, free it for this claim; \
-             the command shows the proof and sends nothing without --yes"
-        ),
-        &["mooring", "repair", "free", &volume],
-    ))
 }
 
 /// A pod that uses the claim is on a node, and the scheduler, which would have chosen one for the claim, was not asked.
@@ -309,12 +353,27 @@ fn step(write: WriteKind) -> &'static str {
     }
 }
 
-fn no_volume(claim: &PersistentVolumeClaim) -> String {
-    match claim_class(claim) {
-        "" => "no volume without a class fits, and the claim has no class that would provide one".to_owned(),
+fn no_volume(view: &View<'_>, claim: &PersistentVolumeClaim) -> String {
+    let message = match claim_class(claim) {
+        "" if has_no_class(claim) => {
+            "the claim names no class, and no class is the default; no volume without a class fits".to_owned()
+        }
+        "" => {
+            "the claim asks for no class (storageClassName: \"\"), and no volume without one fits".to_owned()
+        }
         class => format!(
             "no volume of class {class:?} fits, and the class has no provisioner: its volumes are made by hand"
         ),
+    };
+    match own_volumes(view, claim).into_iter().next() {
+        Some(own) => {
+            let unsuited = candidates::unsuited(&own, claim, view.now());
+            format!(
+                "{message}; volume {} is reserved for it, and does not suit: {unsuited}",
+                own.metadata.name
+            )
+        }
+        None => message,
     }
 }
 
@@ -404,79 +463,4 @@ fn waits_for(key: &ClaimKey, reason: &ClaimReason) -> Option<(serde_json::Value,
         }
         _ => return None,
     })
-}
-
-fn actions(key: &ClaimKey, claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Vec<Action> {
-    let (namespace, name) = (key.namespace(), key.name());
-    let explain = |kind: &str, name: &str| ["mooring", "explain", kind, name].map(str::to_owned);
-    match reason {
-        ClaimReason::WaitsForFirstConsumer => {
-            vec![safe("nothing is wrong: create the pod that uses the claim", &[])]
-        }
-        ClaimReason::WaitsForPods(pods) => pods
-            .first()
-            .map(|pod| {
-                let command = ["kubectl", "describe", "pod", pod.name(), "-n", pod.namespace()];
-                safe("see why the pod is not scheduled", &command)
-            })
-            .into_iter()
-            .collect(),
-        ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => vec![
-            safe("create a volume that fits, or change one that nearly does (see the candidates)", &[]),
-            safe(
-                "or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
-                &["kubectl", "get", "storageclass"],
-            ),
-        ],
-        ClaimReason::NoClass(class) => vec![safe(
-            format!(
-                "create the class {class:?}, or make a new claim of one that exists",
-                class = class.as_str()
-            ),
-            &["kubectl", "get", "storageclass"],
-        )],
-        ClaimReason::WaitsForProvisioner(driver) => vec![safe(
-            format!("if it lasts: see what provisioner {driver} says"),
-            &["kubectl", "describe", "pvc", name, "-n", namespace],
-        )],
-        ClaimReason::NamedMissing(volume) => vec![safe(
-            format!(
-                "create the volume {volume} with a claimRef to {key} (without one another claim may take it), or make a \
-                 new claim that names one that exists"
-            ),
-            &["kubectl", "get", "pv"],
-        )],
-        ClaimReason::NamedTaken(volume, other) if other == key => vec![
-            care(
-                "if this claim is to have the data of the earlier one, link them; the command shows the requests and \
-                 sends nothing without --yes",
-                &["mooring", "repair", "relink", name, volume.as_str(), "-n", namespace],
-            ),
-            never("free it for another tenant: the earlier claim's data is on it"),
-        ],
-        ClaimReason::NamedTaken(volume, _) | ClaimReason::NamedMismatched(volume, _) => {
-            let command = explain("pv", volume.as_str());
-            let command: Vec<&str> = command.iter().map(String::as_str).collect();
-            let mut actions = vec![safe("see what the volume is, and for whom", &command)];
-            if matches!(reason, ClaimReason::NamedMismatched(..)) {
-                actions.push(safe(
-                    "make the claim anew with what the volume has: a claim's class and modes cannot be changed",
-                    &["kubectl", "get", "pvc", name, "-n", namespace, "-o", "yaml"],
-                ));
-            }
-            actions
-        }
-        ClaimReason::LostVolume(_) | ClaimReason::Misbound(..) | ClaimReason::LostReference => {
-            let volume = claim.spec.volume_name.as_str();
-            vec![
-                care(
-                    "nothing was deleted by this. If the volume holds this claim's data, link them again; the command \
-                     shows the requests and sends nothing without --yes",
-                    &["mooring", "repair", "relink", name, volume, "-n", namespace],
-                ),
-                never("delete the claim before the data is safe: its volume may be deleted with it"),
-            ]
-        }
-        _ => Vec::new(),
-    }
 }

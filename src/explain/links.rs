@@ -74,6 +74,12 @@ impl Link {
     }
 }
 
+/// The link that decides: the last of those that stand worst, as what it waits for is what all before it wait for. None if all
+/// is well.
+pub(super) fn deciding(links: &[Link]) -> Option<&Link> {
+    links.iter().filter(|link| link.verdict != Verdict::Healthy).max_by_key(|link| link.verdict)
+}
+
 /// A program of a driver as an object of the chain.
 pub(super) fn program(kind: &str, driver: &str) -> Value {
     json!({ "kind": kind, "name": driver })

@@ -23,6 +23,8 @@ pub mod drain;
 #[cfg(test)]
 mod dry_run_tests;
 mod evidence;
+mod exclusive;
+mod foreign;
 mod links;
 mod node;
 pub mod online;
@@ -32,6 +34,7 @@ mod pod;
 mod provisioner;
 pub mod read;
 pub mod reasons;
+mod remedies;
 pub mod repair;
 pub mod report;
 mod resize;

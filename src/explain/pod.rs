@@ -11,6 +11,8 @@ use serde_json::Value;
 use super::{
     actions::{care, safe},
     age, attachment, claim,
+    exclusive::ATTACHED_TWICE,
+    foreign,
     links::Link,
     report::{Action, Verdict},
     running,
@@ -41,10 +43,6 @@ const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduli
 
 /// Reasons of claims that keep no pod from running.
 const NO_HINDRANCE: [&str; 2] = ["ModifyingAttributes", "Resizing"];
-
-/// A pod that has been neither started nor removed for longer than that, in seconds, needs a person: the garbage collector looks
-/// every 20 seconds.
-const LONG: i64 = 5 * 60;
 
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
@@ -137,6 +135,9 @@ fn inline(view: &View<'_>, (subject, pod): (&Subject, &Pod), name: &str, source:
             links
         }
         Ok(Storage::Csi(volume)) => attachment::links(view, &volume.id, node),
+        Ok(Storage::NoOp(volume, _)) if view.on_node(&volume, node).is_some() => {
+            attachment::links(view, &volume, node)
+        }
         Ok(Storage::NoOp(..) | Storage::NotAttachable) => {
             let message =
                 format!("volume {name}: its kubelet mounts it at once, with no program that attaches it");
@@ -199,11 +200,22 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
                     links.extend(attachment::links(view, &id, node));
                 }
             }
+            let is_told = |link: &Link| link.step.reason == ATTACHED_TWICE;
+            if let Some(first) = links.iter().position(is_told) {
+                let told = links.swap_remove(first);
+                links.retain(|link| !is_told(link));
+                links.push(told);
+            }
             // Of a pod without a node, who has its volume elsewhere is not asked.
             if node.is_none() {
                 let sharing = get::<PersistentVolume>(view, name)
                     .map(|volume| Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)));
-                links.extend(attachment::foreign_of(view, &id, sharing == Some(Sharing::Exclusive)));
+                let foreign = foreign::foreign_of(view, &id, sharing == Some(Sharing::Exclusive));
+                // What puts it on a second node, and may be deleted.
+                if foreign.iter().any(|link| link.verdict != Verdict::Healthy) {
+                    links.retain(|link| !is_told(link));
+                }
+                links.extend(foreign);
             }
         }
     }
@@ -311,9 +323,11 @@ fn is_protected(view: &View<'_>, link: &Link) -> bool {
         return false;
     }
     match Subject::new(text("kind"), text("namespace"), text("name")) {
-        Ok(Subject::Claim(key)) => {
-            get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| claim::may_be_mounted(&claim))
-        }
+        // That the data goes when the pods end, is not found out too early.
+        Ok(Subject::Claim(key)) => get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| {
+            claim::may_be_mounted(&claim)
+                && (link.verdict != Verdict::Blocked || !claim::is_doomed(view, &claim))
+        }),
         Ok(Subject::Volume(name)) => {
             get::<PersistentVolume>(view, &name).is_some_and(|volume| volume::is_kept(&volume))
         }
@@ -339,11 +353,6 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
             if is_up {
                 return Some(link(Verdict::Healthy));
             }
-            let annotation =
-                r"jsonpath={.metadata.annotations.volumes\.kubernetes\.io/controller-managed-attach-detach}";
-            let see = ["kubectl", "get", "node", node.as_str(), "-o", annotation];
-            let text = "set enableControllerAttachDetach: true (the default) in the configuration of that kubelet, and \
-                        restart it: the annotation has to be \"true\"";
             let blocker = Subject::Node(node.clone()).json();
             Some(
                 link(Verdict::Blocked)
@@ -352,7 +361,7 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
                         "attaches volumes itself, which it cannot do for those of CSI drivers",
                     )
                     .next("Attach", Some("its kubelet leaves attaching to the controller"))
-                    .act(safe(text, &see)),
+                    .act(leave_attaching(node)),
             )
         }
         WhyUnresolved::ClaimNotOwnedByPod(_)
@@ -364,6 +373,15 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
             Some(unresolved_actions(pod, why).into_iter().fold(link, Link::act))
         }
     }
+}
+
+/// A kubelet attaches by itself, and is not to.
+pub(super) fn leave_attaching(node: &NodeName) -> Action {
+    let annotation =
+        r"jsonpath={.metadata.annotations.volumes\.kubernetes\.io/controller-managed-attach-detach}";
+    let text = "set enableControllerAttachDetach: true (the default) in the configuration of that kubelet, and restart it: \
+                the annotation has to be \"true\"";
+    safe(text, &["kubectl", "get", "node", node.as_str(), "-o", annotation])
 }
 
 /// What may be done about a volume that leads nowhere.
@@ -399,18 +417,18 @@ fn node_gone(view: &View<'_>, pod: &Subject, name: &str, node: &NodeName) -> Lin
     let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")).and_then(Value::as_str);
     let made: Option<Timestamp> = made.and_then(|at| at.parse().ok());
     let was_taken_up = whole.is_none_or(|pod| pod.pointer("/status/startTime").is_some());
-    let waits = made.map_or(0, |made| view.now().as_second() - made.as_second());
     let come_back =
         safe("or see whether the node is to come back under that name", &["kubectl", "get", "nodes"]);
     let gone = Subject::Node(node.clone()).json();
-    if was_taken_up || waits <= LONG {
+    // The garbage collector looks every 20 seconds.
+    let Some(made) = made.filter(|made| !was_taken_up && age::is_long(Some(*made), view.now())) else {
         let message = format!("volume {name}: node {node} does not exist, so nothing is attached there");
         return Link::new(pod, "NodeGone", message, Verdict::Waiting)
             .blocked_by(gone, "does not exist")
             .next("DeletePod", Some("the pod garbage collector finds the pod: within a minute as a rule"))
             .act(come_back);
-    }
-    let waits = age::short(waits);
+    };
+    let waits = age::between(made, view.now());
     let message = format!(
         "volume {name}: node {node} does not exist, and no kubelet has taken the pod up for {waits}: no pod garbage \
          collector has removed it"

@@ -9,7 +9,6 @@ use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 use super::{
     actions::{care, of_absent_program, safe},
     age,
-    doctor::STUCK_AFTER,
     links::{Link, program},
     report::{Action, Verdict},
     said::last_warning,
@@ -25,9 +24,6 @@ use crate::{
         kinds::{Node, PersistentVolumeClaim},
     },
 };
-
-/// The longest pause between two tries of an external-provisioner (its default, `--retry-interval-max`), in seconds.
-const LONGEST_PAUSE: i64 = 5 * 60;
 
 /// What is known of the provisioner that a claim waits for.
 pub(super) fn link(
@@ -106,8 +102,7 @@ fn failed_provisioner(
     (claim, asked): (&PersistentVolumeClaim, Option<Timestamp>),
 ) -> Option<Link> {
     let warning = last_warning(view, &claim.metadata.uid, &["ProvisioningFailed"])?;
-    let is_long = asked.is_some_and(|asked| view.now().as_second() - asked.as_second() > LONGEST_PAUSE);
-    let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
+    let verdict = Verdict::of_wait(asked, view.now());
     let message = format!("the provisioner could not make the volume, and tries again: {}", warning.message);
     let told = format!("got an error, told {} ago", age::between(warning.at, view.now()));
     let link = Link::new(subject, "ProvisionerError", message, verdict);
@@ -122,7 +117,7 @@ fn silent_provisioner(
     driver: &str,
     asked: Option<Timestamp>,
 ) -> Option<Link> {
-    let asked = asked.filter(|asked| asked.checked_add(STUCK_AFTER).is_ok_and(|until| until < view.now()))?;
+    let asked = asked.filter(|asked| age::is_long(Some(*asked), view.now()))?;
     let age = age::between(asked, view.now());
     let message = format!(
         "provisioner {driver} was asked for a volume {age} ago, and has neither made it nor said why not"

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::snapshot::Unseen;
+use super::{age, snapshot::Unseen};
 
 /// Version of the JSON form.
 pub const API_VERSION: &str = "explain/v1";
@@ -27,6 +27,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Of what ends by itself within minutes, unless something is wrong.
+    #[must_use]
+    pub(super) fn of_wait(since: Option<Timestamp>, now: Timestamp) -> Self {
+        if age::is_long(since, now) { Self::Blocked } else { Self::Waiting }
+    }
+
     /// Exit code of the commands that ask (0 healthy, 1 waiting, 2 blocked, 3 not found, 6 forbidden).
     #[must_use]
     pub fn exit_code(self) -> u8 {

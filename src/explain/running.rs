@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::{
     actions::{care, of_silent_node, safe},
-    age,
-    claim::{self, ONE_POD},
+    age, attachment,
+    claim::ONE_POD,
     links::Link,
     report::{Action, Verdict},
     said::last_warning,
@@ -19,10 +19,6 @@ use crate::kube_api::{
     ids::{NodeName, PodKey},
     kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase},
 };
-
-/// What a kubelet has failed to do for longer than that, in seconds, needs a person, since its pauses are two minutes at
-/// most.
-const LONG: i64 = 5 * 60;
 
 /// What a pod on a node waits for besides its volumes.
 pub(super) fn link(view: &View<'_>, pod: &Pod) -> Option<Link> {
@@ -44,14 +40,13 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
     let name = &pod.spec.node_name;
     let node = get::<Node>(view, name).filter(|node| !node.is_ready())?;
     let since = node.ready().and_then(|ready| ready.last_transition_time);
-    let is_long = since.is_some_and(|since| view.now().as_second() - since.as_second() > LONG);
     let what = match (pod.metadata.is_terminating(), pod.status.phase) {
         (true, _) => "its kubelet, which would end the pod, does not report",
         (false, PodPhase::Running) => "whether the pod still runs is not known",
         (false, _) => "its kubelet starts no pods",
     };
     let message = format!("node {name} is not Ready: {what}");
-    let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
+    let verdict = Verdict::of_wait(since, view.now());
     let link = Link::new(&Subject::Node(name.clone()), "NotReady", message, verdict)
         .detail("not Ready")
         .since(since)
@@ -83,7 +78,7 @@ fn ending(view: &View<'_>, pod: &Pod) -> Option<Link> {
         "it is being deleted, its time was over {} ago, and the kubelet of {node} has not ended it",
         age::short(late)
     );
-    let verdict = if late > LONG { Verdict::Blocked } else { Verdict::Waiting };
+    let verdict = if late > attachment::OVERDUE { Verdict::Blocked } else { Verdict::Waiting };
     let field = format!("spec.nodeName={node}");
     Some(
         Link::new(&subject, "Terminating", message, verdict)
@@ -108,7 +103,7 @@ fn shared(view: &View<'_>, pod: &Pod) -> Option<Link> {
         if !wanted.spec.access_modes.iter().any(|mode| &**mode == ONE_POD) {
             continue;
         }
-        let users = claim::users(view.objects(), &key);
+        let users = view.users_of(&key);
         let Some(other) = users.iter().find(|other| **other != own) else { continue };
         return Some(held_by(&own, &Subject::Claim(key.clone()), other));
     }
@@ -131,8 +126,7 @@ fn held_by(own: &PodKey, subject: &Subject, other: &PodKey) -> Link {
 fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let node = &pod.spec.node_name;
     let warning = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
-    let age = view.now().as_second() - pod.metadata.creation_timestamp?.as_second();
-    let verdict = if age > LONG { Verdict::Blocked } else { Verdict::Waiting };
+    let verdict = Verdict::of_wait(Some(pod.metadata.creation_timestamp?), view.now());
     let message = format!("the kubelet of {node} could not mount, and tries again: {}", warning.message);
     let told = format!("got an error, told {} ago", age::between(warning.at, view.now()));
     let field = format!("spec.nodeName={node}");

@@ -74,6 +74,7 @@ impl Subject {
                 Some((kind, name)) => Self::new(kind, namespace, name),
                 None => Err(format!("{one:?}: want KIND/NAME or KIND NAME")),
             },
+            [one, other] if one.contains('/') => Err(format!("one object at a time: {one}, without {other}")),
             [kind, name] => Self::new(kind, namespace, name),
             _ => Err("want KIND/NAME or KIND NAME".to_owned()),
         }

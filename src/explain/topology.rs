@@ -17,6 +17,21 @@ pub(super) fn refusal(volume: &Value, node: &Value) -> Option<String> {
     Some(terms.join(", or "))
 }
 
+/// The nodes outside of which a volume is nowhere, by their names, if it names them.
+pub(in crate::explain) fn hosts(volume: &Value) -> Option<Vec<String>> {
+    let terms = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms")?.as_array()?;
+    let named = |term: &Value| {
+        let mut all = requirements(term, "matchExpressions").chain(requirements(term, "matchFields"));
+        let is_name = |one: &&Value| {
+            text(one, "operator") == "In"
+                && ["kubernetes.io/hostname", "metadata.name"].contains(&text(one, "key"))
+        };
+        Some(values(all.find(is_name)?).into_iter().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let hosts: Option<Vec<Vec<String>>> = terms.iter().map(named).collect();
+    hosts.map(|hosts| hosts.concat()).filter(|hosts| !hosts.is_empty())
+}
+
 fn requirements<'a>(term: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     term.get(field).and_then(Value::as_array).into_iter().flatten()
 }

@@ -2,18 +2,24 @@
 //!
 //! In: a snapshot. Out: where each claim, volume and volume on a node stands, as the controllers say.
 
-use std::sync::Arc;
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::{assumptions::Assumptions, sidecars::Sidecars, snapshot::Snapshot, subject::Subject};
+use super::{
+    assumptions::Assumptions,
+    exclusive::{self, Twice},
+    sidecars::Sidecars,
+    snapshot::Snapshot,
+    subject::Subject,
+};
 use crate::{
-    attach_detach::{
-        self,
-        desired::volume_name::VolumeId,
-        dry_run::{Desired, NodeVolumeOutlook},
-    },
+    attach_detach::{self, desired::volume_name::VolumeId, dry_run::NodeVolumeOutlook},
     binder::{
         self,
         dry_run::Place,
@@ -21,7 +27,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::ObjectRef,
+        kinds::{Narrow, ObjectRef},
     },
     state::{Objects, Stored},
 };
@@ -31,7 +37,13 @@ pub(super) struct View<'a> {
     pub snapshot: &'a Snapshot,
     pub sidecars: Sidecars<'a>,
     pub attach_detach: attach_detach::dry_run::Outlook,
+    /// What the binder says of everything, where it was asked at once.
+    pub binder: Option<binder::dry_run::Outlook>,
     assumptions: &'a Assumptions,
+    wanting: OnceCell<BTreeMap<(VolumeId, NodeName), Vec<PodKey>>>,
+    using: OnceCell<BTreeMap<ClaimKey, Vec<PodKey>>>,
+    twice: OnceCell<BTreeMap<VolumeId, Twice>>,
+    occupied: OnceCell<BTreeSet<NodeName>>,
 }
 
 impl<'a> View<'a> {
@@ -40,7 +52,25 @@ impl<'a> View<'a> {
         let options = assumptions.attach_detach;
         let attach_detach =
             attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
-        Self { snapshot, sidecars: Sidecars::new(snapshot), attach_detach, assumptions }
+        let (binder, wanting, using, twice, occupied) = Default::default();
+        Self {
+            snapshot,
+            sidecars: Sidecars::new(snapshot),
+            attach_detach,
+            binder,
+            assumptions,
+            wanting,
+            using,
+            twice,
+            occupied,
+        }
+    }
+
+    /// The same for questions about all claims and volumes: the binder is asked once.
+    pub fn of_all(snapshot: &'a Snapshot, assumptions: &'a Assumptions) -> Self {
+        let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
+        let binder = binder::dry_run::dry_run(&snapshot.objects, &assumptions.binder, &is_absent);
+        Self { binder: Some(binder), ..Self::new(snapshot, assumptions) }
     }
 
     pub fn objects(&self) -> &'a Objects {
@@ -53,12 +83,20 @@ impl<'a> View<'a> {
 
     /// Where a claim stands.
     pub fn claim(&self, key: &ClaimKey) -> Place<ClaimReason> {
-        self.ask(std::slice::from_ref(key), &[]).claims.remove(key).unwrap_or_default()
+        match &self.binder {
+            Some(all) => all.claims.get(key).cloned(),
+            None => self.ask(std::slice::from_ref(key), &[]).claims.remove(key),
+        }
+        .unwrap_or_default()
     }
 
     /// Where a volume stands.
     pub fn volume(&self, name: &VolumeName) -> Place<VolumeReason> {
-        self.ask(&[], std::slice::from_ref(name)).volumes.remove(name).unwrap_or_default()
+        match &self.binder {
+            Some(all) => all.volumes.get(name).cloned(),
+            None => self.ask(&[], std::slice::from_ref(name)).volumes.remove(name),
+        }
+        .unwrap_or_default()
     }
 
     fn ask(&self, claims: &[ClaimKey], volumes: &[VolumeName]) -> binder::dry_run::Outlook {
@@ -77,14 +115,41 @@ impl<'a> View<'a> {
         &'b self,
         volume: &'b VolumeId,
     ) -> impl Iterator<Item = (&'b NodeName, &'b NodeVolumeOutlook)> {
-        let node_volumes = self.attach_detach.node_volumes.iter().filter(move |((of, _), _)| of == volume);
-        node_volumes.map(|((_, node), node_volume)| (node, node_volume))
+        let first = (volume.clone(), NodeName::from(""));
+        let node_volumes = self.attach_detach.node_volumes.range(first..);
+        let of_it = node_volumes.take_while(move |((of, _), _)| of == volume);
+        of_it.map(|((_, node), node_volume)| (node, node_volume))
     }
 
     /// Pods that want a volume on a node.
-    pub fn users<'b>(&'b self, volume: &'b VolumeId, node: &'b NodeName) -> impl Iterator<Item = &'b PodKey> {
-        let is_of = move |wanted: &Desired| wanted.volume == *volume && wanted.node == *node;
-        self.attach_detach.desired.iter().filter(move |(_, all)| all.iter().any(is_of)).map(|(pod, _)| pod)
+    pub fn users(&self, volume: &VolumeId, node: &NodeName) -> impl Iterator<Item = &PodKey> {
+        let wanting = self.wanting.get_or_init(|| {
+            let mut wanting: BTreeMap<_, Vec<PodKey>> = BTreeMap::new();
+            for (pod, wanted) in &self.attach_detach.desired {
+                for it in wanted {
+                    wanting.entry((it.volume.clone(), it.node.clone())).or_default().push(pod.clone());
+                }
+            }
+            wanting
+        });
+        wanting.get(&(volume.clone(), node.clone())).into_iter().flatten()
+    }
+
+    /// Whether a node has volumes, or is to have some.
+    pub fn has_volumes(&self, node: &NodeName) -> bool {
+        let all = || self.attach_detach.node_volumes.keys().map(|(_, node)| node.clone()).collect();
+        self.occupied.get_or_init(all).contains(node)
+    }
+
+    /// Volumes for one node alone that are on more.
+    pub fn twice(&self) -> &BTreeMap<VolumeId, Twice> {
+        self.twice.get_or_init(|| exclusive::look(self.snapshot, &self.attach_detach))
+    }
+
+    /// See [`users`].
+    pub fn users_of(&self, claim: &ClaimKey) -> &[PodKey] {
+        let using = self.using.get_or_init(|| users(self.objects()));
+        using.get(claim).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The object of a subject as it was read, whole.
@@ -118,6 +183,21 @@ impl<'a> View<'a> {
         let told = if these.is_empty() { all } else { these };
         (!told.is_empty()).then(|| told.join(", "))
     }
+}
+
+/// Pods on nodes that use a claim and have not ended: those for which it is protected.
+// KCM: pkg/controller/volume/pvcprotection, podUsesPVC.
+pub(super) fn users(objects: &Objects) -> BTreeMap<ClaimKey, Vec<PodKey>> {
+    let mut using: BTreeMap<ClaimKey, Vec<PodKey>> = BTreeMap::new();
+    objects.pods.for_each(|pod| {
+        if !pod.spec.node_name.is_empty() && !pod.is_terminated() {
+            for claim in pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)) {
+                using.entry(claim).or_default().push(pod.key());
+            }
+        }
+    });
+    using.values_mut().for_each(|pods| pods.sort());
+    using
 }
 
 /// Why an object is in no table.

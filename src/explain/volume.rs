@@ -236,9 +236,16 @@ fn of_reservation(view: &View<'_>, link: Link, subject: &Subject, key: &ClaimKey
     match other_volume(view, &claim, name) {
         Some(other) => stays_reserved(&link, subject, key, format!("has {other}")),
         None if mismatches.is_empty() => waits(link),
-        None => {
-            stays_reserved(&link, subject, key, format!("is not suited by it ({})", mismatches.join(", ")))
-        }
+        None => stays_reserved(
+            &link,
+            subject,
+            key,
+            format!("is not suited by it ({})", mismatches.join(", ")),
+        )
+        .act(safe(
+            "make the claim anew with what the volume has, or put the volume's object right if that is wrong",
+            &["kubectl", "get", "pvc", key.name(), "-n", key.namespace(), "-o", "yaml"],
+        )),
     }
 }
 

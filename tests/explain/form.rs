@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::desired::volume_name::VolumeId,
-    explain::snapshot::{Snapshot, Unseen},
+    explain::{
+        report::Verdict,
+        snapshot::{Snapshot, Unseen},
+    },
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{
@@ -25,6 +28,9 @@ pub struct Case {
     pub ask: Vec<String>,
     #[serde(default)]
     pub reasons: Vec<String>,
+    /// What is true, by question: by hand alone.
+    #[serde(default)]
+    pub truth: BTreeMap<String, Truth>,
     #[serde(default)]
     unread: Vec<String>,
     #[serde(default)]
@@ -49,6 +55,17 @@ pub struct Case {
     no_csi_node: Vec<String>,
     #[serde(default)]
     objects: Vec<Value>,
+}
+
+/// What an answer has to say, whatever its words are otherwise.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truth {
+    pub verdict: Verdict,
+    #[serde(default)]
+    pub says: Vec<String>,
+    #[serde(default)]
+    pub never: Vec<String>,
 }
 
 #[derive(Deserialize)]

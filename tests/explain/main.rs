@@ -87,11 +87,29 @@ fn check(case: &Case, path: &Path) -> Result<(), Failed> {
     if case.reasons != reasons {
         return Err(format!("reasons: expected {:?}, was {reasons:?}\n{said}", case.reasons).into());
     }
+    untrue(case, &answers)?;
     let all: Vec<_> =
         answers.iter().map(|(question, answer)| json!({ "ask": question, "answer": answer })).collect();
     let told = format!("{}\n", serde_json::to_string_pretty(&all).unwrap());
     same(&path.with_extension("txt"), &said)?;
     same(&path.with_extension("json"), &told)
+}
+
+/// Holds the answers against what the case says is true.
+fn untrue(case: &Case, answers: &[(String, Explanation)]) -> Result<(), Failed> {
+    for (question, truth) in &case.truth {
+        let (_, answer) =
+            answers.iter().find(|(asked, _)| asked == question).ok_or("a truth of no question")?;
+        let said = text(answer, Style { wide: true, ..Style::default() });
+        let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lacks = truth.says.iter().filter(|phrase| !words.contains(phrase.as_str()));
+        let lies = truth.never.iter().filter(|phrase| words.contains(phrase.as_str()));
+        let wrong: Vec<_> = lacks.chain(lies).collect();
+        if answer.verdict != truth.verdict || !wrong.is_empty() {
+            return Err(format!("{question}: want {:?}; not so: {wrong:?}\n{said}", truth.verdict).into());
+        }
+    }
+    Ok(())
 }
 
 fn same(path: &Path, said: &str) -> Result<(), Failed> {
@@ -130,7 +148,6 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("AttachmentOfGoneNode", "told by the doctor"),
     ("ClockSkew", "told by the doctor"),
     ("CsiDriverMissing", "told by the doctor"),
-    ("ExclusiveAttachedTwice", "told by the doctor"),
     ("FinalizerWithoutOwner", "told by the doctor"),
     ("ManyDefaultClasses", "told by the doctor"),
     ("NoDefaultClass", "told by the doctor"),

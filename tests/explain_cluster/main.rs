@@ -35,6 +35,13 @@ struct Case {
     name: String,
     /// The question, as it is typed after `mooring`.
     ask: String,
+    /// What is true, by hand alone: phrases that the answer has, and has not, and its exit code.
+    #[serde(default)]
+    says: Vec<String>,
+    #[serde(default)]
+    never: Vec<String>,
+    #[serde(default)]
+    exit: Option<u8>,
     given: Cluster,
     /// An earlier look, for rates.
     #[serde(default)]
@@ -65,6 +72,16 @@ fn file(path: &Path) -> Result<(), Failed> {
     let mut found = String::new();
     for case in cases::read::<Vec<Case>>(path) {
         let Answer { text, json, exit } = ask(&case)?;
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lacks = case.says.iter().filter(|phrase| !words.contains(phrase.as_str()));
+        let lies = case.never.iter().filter(|phrase| words.contains(phrase.as_str()));
+        let wrong: Vec<_> = lacks.chain(lies).collect();
+        if !wrong.is_empty() || case.exit.is_some_and(|code| code != exit) {
+            let want = case.exit.unwrap_or(exit);
+            return Err(
+                format!("{}: want exit {want}; not so: {wrong:?}\n{text}exit {exit}", case.name).into()
+            );
+        }
         // Requests are one line, and names stay whole.
         let is_free = |line: &str| {
             let begins = ["mooring ", "PATCH ", "{"];

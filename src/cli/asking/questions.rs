@@ -39,6 +39,14 @@ pub struct ViewArgs {
     #[arg(long)]
     pub ascii: bool,
 
+    /// As of explain; here nothing has colours.
+    #[arg(long)]
+    pub no_color: bool,
+
+    /// As of explain; here all times are of UTC.
+    #[arg(long)]
+    pub utc: bool,
+
     /// Whom to ask.
     #[command(flatten)]
     pub connection: ConnectionArgs,
@@ -299,5 +307,8 @@ mod tests {
         }
         assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
         assert!(matches!(command("doctor -A -n shop"), Err(Stop::Usage(_))));
+        for line in ["doctor", "node a", "whatif cordon a", "repair free v"] {
+            assert!(command(&format!("{line} --no-color --utc")).is_ok(), "{line}");
+        }
     }
 }

@@ -9,11 +9,11 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Finding, STUCK_AFTER, Severity};
-use crate::{explain::subject::Subject, kube_api::ids::PodKey};
-
-/// A disk may be written from two machines: told first, however many pods wait for something else.
-pub(super) const ATTACHED_TWICE: &str = "ExclusiveAttachedTwice";
+use super::{Finding, Severity};
+use crate::{
+    explain::{age, exclusive::ATTACHED_TWICE, links::Link, reasons, report::Verdict, subject::Subject},
+    kube_api::ids::PodKey,
+};
 
 /// So many objects are named; the others are counted.
 const EXAMPLES: usize = 3;
@@ -44,25 +44,56 @@ struct Group {
 }
 
 /// All causes so far.
-pub(super) struct Groups {
+pub(super) struct Groups<'a> {
     pub now: Timestamp,
+    /// Objects of other namespaces are not counted.
+    of: Option<&'a str>,
+    told: BTreeSet<PodKey>,
     all: Vec<Group>,
     by_cause: BTreeMap<Cause, usize>,
 }
 
-impl Groups {
-    pub(super) fn new(now: Timestamp) -> Self {
-        Self { now, all: Vec::new(), by_cause: BTreeMap::new() }
+impl<'a> Groups<'a> {
+    pub(super) fn new(now: Timestamp, of: Option<&'a str>) -> Self {
+        let (told, all, by_cause) = Default::default();
+        Self { now, of, told, all, by_cause }
     }
 
     /// Whether a time is so long ago that what began then needs a person.
     pub(super) fn is_stuck(&self, since: Option<Timestamp>) -> bool {
-        since.and_then(|since| since.checked_add(STUCK_AFTER).ok()).is_some_and(|until| until < self.now)
+        age::is_long(since, self.now)
     }
 
-    /// Adds an object to its cause. The sentence is that of the first.
-    pub(super) fn note(&mut self, cause: Cause, victim: Victim, summary: impl FnOnce() -> String) -> usize {
+    /// Adds an object to the cause that its explanation names, unless all is well. Pods that suffer from what is told of
+    /// something else are not objects of that.
+    pub(super) fn note_link(&mut self, link: &Link, about: String, victim: Victim) -> Option<usize> {
+        let severity = match link.verdict {
+            Verdict::Blocked => Severity::Blocked,
+            Verdict::Waiting | Verdict::Forbidden => Severity::Waiting,
+            Verdict::Healthy | Verdict::NotFound => return None,
+        };
+        let cause = Cause { severity, reason: reasons::code(&link.step.reason)?, about };
+        let known = self.by_cause.get(&cause).copied();
+        let is_of_others =
+            |index: &usize| self.all.get(*index).is_some_and(|it| it.finding.unit != victim.unit);
+        if let Some(index) = known.filter(is_of_others) {
+            return Some(index);
+        }
+        let next_at = link.step.next.as_ref().and_then(|next| next.at);
+        self.note(cause, Victim { next_at, ..victim }, || link.step.message.clone())
+    }
+
+    /// Adds an object to its cause, unless it is of another namespace. The sentence is that of the first.
+    pub(super) fn note(
+        &mut self,
+        cause: Cause,
+        victim: Victim,
+        summary: impl FnOnce() -> String,
+    ) -> Option<usize> {
         let Victim { subject, unit, since, next_at } = victim;
+        if self.is_elsewhere(subject.namespace()) {
+            return None;
+        }
         let index = *self.by_cause.entry(cause).or_insert_with_key(|cause| {
             let finding = Finding {
                 severity: cause.severity,
@@ -91,7 +122,11 @@ impl Groups {
                 finding.examples.push(subject.json());
             }
         }
-        index
+        Some(index)
+    }
+
+    fn is_elsewhere(&self, namespace: Option<&str>) -> bool {
+        self.of.is_some_and(|of| namespace.is_some_and(|it| it != of))
     }
 
     /// Adds a finding that is no group of objects.
@@ -99,16 +134,26 @@ impl Groups {
         self.all.push(Group { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() });
     }
 
-    /// Whether something waits for this already.
-    pub(super) fn has(&self, reason: &str, about: &str) -> bool {
-        self.by_cause.keys().any(|cause| cause.reason == reason && cause.about == about)
+    /// What waits for this already.
+    pub(super) fn find(&self, reason: &str, about: &str) -> Option<usize> {
+        let mut causes = self.by_cause.iter();
+        causes.find(|(cause, _)| cause.reason == reason && cause.about == about).map(|(_, index)| *index)
     }
 
     /// A pod waits because of this cause.
-    pub(super) fn suffers(&mut self, index: usize, pod: &PodKey) {
-        if let Some(group) = self.all.get_mut(index) {
-            group.pods.insert(pod.clone());
+    pub(super) fn suffers(&mut self, index: Option<usize>, pod: &PodKey) {
+        if self.is_elsewhere(Some(pod.namespace())) {
+            return;
         }
+        if let Some(group) = index.and_then(|index| self.all.get_mut(index)) {
+            group.pods.insert(pod.clone());
+            self.told.insert(pod.clone());
+        }
+    }
+
+    /// Whether it has been told why a pod waits.
+    pub(super) fn has_told_of(&self, pod: &PodKey) -> bool {
+        self.told.contains(pod)
     }
 
     /// Another object explains it better than the first that suffers.
@@ -124,15 +169,12 @@ impl Groups {
     }
 
     /// The findings, the worst first, and how many pods wait in each namespace. Of one namespace: causes from which
-    /// something of it suffers, with all that suffers.
-    pub(super) fn finish(mut self, of: Option<&str>) -> (Vec<Finding>, BTreeMap<String, usize>) {
-        if let Some(of) = of {
-            self.all.retain(|group| {
-                group.namespaces.contains(of) || group.pods.iter().any(|pod| pod.namespace() == of)
-            });
+    /// something of it suffers.
+    pub(super) fn finish(mut self) -> (Vec<Finding>, BTreeMap<String, usize>) {
+        if let Some(of) = self.of {
+            self.all.retain(|group| group.namespaces.contains(of) || !group.pods.is_empty());
         }
-        let pods = self.all.iter().flat_map(|group| &group.pods);
-        let pods: BTreeSet<&PodKey> = pods.filter(|pod| of.is_none_or(|of| pod.namespace() == of)).collect();
+        let pods: BTreeSet<&PodKey> = self.all.iter().flat_map(|group| &group.pods).collect();
         let mut by_namespace = BTreeMap::new();
         for pod in pods {
             *by_namespace.entry(pod.namespace().to_owned()).or_default() += 1;

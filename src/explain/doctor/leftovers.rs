@@ -1,5 +1,5 @@
 //! What no pod or claim waits for, and should not be: one handle in two volumes, attachments of others and of nodes that
-//! are gone, nodes that are back and declared off, finalizers whose owner is gone, space that is kept.
+//! are gone, finalizers whose owner is gone, space that is kept.
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
 
@@ -8,29 +8,31 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Severity, exclusive,
+    Severity,
     groups::{Cause, Groups, Victim},
     writers::in_phase_since,
 };
 use crate::{
     binder::{matching::predicate::capacity, tell::reason::VolumeReason},
     explain::{
-        age, claim,
-        outlook::Outlooks,
+        age,
+        exclusive::ATTACHED_TWICE,
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
         subject::Subject,
+        view::View,
         volume,
     },
     kube_api::{
-        ids::{AttachmentName, ClaimKey, VolumeName},
-        kinds::{Meta, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumeAttachment, VolumePhase},
+        ids::{AttachmentName, VolumeName},
+        kinds::{Meta, ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
     },
 };
 
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars<'_>, groups: &mut Groups) {
+pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
+    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
     let volumes = snapshot.objects.volumes.snapshot();
     let attachments = snapshot.objects.attachments.snapshot();
     let mut handles: BTreeMap<(&str, &str), Vec<&VolumeName>> = BTreeMap::new();
@@ -39,7 +41,7 @@ pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars
         if let Some(csi) = &volume.spec.csi {
             handles.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().push(name);
         }
-        let place = outlooks.binder.volumes.get(name);
+        let place = view.binder.as_ref().and_then(|binder| binder.volumes.get(name));
         let reason = place.and_then(|place| place.reason.as_deref());
         let is_kept = volume.status.phase == VolumePhase::Released
             && volume.spec.reclaim_policy == ReclaimPolicy::Retain
@@ -56,29 +58,31 @@ pub(super) fn look(snapshot: &Snapshot, outlooks: &Outlooks, sidecars: &Sidecars
     handles.retain(|_, names| names.len() > 1);
     shared_handles(&handles, groups);
     kept.tell(groups);
-    look_at_attachments(snapshot, outlooks, sidecars, &attachments, groups);
-    exclusive::look(snapshot, &outlooks.attach_detach, (&volumes, &attachments), groups);
-    look_at_claims(snapshot, groups);
-    look_at_nodes(snapshot, groups);
+    look_at_attachments(view, &attachments, groups);
+    twice(view, groups);
 }
 
-/// Nodes that are back, and are still declared off.
-fn look_at_nodes(snapshot: &Snapshot, groups: &mut Groups) {
-    for (name, node) in snapshot.objects.nodes.snapshot() {
-        if !node.is_ready() || !node.is_out_of_service() {
-            continue;
+/// Volumes for one node alone that are on several.
+fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
+    for (id, twice) in view.twice() {
+        let (_, handle) = id.driver_and_handle();
+        for (name, since) in &twice.attachments {
+            let subject = Subject::Attachment(name.clone());
+            let victim = Victim { subject, unit: "attachment", since: *since, next_at: None };
+            let cause =
+                Cause { severity: Severity::Blocked, reason: ATTACHED_TWICE, about: handle.to_owned() };
+            let Some(index) = groups.note(cause, victim, || twice.told.clone()) else { continue };
+            // The page of the volume shows all nodes of its attachments.
+            if let Some(node) = &twice.in_use {
+                groups.explained_by(index, &Subject::Node(node.clone()));
+            } else if let Some(volume) = &twice.volume {
+                groups.explained_by(index, &Subject::Volume(volume.clone()));
+            }
         }
-        let cause =
-            Cause { severity: Severity::Blocked, reason: "OutOfServiceTaint", about: name.to_string() };
-        let victim =
-            Victim { subject: Subject::Node(name.clone()), unit: "node", since: None, next_at: None };
-        groups.note(cause, victim, || {
-            format!("{name} is Ready, and has the taint out-of-service: its volumes are detached without its kubelet")
-        });
     }
 }
 
-fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &mut Groups) {
+fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &mut Groups<'_>) {
     for ((driver, handle), names) in handles {
         for name in names {
             let victim = Victim {
@@ -121,7 +125,7 @@ impl Kept {
     }
 
     /// The longest kept first; of what is not known since when, the oldest.
-    fn tell(mut self, groups: &mut Groups) {
+    fn tell(mut self, groups: &mut Groups<'_>) {
         let now = groups.now;
         self.volumes.sort_by(|one, other| {
             let key = |since: Option<Timestamp>| since.unwrap_or(Timestamp::MAX);
@@ -158,12 +162,11 @@ impl Kept {
 }
 
 fn look_at_attachments(
-    snapshot: &Snapshot,
-    outlooks: &Outlooks,
-    sidecars: &Sidecars<'_>,
+    view: &View<'_>,
     attachments: &BTreeMap<AttachmentName, std::sync::Arc<VolumeAttachment>>,
-    groups: &mut Groups,
+    groups: &mut Groups<'_>,
 ) {
+    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
     for (name, attachment) in attachments {
         let node = &attachment.spec.node_name;
         let driver = &attachment.spec.attacher;
@@ -171,14 +174,21 @@ fn look_at_attachments(
         let created = attachment.metadata.creation_timestamp;
         let victim = |since| Victim { subject: subject.clone(), unit: "attachment", since, next_at: None };
         let is_of_gone_node = snapshot.is_absent(&ObjectRef::Node(node.clone()));
-        let is_foreign = outlooks.attach_detach.foreign.contains_key(name);
-        if is_foreign {
-            let reason = if is_of_gone_node { "AttachmentOfGoneNode" } else { "ForeignAttachment" };
+        let of = view.attach_detach.foreign.get(name);
+        let is_foreign = of.is_some();
+        if let Some((volume, _)) = of {
+            let reason = match volume {
+                _ if is_of_gone_node => "AttachmentOfGoneNode",
+                None => "VolumeMissing",
+                Some(_) => "ForeignAttachment",
+            };
             let about = if is_of_gone_node { node.to_string() } else { driver.to_string() };
             let cause = Cause { severity: Severity::Risk, reason, about };
             groups.note(cause, victim(created), || {
                 if is_of_gone_node {
                     format!("node {node} is gone, and no controller knows the volume")
+                } else if volume.is_none() {
+                    format!("of {driver}, and their volumes are gone: whose they were cannot be told, so that they stay")
                 } else {
                     format!("of {driver}, under names that no controller makes: not touched")
                 }
@@ -223,7 +233,7 @@ fn finalizers(
     subject: &Subject,
     unit: &'static str,
     owner: impl Fn(&str) -> Option<String>,
-    groups: &mut Groups,
+    groups: &mut Groups<'_>,
 ) {
     if !groups.is_stuck(Some(deleted)) {
         return;
@@ -237,33 +247,5 @@ fn finalizers(
             about: finalizer.as_str().to_owned(),
         };
         groups.note(cause, victim, || format!("deleted, and {finalizer} is to be taken off by {who}"));
-    }
-}
-
-/// Claims that are being deleted and that nothing uses.
-fn look_at_claims(snapshot: &Snapshot, groups: &mut Groups) {
-    let mut deleted: BTreeMap<ClaimKey, (Timestamp, Meta)> = BTreeMap::new();
-    snapshot.objects.claims.for_each(|claim| {
-        if let Some(at) = &claim.metadata.deletion_timestamp {
-            let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
-            deleted.insert(key, (**at, claim.metadata.clone()));
-        }
-    });
-    if deleted.is_empty() || !snapshot.is_listed::<Pod>() {
-        return;
-    }
-    snapshot.objects.pods.for_each(|pod| {
-        for volume in &pod.spec.volumes {
-            if let Some(claim) = pod.claim_of(volume) {
-                deleted.remove(&claim);
-            }
-        }
-    });
-    for (key, (at, metadata)) in deleted {
-        let owner = |finalizer: &str| {
-            (finalizer == claim::PROTECTION)
-                .then(|| "the pvc-protection controller, though no pod uses the claim".to_owned())
-        };
-        finalizers(&metadata, at, &Subject::Claim(key), "claim", owner, groups);
     }
 }

@@ -6,7 +6,6 @@
 
 mod attachments;
 mod claims;
-mod exclusive;
 mod groups;
 mod leftovers;
 mod one_namespace;
@@ -18,7 +17,7 @@ mod writers;
 
 pub(super) use self::text::{WIDTH, write_wrapped};
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -27,10 +26,9 @@ use serde_json::Value;
 use self::groups::Groups;
 use super::{
     assumptions::Assumptions,
-    outlook::ask,
     report::{API_VERSION, Observed, Source, Verdict},
-    sidecars::Sidecars,
     snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
+    view::View,
 };
 use crate::{
     kube_api::kinds::{
@@ -38,10 +36,6 @@ use crate::{
     },
     state::Stored,
 };
-
-/// What goes on by itself and has not after this time needs a person: two of the longest pauses of the side-cars, which
-/// are five minutes.
-pub(super) const STUCK_AFTER: Duration = Duration::from_mins(10);
 
 /// As the read of them is named.
 const EVENTS_ABOUT_CLAIMS: &str = "events about claims";
@@ -122,29 +116,28 @@ pub struct Findings {
 /// Looks at everything that was read; of one namespace, tells what something of it suffers from.
 #[must_use]
 pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) -> Findings {
-    let outlooks = ask(snapshot, assumptions);
-    let sidecars = Sidecars::new(snapshot);
-    let mut groups = Groups::new(snapshot.taken_at);
+    let view = View::of_all(snapshot, assumptions);
+    let mut groups = Groups::new(snapshot.taken_at, of);
     let mut fine = Vec::new();
     // Without these the controllers would be asked over a world that is not: nothing is concluded from what is missing.
     if snapshot.is_listed::<PersistentVolume>() {
-        claims::look(snapshot, &outlooks.binder, &sidecars, &mut groups, &mut fine);
+        claims::look(&view, &mut groups, &mut fine);
     }
+    leftovers::look(&view, &mut groups);
     let sees_world = snapshot.is_listed::<PersistentVolume>()
         && snapshot.is_listed::<PersistentVolumeClaim>()
         && snapshot.is_listed::<VolumeAttachment>()
         && snapshot.is_listed::<Node>()
         && snapshot.is_listed::<Pod>();
     if sees_world {
-        attachments::look(snapshot, &outlooks.attach_detach, &sidecars, &mut groups, &mut fine);
+        attachments::look(&view, &mut groups, &mut fine);
     } else {
-        one_namespace::look(snapshot, assumptions, &mut groups);
+        one_namespace::look(&View::new(snapshot, assumptions), &mut groups);
     }
-    leftovers::look(snapshot, &outlooks, &sidecars, &mut groups);
-    programs::look(snapshot, &sidecars, &mut groups, &mut fine);
+    programs::look(snapshot, &view.sidecars, &mut groups, &mut fine);
     let untold = writers::look(snapshot, &mut groups, &mut fine);
     let mut unchecked = unchecked(snapshot);
-    let (findings, waiting_pods) = groups.finish(of);
+    let (findings, waiting_pods) = groups.finish();
     let worst = findings.first().map(|finding| finding.severity);
     let verdict = match worst {
         Some(Severity::Blocked) => Verdict::Blocked,

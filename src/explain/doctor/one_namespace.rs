@@ -11,21 +11,11 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::{
-    Severity,
-    groups::{Cause, Groups, Victim},
-};
+use super::groups::{Groups, Victim};
 use crate::{
     binder::matching::predicate::claim_class,
     explain::{
-        assumptions::Assumptions,
-        claim,
-        links::Link,
-        pod, reasons,
-        report::Verdict,
-        said::last_word,
-        snapshot::{PODS_THERE, Snapshot},
-        subject::Subject,
+        claim, links::Link, pod, report::Verdict, said::last_word, snapshot::PODS_THERE, subject::Subject,
         view::View,
     },
     kube_api::{
@@ -40,13 +30,12 @@ const MOST: usize = 500;
 /// The reason of what cannot be told.
 const FORBIDDEN: &str = "Forbidden";
 
-pub(super) fn look(snapshot: &Snapshot, assumptions: &Assumptions, groups: &mut Groups) {
-    let view = View::new(snapshot, assumptions);
+pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
     // With all volumes, the binder was asked itself.
-    let waiting =
-        if snapshot.is_listed::<PersistentVolume>() { BTreeMap::new() } else { claims(&view, groups) };
-    if snapshot.was_read(PODS_THERE) {
-        pods(&view, &waiting, groups);
+    let is_asked = view.snapshot.is_listed::<PersistentVolume>();
+    let waiting = if is_asked { BTreeMap::new() } else { claims(view, groups) };
+    if view.snapshot.was_read(PODS_THERE) {
+        pods(view, &waiting, groups);
     }
 }
 
@@ -61,7 +50,7 @@ struct Asked {
 }
 
 /// Claims that wait, each with the group that it is in.
-fn claims(view: &View<'_>, groups: &mut Groups) -> BTreeMap<ClaimKey, usize> {
+fn claims(view: &View<'_>, groups: &mut Groups<'_>) -> BTreeMap<ClaimKey, usize> {
     let mut open: BTreeMap<ClaimKey, Asked> = BTreeMap::new();
     view.objects().claims.for_each(|claim| {
         if claim.status.phase != ClaimPhase::Bound || claim.metadata.is_terminating() {
@@ -86,7 +75,7 @@ fn claims(view: &View<'_>, groups: &mut Groups) -> BTreeMap<ClaimKey, usize> {
 }
 
 /// Pods that have not started and wait for a volume.
-fn pods(view: &View<'_>, waiting: &BTreeMap<ClaimKey, usize>, groups: &mut Groups) {
+fn pods(view: &View<'_>, waiting: &BTreeMap<ClaimKey, usize>, groups: &mut Groups<'_>) {
     let mut pending: BTreeMap<PodKey, Arc<Pod>> = BTreeMap::new();
     view.objects().pods.for_each(|pod| {
         let waits = pod.status.phase == PodPhase::Pending && !pod.metadata.is_terminating();
@@ -99,7 +88,7 @@ fn pods(view: &View<'_>, waiting: &BTreeMap<ClaimKey, usize>, groups: &mut Group
             claims_of(&pod).filter_map(|claim| waiting.get(&claim)).copied().collect();
         if !causes.is_empty() {
             for index in causes {
-                groups.suffers(index, &key);
+                groups.suffers(Some(index), &key);
             }
             continue;
         }
@@ -115,7 +104,7 @@ fn pods(view: &View<'_>, waiting: &BTreeMap<ClaimKey, usize>, groups: &mut Group
             since: pod.metadata.creation_timestamp,
         };
         if let Some(index) = note(view, groups, worst, asked) {
-            groups.suffers(index, &key);
+            groups.suffers(Some(index), &key);
         }
     }
 }
@@ -131,18 +120,12 @@ fn named(object: &Value) -> String {
 }
 
 /// Adds what waits to the group of its cause. What cannot be told, and of which no event says anything, is left out.
-fn note(view: &View<'_>, groups: &mut Groups, link: &Link, asked: Asked) -> Option<usize> {
-    let severity = match link.verdict {
-        Verdict::Blocked => Severity::Blocked,
-        Verdict::Waiting | Verdict::Forbidden => Severity::Waiting,
-        Verdict::Healthy | Verdict::NotFound => return None,
-    };
-    let (reason, summary) = if link.verdict == Verdict::Forbidden {
-        (FORBIDDEN, last_word(view, &asked.uid)?)
-    } else {
-        (reasons::code(&link.step.reason)?, link.step.message.clone())
-    };
-    let Asked { subject, unit, about, since, .. } = asked;
-    let victim = Victim { subject, unit, since, next_at: None };
-    Some(groups.note(Cause { severity, reason, about }, victim, || summary))
+fn note(view: &View<'_>, groups: &mut Groups<'_>, link: &Link, asked: Asked) -> Option<usize> {
+    let Asked { subject, uid, unit, about, since } = asked;
+    let mut link = link.clone();
+    if link.verdict == Verdict::Forbidden {
+        link.step.message = last_word(view, &uid)?;
+        FORBIDDEN.clone_into(&mut link.step.reason);
+    }
+    groups.note_link(&link, about, Victim { subject, unit, since, next_at: None })
 }

@@ -19,7 +19,7 @@ use crate::{
         subject::Subject,
     },
     kube_api::{
-        ids::{DriverName, VolumeName},
+        ids::DriverName,
         kinds::{CsiDriver, ObjectRef, StorageClass},
     },
 };
@@ -30,7 +30,7 @@ const SKEW: Duration = Duration::from_secs(2);
 pub(super) fn look(
     snapshot: &Snapshot,
     sidecars: &Sidecars<'_>,
-    groups: &mut Groups,
+    groups: &mut Groups<'_>,
     fine: &mut Vec<String>,
 ) {
     default_classes(snapshot, groups);
@@ -54,7 +54,7 @@ fn finding(reason: &'static str, about: &str, count: usize, unit: &'static str, 
     }
 }
 
-fn default_classes(snapshot: &Snapshot, groups: &mut Groups) {
+fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     if !snapshot.is_listed::<StorageClass>() {
         return;
     }
@@ -77,43 +77,41 @@ fn default_classes(snapshot: &Snapshot, groups: &mut Groups) {
     }
 }
 
-fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups) {
-    let mut in_use: BTreeMap<DriverName, (usize, VolumeName)> = BTreeMap::new();
+fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>) {
+    let mut in_use: BTreeMap<DriverName, usize> = BTreeMap::new();
     snapshot.objects.volumes.for_each(|volume| {
         if let Some(csi) = &volume.spec.csi {
-            let name = VolumeName::from(volume.metadata.name.clone());
-            let (count, first) = in_use.entry(csi.driver.clone()).or_insert_with(|| (0, name.clone()));
-            *count += 1;
-            // The same one, in any order of the table.
-            *first = first.clone().min(name);
+            *in_use.entry(csi.driver.clone()).or_default() += 1;
         }
     });
     let mut attached: BTreeMap<DriverName, usize> = BTreeMap::new();
     snapshot.objects.attachments.for_each(|attachment| {
         *attached.entry(attachment.spec.attacher.clone()).or_default() += 1;
     });
-    for (driver, (count, first)) in &in_use {
+    for (driver, count) in &in_use {
         if snapshot.is_listed::<CsiDriver>() && snapshot.is_absent(&ObjectRef::Driver(driver.clone())) {
             let summary = format!("there is no CSIDriver object {driver}: attaching is taken to be needed");
             let told = finding("CsiDriverMissing", driver.as_str(), *count, "volume", summary);
-            groups.tell(Finding { command: explain(&Subject::Volume(first.clone())), ..told });
+            groups.tell(Finding { command: words("kubectl get csidriver"), ..told });
         }
     }
     for (driver, count) in &attached {
-        let command = in_use.get(driver).map(|(_, first)| explain(&Subject::Volume(first.clone())));
-        let command = command.unwrap_or_default();
-        let is_told = groups.has("AttacherNotSeen", driver.as_str());
+        let is_told = groups.find("AttacherNotSeen", driver.as_str()).is_some();
         if let (false, Presence::Gone(since)) =
             (is_told, sidecars.presence(driver.as_str(), Sidecar::Attacher))
         {
             let summary = format!("the attacher was seen last {} ago", age::between(since, groups.now));
             let told = finding("AttacherNotSeen", driver.as_str(), *count, "attachment", summary);
-            groups.tell(Finding { oldest: Some(since), command: command.clone(), ..told });
+            groups.tell(Finding {
+                oldest: Some(since),
+                command: words("kubectl get leases,pods -A"),
+                ..told
+            });
         }
         if sidecars.is_limited(driver.as_str(), Sidecar::Attacher) {
             let summary = "the attacher runs with --kube-api-qps=5, the default: some two attaches a second";
             let told = finding("AttacherLimited", driver.as_str(), *count, "attachment", summary.to_owned());
-            groups.tell(Finding { command, ..told });
+            groups.tell(told);
         }
     }
     for driver in in_use.keys() {
@@ -124,10 +122,14 @@ fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups) {
     }
 }
 
+fn words(command: &str) -> Vec<String> {
+    command.split(' ').map(str::to_owned).collect()
+}
+
 /// Leases carry two clocks: that of the holder, who writes when it renewed, and that of the API server, which notes when
 /// the write came. Only what a delay cannot explain is told: a renewal in the future, or one that came long before it was
 /// written down.
-fn clocks(snapshot: &Snapshot, groups: &mut Groups, fine: &mut Vec<String>) {
+fn clocks(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) {
     let mut compared = 0_usize;
     for lease in &snapshot.leases {
         let spec = lease.spec.as_ref();

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{Finding, Findings};
+use super::{Finding, Findings, Severity};
 use crate::explain::{age, text::unseen};
 
 /// Room on a terminal.
@@ -13,9 +13,20 @@ pub(in crate::explain) const WIDTH: usize = 80;
 /// So many findings are printed, the worst first; JSON has all of them.
 const PRINTED: usize = 25;
 
+/// Of which so many are kept for what is at risk, where more is blocked.
+const RISKS: usize = 8;
+
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, finding) in self.findings.iter().take(PRINTED).enumerate() {
+        // However much is blocked, what is at risk is not passed over.
+        let risks = self.findings.iter().filter(|finding| finding.severity == Severity::Risk).count();
+        let kept = PRINTED.saturating_sub(risks.min(RISKS));
+        let mut others = 0;
+        let mut shown = self.findings.iter().enumerate().filter(|(_, finding)| {
+            others += usize::from(finding.severity != Severity::Risk);
+            finding.severity == Severity::Risk || others <= kept
+        });
+        for (index, finding) in shown.by_ref().take(PRINTED) {
             write_finding(f, index + 1, finding, self)?;
         }
         if let Some(more) = self.findings.len().checked_sub(PRINTED).filter(|more| *more > 0) {

@@ -29,38 +29,60 @@ const AT_WORK: Duration = Duration::from_hours(1);
 const STOCK: &str = "kube-controller-manager";
 const OURS: &str = "mooring";
 
+/// What one of them wrote within that time.
+struct Wrote {
+    first: Timestamp,
+    last: Timestamp,
+    /// What it wrote last.
+    subject: Subject,
+}
+
 /// Both controllers wrote within the last hour (S14). Returns what cannot be told.
-pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups, fine: &mut Vec<String>) -> Option<Unseen> {
+pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) -> Option<Unseen> {
     let (mut looked, mut told) = (0_usize, 0_usize);
-    let mut last: [Option<(Timestamp, Subject)>; 2] = [None, None];
+    let mut wrote: [Option<Wrote>; 2] = [None, None];
     for (object, whole) in &snapshot.details {
         let Some((field, subject)) = of_these_loops(object) else { continue };
         looked += 1;
         told += usize::from(entries(whole).next().is_some());
         for (manager, fields, at) in entries(whole) {
-            let [stock, ours] = &mut last;
-            let last = match manager {
+            let [stock, ours] = &mut wrote;
+            let wrote = match manager {
                 STOCK => stock,
                 OURS => ours,
                 _ => continue,
             };
             let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= snapshot.taken_at);
-            let is_later = last.as_ref().is_none_or(|(before, _)| at > *before);
-            if is_recent && is_later && fields.pointer(field).is_some() {
-                *last = Some((at, subject.clone()));
+            if is_recent && fields.pointer(field).is_some() {
+                let wrote =
+                    wrote.get_or_insert_with(|| Wrote { first: at, last: at, subject: subject.clone() });
+                wrote.first = wrote.first.min(at);
+                if at > wrote.last {
+                    (wrote.last, wrote.subject) = (at, subject.clone());
+                }
             }
         }
     }
-    if let [Some((at, subject)), Some((ours, other))] = last {
-        let cause = Cause { severity: Severity::Blocked, reason: "ForeignWriter", about: STOCK.to_owned() };
+    if let [Some(stock), Some(ours)] = wrote {
         let now = groups.now;
-        let summary = format!(
-            "{STOCK} wrote {subject} {} ago, and {OURS} wrote {other} {} ago (migration unfinished?)",
-            age::between(at, now),
-            age::between(ours, now)
-        );
-        let victim = Victim { subject, unit: "object", since: Some(at), next_at: None };
-        groups.note(cause, victim, || summary);
+        // One after the other is a change of hands: for a while it could be either.
+        let takes_turns = stock.first <= ours.last && ours.first <= stock.last;
+        let severity = if takes_turns { Severity::Blocked } else { Severity::Waiting };
+        if takes_turns || !age::is_long(Some(stock.last.min(ours.last)), now) {
+            let cause = Cause { severity, reason: "ForeignWriter", about: STOCK.to_owned() };
+            let why =
+                if takes_turns { "migration unfinished?" } else { "has one just taken over from the other?" };
+            let summary = format!(
+                "{STOCK} wrote {} {} ago, and {OURS} wrote {} {} ago ({why})",
+                stock.subject,
+                age::between(stock.last, now),
+                ours.subject,
+                age::between(ours.last, now)
+            );
+            let victim =
+                Victim { subject: stock.subject, unit: "object", since: Some(stock.last), next_at: None };
+            groups.note(cause, victim, || summary);
+        }
     }
     if told > 0 {
         fine.push(format!("{} looked at for who wrote last", age::counted(told, "object")));

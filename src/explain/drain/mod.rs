@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    age,
     assumptions::Assumptions,
-    doctor::STUCK_AFTER,
     outlook::ask,
     report::{API_VERSION, Observed, Source, Verdict},
     sidecars::{Presence, Sidecar, Sidecars},
@@ -26,7 +26,7 @@ use crate::{
         dry_run::Outlook,
     },
     kube_api::{
-        ids::{ClaimKey, NodeName, PodKey, VolumeName},
+        ids::{ClaimKey, NodeName, PodKey},
         kinds::{ClaimRef, Node, ObjectRef, Pod, VolumeAttachment},
     },
 };
@@ -80,6 +80,9 @@ pub struct NodeVolume {
     pub waits_for: String,
     /// When it is taken away in any case.
     pub forced_at: Option<Timestamp>,
+    /// Whether it is taken away in any case, at a time that is known or not.
+    #[serde(skip)]
+    is_timed: bool,
 }
 
 /// What an attacher has to do, on all nodes.
@@ -225,10 +228,7 @@ fn verdict(
         };
     }
     let is_stuck = |volume: &NodeVolume| {
-        let until = volume.since.and_then(|since| since.checked_add(STUCK_AFTER).ok());
-        volume.stage != Stage::InUse
-            && volume.forced_at.is_none()
-            && until.is_some_and(|until| until < snapshot.taken_at)
+        volume.stage != Stage::InUse && !volume.is_timed && age::is_long(volume.since, snapshot.taken_at)
     };
     if !is_leaving && volumes.iter().all(|volume| volume.stage == Stage::InUse) {
         return Verdict::Healthy;
@@ -270,8 +270,15 @@ impl Look<'_> {
         if attachment.is_none() && !is_used && !is_listed && pods.is_empty() {
             return None;
         }
-        let persistent = attachment.as_ref().and_then(|it| it.spec.source.persistent_volume_name.clone());
         let (driver, handle) = volume.driver_and_handle();
+        let of_pod = || {
+            let claim = self.snapshot.objects.claims.get(&self.claim_of_pod(pods)?)?;
+            Some(claim.spec.volume_name.clone()).filter(|name| !name.is_empty())
+        };
+        let persistent = match &attachment {
+            Some(attachment) => attachment.spec.source.persistent_volume_name.clone(),
+            None => of_pod(),
+        };
         let object = persistent.as_ref().and_then(|name| self.snapshot.objects.volumes.get(name));
         let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key));
         let claim = claim.or_else(|| self.claim_of_pod(pods));
@@ -283,6 +290,9 @@ impl Look<'_> {
             ) => Some(*at),
             _ => None,
         };
+        let is_timed = forced_at.is_some();
+        // A daemon has its own timer; from outside that time would be later at each look.
+        let forced_at = forced_at.filter(|_| self.snapshot.is_part());
         let ending = pods.iter().filter_map(|pod| self.snapshot.objects.pods.get(pod));
         let ending: Vec<_> = ending.filter(|pod| pod.metadata.is_terminating()).collect();
         let (stage, since, waits_for) = if let Some(deleted) = deleted {
@@ -294,7 +304,9 @@ impl Look<'_> {
             (Stage::Detaching, Some(deleted), text)
         } else if let Some(pod) = ending.first() {
             let (since, text) = self.container_exit(pod);
-            (Stage::Mounted, since, text)
+            let is_silent = !self.node.is_some_and(Node::is_ready);
+            let silent = || "container exit, but no kubelet is there to end it".to_owned();
+            (Stage::Mounted, since, if is_silent { silent() } else { text })
         } else if let Some(pod) = pods.first() {
             let is_attached = attachment.as_ref().is_some_and(|it| it.status.attached);
             let created = self.snapshot.objects.pods.get(pod).and_then(|it| it.metadata.creation_timestamp);
@@ -315,14 +327,23 @@ impl Look<'_> {
             (Stage::DetachesNext, None, code.to_owned())
         };
         Some(NodeVolume {
-            volume: persistent.map_or_else(|| handle.to_owned(), |name: VolumeName| name.to_string()),
+            volume: match persistent {
+                Some(name) => name.to_string(),
+                None if handle.is_empty() => volume.to_string(),
+                None => handle.to_owned(),
+            },
             driver: if driver.is_empty() { volume.plugin() } else { driver }.to_owned(),
             claim: claim.map(|claim: ClaimKey| claim.to_string()),
             pod: pods.first().map(ToString::to_string),
             stage,
             since,
-            waits_for,
+            waits_for: if is_timed && forced_at.is_none() {
+                format!("{waits_for}; by force six minutes after its pod and its node")
+            } else {
+                waits_for
+            },
             forced_at,
+            is_timed,
         })
     }
 

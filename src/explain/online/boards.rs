@@ -13,7 +13,7 @@ use crate::{
     attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of},
     controller::diagnostics::{Reason, Wait, WallClock},
     explain::{
-        answer::{UNSEEN_CLOCK, docs, sentence},
+        answer::{docs, sentence},
         report::{Explanation, Happened, Next, Step, Verdict},
         snapshot::Snapshot,
         subject::Subject,
@@ -69,7 +69,11 @@ pub(super) fn add(explanation: &mut Explanation, snapshot: &Snapshot, knowledge:
         let Some(said) = said else { continue };
         let is_well = explanation.verdict == Verdict::Healthy;
         let Some(step) = explanation.steps.get_mut(index) else { continue };
-        let is_news = tell(step, &said);
+        let node = match subject_of(&step.object) {
+            Some(Subject::Attachment(name)) => pairs.get(&name).map(|(_, node)| node),
+            _ => None,
+        };
+        let is_news = tell(step, &said, node);
         if is_well && is_news {
             // Tables show no reason to wait, and the controller has one.
             step.is_blocker = true;
@@ -80,21 +84,14 @@ pub(super) fn add(explanation: &mut Explanation, snapshot: &Snapshot, knowledge:
             explanation.summary = sentence(step);
         }
     }
-    explanation.unknown.retain(|text| !text.starts_with(UNSEEN_CLOCK));
 }
 
 /// Puts what a controller says into a step. Returns whether the reason is another one.
-fn tell(step: &mut Step, said: &Said) -> bool {
+fn tell(step: &mut Step, said: &Said, node: Option<&NodeName>) -> bool {
     let is_news = step.reason != said.code;
-    let place = match step.object.get("kind").and_then(Value::as_str) {
-        Some(VolumeAttachment::KIND) => {
-            step.detail.strip_prefix("on ").and_then(|rest| rest.split("  ").next())
-        }
-        _ => None,
-    };
-    if is_news || place.is_some() {
+    if is_news || node.is_some() {
         step.message =
-            place.map_or_else(|| said.message.clone(), |node| format!("on {node}: {}", said.message));
+            node.map_or_else(|| said.message.clone(), |node| format!("on {node}: {}", said.message));
     }
     step.since = Some(said.since);
     if is_news {

@@ -16,16 +16,19 @@ use std::{
 use crate::{
     attach_detach::desired::{
         volume_name::VolumeId,
-        volume_source::{CsiVolume, Sharing, Storage, of_inline_volume},
+        volume_source::{CsiVolume, Sharing, Storage, of_inline_volume, of_persistent_volume},
     },
     binder::{
         annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
-        matching::predicate::claim_class,
+        matching::predicate::{claim_class, volume_class},
     },
-    explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject},
+    explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject, topology::hosts},
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
-        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource, VolumeAttachment},
+        kinds::{
+            BindingMode, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource,
+            VolumeAttachment,
+        },
     },
 };
 
@@ -186,11 +189,35 @@ impl Plan<'_> {
             let class = claim_class(&claim);
             if !class.is_empty() {
                 self.class(&ClassName::from(class));
+                self.reach(class);
             }
         } else {
             self.volume(&claim.spec.volume_name);
         }
         Some(claim)
+    }
+
+    /// Where the volumes that a pod's scheduler might choose may be used: which nodes they name, and whether these exist.
+    fn reach(&mut self, class: &str) {
+        let mode =
+            self.seen.objects.classes.get(&ClassName::from(class)).and_then(|it| it.volume_binding_mode);
+        if mode != Some(BindingMode::WaitForFirstConsumer) {
+            return;
+        }
+        let mut free = BTreeSet::new();
+        self.seen.objects.volumes.for_each(|volume| {
+            if volume.spec.claim_ref.is_none() && volume_class(volume) == class {
+                free.insert(volume.key());
+            }
+        });
+        for name in free.into_iter().take(MANY_NODES) {
+            let volume = ObjectRef::Volume(name);
+            self.object(volume.clone());
+            let whole = self.seen.details.get(&volume);
+            for node in whole.and_then(hosts).into_iter().flatten().take(MANY_NODES) {
+                self.object(ObjectRef::Node(node.as_str().into()));
+            }
+        }
     }
 
     /// A volume with the claim it is for.
@@ -244,11 +271,18 @@ impl Plan<'_> {
         for key in claims_of(&pod) {
             let Some(claim) = self.claim(&key) else { continue };
             let volume = &claim.spec.volume_name;
-            if claim.spec.access_modes.iter().any(|mode| &**mode == ONE_POD) {
+            let is_for_one =
+                |name: &VolumeName| self.seen.objects.volumes.get(name).is_some_and(|it| is_exclusive(&it));
+            if claim.spec.access_modes.iter().any(|mode| &**mode == ONE_POD)
+                || (!node.is_empty() && is_for_one(volume))
+            {
                 self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
             }
             if !node.is_empty() && !volume.is_empty() {
-                self.attached(volume, &BTreeSet::from([node.clone()]));
+                // A volume for one node alone may be on another, where a pod has it, too.
+                let mut nodes = self.nodes_using(&key);
+                nodes.insert(node.clone());
+                self.attached(volume, &nodes);
             }
         }
     }
@@ -395,7 +429,9 @@ impl Plan<'_> {
     fn attached(&mut self, name: &VolumeName, nodes: &BTreeSet<NodeName>) {
         let Some(volume) = self.volume(name) else { return };
         let Some(csi) = &volume.spec.csi else {
-            if volume.spec.in_tree.is_some() && !nodes.is_empty() {
+            if let Ok(Storage::NoOp(id, _)) = of_persistent_volume(&volume.metadata, &volume.spec) {
+                self.listed(&id, nodes, &volume);
+            } else if volume.spec.in_tree.is_some() && !nodes.is_empty() {
                 // Its attachment is named by what the driver in its place calls it.
                 self.list(List::Attachments);
                 self.holders(name);
@@ -415,7 +451,7 @@ impl Plan<'_> {
             self.node(node);
             let attachment = ObjectRef::Attachment(id.attachment_name(node));
             self.object(attachment.clone());
-            if !self.is_waited_for(&attachment) {
+            if !self.is_waited_for(&attachment) && self.is_listed(node, &id) {
                 continue;
             }
             self.programs();
@@ -427,6 +463,24 @@ impl Plan<'_> {
                 }
             }
         }
+    }
+
+    /// A volume that is attached by the node's list alone: where it is not listed, any node may hold it.
+    fn listed(&mut self, id: &VolumeId, nodes: &BTreeSet<NodeName>, volume: &PersistentVolume) {
+        for node in nodes.iter().take(MANY_NODES) {
+            self.node(node);
+            if is_exclusive(volume) && !self.is_listed(node, id) {
+                self.list(List::Nodes);
+                if let Some(claim) = &volume.spec.claim_ref {
+                    self.reads.insert(Read::PodsIn(claim.namespace.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Whether a node lists a volume, as far as is known.
+    fn is_listed(&self, node: &NodeName, id: &VolumeId) -> bool {
+        self.seen.objects.nodes.get(node).is_none_or(|node| node.lists(id.as_str()))
     }
 
     /// Whether an attachment is known not to be there as it is wanted.

@@ -123,6 +123,8 @@ async fn a_bound_claim_is_read_by_name_and_nothing_is_listed_but_its_namespaces_
         "status": { "attached": true },
     });
     let driver = json!({ "metadata": meta("d", ""), "spec": {} });
+    let listed =
+        json!({ "volumesAttached": [{ "name": VolumeId::csi(&"d".into(), "h"), "devicePath": "" }] });
     let server = played([
         version(),
         claim("pv1"),
@@ -130,7 +132,7 @@ async fn a_bound_claim_is_read_by_name_and_nothing_is_listed_but_its_namespaces_
         ("/api/v1/namespaces/shop/pods", Said::Items(vec![pod])),
         ("/apis/storage.k8s.io/v1/csidrivers/d", Said::Object(driver)),
         (path, Said::Object(attached)),
-        ("/api/v1/nodes/a", Said::Object(json!({ "metadata": meta("a", "") }))),
+        ("/api/v1/nodes/a", Said::Object(json!({ "metadata": meta("a", ""), "status": listed }))),
     ]);
     let reading = server.read("pvc/data").await.unwrap();
     assert_eq!(

@@ -50,6 +50,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.cluster();
             plan.or_in(namespace);
             plan.last_written();
+            plan.pending();
             plan.longest_released();
         }
         Question::Drain(node) | Question::Change(Change::Cordon(node)) => plan.drain(node),
@@ -80,6 +81,9 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
 
 /// Objects of each kind that are read whole for who wrote them: those that were written last tell who is at work.
 const LAST_WRITTEN: usize = 10;
+
+/// Pods on nodes that have not started, of which events and drivers are read.
+const MOST_PENDING: usize = 50;
 
 /// Claims of pending pods that are looked for by name where no list shows them.
 const MOST_MISSING: usize = 100;
@@ -129,6 +133,21 @@ impl Plan<'_> {
             [of::<PersistentVolume>(seen), of::<PersistentVolumeClaim>(seen), of::<VolumeAttachment>(seen)];
         for object in last.into_iter().flatten() {
             self.object(object);
+        }
+    }
+
+    /// What keeps pods on nodes from starting beside attachments: drivers that a node lacks, mounts that fail.
+    fn pending(&mut self) {
+        let mut pending = BTreeSet::new();
+        self.seen.objects.pods.for_each(|pod| {
+            let waits = pod.status.phase == PodPhase::Pending && !pod.metadata.is_terminating();
+            if waits && !pod.spec.node_name.is_empty() {
+                pending.insert((pod.key(), pod.spec.node_name.clone()));
+            }
+        });
+        for (pod, node) in pending.into_iter().take(MOST_PENDING) {
+            self.reads.insert(Read::EventsAbout(ObjectRef::Pod(pod)));
+            self.reads.insert(Read::CsiNode(node));
         }
     }
 

@@ -5,13 +5,14 @@
 //! be gone, and no claim bound to its volume. A node's absence does not prove its machine off (H9), so that what may
 //! be attached stays until its driver says otherwise.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{Findings, Proposal, patch};
 use crate::{
     explain::{
         assumptions::Assumptions,
-        doctor::STUCK_AFTER,
         outlook::ask,
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
@@ -24,6 +25,9 @@ use crate::{
         text::Text,
     },
 };
+
+/// Two of the longest pauses of the side-cars.
+const STUCK_AFTER: Duration = Duration::from_mins(10);
 
 pub(super) fn propose(
     snapshot: &Snapshot,

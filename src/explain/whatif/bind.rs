@@ -152,9 +152,14 @@ fn second(story: &mut Story, copy: &Snapshot, assumptions: &Assumptions, key: &C
 /// Volumes that fit but for the fewest things.
 fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim) {
     let mut misses: Vec<(usize, String, Vec<&'static str>)> = Vec::new();
+    let mut fits: Vec<String> = Vec::new();
     snapshot.objects.volumes.for_each(|volume| {
         let Ok(faults) = all_mismatches(volume, claim) else { return };
         let codes: Vec<&'static str> = faults.into_iter().map(Mismatch::code).collect();
+        if codes.is_empty() {
+            fits.push(volume.metadata.name.to_string());
+            return;
+        }
         misses.push((codes.len(), volume.metadata.name.to_string(), codes));
         // Few are told of: few are kept.
         if misses.len() > 4 * NEAREST {
@@ -162,6 +167,11 @@ fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim
             misses.truncate(NEAREST);
         }
     });
+    fits.sort();
+    for name in fits.into_iter().take(NEAREST) {
+        let text = "fits: the scheduler chooses, among those that its pod's node can reach";
+        story.tell(When::Later, Risk::Safe, "Fits", &name, text);
+    }
     misses.sort();
     for (_, name, codes) in misses.into_iter().take(NEAREST) {
         story.tell(When::Later, Risk::Safe, "DoesNotFit", &name, codes.join(", "));

@@ -11,10 +11,10 @@ use crate::{
     explain::{
         age,
         assumptions::Assumptions,
-        claim,
         outlook::ask,
         report::Risk,
         snapshot::{PODS_THERE, Snapshot},
+        view::users,
     },
     kube_api::{
         ids::{ClaimKey, PodKey, VolumeName},
@@ -29,7 +29,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: 
         return Story::missing(snapshot, &ObjectRef::Claim(key.clone()));
     };
     let mut story = Story::default();
-    let users = claim::users(&snapshot.objects, key);
+    let users = users(&snapshot.objects).remove(key).unwrap_or_default();
     let when = if users.is_empty() { When::Now } else { When::Then };
     for pod in &users {
         let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
@@ -128,7 +128,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
     nodes::remove_pod(&mut copy, key);
     let after = ask(&copy, assumptions).attach_detach;
     let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
-    let mut let_go = 0;
+    let (mut let_go, mut is_ended) = (0, true);
     for wanted in mine {
         let is_wanted = after
             .desired
@@ -143,6 +143,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
         let_go += 1;
         let node = snapshot.objects.nodes.get(&wanted.node);
         let is_alive = node.as_deref().is_some_and(Node::is_ready);
+        is_ended &= is_alive;
         let (when, risk, text) = if is_alive {
             (When::Then, Risk::Safe, format!("leaves {} when its kubelet has unmounted it", wanted.node))
         } else {
@@ -168,7 +169,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
             continue;
         };
         let claim_key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
-        if claim.metadata.is_terminating() && claim::users(&copy.objects, &claim_key).is_empty() {
+        if claim.metadata.is_terminating() && !users(&copy.objects).contains_key(&claim_key) {
             let text = "is deleted already, and goes with its last pod: see whatif delete pvc";
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         } else if claim.metadata.controller().is_some_and(|owner| owner.kind == Pod::KIND) {
@@ -176,8 +177,14 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         }
     }
-    story.summary = format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len());
-    story.assume("the kubelet ends the containers and unmounts within the pod's grace");
+    story.summary = if is_ended {
+        story.assume("the kubelet ends the containers and unmounts within the pod's grace");
+        format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len())
+    } else {
+        format!(
+            "{key} does not end: no kubelet is there to end it, and its volumes stay until force takes them"
+        )
+    };
     story.assume(
         "what owns the pod (a StatefulSet, a Deployment) may make another, which takes the volumes again",
     );

@@ -146,10 +146,19 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
             &["csidriver/d", "pods in shop", "pv/pv1", "pvc/shop/data"],
         ),
         (
-            "attached as it is to be: nothing is listed",
+            "attached as it is to be: no list but of those that may have it elsewhere",
             "pod/p",
             seen(bound().into_iter().chain([driver(true), pod("p", "a"), attachment("a", true)])),
-            &["csidriver/d", "csinode/a", "node/a", "pod/shop/p", "pv/pv1", "pvc/shop/data", "va on a"],
+            &[
+                "csidriver/d",
+                "csinode/a",
+                "node/a",
+                "pod/shop/p",
+                "pods in shop",
+                "pv/pv1",
+                "pvc/shop/data",
+                "va on a",
+            ],
         ),
         (
             "not attached, and for one node only: who holds it",

@@ -1,7 +1,7 @@
 //! Volumes for one node alone that have attachments on several, or are in use beside their attachment (S1): a disk that two
 //! machines may write.
 //!
-//! In: the volumes and the attachments. Out: a group for each such volume, with each of its attachments under the name
+//! In: the volumes, the attachments, and what pods want. Out: each such volume, with each of its attachments under the name
 //! that the object has.
 
 use std::{
@@ -9,16 +9,14 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    Severity,
-    groups::{ATTACHED_TWICE, Cause, Groups, Victim},
-};
+use k8s_openapi::jiff::Timestamp;
+
+use super::snapshot::Snapshot;
 use crate::{
     attach_detach::{
         desired::{volume_name::VolumeId, volume_source::Sharing},
         dry_run::Outlook,
     },
-    explain::{snapshot::Snapshot, subject::Subject},
     kube_api::{
         ids::{AttachmentName, NodeName, VolumeName},
         kinds::{Narrow, PersistentVolume, Pod, VolumeAttachment, VolumeSpec},
@@ -26,55 +24,60 @@ use crate::{
 };
 
 type Volumes = BTreeMap<VolumeName, Arc<PersistentVolume>>;
-type Attachments = BTreeMap<AttachmentName, Arc<VolumeAttachment>>;
+
+/// A disk may be written from two machines: told before all else.
+pub(super) const ATTACHED_TWICE: &str = "ExclusiveAttachedTwice";
+
+/// Such a volume.
+pub(super) struct Twice {
+    /// A sentence.
+    pub told: String,
+    /// A PersistentVolume that stands for it.
+    pub volume: Option<VolumeName>,
+    /// Its attachments, the oldest first; of those that came after the first node's, since when they are.
+    pub attachments: Vec<(AttachmentName, Option<Timestamp>)>,
+    /// A node that has it in use without an attachment.
+    pub in_use: Option<NodeName>,
+    /// Whether more than one node has it as far as is told; else one of them may have to wait yet.
+    pub is_reached: bool,
+}
 
 /// The attachments of one volume, as its driver knows it.
 #[derive(Default)]
-struct Places<'a> {
+struct Places {
     /// Two PersistentVolumes may stand for it. One that says so is enough.
     is_exclusive: bool,
-    attachments: Vec<(&'a AttachmentName, &'a VolumeAttachment)>,
+    attachments: Vec<Arc<VolumeAttachment>>,
     /// Nodes that are well and report it in use, without an attachment and without a pod that waits for one.
     in_use: BTreeSet<NodeName>,
 }
 
-pub(super) fn look(
-    snapshot: &Snapshot,
-    outlook: &Outlook,
-    (volumes, attachments): (&Volumes, &Attachments),
-    groups: &mut Groups,
-) {
-    let mut by_handle: BTreeMap<(&str, &str), Places<'_>> = BTreeMap::new();
-    for (name, attachment) in attachments {
-        let Some(spec) = source(attachment, volumes) else { continue };
+pub(super) fn look(snapshot: &Snapshot, outlook: &Outlook) -> BTreeMap<VolumeId, Twice> {
+    let volumes = snapshot.objects.volumes.snapshot();
+    let mut all: BTreeMap<VolumeId, Places> = BTreeMap::new();
+    for attachment in snapshot.objects.attachments.snapshot().into_values() {
+        let Some(spec) = source(&attachment, &volumes) else { continue };
         let Some(csi) = &spec.csi else { continue };
-        let places = by_handle.entry((csi.driver.as_str(), &csi.volume_handle)).or_default();
+        let places = all.entry(VolumeId::csi(&csi.driver, &csi.volume_handle)).or_default();
         let sharing = Sharing::of(spec.access_modes.iter().map(|mode| &**mode));
         places.is_exclusive |= sharing == Sharing::Exclusive;
-        places.attachments.push((name, attachment));
+        places.attachments.push(attachment);
     }
     if snapshot.is_listed::<Pod>() {
-        in_use(snapshot, outlook, &mut by_handle);
+        in_use(snapshot, outlook, &mut all);
     }
-    for ((_, handle), places) in by_handle {
-        let nodes = places.attachments.iter().map(|(_, it)| &it.spec.node_name);
-        let nodes: BTreeSet<_> = nodes.chain(&places.in_use).collect();
-        if places.is_exclusive && nodes.len() > 1 {
-            places.tell(handle, groups);
-        }
-    }
+    all.into_iter().filter_map(|(id, places)| places.twice(&id).map(|twice| (id, twice))).collect()
 }
 
 /// Notes nodes that report a volume in use which is attached elsewhere alone. One that waits for it does so, too, and has a
 /// pod that wants it; one that is silent reports what was.
-fn in_use(snapshot: &Snapshot, outlook: &Outlook, by_handle: &mut BTreeMap<(&str, &str), Places<'_>>) {
+fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, Places>) {
     let mut suspected: BTreeSet<(VolumeId, NodeName)> = BTreeSet::new();
     snapshot.objects.nodes.for_each(|node| {
         let name = node.key();
         for id in node.status.volumes_in_use.iter().filter_map(|volume| VolumeId::parse_csi(volume)) {
-            let places = by_handle.get(&id.driver_and_handle());
-            let is_elsewhere = places.is_some_and(|places| {
-                places.is_exclusive && places.attachments.iter().all(|(_, it)| it.spec.node_name != name)
+            let is_elsewhere = all.get(&id).is_some_and(|places| {
+                places.is_exclusive && places.attachments.iter().all(|it| it.spec.node_name != name)
             });
             if is_elsewhere && node.is_ready() {
                 suspected.insert((id, name.clone()));
@@ -88,7 +91,7 @@ fn in_use(snapshot: &Snapshot, outlook: &Outlook, by_handle: &mut BTreeMap<(&str
         suspected.remove(&(wanted.volume.clone(), wanted.node.clone()));
     }
     for (id, node) in suspected {
-        if let Some((_, places)) = by_handle.iter_mut().find(|(known, _)| **known == id.driver_and_handle()) {
+        if let Some(places) = all.get_mut(&id) {
             places.in_use.insert(node);
         }
     }
@@ -113,12 +116,18 @@ fn hold(attachment: &VolumeAttachment) -> &'static str {
     }
 }
 
-impl Places<'_> {
-    fn tell(mut self, handle: &str, groups: &mut Groups) {
-        self.attachments.sort_by_key(|(name, it)| (it.metadata.creation_timestamp, *name));
+impl Places {
+    /// If it is for one node alone, and on more.
+    fn twice(mut self, id: &VolumeId) -> Option<Twice> {
+        let nodes = self.attachments.iter().map(|it| &it.spec.node_name);
+        let nodes: BTreeSet<&NodeName> = nodes.chain(&self.in_use).collect();
+        if !self.is_exclusive || nodes.len() < 2 {
+            return None;
+        }
+        self.attachments.sort_by_key(|it| (it.metadata.creation_timestamp, it.key()));
         let named = |word: &str| {
-            let there = self.attachments.iter().filter(|(_, it)| hold(it) == word);
-            let nodes: BTreeSet<&str> = there.map(|(_, it)| it.spec.node_name.as_str()).collect();
+            let there = self.attachments.iter().filter(|it| hold(it) == word);
+            let nodes: BTreeSet<&str> = there.map(|it| it.spec.node_name.as_str()).collect();
             nodes.into_iter().collect::<Vec<_>>().join(", ")
         };
         let told: Vec<String> = ["attached to", "not yet detached from", "being attached to"]
@@ -128,24 +137,19 @@ impl Places<'_> {
             .map(|(nodes, word)| format!("{word} {nodes}"))
             .chain(self.in_use.iter().map(|node| format!("in use on {node}, which has no attachment")))
             .collect();
-        let mut earlier_node = None;
-        for (name, attachment) in &self.attachments {
-            // It is so since the second node has one.
-            let node = &attachment.spec.node_name;
-            let is_first = earlier_node.get_or_insert(node) == &node;
-            let since = attachment.metadata.creation_timestamp.filter(|_| !is_first);
-            let subject = Subject::Attachment((*name).clone());
-            let victim = Victim { subject, unit: "attachment", since, next_at: None };
-            let cause =
-                Cause { severity: Severity::Blocked, reason: ATTACHED_TWICE, about: handle.to_owned() };
-            let index =
-                groups.note(cause, victim, || format!("{handle} is for one node alone, {}", told.join(", ")));
-            // The page of the volume shows all nodes of its attachments.
-            if let Some(node) = self.in_use.first() {
-                groups.explained_by(index, &Subject::Node(node.clone()));
-            } else if let Some(volume) = &attachment.spec.source.persistent_volume_name {
-                groups.explained_by(index, &Subject::Volume(volume.clone()));
-            }
-        }
+        let first = self.attachments.first().map(|it| it.spec.node_name.clone());
+        let since = |it: &VolumeAttachment| {
+            it.metadata.creation_timestamp.filter(|_| first.as_ref() != Some(&it.spec.node_name))
+        };
+        let attached = self.attachments.iter().filter(|it| it.status.attached).map(|it| &it.spec.node_name);
+        let is_reached = attached.chain(&self.in_use).collect::<BTreeSet<_>>().len() > 1;
+        let (_, handle) = id.driver_and_handle();
+        Some(Twice {
+            is_reached,
+            told: format!("{handle} is for one node alone, {}", told.join(", ")),
+            volume: self.attachments.iter().find_map(|it| it.spec.source.persistent_volume_name.clone()),
+            attachments: self.attachments.iter().map(|it| (it.key(), since(it))).collect(),
+            in_use: self.in_use.pop_first(),
+        })
     }
 }
