@@ -120,6 +120,12 @@ const RULED: &[Different] = &[
     ),
     ("pods-held-back", "pod/inline -n shop", "Waiting WaitingForAttacher", "the attachment has been made"),
     (
+        "pods-held-back",
+        "pod/inline-up -n shop",
+        "Waiting PodNotStarted",
+        "the node's status has been written",
+    ),
+    (
         "pods-of-other-kinds",
         "pod/binds -n shop",
         "Waiting WaitingForAttacher",

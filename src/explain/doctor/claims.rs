@@ -46,8 +46,8 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>, fine: &mut Vec<Stri
         }
         // When a claim was lost is not kept anywhere.
         let is_new = claim.status.phase == ClaimPhase::Pending;
-        let since =
-            if is_going { link.step.since } else { claim.metadata.creation_timestamp.filter(|_| is_new) };
+        let deleted = claim.metadata.deletion_timestamp.as_deref().copied();
+        let since = deleted.or(claim.metadata.creation_timestamp.filter(|_| is_new));
         let victim = Victim { subject: Subject::Claim(key.clone()), unit: "claim", since, next_at: None };
         let (about, class) = match reason {
             None => (claim::fate(view, &claim), None),
