@@ -30,7 +30,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MOOR
 
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "mooring", version = VERSION, about)]
+#[command(name = "mooring", version = VERSION, about, disable_help_subcommand = true)]
 #[command(args_override_self = true, propagate_version = true)]
 pub struct Cli {
     /// What to do.
@@ -324,9 +324,10 @@ where
         words.extend(sorted.arguments);
         ignored = sorted.ignored;
     }
-    // As of kubectl.
-    if let Some(word) = words.get_mut(1).filter(|word| *word == "version") {
-        *word = "--version".into();
+    // As of kubectl, `help COMMAND` and `version`.
+    if words.get(1).is_some_and(|word| word == "help" || word == "version") {
+        let word = words.remove(1);
+        words.push(if word == "help" { "--help".into() } else { "--version".into() });
     }
     let asks = words.get(1).is_some_and(|word| ASKING.iter().any(|asking| word == asking));
     let stop = |error: &clap::Error| match stop(error) {

@@ -37,9 +37,10 @@ fn mooring() -> Command {
 }
 
 #[test]
-fn a_mistake_is_one_line_and_exit_2() {
-    let cases: [(&[&str], &str); 10] = [
+fn a_mistake_is_one_line_and_exit_2_and_no_command_is_a_question_and_exit_4() {
+    let cases: [(&[&str], &str); 11] = [
         (&[], "mooring: no subcommand given"),
+        (&["docter"], "mooring: unrecognized subcommand 'docter'"),
         (&["run", "--port=10270"], "mooring: --port: is gone: --secure-port serves HTTPS"),
         (&["run", "--tls-cert-file=a"], "mooring: --tls-cert-file: needs --tls-private-key-file"),
         (&["run", "--tls-min-version=VersionTLS11"], "mooring: --tls-min-version: TLS before 1.2"),
@@ -65,7 +66,8 @@ fn a_mistake_is_one_line_and_exit_2() {
     for (arguments, expected) in cases {
         let output = mooring().args(arguments).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        let code = if arguments.first() == Some(&"run") { 2 } else { 4 };
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.starts_with(expected), "{arguments:?}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
     }
@@ -257,7 +259,7 @@ fn a_taken_address_is_a_mistake() {
 fn the_daemons_own_program_shows_no_demo() {
     let output = mooring().arg("demo").output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
     assert_eq!(stderr, "mooring: unrecognized subcommand 'demo'\n");
 }
 
