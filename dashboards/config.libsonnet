@@ -4,7 +4,7 @@
   _config+:: {
     // The job under which Prometheus scrapes mooring, as a matcher's value. deploy/optional/pod-monitor sets it.
     job: 'mooring',
-    // The same of kube-controller-manager, for the alert that neither of both is there, and for the comparison.
+    // The same of kube-controller-manager, for the alert that it does the same work, and for the comparison.
     kcmJob: 'kube-controller-manager',
     // Where the runbooks are read: a base that a browser can open, such as
     // 'https://git.example/storage/mooring/blob/main/docs/runbooks'. As it is, the path in this repository.
@@ -35,11 +35,51 @@
       'UsedByPods',
       'WaitingForFirstConsumer',
     ],
-    // Waits that have an alert of their own.
-    alertedWaits: ['ProvisionerUnknown', 'WaitingForProvisioner', 'LostMisbound', 'LostReference', 'LostVolumeMissing'],
-    // Refusals that no orderly cluster causes. The others (a volume that is still mounted, one that another node holds)
-    // are the guards' daily work.
-    unusualGuards: ['ForeignWriter', 'ObjectUnreadable', 'RestoreGrace'],
+    // Waits that end when a user changes a pod, claim, class or volume, which an event tells that user.
+    usersWaits: [
+      'ClaimMissing',
+      'ClaimNotBound',
+      'ClaimNotOwnedByPod',
+      'ClassNotFound',
+      'DynamicProvisioningDisabled',
+      'FlexVolumeUnsupported',
+      'HeldByNode',
+      'HoldsUnfitVolume',
+      'MalformedClaim',
+      'MalformedSource',
+      'NamedVolumeMismatch',
+      'NamedVolumeMissing',
+      'NamedVolumeTaken',
+      'NoCapacity',
+      'NoClassAndNoMatch',
+      'ProvisionerChanged',
+      'ProvisionerUnknown',
+      'ProvisioningUnsupported',
+      'UnknownBindingMode',
+      'VolumeBoundElsewhere',
+      'VolumeMissing',
+      'WaitingForScheduling',
+    ],
+    // Waits of which another alert tells: of what they wait for, or of the same.
+    alertedWaits: [
+      'DetachError',
+      'DetachWaitingForAttacher',
+      'ForeignWriter',
+      'LostMisbound',
+      'LostReference',
+      'LostVolumeMissing',
+      'ObjectUnreadable',
+      'RestoreGrace',
+      'WaitingForAttacher',
+      'WaitingForDeletion',
+      'WaitingForProvisioner',
+    ],
+    // So many claims that wait for a provisioner are not one user's mistake.
+    manyClaims: 5,
+
+    // What is installed: replicas of the Deployment, and their namespace.
+    replicas: 2,
+    namespace: 'mooring-system',
 
     tags: ['mooring', 'storage'],
     // As Grafana takes it.

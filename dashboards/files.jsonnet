@@ -11,9 +11,6 @@ local groups = { groups: mixin.prometheusRules.groups + mixin.prometheusAlerts.g
 } {
   // For Prometheus' rule_files.
   'alerts/rules.yaml': yaml(groups),
-  // For `promtool test rules`.
-  'alerts/tests.yaml': yaml(import 'alerts/tests.libsonnet'),
-  'alerts/windows.yaml': yaml(import 'alerts/windows.libsonnet'),
   // For the Prometheus operator.
   'alerts/prometheusrule.yaml': yaml({
     apiVersion: 'monitoring.coreos.com/v1',

@@ -1,10 +1,14 @@
-// Alerts: one per cause that an operator has to know of, and one per service level. `critical` wakes a person,
-// `warning` is for the day, `info` is for the record. Each has a page in docs/runbooks.
+// Alerts: one per cause that an operator has to know of, and one per service level. `critical` wakes a person, because only a
+// person who acts now helps; `warning` is for the day, `info` is for the record. What has one cause raises one alert, and what users
+// have to mend (a class that does not exist, two pods with one disk) raises none. Each has a page in docs/runbooks.
 {
   local config = self._config,
   local job = 'job="%s"' % config.job,
+  // Health checks are scraped under the same job.
+  local up = 'up{%s, metrics_path!="/metrics/slis"}' % job,
   local kcm = 'job="%s"' % config.kcmJob,
   local by(labels) = 'by (%s)' % std.join(', ', ['cluster'] + labels),
+  local on(labels) = 'on (%s)' % std.join(', ', ['cluster'] + labels),
   local list(words) = std.join('|', words),
 
   local alert(name, severity, hold, expr, summary, description) = {
@@ -15,29 +19,55 @@
     annotations: { summary: summary, description: description, runbook_url: config.runbookURL % name },
   },
 
-  // As the burn-rate alerts of Kubernetes' API server: a fast burn wakes a person, a slow one can wait for the day. The
-  // short window ends the alert soon after the trouble. Five operations that missed the objective are the least: in a quiet
-  // cluster a single slow one would otherwise be half of all.
+  // Slow is for the day. Of the windows of Kubernetes' own KubeAPIErrorBudgetBurn the second and the last are used. The short
+  // window ends the alert soon after the trouble. Without a least number of operations that missed the objective, a few slow ones
+  // of a quiet cluster would be half of all; one object whose writes fail is tried again each two minutes at last, and no more
+  // than that is one object's trouble.
   local burn(name, level, summary, what) = [
     alert(
       name,
-      window.severity,
+      'warning',
       window.hold,
       |||
         mooring_slo:errors:ratio_rate%(long)s{slo="%(level)s", %(job)s} > %(limit).5f
         and mooring_slo:errors:ratio_rate%(short)s{slo="%(level)s", %(job)s} > %(limit).5f
-        and mooring_slo:errors:increase%(long)s{slo="%(level)s", %(job)s} >= 5
-      ||| % (window { level: level, job: job, limit: window.factor * (1 - config.objectives[level]) }),
+        and mooring_slo:errors:increase%(long)s{slo="%(level)s", %(job)s} >= %(least)d
+      ||| % (window {
+               level: level,
+               job: job,
+               limit: window.factor * (1 - config.objectives[level]),
+               least: if level == 'api-writes' then 60 * window.hours else 20,
+             }),
       summary,
       '{{ $value | humanizePercentage }} of %s in the last %s. At this pace the error budget of 30 days is gone in %s.' % [what, window.long, window.gone]
     ) + { labels+: { slo: level, long: window.long, short: window.short } }
     for window in [
-      { long: '1h', short: '5m', factor: 14.4, hold: '2m', severity: 'critical', gone: 'two days' },
-      { long: '6h', short: '30m', factor: 6, hold: '15m', severity: 'critical', gone: 'five days' },
-      { long: '1d', short: '2h', factor: 3, hold: '1h', severity: 'warning', gone: 'ten days' },
-      { long: '3d', short: '6h', factor: 1, hold: '3h', severity: 'warning', gone: '30 days' },
+      { long: '6h', short: '30m', factor: 6, hours: 6, hold: '15m', gone: 'five days' },
+      { long: '3d', short: '6h', factor: 1, hours: 72, hold: '3h', gone: '30 days' },
     ]
   ],
+
+  // The operator's monitors give each replica the name of its pod.
+  local replica = { by: by(['job', 'instance', 'pod']), on: on(['job', 'instance']), job: job },
+  local who = '{{ with $labels.pod }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}',
+  // A replica that holds the lease and hears nothing at all: of one that hears some kinds and not others, writes go on.
+  local deaf = 'min %(by)s (mooring_watch_silence_seconds{%(job)s}) > 180' % replica,
+  local leads = 'max %(by)s (leader_election_master_status{%(job)s}) == 1' % replica,
+  // Each request has a time limit that is far below this.
+  local endless = 'max %(by)s (workqueue_longest_running_processor_seconds{%(job)s}) > 300' % replica,
+
+  // Answers are successes and errors.
+  local noAnswers = |||
+    max %(by)s (mooring_attacher_backlog{%(job)s}) > 0
+    unless (
+      sum %(by)s (increase(mooring_attach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
+      or sum %(by)s (increase(mooring_detach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
+      or sum %(by)s (label_replace(
+        increase(storage_operation_duration_seconds_count{status="fail-unknown", %(job)s}[10m]),
+        "driver", "$1", "volume_plugin", "kubernetes.io/csi:(.*)"
+      )) > 0
+    )
+  ||| % { by: by(['job', 'driver']), job: job },
 
   prometheusAlerts+:: { groups: [
     {
@@ -47,52 +77,94 @@
           'MooringDown',
           'critical',
           '3m',
-          'absent(up{%s} == 1)' % job,
+          |||
+            (
+              max %(by)s (max_over_time(%(up)s[1d]))
+              unless max %(by)s (%(up)s == 1)
+            )
+            or on () absent(%(up)s == 1)
+          ||| % { by: by([]), up: up },
           'mooring is down.',
           'Prometheus has not reached any replica of mooring for three minutes. Running pods are not affected; no volume is bound, attached or detached.'
         ),
         alert(
-          'MooringAndKubeControllerManagerDown',
-          'critical',
-          '3m',
-          'absent(up{%s} == 1) and absent(up{%s} == 1)' % [job, kcm],
-          'mooring and kube-controller-manager are both down.',
-          'Prometheus reaches neither of them. No volume is bound, attached or detached in this cluster, and nothing can take over.'
-        ),
-        alert(
           'MooringLeaderAbsent',
           'critical',
-          '1m',
+          '3m',
           'sum %s (leader_election_master_status{%s}) == 0' % [by(['job']), job],
           'No replica of mooring leads.',
-          'Replicas run, but none has held the lease for a minute: no volume is bound, attached or detached.'
+          'Replicas run, but none has held the lease for three minutes: no volume is bound, attached or detached.'
+        ),
+        alert(
+          'MooringLeaderStuck',
+          'critical',
+          '2m',
+          |||
+            (%(deaf)s or %(endless)s)
+            and %(on)s %(leads)s
+          ||| % { deaf: deaf, endless: endless, on: replica.on, leads: leads },
+          'The leader of mooring does nothing.',
+          who + ' holds the lease, but hears nothing from the API server or does not come to the end of a request ({{ $value | humanizeDuration }}). No volume is bound, attached or detached until another replica leads.'
         ),
         alert(
           'MooringTwoControllers',
           'critical',
           '0m',
           |||
-            max %(by_alarm)s (mooring_alarm{alarm=~"second_.*", %(job)s}) == 1
-            or count %(by_name)s (
-              max %(by_manager)s (running_managed_controllers{name=~"persistentvolume-attach-detach-controller|persistentvolume-binder-controller"} == 1)
-            ) > 1
-          ||| % { job: job, by_alarm: by(['alarm']), by_name: by(['name']), by_manager: by(['name', 'job']) },
+            max %(by_alarm)s (mooring_alarm{alarm=~"second_(attach_detach_controller|binder)", %(job)s}) == 1
+            or on (cluster) (
+              count %(by_name)s (workqueue_depth{name=~"claims|pvcs", %(kcm)s})
+              and on (cluster) max by (cluster) (leader_election_master_status{%(job)s}) == 1
+            )
+          ||| % { job: job, kcm: kcm, by_alarm: by(['alarm']), by_name: by(['name']) },
           'Two controllers manage the same volumes.',
-          'Another attach/detach controller or binder is at work beside mooring ({{ $labels.alarm }}{{ $labels.name }}). mooring has paused everything destructive. Turn one of them off.'
+          'Another attach/detach controller or binder is at work beside mooring ({{ with $labels.alarm }}{{ . }}{{ end }}{{ with $labels.name }}kube-controller-manager’s work queue {{ . }}{{ end }}). What it was seen to change, mooring leaves alone. Turn one of them off.'
+        ),
+        alert(
+          'MooringReplicasMissing',
+          'warning',
+          '15m',
+          '(sum %s (%s) < %d) > 0' % [by(['job']), up, config.replicas],
+          'Replicas of mooring are missing.',
+          '{{ $value }} of %d replicas can be reached. It works, but the loss of one more node is an outage.' % config.replicas
+        ),
+        alert(
+          'MooringRestarting',
+          'warning',
+          '0m',
+          'max %(by)s (changes(process_start_time_seconds{%(job)s}[1h])) > 2' % replica,
+          'A replica of mooring restarts again and again.',
+          who + ' has been started {{ $value }} times in an hour.'
+        ),
+        alert(
+          'MooringMemoryNearLimit',
+          'warning',
+          '15m',
+          |||
+            max %(by)s (container_memory_working_set_bytes{%(container)s})
+            / max %(by)s (kube_pod_container_resource_limits{resource="memory", %(container)s}) > 0.9
+          ||| % { by: by(['namespace', 'pod']), container: 'namespace="%s", container="mooring"' % config.namespace },
+          'mooring uses nearly all the memory that it may use.',
+          '{{ $labels.pod }} uses {{ $value | humanizePercentage }} of its limit. Beyond it the kernel kills it, and its successor needs as much.'
         ),
         alert(
           'MooringForeignWriter',
-          'critical',
+          'warning',
           '0m',
-          'sum %s (increase(mooring_foreign_writes_total{%s}[5m])) > 0' % [by(['job', 'kind']), job],
+          |||
+            sum %(by_kind)s (increase(mooring_foreign_writes_total{%(job)s}[15m])) > 5
+            unless %(on)s max %(by)s (
+              max_over_time(mooring_alarm{alarm=~"etcd_restored|second_(attach_detach_controller|binder)", %(job)s}[30m])
+            ) == 1
+          ||| % { by_kind: by(['job', 'kind']), by: by(['job']), on: on(['job']), job: job },
           'Another writer changes what only mooring should write.',
-          '{{ $value | humanize }} writes of kind {{ $labels.kind }} in five minutes were made by another writer: a script, a restore or a second controller.'
+          '{{ $value | humanize }} writes of kind {{ $labels.kind }} in 15 minutes were made by another writer: a script or a backup tool, perhaps a second controller.'
         ),
         alert(
           'MooringAlarm',
           'warning',
-          '5m',
-          'max %s (mooring_alarm{alarm!~"second_.*", %s}) == 1' % [by(['job', 'alarm']), job],
+          '1m',
+          'max %s (mooring_alarm{alarm!~"second_(attach_detach_controller|binder)", %s}) == 1' % [by(['job', 'alarm']), job],
           'mooring raises the alarm {{ $labels.alarm }}.',
           'A condition needs an operator: {{ $labels.alarm }}. /readyz?verbose has the details.'
         ),
@@ -101,10 +173,19 @@
           'warning',
           '10m',
           |||
-            min %(by)s ({__name__=~"mooring_(serving|client)_certificate_expiry_timestamp_seconds", %(job)s}) - time() < 7 * 86400
-          ||| % { by: by(['job', 'instance']), job: job },
+            min %(by)s (mooring_serving_certificate_expiry_timestamp_seconds{%(job)s}) - time() < 7 * 86400
+            or min %(by)s (mooring_client_certificate_expiry_timestamp_seconds{%(job)s}) - time() < 7 * 86400 >= 86400
+          ||| % replica,
           'A certificate of mooring expires within a week.',
-          'The serving or client certificate of {{ $labels.instance }} expires in {{ $value | humanizeDuration }}. After that it cannot be scraped, or cannot reach the API server.'
+          'The serving or client certificate of ' + who + ' expires in {{ $value | humanizeDuration }}. After that it cannot be scraped, or cannot reach the API server.'
+        ),
+        alert(
+          'MooringCertificateExpires',
+          'critical',
+          '10m',
+          'min %(by)s (mooring_client_certificate_expiry_timestamp_seconds{%(job)s}) - time() < 86400' % replica,
+          'The client certificate of mooring expires within a day.',
+          'The certificate that ' + who + ' shows the API server expires in {{ $value | humanizeDuration }}. After that it can do nothing at all.'
         ),
       ],
     },
@@ -114,34 +195,29 @@
         alert(
           'MooringWatchSilent',
           'warning',
-          '1m',
-          'max %s (mooring_watch_silence_seconds{%s}) > 120' % [by(['job', 'instance', 'resource']), job],
+          '2m',
+          |||
+            count %(by)s (mooring_watch_silence_seconds{%(job)s} > 180)
+            unless %(on)s (%(deaf)s and %(on)s %(leads)s)
+          ||| % (replica { deaf: deaf, leads: leads }),
           'A watch of mooring is silent.',
-          '{{ $labels.instance }} has received nothing on its watch of {{ $labels.resource }} for {{ $value | humanizeDuration }}; the API server sends a bookmark each minute. Its view of them may be stale.'
+          who + ' has received nothing on its watches of {{ $value }} kinds for three minutes; the API server sends a bookmark each minute. Its view of them may be stale.'
         ),
         alert(
           'MooringNotSynced',
           'warning',
           '5m',
-          'min %s (mooring_watch_synced{%s}) == 0' % [by(['job', 'instance', 'resource']), job],
+          'min %(by)s (mooring_watch_synced{%(job)s}) == 0' % replica,
           'mooring is not synced.',
-          '{{ $labels.instance }} has had no complete list of {{ $labels.resource }} since its start. It is not ready and does not lead.'
+          who + ' lacks the complete list of a kind since its start. It is not ready and does not lead.'
         ),
         alert(
           'MooringUnreadableObjects',
           'warning',
-          '5m',
+          '15m',
           'max %s (mooring_watch_unreadable_objects{%s}) > 0' % [by(['job', 'resource']), job],
           'mooring cannot read some objects.',
           'The newest revision of {{ $value }} {{ $labels.resource }} cannot be decoded. Each of these objects waits; nothing else is affected.'
-        ),
-        alert(
-          'MooringGuardRefusals',
-          'warning',
-          '10m',
-          'sum %s (increase(mooring_guard_refusals_total{guard=~"%s", %s}[15m])) > 10' % [by(['job', 'guard']), list(config.unusualGuards), job],
-          'A safety check of mooring keeps refusing actions.',
-          'The guard {{ $labels.guard }} refused {{ $value | humanize }} times in 15 minutes. A healthy cluster never triggers it.'
         ),
       ],
     },
@@ -152,9 +228,12 @@
           'MooringForceDetachPending',
           'warning',
           '0m',
-          'max %s (mooring_force_detach_pending{%s}) > 0' % [by(['job', 'driver']), job],
+          |||
+            max %(by_driver)s (mooring_force_detach_pending{%(job)s}) > 0
+            and %(on)s min %(by)s (mooring_next_force_detach_timestamp_seconds{%(job)s}) - time() < 120
+          ||| % { by_driver: by(['job', 'driver']), by: by(['job']), on: on(['job']), job: job },
           'Volumes will be detached by force.',
-          '{{ $value }} volumes of {{ $labels.driver }} are on nodes that are not Ready and have not unmounted them. They are force-detached when the timeout ends. The dashboard “Attach and detach” shows when the next one is due.'
+          '{{ $value }} volumes of {{ $labels.driver }} are on nodes that have not been Ready for minutes and have not unmounted them. The next one is detached by force within two minutes.'
         ),
         alert(
           'MooringForceDetached',
@@ -168,7 +247,11 @@
           'MooringDetachStuck',
           'warning',
           '1m',
-          'max %s (mooring_detach_oldest_seconds{%s}) > 900' % [by(['job', 'driver']), job],
+          |||
+            max %(by)s (mooring_detach_oldest_seconds{%(job)s}) > 900
+            unless %(on)s (
+            %(noAnswers)s)
+          ||| % { by: by(['job', 'driver']), on: on(['job', 'driver']), job: job, noAnswers: std.strReplace('  ' + noAnswers, '\n', '\n  ') },
           'The deletion of a VolumeAttachment is stuck.',
           'The oldest deletion of a VolumeAttachment of {{ $labels.driver }} has been under way for {{ $value | humanizeDuration }}. Its volume cannot be attached to another node.'
         ),
@@ -176,28 +259,28 @@
           'MooringAttacherNotAnswering',
           'warning',
           '10m',
-          |||
-            max %(by)s (mooring_attacher_backlog{%(job)s}) > 0
-            unless (
-              sum %(by)s (increase(mooring_attach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
-              or sum %(by)s (increase(mooring_detach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
-            )
-          ||| % { by: by(['job', 'driver']), job: job },
+          noAnswers,
           'An external-attacher does not answer.',
-          '{{ $value }} VolumeAttachments wait for the external-attacher of {{ $labels.driver }}, which has finished none for ten minutes.'
+          '{{ $value }} VolumeAttachments wait for the external-attacher of {{ $labels.driver }}, which has answered none for ten minutes.'
         ),
         alert(
           'MooringProvisionerNotSeen',
           'warning',
           '10m',
-          'max %s (mooring_waiting_oldest_seconds{kind="claim", reason=~"ProvisionerUnknown|WaitingForProvisioner", %s}) > 600' % [by(['job', 'reason']), job],
-          'A claim waits for a provisioner that does not answer.',
-          'The oldest claim with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}: its external-provisioner does not run or does not serve the class. See %s for what the reason means.' % config.reasonURL
+          |||
+            max %(by_reason)s (mooring_waiting_oldest_seconds{kind="claim", reason="WaitingForProvisioner", %(job)s}) > 1800
+            unless %(on)s (
+              sum %(by)s (increase(volume_operation_total_seconds_count{operation_name="provision", %(job)s}[30m])) > 0
+              unless max %(by)s (mooring_waiting{kind="claim", reason="WaitingForProvisioner", %(job)s}) >= %(many)d
+            )
+          ||| % { by_reason: by(['job', 'reason']), by: by(['job']), on: on(['job']), job: job, many: config.manyClaims },
+          'Claims wait for a provisioner that does not answer.',
+          'The oldest claim that waits for its provisioner has done so for {{ $value | humanizeDuration }}, and either no volume was provisioned meanwhile, or %d claims and more wait. See %s for what that means.' % [config.manyClaims, config.reasonURL]
         ),
         alert(
           'MooringClaimsLost',
           'warning',
-          '1m',
+          '15m',
           'max %s (mooring_waiting{kind="claim", reason=~"Lost.*", %s}) > 0' % [by(['job', 'reason']), job],
           'Claims have lost their volume.',
           '{{ $value }} claims are Lost ({{ $labels.reason }}). Nothing was deleted because of this, and the data is usually still there. See %s for what the reason means.' % config.reasonURL
@@ -206,7 +289,7 @@
           'MooringWaitingLong',
           'warning',
           '5m',
-          'max %s (mooring_waiting_oldest_seconds{reason!~"%s", %s}) > 1800' % [by(['job', 'kind', 'reason']), list(config.expectedWaits + config.alertedWaits), job],
+          'max %s (mooring_waiting_oldest_seconds{reason!~"%s", %s}) > 1800' % [by(['job', 'kind', 'reason']), list(config.expectedWaits + config.usersWaits + config.alertedWaits), job],
           'Something waits for more than half an hour.',
           'The oldest {{ $labels.kind }} with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}. See %s for what the reason means.' % config.reasonURL
         ),

@@ -1,4 +1,4 @@
-// What promtool plays of the burn-rate alerts' long windows (the first one, an hour, is in tests.libsonnet).
+// What promtool plays of the burn-rate alerts' windows.
 //
 // All is well for as long as the window is. Then operations miss the objective at four times the rate that the alert allows:
 // the short window is full of it soon, and the alert stays quiet until the long one is, after a quarter of its length, and the
@@ -11,9 +11,8 @@ local steps(hours) = std.round(hours * 60 / step);
 
 // `hours` is the long window, and after the trouble began (`quiet`, `fires`, `ends`), and after it ended (`resolved`).
 local windows = [
-  { long: '6h', severity: 'critical', factor: 6, hours: 6, quiet: 1.6, fires: 2, ends: 2.4, resolved: 0.6 },
-  { long: '1d', severity: 'warning', factor: 3, hours: 24, quiet: 6.6, fires: 7.6, ends: 8, resolved: 1.8 },
-  { long: '3d', severity: 'warning', factor: 1, hours: 72, quiet: 20, fires: 22, ends: 22.4, resolved: 5 },
+  { long: '6h', factor: 6, hours: 6, quiet: 1.6, fires: 2, ends: 2.4, resolved: 0.6 },
+  { long: '3d', factor: 1, hours: 72, quiet: 20, fires: 22, ends: 22.4, resolved: 5 },
 ];
 
 local all = { cluster: 'c', job: 'mooring' };
@@ -61,7 +60,7 @@ local levels = [
   tests: [
     {
       local failing = std.round(operations * 4 * window.factor * (1 - config.objectives[level.slo])),
-      local firing = 'count by (alertname) (ALERTS{alertname="%s", alertstate="firing", long="%s", severity="%s"})' % [level.alert, window.long, window.severity],
+      local firing = 'count by (alertname) (ALERTS{alertname="%s", alertstate="firing", long="%s"})' % [level.alert, window.long],
       local at(hours) = '%dm' % std.round((window.hours + hours) * 60),
       name: '%s over %s' % [level.alert, window.long],
       interval: '%dm' % step,

@@ -24,7 +24,7 @@
     },
   },
 
-  local seconds = { '5m': 300, '30m': 1800, '1h': 3600, '2h': 7200, '6h': 21600, '1d': 86400, '3d': 259200 },
+  local seconds = { '6h': 21600, '3d': 259200 },
 
   prometheusRules+:: { groups: [
     {
@@ -35,14 +35,14 @@
           labels: { slo: level },
           expr: '%s / (%s > 0)' % [levels[level].bad(window), levels[level].all(window)],
         }
-        for window in ['5m', '30m', '1h', '2h', '6h', '1d', '3d']
+        for window in ['30m', '6h', '3d']
       ] + [
         {
           record: 'mooring_slo:errors:increase' + window,
           labels: { slo: level },
           expr: '%s * %d' % [levels[level].bad(window), seconds[window]],
         }
-        for window in ['1h', '6h', '1d', '3d']
+        for window in std.objectFields(seconds)
       ],
     }
     for level in std.objectFields(levels)

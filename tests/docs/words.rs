@@ -6,9 +6,9 @@ use crate::files;
 
 /// The page that lists the reason codes, and the heading above them.
 const CODES: (&str, &str) = ("docs/spec/user-experience.md", "### Reason codes");
-/// The waits and guards that the alerts know by name.
+/// The waits that the alerts know by name.
 const ALERTED: (&str, [&str; 3]) =
-    ("dashboards/config.libsonnet", ["expectedWaits: [", "alertedWaits: [", "unusualGuards: ["]);
+    ("dashboards/config.libsonnet", ["expectedWaits: [", "usersWaits: [", "alertedWaits: ["]);
 /// Where the commands are described for those who have no `just`.
 const COMMANDS: &str = "CONTRIBUTING.md";
 
