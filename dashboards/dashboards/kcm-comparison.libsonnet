@@ -5,11 +5,17 @@ local q = import '../lib/query.libsonnet';
 function(config)
   local d = (import '../lib/dashboard.libsonnet')(config);
   local queues = 'name=~"pvcs|claims|volumes"';
+  // mooring says which loops it leads; a standby has their queues, too.
+  local runs(loop, queue) = 'max by (job) (%s) or count by (job) (%s unless on (job, instance) %s)' % [
+    q.of('running_managed_controllers', 'name="%s"' % loop),
+    q.of('workqueue_depth', 'name="%s"' % queue),
+    q.of('mooring_build_info'),
+  ];
   local quantile(bucket, labels) = q.quantile(0.99, bucket, 'job, ' + labels);
 
   d.new('mooring-kcm-comparison', 'mooring / Compared with kube-controller-manager', 'Only metrics that both have, under kube-controller-manager’s names. Choose both jobs during a migration: each line is labelled with its job.', [
     d.row('Who is at work', [
-      p.lines('Up', 'Processes that Prometheus can scrape, by job.', 'none', [p.target('sum by (job) (max by (job, instance) (%s))' % q.of('up'), '{{job}}')], size=[8, 6]),
+      p.lines('Up', 'Processes that Prometheus can scrape, by job.', 'none', [p.target('sum by (job) (max by (job, instance) (%s))' % q.up, '{{job}}')], size=[8, 6]),
       p.lines('Leaders',
               'Holders of each lease, by job. Each line is 1, or 0 for a moment.',
               'none',
@@ -17,11 +23,13 @@ function(config)
               size=[8, 6],
               thresholds=[[2, 'red']]),
       p.lines('Who runs the two loops',
-              'One line for each loop and each process that runs it. Two lines of the same loop: both are at work, runbook MooringTwoControllers.',
+              'A line at 1 for each loop and job that runs it; kube-controller-manager is known by the loop’s work queue, its only sign. Two lines of one loop: both are at work, runbook MooringTwoControllers.',
               'none',
-              [p.target('sum by (job, name) (%s)' % q.of('running_managed_controllers', 'name=~"attachdetach|persistentvolume-binder|persistentvolume-attach-detach-controller|persistentvolume-binder-controller"'), '{{job}}: {{name}}')],
-              size=[8, 6],
-              thresholds=[[2, 'red']]),
+              [
+                p.target(runs('persistentvolume-attach-detach-controller', 'pvcs'), '{{job}}: attach/detach'),
+                p.target(runs('persistentvolume-binder-controller', 'claims'), '{{job}}: binder'),
+              ],
+              size=[8, 6]),
     ]),
     d.row('Volumes', [
       p.lines('Attach and detach, 99th percentile',
@@ -83,4 +91,4 @@ function(config)
       p.lines('Memory', 'Resident memory. kube-controller-manager’s is for all its loops.', 'bytes', [p.target('max by (job, instance) (%s)' % q.of('process_resident_memory_bytes'), '{{job}}: {{instance}}')], size=[12, 7]),
       p.lines('CPU', 'Cores in use.', 'none', [p.target('sum by (job, instance) (rate(%s[$__rate_interval]))' % q.of('process_cpu_seconds_total'), '{{job}}: {{instance}}')], size=[12, 7]),
     ]),
-  ], of={ metric: 'workqueue_depth', matchers: ['name=~"pvcs|claims|volumes"'] })
+  ], of={ metric: 'up', matchers: ['job=~"%s|%s"' % [config.job, config.kcmJob]] })

@@ -35,7 +35,7 @@ function(config)
       p.stat('Replicas up',
              'Processes that Prometheus can scrape. One is enough to work, two to survive the loss of a node.',
              'none',
-             [p.target('sum(max by (instance) (%s))' % q.of('up'), 'up')],
+             [p.target('sum(max by (instance) (%s))' % q.up, 'up')],
              good='red',
              thresholds=[[1, 'orange'], [2, 'green']]),
       p.stat('Alarms',

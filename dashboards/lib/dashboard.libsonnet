@@ -2,7 +2,8 @@
 function(config) {
   local datasource = { type: 'prometheus', uid: '$datasource' },
 
-  local variable(name, label, query, all) = {
+  // `all` is what All stands for: of null what is listed, and then only a word of that list is ever asked for.
+  local variable(name, label, query, all, one=false) = {
     type: 'query',
     name: name,
     label: label,
@@ -12,11 +13,10 @@ function(config) {
     // When the time range changes.
     refresh: 2,
     sort: 1,
-    multi: true,
-    includeAll: true,
-    // `.*` also matches what does not have the label.
+    multi: !one,
+    includeAll: !one,
     allValue: all,
-    current: { selected: true, text: ['All'], value: ['$__all'] },
+    current: if one then {} else { selected: true, text: ['All'], value: ['$__all'] },
     options: [],
     regex: '',
     hide: 0,
@@ -39,9 +39,12 @@ function(config) {
         includeAll: false,
         multi: false,
       },
-      variable('cluster', 'Cluster', 'label_values(%s, cluster)' % seen([]), '.*'),
+      // One at a time: what two leaders decide does not add up. Empty where there is no such label.
+      variable('cluster', 'Cluster', 'label_values(%s, cluster)' % seen([]), null, one=true),
+      // `.*` also matches what does not have the label.
       variable('namespace', 'Namespace', 'label_values(%s, namespace)' % seen(['cluster']), '.*'),
-      variable('job', 'Job', 'label_values(%s, job)' % seen(['cluster', 'namespace']), '.+'),
+      // `.+` would be every target of Prometheus.
+      variable('job', 'Job', 'label_values(%s, job)' % seen(['cluster', 'namespace']), null),
       variable('instance', 'Instance', 'label_values(%s, instance)' % seen(['cluster', 'namespace', 'job']), '.+'),
       variable('driver', 'Driver', 'label_values(mooring_attach_e2e_seconds_count{cluster=~"$cluster", namespace=~"$namespace", job=~"$job"}, driver)', '.*'),
     ],

@@ -6,6 +6,9 @@
   // A metric as the variables choose it, with further matchers.
   of(metric, matchers=''):: '%s{%s%s}' % [metric, scope, if matchers == '' then '' else ', ' + matchers],
 
+  // Processes that can be scraped. Health checks are scraped under the same job, by another path.
+  up:: this.of('up', 'metrics_path!="/metrics/slis"'),
+
   // The same for one driver or all of them.
   ofDriver(metric, matchers='')::
     this.of(metric, 'driver=~"$driver"' + (if matchers == '' then '' else ', ' + matchers)),

@@ -42,13 +42,14 @@ fn lint_templates(dashboard: &Value, complain: &mut impl FnMut(&str, &str)) {
                 && source["query"] == "prometheus" => {}
         _ => complain("template-datasource-rule", "not one variable `datasource`, labelled `Data source`"),
     }
-    for (name, label) in [("job", "Job"), ("instance", "Instance")] {
+    // The rule wants `.+` of the job, too. That is every target of Prometheus; without it Grafana asks for the jobs listed.
+    for (name, label, all) in [("job", "Job", Value::Null), ("instance", "Instance", Value::from(".+"))] {
         let is_right = |variable: &&Value| {
             variable["name"] == name
                 && variable["label"] == label
                 && variable["type"] == "query"
                 && variable["multi"] == true
-                && variable["allValue"] == ".+"
+                && variable["allValue"] == all
                 && variable["datasource"]["uid"] == "$datasource"
         };
         if !variables.iter().any(|variable| is_right(&variable)) {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -47,6 +48,10 @@ const HAPPENED: [&str; 7] = [
     "sum(attach_detach_controller_attachdetach_controller_forced_detaches)",
     "max(max_over_time(mooring_force_detach_pending[10m]))",
 ];
+
+/// What the dashboards show, of all that Prometheus watches.
+const CLUSTER: &str = "demo";
+const JOB: &str = "mooring";
 
 /// Metrics that show themselves when it happens, and why it does not in the demo. No panel is empty without them.
 const NOT_IN_THE_DEMO: [(&str, &str); 8] = [
@@ -103,6 +108,9 @@ async fn play() -> Result<(), Failed> {
     let address = format!("127.0.0.1:{prometheus}");
     let flags: Vec<String> =
         command.split_whitespace().map(|flag| flag.replace("127.0.0.1:9090", &address)).collect();
+    let settings = flags.iter().find_map(|flag| flag.strip_prefix("--config.file=")).unwrap();
+    let others = fs::read_to_string(settings)? + &others(port, prometheus);
+    fs::write(settings, others)?;
     let program = Path::new("prometheus");
     let server = Process::start("prometheus", program, &flags, &[]);
     let run = Run { api: Api::at(&address), began: now(), deadline: Instant::now() + PATIENCE };
@@ -117,6 +125,23 @@ async fn play() -> Result<(), Failed> {
     drop(server);
     assert_eq!(demo.terminate().await.code(), Some(0));
     Ok(())
+}
+
+/// What a Prometheus watches besides: mooring in another cluster, which is the same one again, and a program that is not mooring.
+fn others(port: u16, prometheus: u16) -> String {
+    format!(
+        "- job_name: another cluster
+  scheme: https
+  authorization: {{credentials_file: token}}
+  tls_config: {{insecure_skip_verify: true}}
+  relabel_configs: [{{target_label: job, replacement: mooring}}]
+  static_configs:
+  - {{targets: ['127.0.0.1:{port}'], labels: {{cluster: other, namespace: mooring-system}}}}
+- job_name: stranger
+  static_configs:
+  - {{targets: ['127.0.0.1:{prometheus}'], labels: {{cluster: demo, namespace: monitoring}}}}
+"
+    )
 }
 
 fn now() -> f64 {
@@ -142,6 +167,7 @@ impl Run {
             }
         }
         self.names_exist().await?;
+        self.panels_are_of_one_mooring().await?;
         self.panels_show_something().await?;
         self.rules_work().await?;
         for query in MIXIN {
@@ -189,6 +215,31 @@ impl Run {
             }
             self.pause(&format!("somebody shows {unknown:#?}")).await?;
         }
+    }
+
+    /// As they open, dashboards ask for mooring alone, and for that of one cluster.
+    async fn panels_are_of_one_mooring(&self) -> Result<(), Failed> {
+        for seen in [r#"sum(up{job="stranger"})"#, r#"sum(up{cluster="other", job="mooring"})"#] {
+            while self.api.value(seen).await.is_none_or(|value| value < 1.0) {
+                self.pause(seen).await?;
+            }
+        }
+        for (dashboard, json) in panels::dashboards() {
+            let variables = json["templating"]["list"].as_array().unwrap();
+            let variable = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
+            assert_eq!(variable("cluster")["includeAll"], false, "{dashboard}");
+            assert_eq!(variable("job")["allValue"], Value::Null, "{dashboard}");
+            let query = variable("job")["query"]["query"].as_str().unwrap();
+            let of = query.trim_start_matches("label_values(").trim_end_matches(", job)");
+            let series = self.series(&format!("count by (job) ({of})")).await?;
+            let jobs: Vec<_> = series.iter().filter_map(|series| series.labels["job"].as_str()).collect();
+            assert_eq!(jobs, [JOB], "{dashboard}");
+        }
+        let panels = panels::all();
+        let replicas = panels.iter().find(|panel| panel.title() == "Replicas up").unwrap();
+        let (query, _) = replicas.targets().remove(0);
+        assert_eq!(self.api.value(&substitute(&query, 60.0)).await, Some(1.0), "{query}");
+        Ok(())
     }
 
     /// No panel is empty, and each label that names a series is one of its labels.
@@ -298,7 +349,7 @@ impl Run {
             }
             drawn.push((panel, data));
         }
-        std::fs::write(file, picture::draw("mooring / Overview", &drawn, from, to))?;
+        fs::write(file, picture::draw("mooring / Overview", &drawn, from, to))?;
         eprintln!("{} is drawn", file.display());
         Ok(())
     }
@@ -308,16 +359,16 @@ fn is_excused(metric: &str) -> bool {
     NOT_IN_THE_DEMO.iter().any(|(name, _)| *name == metric)
 }
 
-/// The variables as the dashboard opens with: everything. The rate interval is what Grafana makes of a scrape every two
+/// The variables as the dashboard opens with: the first cluster, the jobs listed, and everything of them. The rate interval is what Grafana makes of a scrape every two
 /// seconds in a window of some minutes, but not below what a burst of the script needs to be seen.
 fn substitute(query: &str, range: f64) -> String {
     let mut query =
         query.replace("$__rate_interval", "20s").replace("$__range", &format!("{:.0}s", range.max(10.0)));
-    for name in ["cluster", "namespace", "driver", "node"] {
-        query = query.replace(&format!("${name}"), ".*");
+    for (name, value) in [("cluster", CLUSTER), ("job", JOB), ("instance", ".+")] {
+        query = query.replace(&format!("${name}"), value);
     }
-    for name in ["job", "instance"] {
-        query = query.replace(&format!("${name}"), ".+");
+    for name in ["namespace", "driver", "node"] {
+        query = query.replace(&format!("${name}"), ".*");
     }
     assert!(!query.contains('$'), "{query}");
     query

@@ -96,7 +96,10 @@ fn units(query: &str) -> &'static [&'static str] {
         &["percentunit"]
     } else if query.contains("histogram_quantile(") || has("_sum") && has("_count") {
         base(first)
-    } else if query.starts_with("count") || query.starts_with("topk") || *first == "process_cpu_seconds_total"
+    } else if query.starts_with("count")
+        || query.starts_with("topk")
+        || query.contains("changes(")
+        || *first == "process_cpu_seconds_total"
     {
         &["none"]
     } else if query.contains("rate(") && first.ends_with("_bytes_sum") {
