@@ -161,7 +161,7 @@ pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
     [warning(volume, "VolumeMismatch", on_volume), warning(claim, "VolumeMismatch", on_claim)]
 }
 
-/// The claim is Lost: KCM's event, and one that says what happened and what can be done, if the volume, as far as it is
+/// The claim is Lost: KCM's event to the letter, and one that says what happened and what can be done, if the volume, as far as it is
 /// seen, refers to a claim of this name. One that refers to a claim of another name was handed to that one, as volume
 /// populators do, and is not to be taken from it.
 #[must_use]
@@ -476,8 +476,12 @@ impl fmt::Display for ClaimReason {
                 volume.as_str(),
                 mismatch.text(volume.as_str())
             ),
-            Self::LostReference => f.write_str("Bound claim has lost reference to PersistentVolume."),
-            Self::LostVolume(_) => f.write_str("Bound claim has lost its PersistentVolume."),
+            Self::LostReference => {
+                f.write_str("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+            }
+            Self::LostVolume(_) => {
+                f.write_str("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+            }
             Self::Misbound(..) => {
                 f.write_str("Two claims are bound to the same volume, this one is bound incorrectly")
             }
