@@ -90,8 +90,9 @@ pub(super) fn repetition(count: u32, now: Timestamp) -> Value {
 /// How often an event was counted, and how long ago it was last.
 pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Duration) {
     let event: Value = serde_json::from_slice(body).unwrap_or_default();
-    let count = event["count"].as_u64().and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
-    let last = event["lastTimestamp"].as_str().and_then(|time| time.parse().ok()).unwrap_or(now);
+    let count = event.get("count").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
+    let last = event.get("lastTimestamp").and_then(Value::as_str).and_then(|time| time.parse().ok());
+    let (count, last) = (count.unwrap_or(1), last.unwrap_or(now));
     (count, Duration::try_from(now.duration_since(last)).unwrap_or_default())
 }
 
