@@ -191,11 +191,7 @@ impl Daemon {
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
-        let pulse = Pulse::default();
-        let timing = config.election.as_ref().map(|election| election.timing);
-        let shown = api.clone();
-        tasks.spawn_fallible(Stage::Watch, "credentials", async move { Err(shown.out_of_date().await) });
-        tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(timing));
+        let pulse = watch_itself(&mut tasks, &config, api.clone());
         let namespace = own_namespace(&config, api);
         let tally = config.election.is_some().then(LeaseTally::default);
         let mut runtimes = vec![Handle::current()];
@@ -422,6 +418,16 @@ fn describe(
     Certificate::Serving.register(metrics, of_server)?;
     let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));
     Certificate::Client.register(metrics, of_client)
+}
+
+/// Has the thread that watches and decides show that it goes on, and ends the process when nothing that it knows of the
+/// API server is accepted any more.
+fn watch_itself(tasks: &mut Supervisor, config: &Config, api: ApiServer) -> Pulse {
+    tasks.spawn_fallible(Stage::Watch, "credentials", async move { Err(api.out_of_date().await) });
+    let pulse = Pulse::default();
+    let timing = config.election.as_ref().map(|election| election.timing);
+    tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(timing));
+    pulse
 }
 
 async fn all_synced(objects: Arc<Objects>) {

@@ -180,7 +180,7 @@ fn leadership(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> Str
     match fitness {
         _ if leading || taking_over => {}
         Some(Fitness::Unready) => {
-            text.push_str(", not standing for it: not everything is listed yet, or it stands still")
+            text.push_str(", not standing for it: not everything is listed yet, or it stands still");
         }
         Some(Fitness::Blind) => text.push_str(", left to others: a watch hears nothing"),
         Some(Fitness::Fit) | None => {}

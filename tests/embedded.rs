@@ -320,19 +320,23 @@ async fn claims_get_the_default_class() {
 struct Replica {
     decides: tokio::runtime::Handle,
     pages: tokio::sync::watch::Receiver<Option<Arc<Gate>>>,
-    end: mpsc::Receiver<String>,
+    end: tokio::sync::oneshot::Receiver<String>,
+}
+
+fn config() -> Config {
+    let flags = ["lease-duration=6s", "renew-deadline=4s", "retry-period=1s"];
+    let flags = flags.map(|flag| format!("--leader-elect-{flag}"));
+    let words = ["mooring", "run", "--secure-port=0"].map(str::to_owned);
+    let parsed = cli::parse(words.into_iter().chain(flags)).unwrap();
+    let Command::Run(arguments) = parsed.command else { panic!("it is run") };
+    Config::try_from(*arguments).unwrap()
 }
 
 impl Replica {
     fn start(client: Client) -> Self {
-        let flags = ["lease-duration=6s", "renew-deadline=4s", "retry-period=1s"];
-        let flags = flags.map(|flag| format!("--leader-elect-{flag}"));
-        let words = ["mooring", "run", "--secure-port=0"].map(str::to_owned);
-        let parsed = cli::parse(words.into_iter().chain(flags)).unwrap();
-        let Command::Run(arguments) = parsed.command else { panic!("it is run") };
-        let config = Config::try_from(*arguments).unwrap();
+        let config = config();
         let (pages_sender, pages) = tokio::sync::watch::channel(None);
-        let (ended, end) = mpsc::channel();
+        let (ended, end) = tokio::sync::oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let decides = runtime.handle().clone();
         thread::spawn(move || {
@@ -354,40 +358,66 @@ impl Replica {
     }
 }
 
-/// The election has a thread of its own, which would renew the lease for ever.
-#[test]
-fn l14_a_leader_whose_deciding_thread_blocks_or_spins_is_succeeded_and_ends() {
-    // Apart from both: each request of a client goes through the runtime on which it was made.
-    let beside = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let _guard = beside.enter();
-    let wait_until = |is_so: &dyn Fn() -> bool| {
-        let begun = std::time::Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < Duration::from_mins(2), "it does not come to that");
-            thread::sleep(Duration::from_millis(20));
-        }
+/// The election has a thread of its own, which would renew the lease for ever. The server is apart from both replicas: each
+/// request of a client goes through the runtime on which it was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn l14_a_leader_whose_deciding_thread_blocks_or_spins_is_succeeded_and_ends() {
+    let wait_until = async |is_so: &dyn Fn() -> bool| {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), waiting).await.expect("it comes to that");
     };
     for spins in [false, true] {
         let server = Server::default();
-        let replicas = [(); 2].map(|()| Replica::start(server.client()));
-        wait_until(&|| replicas.iter().any(Replica::leads));
+        let mut replicas = [(); 2].map(|()| Replica::start(server.client()));
+        wait_until(&|| replicas.iter().any(Replica::leads)).await;
         let first = usize::from(replicas[1].leads());
         let is_over = Arc::new(AtomicBool::new(false));
+        let (release, released) = mpsc::channel::<()>();
         let until = Arc::clone(&is_over);
         replicas[first].decides.spawn(async move {
+            if !spins {
+                let _ = released.recv();
+            }
             while !until.load(Ordering::Relaxed) {
-                if spins {
-                    std::hint::spin_loop();
-                } else {
-                    thread::sleep(Duration::from_millis(10));
-                }
+                std::hint::spin_loop();
             }
         });
-        wait_until(&|| replicas[1 - first].leads());
+        wait_until(&|| replicas[1 - first].leads()).await;
         is_over.store(true, Ordering::Relaxed);
-        let end = replicas[first].end.recv_timeout(Duration::from_mins(1)).expect("it ends");
+        drop(release);
+        let end = tokio::time::timeout(Duration::from_mins(1), &mut replicas[first].end);
+        let said = end.await.expect("it ends").unwrap();
         let expected = "given back: the thread that watches and decides has stood still for ";
-        assert!(end.contains(expected), "{end}");
-        // The other one goes on until the test does.
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// A standby never gives up otherwise: it would ask with what was rotated for ever.
+#[tokio::test(start_paused = true)]
+async fn m14_a_daemon_whose_credentials_are_refused_for_minutes_ends_and_one_without_rights_does_not() {
+    for (code, ends) in [(401, true), (403, false)] {
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| async move {
+            let status = json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "Refused" });
+            let body = kube::client::Body::from(status.to_string().into_bytes());
+            let response = http::Response::builder().status(code).header("content-type", "application/json");
+            Ok::<_, std::io::Error>(response.body(body).unwrap())
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let pages = tokio::sync::watch::Sender::default();
+        let mut life = Life::start(config(), &api, Threads::Shared, pages).await.unwrap();
+        match tokio::time::timeout(Duration::from_mins(30), life.failure()).await {
+            Ok(failure) => {
+                let said = format!("{failure:#}");
+                assert!(
+                    ends && said.contains("the API server has refused the credentials of in process"),
+                    "{said}"
+                );
+            }
+            Err(_) => assert!(!ends, "{code}"),
+        }
     }
 }

@@ -316,7 +316,7 @@ impl ApiServer {
         }
         let built = match &self.connection {
             Connection::Network(config) => self.built(config),
-            Connection::InProcess(client) => Ok(named(client.clone())),
+            Connection::InProcess(client) => Ok(named(client.clone(), self.refusals.clone())),
         };
         built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
     }
@@ -355,12 +355,16 @@ fn is_this_machine(config: &Config) -> bool {
 }
 
 /// The same client, which says who asks, as one over the network does.
-fn named(client: Client) -> Client {
+fn named(client: Client, refusals: Refusals) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |mut request: Request<Body>| {
         request.headers_mut().insert(USER_AGENT, AGENT);
-        let client = client.clone();
-        async move { client.send(request).await }
+        let (client, refusals) = (client.clone(), refusals.clone());
+        async move {
+            let result = client.send(request).await.map_err(BoxError::from);
+            refusals.note(&result);
+            result
+        }
     });
     Client::new(service, namespace)
 }

@@ -65,6 +65,9 @@ impl Credentials {
     }
 }
 
+/// A client, and the credentials that it has.
+type Made = Arc<Mutex<Option<(Arc<Credentials>, Client)>>>;
+
 #[derive(Default)]
 struct State {
     known: Option<Arc<Credentials>>,
@@ -146,7 +149,7 @@ impl Plugin {
         build: impl Fn(&Config) -> Result<Client, kube::Error> + Clone + Send + Sync + 'static,
     ) -> Client {
         let (namespace, config) = (config.default_namespace.clone(), Arc::new(config));
-        let made: Arc<Mutex<Option<(Arc<Credentials>, Client)>>> = Arc::default();
+        let made = Made::default();
         let service = tower::service_fn(move |request: Request<Body>| {
             let (plugin, config, build) = (Arc::clone(&self), Arc::clone(&config), build.clone());
             let made = Arc::clone(&made);

@@ -83,11 +83,14 @@ fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
 
-    fn answer(status: u16) -> Result<Response<()>, BoxError> {
-        Ok(Response::builder().status(status).body(()).unwrap())
+    type Answered = Result<Response<()>, BoxError>;
+    type Answering = fn() -> Answered;
+
+    fn answer(status: u16) -> Response<()> {
+        Response::builder().status(status).body(()).unwrap()
     }
 
-    fn tls() -> Result<Response<()>, BoxError> {
+    fn tls() -> Answered {
         let certificate = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         Err(std::io::Error::other(std::io::Error::other(certificate)).into())
     }
@@ -96,14 +99,13 @@ mod tests {
     async fn m14_minutes_of_nothing_but_refusals_are_an_end_and_what_says_nothing_of_them_does_not_count() {
         let cut = || Err(std::io::Error::other("connection refused").into());
         // what is answered each ten seconds, in turn; whether that is an end
-        type Answer = fn() -> Result<Response<()>, BoxError>;
-        let cases: [(&str, Vec<Answer>, bool); 6] = [
-            ("401", vec![|| answer(401)], true),
+        let cases: [(&str, Vec<Answering>, bool); 6] = [
+            ("401", vec![|| Ok(answer(401))], true),
             ("certificates", vec![tls], true),
-            ("either, and an outage in between", vec![tls, cut, || answer(401), cut], true),
-            ("one that is accepted now and then", vec![tls, || answer(401), || answer(403)], false),
+            ("either, and an outage in between", vec![tls, cut, || Ok(answer(401)), cut], true),
+            ("one that is accepted now and then", vec![tls, || Ok(answer(401)), || Ok(answer(403))], false),
             ("an outage", vec![cut], false),
-            ("all is well", vec![|| answer(200)], false),
+            ("all is well", vec![|| Ok(answer(200))], false),
         ];
         for (name, answers, ends) in cases {
             let refusals = Refusals::default();

@@ -232,8 +232,8 @@ impl Elector {
         self.metrics.set_leading(false);
         self.view.send_modify(|view| (view.leading, view.taking_over) = (false, false));
         let is_ours_to_give = match &result {
-            Ok(()) => true,
-            Err(
+            Ok(())
+            | Err(
                 ElectionError::NotLeading { .. }
                 | ElectionError::StandingStill { .. }
                 | ElectionError::Blind { .. },
