@@ -178,7 +178,20 @@ fn table() -> Vec<Row> {
         kcm("workqueue_retries_total", queue()),
         kcm("workqueue_unfinished_work_seconds", queue()),
         kcm("workqueue_work_duration_seconds", queue()),
-        stable("mooring_alarm", vec![("alarm", said("name of an alarm, as in `/readyz?verbose`"))]),
+        stable(
+            "mooring_alarm",
+            vec![(
+                "alarm",
+                of(&[
+                    "etcd_restored",
+                    "force_detach_timers",
+                    "second_attach_detach_controller",
+                    "second_binder",
+                    "second_claim_protection_controller",
+                    "second_volume_protection_controller",
+                ]),
+            )],
+        ),
         stable(
             "mooring_api_requests_in_flight",
             vec![("subsystem", of(&Subsystem::ALL.map(Subsystem::label)))],
@@ -227,7 +240,22 @@ fn table() -> Vec<Row> {
         alpha("mooring_events_dropped_total", vec![("cause", of(&["queue_full", "failed", "spam"]))]),
         stable("mooring_force_detach_pending", vec![driver()]),
         stable("mooring_foreign_volume_attachments", vec![]),
-        stable("mooring_foreign_writes_total", vec![("kind", said("what was changed"))]),
+        stable(
+            "mooring_foreign_writes_total",
+            vec![(
+                "kind",
+                of(&[
+                    "attachment_created",
+                    "attachment_deleted",
+                    "node_list_changed",
+                    "phase_changed",
+                    "claim_finalizer_added",
+                    "claim_finalizer_removed",
+                    "volume_finalizer_added",
+                    "volume_finalizer_removed",
+                ]),
+            )],
+        ),
         stable("mooring_guard_refusals_total", vec![("guard", of(&Waiting::GUARDS))]),
         alpha("mooring_http_accepted_connections_total", vec![]),
         alpha("mooring_http_connections", vec![]),

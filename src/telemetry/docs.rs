@@ -18,7 +18,7 @@ fn line(format: LoggingFormat, log: impl FnOnce()) -> String {
     let before = match format {
         LoggingFormat::Text => "",
         LoggingFormat::Logfmt => "ts=",
-        LoggingFormat::Json => "{\"timestamp\":\"",
+        LoggingFormat::Json => "{\"ts\":\"",
     };
     assert!(line.starts_with(before), "{line}");
     line.replace_range(before.len()..before.len() + TIME.len(), TIME);

@@ -236,8 +236,7 @@ fn append(line: &mut String, fields: &Fields) {
 
 fn json(head: &Head<'_>, fields: &Fields) -> String {
     let Head { time, level, target } = head;
-    let mut line =
-        format!("{{\"timestamp\":\"{time}\",\"level\":\"{level}\",\"message\":{}", quoted(&fields.message));
+    let mut line = format!("{{\"ts\":\"{time}\",\"level\":\"{level}\",\"msg\":{}", quoted(&fields.message));
     for (name, value) in &fields.rest {
         let _ = match value {
             Value::Text(text) => write!(line, ",\"{name}\":{}", quoted(text)),
@@ -293,7 +292,7 @@ pub(crate) mod tests {
             LoggingFormat::Logfmt => line.strip_prefix("ts=").unwrap().split_once(' ').unwrap().1.to_owned(),
             LoggingFormat::Json => {
                 let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
-                let time = line.as_object_mut().unwrap().remove("timestamp").unwrap();
+                let time = line.as_object_mut().unwrap().remove("ts").unwrap();
                 assert!(time.as_str().unwrap().parse::<Timestamp>().is_ok(), "{time}");
                 line.to_string()
             }
@@ -325,7 +324,7 @@ pub(crate) mod tests {
         assert_eq!(
             line,
             serde_json::json!({
-                "level": "WARN", "message": "went wrong", "target": "mooring::x", "object": "Pod/a", "count": 3,
+                "level": "WARN", "msg": "went wrong", "target": "mooring::x", "object": "Pod/a", "count": 3,
                 "took": 0.25, "ok": true, "empty": "", "error": "line 1\nline \"2\" \u{1b}[31m",
             })
         );
