@@ -110,14 +110,14 @@ local outage(alert, severity, quiet, fires, resolved, changed, name='', count=1)
   ],
 };
 
-// Nothing fires at any time.
-local ordinary(name, changed) = {
+// Nothing fires at any of these minutes.
+local ordinary(name, changed, minutes=120) = {
   name: 'nothing fires: ' + name,
   interval: '1m',
   input_series: world(changed),
   promql_expr_test: [{
-    expr: 'count by (alertname, cluster) (count_over_time(ALERTS{alertstate="firing"}[5h]))',
-    eval_time: '300m',
+    expr: 'count by (alertname, cluster) (count_over_time(ALERTS{alertstate="firing"}[%dm]))' % minutes,
+    eval_time: '%dm' % minutes,
     exp_samples: [],
   }],
 };
@@ -232,7 +232,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringAPIWriteBudgetBurn', 'warning', 35, 100, 200, { posts: '0+10x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'POST', code: '500' }, '0x30 10+10x119 1200x300'] }),
     // Half of all, but of next to nothing.
     ordinary('a quiet cluster with some slow attaches', { attaches: '0x60 20x300', 'attaches in time': '0x60 10x300' }),
-    ordinary('a quiet cluster in which a webhook refuses one claim for hours', { posts: '0x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'PATCH', code: '500' }, '0x30 1+0.5x300'] }),
+    ordinary('a quiet cluster in which a webhook refuses one claim for hours', { posts: '0x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'PATCH', code: '500' }, '0x30 1+0.5x300'] }, minutes=300),
 
     outage('MooringMemoryNearLimit', 'warning', 18, 40, 60, { memory: '100000000x10 510000000x40 100000000x300' }),
     ordinary('a first list that takes memory for a while', { memory: '100000000x10 510000000x5 100000000x300' }),
