@@ -58,7 +58,9 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     }
     if volume.kind() == VolumeKind::NoOp {
         // There is no VolumeAttachment to be warned of.
-        links.iter_mut().for_each(|link| link.actions.retain(|action| *action != never_by_hand()));
+        for link in &mut links {
+            link.actions.retain(|action| *action != never_by_hand());
+        }
     }
     links
 }

@@ -146,8 +146,9 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         (None, false) => Verdict::Waiting,
     };
     if verdict == Verdict::Blocked && staying.is_none() {
-        told = ", though no pod uses it: is kube-controller-manager's pvc-protection controller at work?"
-            .to_owned();
+        told.push_str(
+            ", though no pod uses it: is kube-controller-manager's pvc-protection controller at work?",
+        );
     }
     let volume = claim.spec.volume_name.as_str();
     let (fate, with_it) = match policy(view, claim) {

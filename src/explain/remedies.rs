@@ -45,24 +45,7 @@ pub(super) fn actions(
             .into_iter()
             .collect(),
         ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => {
-            let mut actions = vec![make_volume()];
-            if has_no_class(claim) {
-                let patch = r#"{"spec":{"storageClassName":"<class>"}}"#;
-                actions.push(safe(
-                    "or give the claim a class that has a provisioner, which can be done once",
-                    &["kubectl", "patch", "pvc", name, "-n", namespace, "-p", patch],
-                ));
-                actions.push(safe(
-                    "or mark a class as the default: each claim without one gets it at once",
-                    &["kubectl", "get", "storageclass"],
-                ));
-            } else {
-                actions.push(safe(
-                    "or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
-                    &["kubectl", "get", "storageclass"],
-                ));
-            }
-            actions
+            without_volume(key, claim)
         }
         ClaimReason::NoClass(class) => {
             let create = safe(
@@ -169,6 +152,29 @@ fn lead_back(view: &View<'_>, key: &ClaimKey, claim: &PersistentVolumeClaim) -> 
             &["kubectl", "get", "pv"],
         ),
     }
+}
+
+/// No volume fits, and none is made.
+fn without_volume(key: &ClaimKey, claim: &PersistentVolumeClaim) -> Vec<Action> {
+    let (namespace, name) = (key.namespace(), key.name());
+    let mut actions = vec![make_volume()];
+    if has_no_class(claim) {
+        let patch = r#"{"spec":{"storageClassName":"<class>"}}"#;
+        actions.push(safe(
+            "or give the claim a class that has a provisioner, which can be done once",
+            &["kubectl", "patch", "pvc", name, "-n", namespace, "-p", patch],
+        ));
+        actions.push(safe(
+            "or mark a class as the default: each claim without one gets it at once",
+            &["kubectl", "get", "storageclass"],
+        ));
+    } else {
+        actions.push(safe(
+            "or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
+            &["kubectl", "get", "storageclass"],
+        ));
+    }
+    actions
 }
 
 fn make_volume() -> Action {

@@ -196,7 +196,9 @@ pub(super) fn users(objects: &Objects) -> BTreeMap<ClaimKey, Vec<PodKey>> {
             }
         }
     });
-    using.values_mut().for_each(|pods| pods.sort());
+    for pods in using.values_mut() {
+        pods.sort();
+    }
     using
 }
 
