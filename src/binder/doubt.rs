@@ -1,8 +1,8 @@
-//! Reservations that were sent, and of which it is not known whether they will be made.
+//! Writes of a bind that were sent, and of which it is not known whether they will be made.
 //!
-//! In: reservations whose outcome is unknown, and volumes as they change. Out: whether a claim may still
-//! get another volume that way. A read that shows the volume unreserved proves nothing as long as the
-//! request may still be on its way: it would then be made at the revision it names, and the claim, which
+//! In: reservations and namings whose outcome is unknown, and objects as they change. Out: the volume that a claim may
+//! yet get that way. The claim asks for that volume again, or for none: a read that shows nothing proves nothing as long
+//! as the request may still be on its way: it would then be made at the revision it names, and the claim, which
 //! has meanwhile taken another volume, would hold two (S19). When the doubt ends, [`crate::controller::in_doubt`] says.
 
 use std::{
@@ -12,31 +12,33 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::act::write::Object;
 use crate::{
     controller::in_doubt::{InDoubt, SETTLE_TIME},
-    kube_api::ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
+    kube_api::{
+        ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
+        kinds::{Narrow, PersistentVolumeClaim},
+    },
     state::Relation,
 };
 
 #[derive(Clone, Debug)]
 struct Doubt {
-    claim: ClaimKey,
+    claim: Uid,
+    volume: VolumeName,
+    /// The write is one to the claim.
+    is_naming: bool,
     write: InDoubt,
 }
 
-/// A volume, and a claim by its UID: several claims may be in doubt about one volume.
-type Pair = (VolumeName, Uid);
-
-/// Reservations in doubt. After an outage of the API server there may be one of every pair, so each question finds
-/// its own without looking at the others.
+/// What each claim is in doubt about: one volume at most, as it asks for no other meanwhile. After an outage of the API
+/// server there may be one of every pair, so each question finds its own without looking at the others.
 #[derive(Debug)]
 pub struct Doubts {
-    pairs: BTreeMap<Pair, Doubt>,
-    by_claim: Relation<Uid, VolumeName>,
+    claims: BTreeMap<ClaimKey, Doubt>,
+    by_volume: Relation<VolumeName, ClaimKey>,
     /// When each ends by itself.
-    ends: BTreeSet<(Instant, Pair)>,
-    /// Those that are over, whose claim is not free to be looked at.
-    held: BTreeMap<ClaimKey, BTreeSet<Pair>>,
+    ends: BTreeSet<(Instant, ClaimKey)>,
     settle_time: Duration,
 }
 
@@ -50,112 +52,95 @@ impl Doubts {
     /// No doubts yet, about requests that may still be carried out for so long when they are not answered.
     #[must_use]
     pub fn lasting(settle_time: Duration) -> Self {
-        Self {
-            pairs: BTreeMap::new(),
-            by_claim: Relation::default(),
-            ends: BTreeSet::new(),
-            held: BTreeMap::new(),
-            settle_time,
-        }
+        Self { claims: BTreeMap::new(), by_volume: Relation::default(), ends: BTreeSet::new(), settle_time }
     }
 
-    /// A request that reserves the volume at this revision for a claim was not answered.
+    /// A request that gives the volume to a claim was not answered: a write to that object, at this revision.
     pub fn note(
         &mut self,
+        claim: &PersistentVolumeClaim,
         volume: &VolumeName,
-        revision: ResourceVersion,
-        claim: (ClaimKey, Uid),
+        (object, revision): (&Object, ResourceVersion),
         now: Instant,
     ) {
-        let (claim, uid) = claim;
+        let key = claim.key();
+        self.forget(&key);
         let write = InDoubt::since(now, self.settle_time, revision);
-        let pair = (volume.clone(), uid);
-        self.remove(&pair);
-        self.by_claim.insert(pair.1.clone(), pair.0.clone());
-        self.ends.insert((write.until, pair.clone()));
-        self.pairs.insert(pair, Doubt { claim, write });
+        self.by_volume.insert(volume.clone(), key.clone());
+        self.ends.insert((write.until, key.clone()));
+        let is_naming = matches!(object, Object::Claim(_));
+        let claim = claim.metadata.uid.clone();
+        self.claims.insert(key, Doubt { claim, volume: volume.clone(), is_naming, write });
     }
 
-    fn remove(&mut self, pair: &Pair) -> Option<Doubt> {
-        let doubt = self.pairs.remove(pair)?;
-        self.by_claim.remove(&pair.1, &pair.0);
-        if !self.ends.remove(&(doubt.write.until, pair.clone()))
-            && let Some(held) = self.held.get_mut(&doubt.claim)
-        {
-            held.remove(pair);
-            if held.is_empty() {
-                self.held.remove(&doubt.claim);
+    /// Nothing is in doubt about a claim any more: it is gone, or shown past the write.
+    pub fn forget(&mut self, claim: &ClaimKey) -> Option<VolumeName> {
+        let doubt = self.claims.remove(claim)?;
+        self.by_volume.remove(&doubt.volume, claim);
+        self.ends.remove(&(doubt.write.until, claim.clone()));
+        Some(doubt.volume)
+    }
+
+    /// A volume is at this revision now, or gone. Returns the claims that are or were in doubt about it.
+    pub fn look_at_volume(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
+        let claims: Vec<ClaimKey> = self.by_volume.of(volume.clone()).cloned().collect();
+        for claim in &claims {
+            let is_past = |doubt: &Doubt| {
+                !doubt.is_naming && now.is_none_or(|revision| doubt.write.is_settled_at(revision))
+            };
+            if self.claims.get(claim).is_some_and(is_past) {
+                self.forget(claim);
             }
         }
-        Some(doubt)
+        claims
     }
 
-    /// A volume is at this revision now, or gone. Returns the claims that were in doubt about it and are so
-    /// no longer.
-    pub fn look(&mut self, volume: &VolumeName, now: Option<ResourceVersion>) -> Vec<ClaimKey> {
-        let of_volume = self.pairs.range((volume.clone(), Uid::default())..);
-        let ended: Vec<Pair> = of_volume
-            .take_while(|((name, _), _)| name == volume)
-            .filter(|(_, doubt)| now.is_none_or(|now| doubt.write.is_settled_at(now)))
-            .map(|(pair, _)| pair.clone())
-            .collect();
-        ended.iter().filter_map(|pair| self.remove(pair)).map(|doubt| doubt.claim).collect()
-    }
-
-    /// The claim may be looked at again.
-    pub fn freed(&mut self, claim: &ClaimKey) {
-        for pair in self.held.remove(claim).into_iter().flatten() {
-            if let Some(doubt) = self.pairs.get(&pair) {
-                self.ends.insert((doubt.write.until, pair));
-            }
+    /// A claim is at this revision now.
+    pub fn look_at_claim(&mut self, claim: &ClaimKey, now: ResourceVersion) {
+        let is_past = |doubt: &Doubt| doubt.is_naming && doubt.write.is_settled_at(now);
+        if self.claims.get(claim).is_some_and(is_past) {
+            self.forget(claim);
         }
     }
 
-    /// Takes at most so many doubts whose requests can no longer be carried out, of claims that are free to be
-    /// looked at. What became of each volume is still to be read: our tables may be older. One whose claim is not
-    /// free is left until that is [freed](Self::freed).
-    pub fn take_over(
-        &mut self,
-        now: Instant,
-        most: usize,
-        is_free: impl Fn(&ClaimKey) -> bool,
-    ) -> Vec<(ClaimKey, VolumeName)> {
-        let mut over = Vec::new();
-        while over.len() < most
-            && let Some((until, pair)) = self.ends.pop_first()
-        {
+    /// The claims whose requests can no longer be carried out: they are to be looked at, each once.
+    pub fn take_due(&mut self, now: Instant) -> Vec<ClaimKey> {
+        let mut due = Vec::new();
+        while let Some((until, claim)) = self.ends.pop_first() {
             if until > now {
-                self.ends.insert((until, pair));
+                self.ends.insert((until, claim));
                 break;
             }
-            let Some(doubt) = self.pairs.get(&pair) else { continue };
-            if is_free(&doubt.claim) {
-                over.extend(self.remove(&pair).map(|doubt| (doubt.claim, pair.0)));
-            } else {
-                self.held.entry(doubt.claim.clone()).or_default().insert(pair);
-            }
+            due.push(claim);
         }
-        over
+        due
     }
 
-    /// When the next doubt ends by itself. One that is over, and whose claim is not free, ends with that.
+    /// Ends the doubt about a claim if its request can no longer be carried out. Returns the object that is still to be
+    /// read: our tables may be older.
+    pub fn take_over(&mut self, claim: &ClaimKey, now: Instant) -> Option<Object> {
+        let is_naming = self.claims.get(claim).filter(|doubt| doubt.write.until <= now)?.is_naming;
+        let volume = self.forget(claim)?;
+        Some(if is_naming { Object::Claim(claim.clone()) } else { Object::Volume(volume) })
+    }
+
+    /// When the next doubt ends by itself.
     #[must_use]
-    pub fn next_end(&self, now: Instant) -> Option<Instant> {
-        // There may have been no room for all that are over: there is when a request is answered.
-        let later = (now + Duration::from_nanos(1), Pair::default());
-        self.ends.range(later..).next().map(|(until, _)| *until)
+    pub fn next_end(&self) -> Option<Instant> {
+        self.ends.first().map(|(until, _)| *until)
     }
 
     /// Whether there is any doubt.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
+        self.claims.is_empty()
     }
 
-    /// A volume other than this one that may become the claim's.
+    /// The volume that may become a claim's.
     #[must_use]
-    pub fn other(&self, claim: &Uid, than: &VolumeName) -> Option<&VolumeName> {
-        self.by_claim.of(claim.clone()).find(|name| *name != than)
+    pub fn of(&self, claim: &PersistentVolumeClaim) -> Option<&VolumeName> {
+        let doubt = self.claims.get(&claim.key())?;
+        (doubt.claim == claim.metadata.uid).then_some(&doubt.volume)
     }
 }
 
@@ -163,50 +148,59 @@ impl Doubts {
 mod tests {
     use super::*;
 
-    #[test]
-    fn s19_a_doubt_ends_when_the_volume_moves_on_or_when_the_request_is_too_old() {
-        let now = Instant::now();
-        let (volume, other) = (VolumeName::from("a"), VolumeName::from("b"));
-        let claim = (ClaimKey::new("ns", "c"), Uid::from("u"));
-        let mut doubts = Doubts::default();
-        let note = |doubts: &mut Doubts| doubts.note(&volume, ResourceVersion(5), claim.clone(), now);
-        note(&mut doubts);
-        assert!(!doubts.is_empty());
-        assert_eq!(doubts.other(&claim.1, &other), Some(&volume));
-        assert_eq!(doubts.other(&claim.1, &volume), None);
-        assert_eq!(doubts.other(&Uid::from("another"), &other), None);
-        assert_eq!(doubts.look(&volume, Some(ResourceVersion(5))), vec![]);
-        assert_eq!(doubts.look(&other, None), vec![]);
-        assert_eq!(doubts.next_end(now), Some(now + SETTLE_TIME));
-        for moved in [Some(ResourceVersion(6)), None] {
-            note(&mut doubts);
-            assert_eq!(doubts.look(&volume, moved), vec![claim.0.clone()]);
-            assert_eq!(doubts.other(&claim.1, &other), None);
-        }
-        note(&mut doubts);
-        assert_eq!(doubts.take_over(now, 9, |_| true), vec![]);
-        assert_eq!(doubts.take_over(now + SETTLE_TIME, 9, |_| false), vec![]);
-        assert_eq!(doubts.next_end(now + SETTLE_TIME), None, "it waits for its claim");
-        assert_eq!(doubts.take_over(now + SETTLE_TIME, 9, |_| true), vec![]);
-        doubts.freed(&claim.0);
-        assert_eq!(doubts.take_over(now + SETTLE_TIME, 0, |_| true), vec![]);
-        assert_eq!(doubts.take_over(now + SETTLE_TIME, 9, |_| true), vec![(claim.0, volume)]);
-        assert!(doubts.is_empty());
+    fn claim(name: &str, uid: &str) -> PersistentVolumeClaim {
+        let mut claim = PersistentVolumeClaim::default();
+        (claim.metadata.name, claim.metadata.uid) = (name.into(), uid.into());
+        claim
     }
 
     #[test]
-    fn s19_a_second_claim_in_doubt_about_a_volume_does_not_free_the_first() {
+    fn s19_a_doubt_ends_when_the_object_moves_on_or_when_the_request_is_too_old() {
         let now = Instant::now();
-        let (volume, other) = (VolumeName::from("a"), VolumeName::from("b"));
-        let claims = ["1", "2"].map(|name| (ClaimKey::new("ns", name), Uid::from(name)));
+        let (volume, other, claim) = (VolumeName::from("a"), VolumeName::from("b"), claim("c", "u"));
+        let key = claim.key();
+        let objects = [Object::Volume(volume.clone()), Object::Claim(key.clone())];
+        let (before, after) = (ResourceVersion(5), ResourceVersion(6));
+        for object in &objects {
+            let is_naming = *object == objects[1];
+            let mut doubts = Doubts::default();
+            let note = |doubts: &mut Doubts| doubts.note(&claim, &volume, (object, before), now);
+            note(&mut doubts);
+            assert_eq!(doubts.of(&claim), Some(&volume));
+            assert_eq!(doubts.look_at_volume(&volume, Some(before)), vec![key.clone()]);
+            assert_eq!(doubts.look_at_volume(&other, None), vec![]);
+            doubts.look_at_claim(&key, before);
+            assert_eq!((doubts.of(&claim), doubts.next_end()), (Some(&volume), Some(now + SETTLE_TIME)));
+            for moved in [Some(after), None] {
+                note(&mut doubts);
+                assert_eq!(doubts.look_at_volume(&volume, moved), vec![key.clone()]);
+                assert_eq!(doubts.of(&claim).is_some(), is_naming);
+            }
+            note(&mut doubts);
+            doubts.look_at_claim(&key, after);
+            assert_eq!(doubts.of(&claim).is_some(), !is_naming);
+            note(&mut doubts);
+            assert_eq!((doubts.take_due(now), doubts.take_over(&key, now)), (vec![], None));
+            assert_eq!(doubts.take_due(now + SETTLE_TIME), vec![key.clone()]);
+            assert_eq!(doubts.next_end(), None, "it waits for its claim");
+            assert_eq!(doubts.take_over(&key, now + SETTLE_TIME), Some(object.clone()));
+            assert!(doubts.is_empty());
+        }
+    }
+
+    #[test]
+    fn s19_several_claims_may_be_in_doubt_about_a_volume_and_a_claim_made_anew_is_not() {
+        let now = Instant::now();
+        let volume = VolumeName::from("a");
+        let claims = [claim("1", "u"), claim("2", "v")];
         let mut doubts = Doubts::default();
         for claim in &claims {
-            doubts.note(&volume, ResourceVersion(5), claim.clone(), now);
+            doubts.note(claim, &volume, (&Object::Volume(volume.clone()), ResourceVersion(5)), now);
         }
-        for (_, uid) in &claims {
-            assert_eq!(doubts.other(uid, &other), Some(&volume));
-        }
-        let both = claims.map(|(key, _)| key);
-        assert_eq!(doubts.look(&volume, Some(ResourceVersion(6))), both);
+        assert_eq!(claims.each_ref().map(|claim| doubts.of(claim)), [Some(&volume); 2]);
+        assert_eq!(doubts.of(&claim("1", "another")), None);
+        let both = claims.map(|claim| claim.key());
+        assert_eq!(doubts.look_at_volume(&volume, Some(ResourceVersion(6))), both);
+        assert!(doubts.is_empty());
     }
 }

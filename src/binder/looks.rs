@@ -9,7 +9,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    act::write::{Target, WriteKind},
+    act::{
+        op::{Call, Purpose},
+        write::{Target, WriteKind},
+    },
     decide::{
         decision::{ClaimDecision, Step, VolumeDecision},
         reclaim::deletion_plugin,
@@ -52,6 +55,10 @@ impl Planner {
         if self.is_asleep(&target) {
             return;
         }
+        if let Some(object) = self.known.doubts.take_over(key, now) {
+            let call = Call::Read { target: object, purpose: Purpose::Refresh };
+            return self.start(target, None, call, plan);
+        }
         self.known.claims.forget(key);
         let Some(claim) = self.known.objects.claims.get(key) else {
             if self.known.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
@@ -92,16 +99,17 @@ impl Planner {
     }
 
     /// What to do about a claim, as far as that may be done now.
-    fn judge_claim(&self, claim: &PersistentVolumeClaim, now: Instant) -> ClaimDecision {
+    fn judge_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) -> ClaimDecision {
         if let Some(what) = unreadable::for_claim(&self.known.objects, claim) {
             return ClaimDecision::rest(ClaimReason::ObjectUnreadable(what));
         }
         let decision = self.decide_claim(claim);
-        let pair = [Target::Claim(claim.key()), Target::Volume(claim.spec.volume_name.clone())];
-        match self.held_back(decision.step.as_ref(), &pair, now) {
-            Some(why) => ClaimDecision::waiting(claim, ClaimReason::HeldBack(why)),
-            None => decision,
-        }
+        let key = claim.key();
+        let pair = [Target::Claim(key.clone()), Target::Volume(claim.spec.volume_name.clone())];
+        let Some(why) = self.held_back(decision.step.as_ref(), &pair, now) else { return decision };
+        // What was proven is of the past when the step is taken at last.
+        self.known.proofs.forget_claim(&key);
+        ClaimDecision::waiting(claim, ClaimReason::HeldBack(why))
     }
 
     /// A claim without volume takes the next free one that fits.

@@ -169,16 +169,11 @@ impl Planner {
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan { events: self.recorder.outbox.take(), ..Plan::default() };
         self.known.compared.reset();
-        let room = self.in_flight.room();
-        for (claim, volume) in
-            self.known.doubts.take_over(now, room, |claim| !self.in_flight.has_claim(claim))
-        {
-            let call = Call::Read { target: Object::Volume(volume), purpose: Purpose::Refresh };
-            self.start(Target::Claim(claim), None, call, &mut plan);
-        }
         for target in self.known.plugins.take_due(now) {
             self.queue.retry(target, now);
         }
+        let over = self.known.doubts.take_due(now).into_iter().map(Target::Claim);
+        self.queue.extend(over, now);
         for target in self.retries.take_due(now) {
             if !self.in_flight.unpark(&target) {
                 self.queue.retry(target, now);
@@ -216,7 +211,7 @@ impl Planner {
         let dues = [
             self.retries.next_due(),
             self.known.plugins.next_due(),
-            self.known.doubts.next_end(now),
+            self.known.doubts.next_end(),
             self.recorder.outbox.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
@@ -301,7 +296,8 @@ impl Planner {
                 return;
             }
             plan.looks += 1;
-            let Some(volume) = self.known.objects.volumes.get(name) else { return };
+            // Its owner takes it back (S45).
+            let Some(volume) = self.known.view(&|_| false).unowned(name) else { return };
             // What is busy or waits is looked at again when that ends.
             let current = |key: &ClaimKey| {
                 self.known.compared.note();

@@ -17,8 +17,8 @@ pub fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.usize(0..of.len())].clone()
 }
 
-/// A user, an administrator, the scheduler or the provisioner does something.
-pub fn somebody_acts(server: &mut Server, rng: &mut Rng) {
+/// A user, an administrator, the scheduler or the provisioner does something. Deleted volumes linger or go at once.
+pub fn somebody_acts(server: &mut Server, rng: &mut Rng, lingers: bool) {
     let claim = format!("{CLAIMS}c{}", rng.u32(1..4));
     let volume = format!("{VOLUMES}v{}", rng.u32(1..4));
     let size = format!("{}Gi", rng.u32(1..4));
@@ -82,16 +82,17 @@ pub fn somebody_acts(server: &mut Server, rng: &mut Rng) {
             server.put(&volume, object);
         }
         8 if server.store.objects.contains_key(&volume) => {
-            server.remove(&volume);
-            collect_garbage(server);
+            // Protection keeps the object as long as it is Bound.
+            if lingers && rng.bool() {
+                server.patch(&volume, &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+            } else {
+                server.remove(&volume);
+                collect_garbage(server);
+            }
         }
         9 => {
-            let released = server
-                .store
-                .objects
-                .get(&volume)
-                .is_some_and(|volume| text(volume, "/status/phase") == "Released");
-            if released {
+            let phase = server.store.objects.get(&volume).map(|volume| text(volume, "/status/phase"));
+            if phase == Some("Released") || phase == Some("Bound") && rng.bool() {
                 let cleared = pick(rng, &[Value::Null, json!({"uid": null})]);
                 server.patch(&volume, &json!({"spec": {"claimRef": cleared}}));
             }
@@ -169,8 +170,25 @@ fn scheduler_acts(server: &mut Server, claim: &str, volume: &str, rng: &mut Rng)
     }
 }
 
+/// Deleted volumes go once they are Bound no longer.
+fn protection_acts(server: &mut Server) {
+    let gone: Vec<String> = server
+        .store
+        .objects
+        .iter()
+        .filter(|(path, volume)| path.starts_with(VOLUMES) && text(volume, "/status/phase") != "Bound")
+        .filter(|(_, volume)| !volume["metadata"]["deletionTimestamp"].is_null())
+        .map(|(path, _)| path.clone())
+        .collect();
+    for path in gone {
+        server.remove(&path);
+        collect_garbage(server);
+    }
+}
+
 /// Makes volumes for claims that ask, and deletes those that were released (pv-binder §7.5).
 pub fn provisioner_acts(server: &mut Server) {
+    protection_acts(server);
     let asking: Vec<Value> = server
         .store
         .objects

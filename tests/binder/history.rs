@@ -53,7 +53,7 @@ pub fn trial() -> Trial {
 }
 
 fn play(seed: u64) -> Result<(), String> {
-    let mut history = History::begin(seed);
+    let mut history = History { lingers: true, ..History::begin(seed) };
     for _ in 0..STEPS {
         history.step();
     }
@@ -69,6 +69,8 @@ pub struct History {
     pub rng: Rng,
     pub sync_period: Duration,
     bad_network: bool,
+    /// Whether volumes that are deleted may go late.
+    lingers: bool,
 }
 
 impl History {
@@ -90,13 +92,13 @@ impl History {
         let sync_period = if seed.is_multiple_of(2) { NEVER } else { BinderOptions::default().sync_period };
         let daemon = Daemon::start(&mut server, Instant::now(), sync_period);
         let (rng, bad_network) = (Rng::with_seed(seed), seed.is_multiple_of(3));
-        Self { server, daemon, rng, sync_period, bad_network }
+        Self { server, daemon, rng, sync_period, bad_network, lingers: false }
     }
 
     pub fn step(&mut self) {
-        let Self { server, daemon, rng, sync_period, bad_network } = self;
+        let Self { server, daemon, rng, sync_period, bad_network, lingers } = self;
         match rng.u32(0..100) {
-            0..25 => somebody_acts(server, rng),
+            0..25 => somebody_acts(server, rng, *lingers),
             25..45 => daemon.watch_delivers(server, rng),
             45..50 if *bad_network => daemon.request_is_lost(server, rng),
             65..68 if *bad_network => daemon.late_request_arrives(server, rng),

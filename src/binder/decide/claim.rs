@@ -4,6 +4,8 @@
 //! annotation `bind-completed`: a claim that was never bound looks for a volume, one that was only
 //! ever keeps the volume it has.
 
+use std::sync::Arc;
+
 use super::{
     binding::{self, NoCapacity},
     decision::{ClaimDecision, Decision, Step},
@@ -20,7 +22,10 @@ use crate::{
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
         matching::{
             choose_volume::Search,
-            predicate::{Requirements, held_by, is_of_another, mismatch_for_named, refers_to},
+            predicate::{
+                Mismatch, Requirements, held_by, is_of_another, mismatch_for_named, mismatch_for_search,
+                refers_to,
+            },
         },
         tell::{events, reason::ClaimReason},
     },
@@ -60,7 +65,7 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
     }
     let near = view.volumes.unbound().nearest(requirements, 1, &|name| {
         view.compared.note();
-        view.volume(name)
+        view.unowned(name)
     });
     near.iter().fold(decision, |decision, near| decision.telling(events::nearest(requirements, near)))
 }
@@ -85,15 +90,33 @@ fn find_volume(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecisio
             );
         }
     };
-    match view.volumes.search(requirements, delayed, &|name| view.unowned(name), view.busy, view.compared) {
+    // A reservation that may still be made leaves no choice (S19).
+    let doubt = view.doubts.of(claim);
+    let takes_none = delayed || doubt.is_some();
+    match view.volumes.search(requirements, takes_none, &|name| view.unowned(name), view.busy, view.compared)
+    {
         Search::Found(volume) => return bind(&volume, claim, view),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
+        // It is given back first, and another taken then.
+        Search::Held(volume, Mismatch::Terminating) => {
+            return Decision::rest(ClaimReason::HoldsOther(volume.key()));
+        }
         Search::Held(volume, mismatch) => {
             // Upstream would take another volume, and the claim would hold two.
             let reason = ClaimReason::HoldsMismatched(volume.key(), mismatch);
             return ClaimDecision::waiting(claim, reason).writing(pending(claim));
         }
-        Search::Nothing => {}
+        Search::Nothing => {
+            if let Some(name) = doubt {
+                let suits = |volume: &Arc<PersistentVolume>| {
+                    !delayed && mismatch_for_search(volume, requirements).is_none()
+                };
+                return match view.unowned(name).filter(suits) {
+                    Some(volume) => bind(&volume, claim, view),
+                    None => Decision::rest(ClaimReason::Uncertain(name.clone())),
+                };
+            }
+        }
     }
     if let Some(default) = view.default_class
         && claim.spec.storage_class_name.is_none()
@@ -161,8 +184,14 @@ fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
     if let Some(volume) = volume.as_deref() {
         match &volume.spec.claim_ref {
             Some(reference) if is_of_another(reference, claim) => {}
-            // Its own, or cleared, and taken back (S45).
-            _ => return bind(volume, claim, view),
+            Some(_) => return bind(volume, claim, view),
+            // Cleared, and taken back by its owner alone (S45).
+            None => match view.owner(name) {
+                Some(owner) if owner != claim.key() => {
+                    return Decision::rest(ClaimReason::NamedTaken(name.clone(), owner));
+                }
+                _ => return bind(volume, claim, view),
+            },
         }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).
@@ -191,7 +220,7 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
         return ClaimDecision::waiting(claim, ClaimReason::HoldsOther(other));
     }
     if !held_by(volume, claim)
-        && let Some(other) = view.doubts.other(&claim.metadata.uid, &name)
+        && let Some(other) = view.doubts.of(claim).filter(|other| **other != name)
     {
         return ClaimDecision::waiting(claim, ClaimReason::Uncertain(other.clone()));
     }

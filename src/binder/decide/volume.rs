@@ -61,7 +61,7 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
             });
             Decision::rest(VolumeReason::Bound(key)).writing(write)
         }
-        Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key),
+        Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key, view),
         Some(_) => claim_elsewhere(volume, reference, view),
     }
 }
@@ -74,7 +74,17 @@ fn available(volume: &PersistentVolume) -> Option<Write> {
 }
 
 /// The claim has not named a volume yet: it does so next, unless it cannot.
-fn claim_open(volume: &PersistentVolume, claim: &PersistentVolumeClaim, key: ClaimKey) -> VolumeDecision {
+fn claim_open(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+    key: ClaimKey,
+    view: &View<'_>,
+) -> VolumeDecision {
+    // The claim does not take it, and looks for another once it is given back; as long as it is Bound it is kept from
+    // going. That the claim has not been given its name has to be certain (S21).
+    if volume.metadata.is_terminating() && view.doubts.of(claim).is_none() {
+        return Decision::step(VolumeReason::Undoing(key), Step::Write(binding::undo(volume)));
+    }
     if !modes_differ(volume, claim) {
         return Decision::rest(VolumeReason::ClaimBindsNext(key));
     }

@@ -61,23 +61,27 @@ fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &
 }
 
 impl ClaimIndex {
-    /// Takes a claim's current content, or its absence.
-    pub fn update(&mut self, key: &ClaimKey, claim: Option<&PersistentVolumeClaim>) {
+    /// Takes a claim's current content, or its absence. Returns the volume that it named before, if it does no longer.
+    pub fn update(&mut self, key: &ClaimKey, claim: Option<&PersistentVolumeClaim>) -> Option<VolumeName> {
         let entry = claim.map(|claim| {
             let open = claim.spec.volume_name.is_empty()
                 && !annotations::has(&claim.metadata, annotations::BIND_COMPLETED);
             Entry { volume: claim.spec.volume_name.clone(), class: open.then(|| claim_class(claim).into()) }
         });
         if self.entries.get(key) == entry.as_ref() {
-            return;
+            return None;
         }
-        if let Some(before) = self.entries.remove(key) {
-            self.by_volume.remove(&before.volume, key);
-            if let Some(class) = &before.class {
-                self.by_class.remove(class, key);
-            }
+        let before = self.entries.remove(key).unwrap_or_default();
+        self.by_volume.remove(&before.volume, key);
+        if let Some(class) = &before.class {
+            self.by_class.remove(class, key);
         }
-        let Some(entry) = entry else { return give_back_room(&mut self.entries) };
+        let named = entry.as_ref().map(|entry| entry.volume.clone()).unwrap_or_default();
+        let left = Some(before.volume).filter(|volume| !volume.is_empty() && *volume != named);
+        let Some(entry) = entry else {
+            give_back_room(&mut self.entries);
+            return left;
+        };
         if !entry.volume.is_empty() {
             self.by_volume.insert(entry.volume.clone(), key.clone());
         }
@@ -85,6 +89,7 @@ impl ClaimIndex {
             self.by_class.insert(class.clone(), key.clone());
         }
         self.entries.insert(key.clone(), entry);
+        left
     }
 
     /// The claims that name a volume.

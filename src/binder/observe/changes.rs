@@ -86,7 +86,8 @@ impl Planner {
         self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
         let target = Target::Volume(name.clone());
         let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
-        self.queue.extend(self.known.doubts.look(name, revision).into_iter().map(Target::Claim), now);
+        let in_doubt = self.known.doubts.look_at_volume(name, revision);
+        self.queue.extend(in_doubt.into_iter().map(Target::Claim), now);
         let Some(volume) = volume else {
             self.known.proofs.forget_volume(name);
             self.forget(&target, now);
@@ -116,18 +117,23 @@ impl Planner {
 
     pub(crate) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
         let claim = self.known.objects.claims.get(key);
-        self.known.claims.update(key, claim.as_deref());
+        if let Some(volume) = self.known.claims.update(key, claim.as_deref()) {
+            // It may have been the claim's without naming it (S45), and is free now.
+            self.volume_changed(&volume, now);
+        }
         let target = Target::Claim(key.clone());
         match claim {
             None => {
                 self.known.claims.forget(key);
                 self.known.proofs.forget_claim(key);
+                self.known.doubts.forget(key);
                 self.forget(&target, now);
                 if self.known.plugins.has_claim(key) {
                     self.queue.add(target, now);
                 }
             }
             Some(claim) => {
+                self.known.doubts.look_at_claim(key, claim.metadata.resource_version);
                 self.second_writer.look_at_claim(&claim, now);
                 self.queue.add(target, now);
             }

@@ -236,13 +236,14 @@ impl Planner {
         }
     }
 
-    /// A reservation whose outcome is unknown may be made later than we look.
+    /// A write of unknown outcome that gives a volume to a claim may be made later than we look.
     fn note_unknown(&mut self, op: &Op, write: &Write, now: Instant) {
-        if let (WriteKind::ReserveVolume, Target::Claim(key), Object::Volume(volume), Some(revision)) =
-            (write.kind, &op.subject, &write.target, op.known)
+        if let (WriteKind::ReserveVolume | WriteKind::NameVolume, Target::Claim(key)) =
+            (write.kind, &op.subject)
+            && let (Some(volume), Some(revision)) = (&op.volume, op.known)
             && let Some(claim) = self.known.objects.claims.get(key)
         {
-            self.known.doubts.note(volume, revision, (key.clone(), claim.metadata.uid.clone()), now);
+            self.known.doubts.note(&claim, volume, (&write.target, revision), now);
         }
     }
 
@@ -411,7 +412,6 @@ impl Planner {
             self.in_flight.free(&target);
             match &target {
                 Target::Claim(key) => {
-                    self.known.doubts.freed(key);
                     self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
                 }
                 Target::Volume(name) => {

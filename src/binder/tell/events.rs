@@ -528,7 +528,7 @@ impl fmt::Display for VolumeReason {
             Self::ClaimBindsNext(claim) => write!(f, "claim {claim} is to be bound"),
             Self::ModesDiffer(claim) => write!(f, "claim {claim} asks for another volumeMode"),
             Self::Bound(claim) => write!(f, "bound to {claim}"),
-            Self::Undoing(claim) => write!(f, "claim {claim} is bound to another volume"),
+            Self::Undoing(claim) => write!(f, "claim {claim} takes another volume"),
             Self::Proving(claim) => write!(f, "asking the API server for claim {claim}"),
             Self::Releasing(claim) => write!(f, "claim {claim} is gone"),
             Self::Retained => f.write_str("released and kept, as its reclaim policy says"),

@@ -155,15 +155,13 @@ fn s40_a_busy_server_is_asked_again_when_it_says() {
 }
 
 /// The reservation of a volume is not answered, a live read does not show it, and a better volume appears:
-/// the claim takes that one only when the first can no longer become its own.
+/// the claim asks for the first again. If it names the better one, it gets that only when the first can no longer
+/// become its own.
 #[test]
 fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
-    let small = |revision| {
-        let mut small = volume("small");
-        small.metadata.resource_version = ResourceVersion(revision);
-        small
-    };
-    for comes in [true, false] {
+    let mut small = volume("small");
+    small.metadata.resource_version = ResourceVersion(2);
+    for names_it in [false, true] {
         let mut large = volume("large");
         large.spec.capacity.insert("storage".to_owned(), "2Gi".to_owned());
         let (objects, mut planner) = planner(vec![large.clone()], vec![claim("c")]);
@@ -171,32 +169,86 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         let reservation = only(planner.plan(now));
         planner.outcome(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
         let read = only(planner.plan(now));
-        objects.apply(small(2));
+        objects.apply(small.clone());
         planner.changed(&ObjectRef::Volume(VolumeName::from("small")), now);
+        if names_it {
+            let mut naming = claim("c");
+            naming.metadata.resource_version = ResourceVersion(3);
+            naming.spec.volume_name = VolumeName::from("small");
+            objects.apply(naming);
+            planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+        }
         planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
         let plan = planner.plan(now);
-        assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
-        assert_eq!(planner.diagnostics().waiting(), [("Uncertain", 1)].into());
-        if comes {
-            let answer = answer(&objects, &reservation, 3);
-            let Answer::Volume(reserved) = answer else { panic!("{answer:?}") };
-            objects.apply(reserved);
-            planner.changed(&ObjectRef::Volume(VolumeName::from("large")), now);
+        if !names_it {
+            assert_eq!(only(plan), reservation);
+            let answer = answer(&objects, &reservation, 4);
+            planner.outcome(reservation.clone(), Ok(answer), now, 0.0);
+            assert!(!planner.is_waiting(), "no doubt is left");
             let op = only(planner.plan(now));
             assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
-        } else {
-            // It may have come, and only the watch not have told of it.
-            let later = plan.wake_at.unwrap();
-            let read = only(planner.plan(later));
-            let large = Object::Volume(VolumeName::from("large"));
-            assert_eq!(read.call, Call::Read { target: large, purpose: Purpose::Refresh });
-            let unchanged = objects.volumes.get(&VolumeName::from("large")).unwrap();
-            planner.outcome(read, Ok(Answer::Volume(PersistentVolume::clone(&unchanged))), later, 0.0);
-            let op = only(planner.plan(later));
-            assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
-            assert_eq!(op.volume, Some(VolumeName::from("small")));
+            continue;
         }
+        assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
+        assert_eq!(planner.diagnostics().waiting(), [("Uncertain", 1)].into());
+        // It may have come, and only the watch not have told of it.
+        let later = plan.wake_at.unwrap();
+        let read = only(planner.plan(later));
+        let large = Object::Volume(VolumeName::from("large"));
+        assert_eq!(read.call, Call::Read { target: large, purpose: Purpose::Refresh });
+        let unchanged = objects.volumes.get(&VolumeName::from("large")).unwrap();
+        planner.outcome(read, Ok(Answer::Volume(PersistentVolume::clone(&unchanged))), later, 0.0);
+        let op = only(planner.plan(later));
+        assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+        assert_eq!(op.volume, Some(VolumeName::from("small")));
     }
+}
+
+/// Another claim asks for the volume meanwhile, in vain: the claim in doubt is looked at again.
+#[test]
+fn s19_a_claim_in_doubt_is_looked_at_when_its_volume_is_free_again() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    let reservation = only(planner.plan(now));
+    planner.outcome(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    // A read of the volume on behalf of itself keeps it busy.
+    planner.outcome(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
+    let mut plan = Plan::default();
+    let call = Call::Read { target: Object::Volume("pv".into()), purpose: Purpose::Refresh };
+    planner.start(Target::Volume("pv".into()), None, call, &mut plan);
+    assert!(planner.plan(now).ops.is_empty());
+    planner.outcome(only(plan), Ok(Answer::Volume(volume("pv"))), now, 0.0);
+    assert_eq!(only(planner.plan(now)), reservation);
+    assert!(objects.volumes.get(&"pv".into()).is_some());
+}
+
+/// The claim may yet be given the volume's name: a volume that is being deleted is not given back before that is known.
+#[test]
+fn s21_a_volume_is_not_given_back_while_its_claim_may_yet_name_it() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let now = Instant::now();
+    for revision in [2, 3] {
+        let op = only(planner.plan(now));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), now, 0.0);
+    }
+    let naming = only(planner.plan(now));
+    assert_eq!(naming.call.write_kind(), Some(WriteKind::NameVolume));
+    planner.outcome(naming, Err(CallError::Unknown("timed out".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    let mut deleted = PersistentVolume::clone(&objects.volumes.get(&"pv".into()).unwrap());
+    deleted.metadata.resource_version = ResourceVersion(4);
+    deleted.metadata.deletion_timestamp = Some(Box::new(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+    objects.apply(deleted);
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    planner.outcome(read, Ok(Answer::Claim(claim("c"))), now, 0.0);
+    let plan = planner.plan(now);
+    assert!(plan.ops.is_empty(), "{:?}", plan.ops);
+    let later = plan.wake_at.unwrap();
+    let read = only(planner.plan(later));
+    planner.outcome(read, Ok(Answer::Claim(claim("c"))), later, 0.0);
+    assert_eq!(only(planner.plan(later)).call.write_kind(), Some(WriteKind::Unbind));
 }
 
 /// A claim may go while a provisioner is asked for it, and a volume while it is being reserved.

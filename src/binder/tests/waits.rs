@@ -466,3 +466,23 @@ fn what_waits_is_handed_out_again_before_it_expires_whatever_the_sync_period() {
     }
     assert_eq!(planner.plan(due).wake_at, Some(start + hours));
 }
+
+/// Its claimRef was cleared, and the claim that is Bound to it may not take it back just now.
+#[test]
+fn s45_a_volume_is_its_owners_until_the_owner_is_gone() {
+    let mut owner = claim("owner");
+    owner.spec.volume_name = VolumeName::from("pv");
+    owner.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![owner.clone(), claim("rival")]);
+    let now = Instant::now();
+    let op = only(planner.plan(now));
+    assert_eq!(op.subject, Target::Claim(key("owner")));
+    planner.outcome(op, Err(refused()), now, 0.0);
+    let plan = planner.plan(now);
+    assert_eq!(plan.ops, []);
+    assert!(plan.looks < 6, "the rival is not offered the volume: {}", plan.looks);
+    owner.metadata.resource_version = ResourceVersion(5);
+    objects.delete(owner);
+    planner.changed(&ObjectRef::Claim(key("owner")), now);
+    assert_eq!(only(planner.plan(now)).subject, Target::Claim(key("rival")));
+}

@@ -184,13 +184,16 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
             chosen(known, write, &mut broken);
         }
     }
+    let (was, is) = (text(before, "/status/phase"), text(after, "/status/phase"));
+    if before_ref.is_null() && (held != holds || was != is && is == "Available") {
+        owned(known, write, &mut broken);
+    }
     let is_cleared = !before_ref.is_null() && after_ref.is_null();
     let is_own = annotation(before, BOUND_BY_CONTROLLER).is_some();
     broken.unless(!is_cleared || is_own, "S26 a user's reservation is removed");
     // People may have freed it and left the phase to us; then the reference is our own.
     let is_freed = held != holds && holds.is_empty() && is_parked(before) && !known.has_reserved(name);
     broken.unless(!is_freed || known.is_emptied(before), "S25 a volume that is kept is freed");
-    let (was, is) = (text(before, "/status/phase"), text(after, "/status/phase"));
     match is {
         _ if was == is => {}
         "Bound" => broken.unless(!holds.is_empty(), "S22 a volume is Bound without a claim's UID"),
@@ -220,6 +223,23 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     }
     broken.unless(others_finalizers(before) == others_finalizers(after), "S33 a finalizer of others changes");
     broken.0
+}
+
+/// S45: a volume without claimRef is taken back by the claim that is Bound to it, and is free for no other.
+fn owned(known: &impl Known, write: Write<'_>, broken: &mut Broken) {
+    let is_owner = |claim: Option<&Value>| {
+        claim.is_some_and(|claim| {
+            text(claim, "/spec/volumeName") == write.name
+                && text(claim, "/status/phase") == "Bound"
+                && annotation(claim, BIND_COMPLETED).is_some()
+        })
+    };
+    let claims = known.all(Kind::Claim);
+    let owners: Vec<&(String, &Value)> =
+        claims.iter().filter(|(name, _)| known.states(Kind::Claim, name).into_iter().all(is_owner)).collect();
+    let uid = &write.after["spec"]["claimRef"]["uid"];
+    let is_taken_back = owners.iter().any(|(_, claim)| claim["metadata"]["uid"] == *uid);
+    broken.unless(owners.is_empty() || is_taken_back, "S45 a volume of a Bound claim is another's, or free");
 }
 
 /// S27, S28: the volume was the binder's to choose, or the claim names it; and it suits.
