@@ -29,16 +29,25 @@ use crate::kube_api::{
 };
 
 impl Planner {
-    /// Why a step has to wait, if that is so.
-    fn held_back(&self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
-        if !step.is_some_and(Step::is_destructive) {
-            None
-        } else if let Some(by) = self.second_writer.stand_off(pair) {
-            Some(HeldBack::ForeignWriter { by: by.to_string(), until: by.until })
-        } else {
-            let left = self.known.objects.restore_grace().left(now)?;
-            Some(HeldBack::Restored { until: now + left })
+    /// Why a step about the first of these has to wait, if that is so.
+    fn held_back(&mut self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
+        let step = step?;
+        if step.is_destructive() {
+            if let Some(by) = self.second_writer.stand_off(pair) {
+                return Some(HeldBack::ForeignWriter { by: by.to_string(), until: by.until });
+            }
+            if let Some(left) = self.known.objects.restore_grace().left(now) {
+                return Some(HeldBack::Restored { until: now + left });
+            }
         }
+        let (Step::Write(write), Some(subject)) = (step, pair.first()) else { return None };
+        let target = write.target.subject()?;
+        let until = self.undone.until(&target, write, now)?;
+        self.undone.wait(subject, until);
+        // Of all that is undone, phases alone show by whom.
+        let by = self.second_writer.manager(&target).filter(|_| write.is_of_a_phase());
+        let is_news = self.undone.is_news(&target, by, now);
+        Some(HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), until, is_news })
     }
 
     /// Whether nothing is decided about a claim or volume for now: it is looked at again when its request is answered,

@@ -20,7 +20,8 @@
 //! | [`tell`] | reasons and texts of events ([`tell::events`]); logs, metrics, traces and the debug page |
 //!
 //! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
-//! way), [`reasons`] (the last reason of each key), [`queue`], [`second_writer`].
+//! way), [`reasons`] (the last reason of each key), [`queue`], [`second_writer`], [`undone`] (what is written again later,
+//! as another writer undoes it).
 
 #![cfg_attr(
     not(feature = "host-plugins"),
@@ -48,6 +49,7 @@ pub mod second_writer;
 #[cfg(test)]
 mod tests;
 mod unconfirmed;
+mod undone;
 
 pub use controller::Binder;
 pub use decide::view::BinderOptions;

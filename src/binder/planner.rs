@@ -32,6 +32,7 @@ use super::{
     second_writer::SecondBinder,
     tell::{diagnostics::Diagnostics, latency::Sample, recorder::Recorder},
     unconfirmed::Unconfirmed,
+    undone::Undone,
 };
 use crate::{
     controller::retry::RetryMap,
@@ -90,6 +91,7 @@ pub struct Planner {
     pub(super) recorder: Recorder,
     pub(super) reasons: Reasons,
     pub(super) second_writer: SecondBinder,
+    pub(super) undone: Undone,
     /// Classes that are read live.
     pub(super) class_reads: ClassReads,
     /// Classes whose claims are looked at again.
@@ -113,6 +115,7 @@ impl Planner {
             retries: RetryMap::default(),
             recorder: Recorder::default(),
             second_writer: SecondBinder::default(),
+            undone: Undone::default(),
             class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
             waking: None,
@@ -148,10 +151,10 @@ impl Planner {
         self.in_flight.sent()
     }
 
-    /// Whether a key waits for its time, or for the end of a doubt.
+    /// Whether a key waits for its time, for the end of a doubt, or for the time to repeat a write.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.retries.next_due().is_some() || !self.known.doubts.is_empty()
+        self.retries.next_due().is_some() || !self.known.doubts.is_empty() || self.undone.next_due().is_some()
     }
 
     /// The recycler pods at work, by UID, with the volume of each.
@@ -173,7 +176,7 @@ impl Planner {
             self.queue.retry(target, now);
         }
         let over = self.known.doubts.take_due(now).into_iter().map(Target::Claim);
-        self.queue.extend(over, now);
+        self.queue.extend(over.chain(self.undone.take_due(now)), now);
         for target in self.retries.take_due(now) {
             if !self.in_flight.unpark(&target) {
                 self.queue.retry(target, now);
@@ -212,6 +215,7 @@ impl Planner {
             self.retries.next_due(),
             self.known.plugins.next_due(),
             self.known.doubts.next_end(),
+            self.undone.next_due(),
             self.recorder.outbox.next_due(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.

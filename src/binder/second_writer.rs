@@ -183,6 +183,12 @@ impl SecondBinder {
         self.writers.stand_offs().map(|(_, stand_off)| stand_off)
     }
 
+    /// Who wrote the phase of an object last, if that was asked of late and is known.
+    #[must_use]
+    pub fn manager(&self, target: &Target) -> Option<&str> {
+        self.writers.owner(target)?.manager()
+    }
+
     /// When the next of them ends.
     #[must_use]
     pub fn ends(&self) -> Option<Instant> {

@@ -42,6 +42,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// Longest one. KCM: exponentialbackoff.go, `maxDurationBeforeRetry`.
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
+/// Longest pause before a write that another writer undoes each time: with the jitter 21 to 28 s (S46).
+const LONGEST_UNDONE: Duration = Duration::from_secs(28);
+
 /// Longest pause after a request without an answer. KCM has none of its own; when the API server is back,
 /// everything has to go on within five seconds (L16).
 const LONGEST_SILENCE: Duration = Duration::from_secs(4);
@@ -54,6 +57,12 @@ const LONGEST_UNDONE: Duration = Duration::from_secs(28);
 #[must_use]
 pub fn retry_pause(failures: u32, jitter: f64) -> Duration {
     doubled(failures, LONGEST_RETRY, jitter)
+}
+
+/// How long a write stands at least that was undone so many times in a row.
+#[must_use]
+pub fn undone_pause(times: u32, jitter: f64) -> Duration {
+    doubled(times, LONGEST_UNDONE, jitter)
 }
 
 /// How long to wait after so many requests in a row about an object that were not answered. That says

@@ -48,6 +48,12 @@ impl Write {
         Self { kind, target: Object::Pod(pod), request, then: Vec::new() }
     }
 
+    /// Whether it says a phase.
+    #[must_use]
+    pub fn is_of_a_phase(&self) -> bool {
+        self.request.body.as_ref().is_some_and(|body| body.pointer("/status/phase").is_some())
+    }
+
     /// Tells the user about it once it has been made.
     #[must_use]
     pub fn then(mut self, event: Event) -> Self {

@@ -75,6 +75,9 @@ impl Planner {
                 self.release(&op, now);
             }
             (Call::Write(write), Ok(answer)) => {
+                if let Some(target) = write.target.subject() {
+                    self.undone.made(target, write, now, jitter);
+                }
                 self.observe_response(answer, now);
                 self.recorder.outbox.made(&op.subject, &write.then, now);
                 // What a claim was given up for still explains why it is Lost.

@@ -51,7 +51,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
     let normal = |reason| Some(normal(claim, reason, why.to_string()));
     let warning = |reason| Some(warning(claim, reason, why.to_string()));
     match why {
-        ClaimReason::HeldBack(why) => Some(held_back(claim, why)),
+        ClaimReason::HeldBack(why) => held_back(claim, why),
         ClaimReason::NoVolume => normal("FailedBinding"),
         ClaimReason::NamedTaken(..)
         | ClaimReason::NoCapacity(_)
@@ -94,7 +94,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Even
 pub fn of_volume(volume: &PersistentVolume, why: &VolumeReason) -> Option<Event> {
     let warning = |reason| Some(warning(volume, reason, why.to_string()));
     match why {
-        VolumeReason::HeldBack(why) => Some(held_back(volume, why)),
+        VolumeReason::HeldBack(why) => held_back(volume, why),
         VolumeReason::NotReclaimable(Unreclaimable::NoRecycler) | VolumeReason::RecycleFailed(_) => {
             warning("VolumeFailedRecycle")
         }
@@ -127,12 +127,13 @@ pub fn of_volume(volume: &PersistentVolume, why: &VolumeReason) -> Option<Event>
 }
 
 /// After a restore nothing is wrong with the object.
-fn held_back<T: Narrow>(object: &T, why: &HeldBack) -> Event {
+fn held_back<T: Narrow>(object: &T, why: &HeldBack) -> Option<Event> {
     let event = match why {
-        HeldBack::ForeignWriter { .. } => warning,
+        HeldBack::Undone { is_news: false, .. } => return None,
+        HeldBack::ForeignWriter { .. } | HeldBack::Undone { .. } => warning,
         HeldBack::Restored { .. } => normal,
     };
-    event(object, why.code(), why.to_string())
+    Some(event(object, why.code(), why.to_string()))
 }
 
 /// A plugin here made no volume for a claim.
@@ -400,6 +401,12 @@ impl fmt::Display for HeldBack {
             ),
             Self::Restored { .. } => f.write_str(
                 "nothing is taken back or given up for five minutes after a restore of etcd from a backup",
+            ),
+            Self::Undone { write, by, .. } => write!(
+                f,
+                "{} undoes each write to {}: it is repeated after a pause of up to half a minute",
+                by.as_deref().unwrap_or("another writer, which the object does not show,"),
+                aim(*write)
             ),
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Why something waits that cannot be taken back: until the end of the one or the other.
+/// Why a write waits that cannot be taken back, or that is undone each time: until the end of the one or the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeldBack {
     /// Another writes what only the binder should, everywhere or here.
@@ -25,6 +25,16 @@ pub enum HeldBack {
     },
     /// Etcd was restored from a backup a short while ago (E11).
     Restored { until: Instant },
+    /// This write was made, and is undone again and again (S46).
+    Undone {
+        write: WriteKind,
+        /// The manager that undoes it, if the object shows that.
+        by: Option<String>,
+        /// When it is repeated.
+        until: Instant,
+        /// Whether that has yet to be told.
+        is_news: bool,
+    },
 }
 
 impl HeldBack {
@@ -32,7 +42,7 @@ impl HeldBack {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::ForeignWriter { .. } => "ForeignWriter",
+            Self::ForeignWriter { .. } | Self::Undone { .. } => "ForeignWriter",
             Self::Restored { .. } => "RestoreGrace",
         }
     }
@@ -41,7 +51,9 @@ impl HeldBack {
     #[must_use]
     pub fn until(&self) -> Instant {
         match self {
-            Self::ForeignWriter { until, .. } | Self::Restored { until } => *until,
+            Self::ForeignWriter { until, .. } | Self::Restored { until } | Self::Undone { until, .. } => {
+                *until
+            }
         }
     }
 }
@@ -52,7 +64,7 @@ pub enum ClaimReason {
     Bound(VolumeName),
     /// Its annotations are put right first.
     Annotating,
-    /// Something is to be written that cannot be taken back.
+    /// Something is to be written that has to wait.
     HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     ObjectUnreadable(String),
@@ -233,7 +245,7 @@ impl Unprovisioned {
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
     Annotating,
-    /// Something is to be written that cannot be taken back.
+    /// Something is to be written that has to wait.
     HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     ObjectUnreadable(String),

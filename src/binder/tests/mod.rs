@@ -9,6 +9,7 @@ mod planning;
 mod proofs;
 #[cfg(feature = "host-plugins")]
 mod runs;
+mod undone;
 mod waits;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

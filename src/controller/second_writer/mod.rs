@@ -172,6 +172,12 @@ impl<Object: Target> SecondWriters<Object> {
         Asks::Judged(self.judge(object, &owner, now))
     }
 
+    /// What the last read of an object said, if it was of late.
+    #[must_use]
+    pub fn owner(&self, object: &Object) -> Option<&Owner> {
+        self.acts.get(object)?.owner.as_ref().map(|(_, owner)| owner)
+    }
+
     /// Takes what a read said; [`Owner::Unknown`] if it failed.
     pub fn learn(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
         let Some(acts) = self.acts.get_mut(object) else { return Changes::default() };

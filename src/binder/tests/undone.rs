@@ -1,0 +1,115 @@
+//! What another writer undoes is done again, at once and then less and less often (S46).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{answer, claim, only, planner, volume};
+use crate::{
+    binder::act::{
+        op::{Answer, Call},
+        write::WriteKind,
+    },
+    kube_api::{
+        events::Event,
+        ids::{ResourceVersion, VolumeName},
+        kinds::{ObjectRef, PersistentVolume, VolumePhase},
+    },
+};
+
+/// Another writer undoes each write of a kind to a volume so long after it is made, until it stops. Returns when the
+/// write was made, and what was told.
+fn fight(
+    kind: WriteKind,
+    undo: fn(&mut PersistentVolume),
+    after: Duration,
+    stops: Duration,
+) -> (Vec<Duration>, Vec<Event>) {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let name = VolumeName::from("pv");
+    let start = Instant::now();
+    let (mut now, end) = (start, start + stops + Duration::from_mins(2));
+    let (mut revision, mut undone_at) = (10, None);
+    let (mut made, mut told) = (Vec::new(), Vec::new());
+    while now < end {
+        let plan = planner.plan(now);
+        told.extend(plan.events);
+        for op in &plan.ops {
+            revision += 1;
+            if op.call.write_kind() == Some(kind) {
+                made.push(now - start);
+                undone_at = (now < start + stops).then_some(now + after);
+            }
+            let answer = match op.call {
+                Call::ReadOwner(_) => Answer::Owners(vec!["kubectl-edit".to_owned()]),
+                _ => answer(&objects, op, revision),
+            };
+            planner.outcome(op.clone(), Ok(answer), now, 0.5);
+        }
+        if !plan.ops.is_empty() {
+            continue;
+        }
+        if undone_at.is_some_and(|at| at <= now) {
+            undone_at = None;
+            revision += 1;
+            let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
+            undo(&mut undone);
+            undone.metadata.resource_version = ResourceVersion(revision);
+            objects.apply(undone);
+            planner.changed(&ObjectRef::Volume(name.clone()), now);
+            continue;
+        }
+        now = [plan.wake_at, undone_at, Some(end)].into_iter().flatten().min().unwrap();
+    }
+    let volume = objects.volumes.get(&name).unwrap();
+    assert!(volume.spec.claim_ref.is_some() && volume.status.phase == VolumePhase::Bound, "{volume:?}");
+    (made, told)
+}
+
+fn clear(volume: &mut PersistentVolume) {
+    volume.spec.claim_ref = None;
+}
+
+fn free(volume: &mut PersistentVolume) {
+    volume.status.phase = VolumePhase::Available;
+}
+
+#[test]
+fn s46_against_a_writer_that_undoes_at_once_a_write_is_made_ten_times_and_then_twice_a_minute() {
+    let (stops, minute) = (Duration::from_mins(10), Duration::from_mins(1));
+    let fights = [
+        (WriteKind::ReserveVolume, clear as fn(&mut PersistentVolume), "another writer, which the object"),
+        (WriteKind::VolumeBound, free, "kubectl-edit undoes each write to set the volume to Bound"),
+    ];
+    for (kind, undo, words) in fights {
+        let (made, told) = fight(kind, undo, Duration::from_millis(5), stops);
+        let first = made.iter().filter(|at| **at < minute).count();
+        assert!((8..=12).contains(&first), "{first}: {made:?}");
+        let later: Vec<Duration> = made.iter().copied().skip(first).collect();
+        for pair in later.windows(2) {
+            let [before, after] = pair else { panic!("{pair:?}") };
+            assert!((20..=30).contains(&after.saturating_sub(*before).as_secs()), "{made:?}");
+        }
+        assert!(made.last().unwrap().saturating_sub(stops) < Duration::from_secs(40), "{made:?}");
+        let told: Vec<&Event> = told.iter().filter(|event| event.reason == "ForeignWriter").collect();
+        assert!((1..=4).contains(&told.len()), "{told:?}");
+        assert!(told.iter().any(|event| event.message.starts_with(words)), "{told:?}");
+    }
+}
+
+#[test]
+fn s46_against_a_writer_that_undoes_less_than_once_a_minute_a_write_is_made_again_at_once() {
+    let after = Duration::from_secs(61);
+    let (made, told) = fight(WriteKind::ReserveVolume, clear, after, Duration::from_mins(10));
+    let expected: Vec<Duration> = (0..=10).map(|time| after * time).collect();
+    assert_eq!((made, told.len()), (expected, 0));
+}
+
+#[test]
+fn s46_a_write_that_is_undone_once_is_made_again_at_once() {
+    let (made, told) =
+        fight(WriteKind::ReserveVolume, clear, Duration::from_millis(5), Duration::from_millis(1));
+    assert_eq!((made, told.len()), (vec![Duration::ZERO, Duration::from_millis(5)], 0));
+    let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    assert_eq!(only(planner.plan(Instant::now())).call.write_kind(), Some(WriteKind::ReserveVolume));
+}
