@@ -356,7 +356,7 @@ impl Look<'_> {
         self.record.events.insert(topic, (recorded, pods));
     }
 
-    /// Records it for each pod but those who are told.
+    /// Records it for each pod that is not told yet.
     fn record_event(&mut self, announcement: &Announcement, told: &BTreeSet<Uid>) {
         let Known { objects, desired, .. } = self.known;
         match (desired.get(self.volume, self.node), announcement) {
