@@ -27,6 +27,7 @@ use super::{
     queue::{Key, Surveyed, WorkQueue},
 };
 use crate::{
+    controller::undone::Undone,
     kube_api::{
         ids::{AttachmentName, DriverName, NodeName, PodKey, Uid},
         kinds::{Narrow, Node, ObjectRef, VolumeAttachment},
@@ -395,6 +396,8 @@ impl Caches {
             self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
             self.queue.add(volume, Scope::All);
         }
+        let known = self.actual.node_volume_of(name, None, candidates);
+        let is_undone = known.is_some_and(|node_volume| !node_volume.is_ended_by_us());
         let was_foreign = self.actual.foreign(name).is_some();
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         if was_foreign || self.actual.foreign(name).is_some() {
@@ -409,8 +412,9 @@ impl Caches {
             }
             Some(false) => {}
             None => {
-                if self.actual.node_volume(&volume, &node).is_some() {
-                    self.actual.node_volume_mut(&volume, &node).undone.undone(now);
+                if is_undone {
+                    let undone = &mut self.actual.node_volume_mut(&volume, &node).undone;
+                    undone.get_or_insert_with(|| Box::new(Undone::once())).undone(now);
                 }
                 self.learnt.push(Learnt::Detached(volume.clone(), node.clone()));
             }

@@ -283,10 +283,10 @@ impl Controller {
         recorder.sent(volume, node, call, known);
         let node_volume = self.caches.actual.node_volume_mut(volume, node);
         node_volume.call = Some(call);
-        match call {
-            AttachmentCall::Create => node_volume.undone.sent(now),
-            AttachmentCall::Delete => node_volume.undone.withdrawn(now),
-            AttachmentCall::Read => {}
+        match (&mut node_volume.undone, call) {
+            (Some(undone), AttachmentCall::Create) => undone.sent(now),
+            (Some(undone), AttachmentCall::Delete) => undone.withdrawn(now),
+            _ => {}
         }
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }

@@ -22,6 +22,12 @@ pub struct Undone {
 }
 
 impl Undone {
+    /// Undone for the first time: how long it had stood does not matter, as it is repeated at once.
+    #[must_use]
+    pub fn once() -> Self {
+        Self { times: 1, ..Self::default() }
+    }
+
     /// It is sent.
     pub fn sent(&mut self, now: Instant) {
         if self.stands(now) {

@@ -105,7 +105,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     if let Some(at) = node_volume.retry.pending(now) {
         return Verdict { report_as_attached: unattached(node_volume), ..pause(&node_volume.retry, at) };
     }
-    if let Some(at) = node_volume.undone.pending(now) {
+    if let Some(at) = node_volume.undone.as_ref().and_then(|undone| undone.pending(now)) {
         // Of what is deleted no object says who did it.
         let waiting = Waiting::WriteUndone { writer: "another writer deletes its VolumeAttachment".into() };
         return Verdict { wake_at: Some(at), ..wait(unattached(node_volume), waiting) };

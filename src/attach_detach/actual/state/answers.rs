@@ -43,7 +43,9 @@ impl NodeVolume {
     pub fn created(&mut self, answered: &Answered) {
         self.uncertain = self.uncertain.filter(|uncertain| uncertain.until > answered.now);
         self.retry = Retry::default();
-        self.undone.landed(answered.now, answered.jitter);
+        if let Some(undone) = &mut self.undone {
+            undone.landed(answered.now, answered.jitter);
+        }
     }
 
     /// The attachment was not created, or it is unknown whether it was.

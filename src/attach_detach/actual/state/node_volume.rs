@@ -45,8 +45,8 @@ pub struct NodeVolume {
     pub unpublishing: Unpublishing,
     /// Pause after failures.
     pub retry: Retry,
-    /// How often others have deleted its attachment.
-    pub undone: Undone,
+    /// How often others have deleted its attachment, if they have.
+    pub undone: Option<Box<Undone>>,
     /// What the node's status should say of the volume.
     pub report_as_attached: ReportAsAttached,
     /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
@@ -240,8 +240,7 @@ impl NodeVolume {
     /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
     /// did not have the volume, or that was overruled. An end that others have made proves nothing.
     pub(super) fn forget_attachment(&mut self) {
-        let is_our_doing = self.deletion() != Deletion::None || self.call == Some(AttachmentCall::Delete);
-        self.may_be_mounted &= !is_our_doing;
+        self.may_be_mounted &= !self.is_ended_by_us();
         self.given_up &= self.may_be_mounted;
         self.known = None;
         self.why_read = None;
@@ -321,6 +320,12 @@ impl NodeVolume {
     #[must_use]
     pub fn is_listed(&self) -> bool {
         self.listed == Listed::Yes
+    }
+
+    /// Whether we have asked for the end of its attachment.
+    #[must_use]
+    pub fn is_ended_by_us(&self) -> bool {
+        self.deletion() != Deletion::None || self.call == Some(AttachmentCall::Delete)
     }
 
     /// Whether the driver has attached it, or, where there is no driver, the node's status lists it.
