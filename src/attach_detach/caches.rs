@@ -122,7 +122,7 @@ impl Caches {
     pub fn load(&mut self, now: Instant) {
         let wall = self.clock.wall(now);
         for (name, node) in self.objects.nodes.snapshot() {
-            self.actual.observe_node(&name, Some(&node), wall);
+            self.actual.observe_node(&name, Some(&node), |_| false, wall);
         }
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
@@ -277,7 +277,9 @@ impl Caches {
         {
             self.learnt.push(Learnt::ListChanged(name.clone(), node.metadata.uid.clone()));
         }
-        self.actual.observe_node(name, node, self.clock.wall(now))
+        let desired = &self.desired;
+        let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
+        self.actual.observe_node(name, node, wanted, self.clock.wall(now))
     }
 
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
@@ -314,15 +316,17 @@ impl Caches {
         let wall = self.clock.wall(now);
         let touched = match self.objects.nodes.take_final_state(name) {
             None => return,
-            Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wall),
+            Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wanted, wall),
             Some(FinalState::Unknown) => self.actual.distrust_node(name),
         };
         self.queue.add_on(name, touched, &self.actual);
-        let touched = self.actual.observe_node(name, None, wall);
+        let touched = self.actual.observe_node(name, None, |_| false, wall);
         self.queue.add_on(name, touched, &self.actual);
     }
 
     /// A node that is known from answers of its own alone is read.
+        let desired = &self.desired;
+        let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
     fn read_node_live(&mut self, name: &NodeName) {
         self.actual.node_mut(name).requests.outdate();
         self.queue.add_node(name.clone());

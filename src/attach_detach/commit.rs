@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     act::calls::{self, AttachmentRequest},
     actual::{
-        state::{ForceReason, ReportAsAttached},
+        state::{ForceReason, Mount, ReportAsAttached},
         unpublishing::Unpublishing,
     },
     controller::Controller,
@@ -92,7 +92,7 @@ impl Controller {
                 }
                 self.caches.queue.add_node(node.clone());
             }
-            Some(Step::GiveUp(_)) => self.caches.actual.node_volume_mut(volume, node).may_be_mounted = false,
+            Some(Step::GiveUp(_)) => self.caches.actual.node_volume_mut(volume, node).mount = Mount::No,
         }
         held && !self.caches.actual.node_volume_mut(volume, node).may_be_attached()
     }
@@ -128,7 +128,7 @@ impl Controller {
                 node_volume.forced = Some(reason);
                 self.record_forced(volume, node, reason, Forced::Begins, now);
             }
-            (None, Some(_)) if !node_volume.may_be_mounted => self.forced_detach_done(volume, node, now),
+            (None, Some(_)) if node_volume.mount == Mount::No => self.forced_detach_done(volume, node, now),
             (None, Some(_)) if node_volume.is_listed() => node_volume.forced = None,
             _ => {}
         }

@@ -13,10 +13,13 @@ use super::{
     actual::state::NodeVolume,
     controller::Controller,
     decide::scope::Scope,
-    desired::volume_name::VolumeId,
+    desired::{state::PodFacts, volume_name::VolumeId},
     queue::{AT_ONCE, Key},
 };
-use crate::{kube_api::ids::NodeName, state::VecMap};
+use crate::{
+    kube_api::{ids::NodeName, kinds::PodPhase},
+    state::VecMap,
+};
 
 impl Controller {
     /// Forgets what has ended, in place of planning.
@@ -59,7 +62,15 @@ impl Controller {
         self.force_timers.take_over();
         let desired = &self.caches.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
-        self.caches.actual.begin_to_lead(self.options.force.gone, wanted, self.caches.clock.wall(now));
+        let pods = &self.caches.objects.pods;
+        let is_running =
+            |pod: &PodFacts| pods.get(&pod.key).is_some_and(|pod| pod.status.phase == PodPhase::Running);
+        let runs = |volume: &VolumeId, node: &NodeName| {
+            let desired = desired.get(volume, node).into_iter();
+            desired.flat_map(|desired| desired.pods.values()).any(|(pod, _)| is_running(pod))
+        };
+        let wall = self.caches.clock.wall(now);
+        self.caches.actual.begin_to_lead(self.options.force.gone, wanted, runs, wall);
         self.recorder.lead(&self.caches.actual);
         for node in self.caches.actual.distrusted_nodes() {
             self.caches.queue.add_node(node.clone());

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use mooring::{
     attach_detach::{
         actual::{
-            state::{ActualState, AttachmentCall, Candidates, Desire, ReportAsAttached, Uncertain},
+            state::{ActualState, AttachmentCall, Candidates, Desire, Mount, ReportAsAttached, Uncertain},
             unpublishing::{Sequence, Unpublishing},
         },
         decide::{
@@ -251,7 +251,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     if !given.gone {
         // When it was first seen as it is.
         let seen = Timestamp::from_second(0).expect("in range");
-        actual.observe_node(name, Some(&Arc::new(node.clone())), seen);
+        actual.observe_node(name, Some(&Arc::new(node.clone())), |_| false, seen);
     }
     if let Some(kind) = given.attachment {
         let mut attachment = VolumeAttachment::default();
@@ -278,7 +278,9 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         || given.proven_in_use;
     if local {
         let pair = actual.node_volume_mut(volume, name);
-        pair.may_be_mounted |= given.held;
+        if given.held {
+            pair.mount = Mount::Possible;
+        }
         pair.call = given.calling.map(|calling| match calling {
             Calling::Create => AttachmentCall::Create,
             Calling::Delete => AttachmentCall::Delete,
@@ -316,6 +318,6 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if !given.gone {
         node.metadata.resource_version = ResourceVersion(7);
-        actual.observe_node(name, Some(&Arc::new(node)), wall());
+        actual.observe_node(name, Some(&Arc::new(node)), |_| false, wall());
     }
 }

@@ -239,7 +239,7 @@ impl World {
         let mut object = self.base(
             "pod",
             name,
-            json!({"metadata": {"namespace": "ns", "creationTimestamp": created}, "status": {"phase": "Running"}}),
+            json!({"metadata": {"namespace": "ns", "creationTimestamp": created}, "status": {"phase": "Pending"}}),
         );
         if let Some(node) = &form.on {
             object["spec"]["nodeName"] = json!(node);

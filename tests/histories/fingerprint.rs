@@ -265,12 +265,12 @@ impl<'a> Print<'a> {
     }
 
     fn node_volume(&mut self, volume: &VolumeId, name: &NodeName, node_volume: &NodeVolume) {
-        let NodeVolume { known, may_be_listed, may_be_mounted, in_use, call, uncertain, .. } = node_volume;
+        let NodeVolume { known, may_be_listed, mount, in_use, call, uncertain, .. } = node_volume;
         let NodeVolume { why_read, unpublishing, retry, report_as_attached, .. } = node_volume;
         // And why it is forced; events that were recorded and what is measured are kept elsewhere.
         let (listed, undesired_since) = (node_volume.is_listed(), node_volume.undesired_since());
         let daemon = self.daemon;
-        self.plain((volume, name, listed, may_be_listed, may_be_mounted, in_use, call, report_as_attached));
+        self.plain((volume, name, listed, may_be_listed, mount, in_use, call, report_as_attached));
         if let Some(KnownAttachment { object: attachment, .. }) = known {
             let known = daemon.objects.attachments.get(&attachment.key());
             self.known_attachment(attachment, known.as_deref());

@@ -38,13 +38,17 @@ impl Server {
         }
     }
 
-    /// Of volumes without attachments a new leader knows what is listed, and of nothing else.
+    /// A new leader knows what is listed, and what one kubelet reports in use though no pod there needs it: of several,
+    /// some may announce pods.
     pub(super) fn leader_changes(&mut self) {
-        let is_listed = |(node, volume): &&(NodeName, VolumeId)| {
-            self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
+        let is_known = |(name, volume): &&(NodeName, VolumeId)| {
+            let Some(node) = self.nodes.get(name) else { return false };
+            let reports = self.nodes.values().filter(|node| node.uses(volume.as_str())).count();
+            let is_unwanted = !self.to_be_attached(name).contains(volume);
+            node.lists(volume.as_str()) || (node.uses(volume.as_str()) && is_unwanted && reports == 1)
         };
-        let unlisted: Vec<_> = self.mounted.iter().filter(|pair| !is_listed(pair)).cloned().collect();
-        self.given_up.extend(unlisted);
+        let unknown: Vec<_> = self.mounted.iter().filter(|pair| !is_known(pair)).cloned().collect();
+        self.given_up.extend(unknown);
     }
 
     /// S4: what has not been wanted on a node that is gone or not Ready for long enough is given up.

@@ -329,7 +329,7 @@ pub(in crate::attach_detach) mod tests {
             publish(&mut controller, "old", ReportAsAttached::No);
             controller.reconcile_node(&node, now);
             let patch = controller.dispatcher.take().pop().expect("a patch");
-            controller.caches.actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
+            controller.caches.actual.observe_node(&node, None, |_| false, Timestamp::UNIX_EPOCH);
             controller.caches.actual.prune(&volume("old"), &Scope::All, |_| false);
             let answer = |controller: &mut Controller, (sent, call), error| {
                 controller.take_outcome(Outcome { call, sent, result: Err(error) }, now, 0.5);

@@ -131,12 +131,6 @@ impl NodeState {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
-    /// Whether the node's list proves nothing about a volume.
-    #[must_use]
-    pub(in crate::attach_detach) fn distrusts(&self, volume: &VolumeId) -> bool {
-        self.distrusted.contains(volume)
-    }
-
     /// Notes that the node's list proves nothing about a volume.
     pub(in crate::attach_detach) fn distrust(&mut self, volume: &VolumeId) {
         self.distrusted.insert(volume.clone());

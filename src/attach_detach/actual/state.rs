@@ -23,7 +23,7 @@ use unidentified::Unidentified;
 pub use answers::{Found, Told};
 pub use attachments::Candidates;
 pub use node_volume::{
-    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, NodeVolume, Operation,
+    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, Mount, NodeVolume, Operation,
     ReportAsAttached, Uncertain, WhyRead,
 };
 
@@ -114,13 +114,11 @@ impl ActualState {
         let state = self.nodes.entry(node.clone()).or_default();
         state.volumes.insert(volume.clone());
         let listed = state.node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
-        let in_use = state.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
-        let node_volume = Box::new(NodeVolume {
-            listed: listed.into(),
-            may_be_mounted: listed,
-            in_use,
-            ..NodeVolume::default()
-        });
+        // What a node that is there uses is taken with its report.
+        let in_use = state.node.is_none();
+        let mount = if listed { Mount::Possible } else { Mount::No };
+        let node_volume =
+            Box::new(NodeVolume { listed: listed.into(), mount, in_use, ..NodeVolume::default() });
         self.volumes.entry(volume.clone()).or_default().nodes.insert(node.clone(), node_volume);
     }
 
@@ -163,7 +161,8 @@ impl ActualState {
         }
     }
 
-    /// Forgets the volume on nodes where it is not attached and no pod `wants` it. Returns on which.
+    /// Forgets the volume on nodes where it is not attached, no pod `wants` it and no kubelet reports it in use: what
+    /// such a report means is known of one that has been seen to begin. Returns on which.
     pub fn prune(
         &mut self,
         volume: &VolumeId,
@@ -174,7 +173,9 @@ impl ActualState {
         let Some(state) = self.volumes.get_mut(volume) else { return gone };
         let nodes = &mut self.nodes;
         let mut keep = |node: &NodeName, node_volume: &NodeVolume| {
-            let keep = !node_volume.is_idle() || wants(node);
+            let reports =
+                |state: &NodeState| state.node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
+            let keep = !node_volume.is_idle() || wants(node) || nodes.get(node).is_some_and(reports);
             if !keep && let Some(node_state) = nodes.get_mut(node) {
                 node_state.volumes.remove(volume);
                 if node_state.is_over() {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::state::{AttachmentCall, NodeVolume, ReportAsAttached, WhyRead},
+        actual::state::{AttachmentCall, Mount, NodeVolume, ReportAsAttached, WhyRead},
         desired::{state::DesiredAttachment, volume_name::VolumeKind},
     },
     controller::retry::Retry,
@@ -51,7 +51,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     if let Some(known) = &node_volume.known {
         let attachment = &known.object;
         if node_volume.is_going() || node_volume.call == Some(AttachmentCall::Delete) {
-            return wait(ReportAsAttached::No, Waiting::WaitingForDeletion);
+            return wait(unattached(node_volume), Waiting::WaitingForDeletion);
         }
         if node_volume.deletion_in_doubt().is_some() && node_volume.call.is_some() {
             return wait(ReportAsAttached::No, Waiting::Uncertain);
@@ -116,9 +116,10 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     }
 }
 
-/// What the list should say of a volume whose attachment vanished behind our back. One in use stays listed
-/// until it has an attachment again: a kubelet that starts anew and finds a mounted volume unpublished reports
-/// it in use no longer, and neither that kubelet nor the next leader would tell who has it.
+/// What the list should say of a volume whose attachment vanished behind our back, or is about to: for a deletion of
+/// ours it is off the list. One in use stays listed until it has an attachment again: a kubelet that starts anew and
+/// finds a mounted volume unpublished reports it in use no longer, and neither that kubelet nor the next leader would
+/// tell who has it.
 fn unattached(node_volume: &NodeVolume) -> ReportAsAttached {
     if node_volume.in_use { ReportAsAttached::Unchanged } else { ReportAsAttached::No }
 }
@@ -138,7 +139,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
             Some(error) => Waiting::DetachError { message: error.message.to_string(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
         };
-        return wait(ReportAsAttached::No, waiting);
+        return wait(unattached(node_volume), waiting);
     }
     if let Some(call) = node_volume.call {
         // Only a delete has anything to do with the list: what a create or a read leaves published may be
@@ -191,7 +192,7 @@ fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     if node_volume.uncertain.is_some() {
         return read_attachment(node_volume, now);
     }
-    if !node_volume.may_be_mounted {
+    if node_volume.mount == Mount::No {
         return Verdict::say(ReportAsAttached::Unchanged);
     }
     let is_gone = view.node.is_none_or(|state| state.node.is_none());

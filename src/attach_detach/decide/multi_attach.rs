@@ -47,7 +47,8 @@ impl Exclusive {
         let desired_nodes = desired_nodes?;
         let node_volumes = state.into_iter().flat_map(|state| &state.nodes);
         let ours =
-            node_volumes.filter(|(_, node_volume)| node_volume.may_be_attached()).map(|(name, _)| name);
+            node_volumes.filter(|(name, node_volume)| node_volume.holds(desired_nodes.contains_key(*name)));
+        let ours = ours.map(|(name, _)| name);
         let foreign = state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));

@@ -12,7 +12,10 @@ use super::{
     force::force,
     verdict::{NodeVolumeView, Verdict, Waiting, wait},
 };
-use crate::attach_detach::{actual::state::ReportAsAttached, desired::state::DesiredAttachment};
+use crate::attach_detach::{
+    actual::state::{Mount, ReportAsAttached},
+    desired::state::DesiredAttachment,
+};
 
 /// Judges one volume on a node of such a volume.
 #[must_use]
@@ -34,7 +37,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
         return wait(ReportAsAttached::Unchanged, Waiting::NodeGone);
     }
     // What was listed before may be mounted, and is put back.
-    if !(desired.is_current() || view.node_volume.may_be_mounted) {
+    if !(desired.is_current() || view.node_volume.mount == Mount::Possible) {
         return wait(ReportAsAttached::No, Waiting::ClaimOrVolumeChanged);
     }
     wait(ReportAsAttached::Yes, Waiting::Publishing)
@@ -45,8 +48,8 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     if node_volume.may_be_listed && !node_volume.is_listed() {
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForSettlement);
     }
-    // What was never listed is the kubelet's own announcement of a pod to come, or to go.
-    if !node_volume.may_be_mounted {
+    // The kubelet merely announces a pod to come, or to go.
+    if node_volume.mount == Mount::No {
         return Verdict::say(ReportAsAttached::Unchanged);
     }
     let mut forced = None;
@@ -54,9 +57,11 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
         match force(node_volume, view.node, view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
             Err(unforced) => {
-                // Not put back where another party has given it to another node meanwhile.
+                // Not put back where another party has given it to another node meanwhile, nor listed where it may
+                // never have been.
+                let is_elsewhere = view.conflict.is_some_and(|conflict| conflict.is_attached);
                 let stays =
-                    node_volume.is_listed() || view.conflict.is_none_or(|conflict| !conflict.is_attached);
+                    node_volume.is_listed() || (node_volume.mount == Mount::Possible && !is_elsewhere);
                 return still_in_use(view, stays, unforced, now);
             }
         }

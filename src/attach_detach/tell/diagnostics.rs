@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::{
     attach_detach::{
-        actual::state::{AttachmentCall, NodeVolume},
+        actual::state::{AttachmentCall, Mount, NodeVolume},
         decide::verdict::Waiting,
         desired::{
             state::{Unresolved, WhyUnresolved},
@@ -66,7 +66,7 @@ impl State {
             return match node_volume.call {
                 _ if node_volume.uncertain.is_some() => Self::Uncertain,
                 Some(AttachmentCall::Create) => Self::Attaching,
-                _ if node_volume.is_listed() || node_volume.may_be_mounted => Self::Attached,
+                _ if node_volume.is_listed() || node_volume.mount == Mount::Possible => Self::Attached,
                 _ => Self::Detached,
             };
         };

@@ -174,7 +174,7 @@ impl Recorder {
         verdicts: &BTreeMap<NodeName, Verdict>,
         known: Known<'_>,
     ) -> Vec<(NodeName, Instant)> {
-        let others = Others { verdicts, holders: self.holders(volume, scope, is_exclusive, known.actual) };
+        let others = Others { verdicts, holders: self.holders(volume, scope, is_exclusive, known) };
         let mut look_at = Vec::new();
         for (node, verdict) in verdicts {
             self.report_reason(volume, node, verdict, known.actual);
@@ -191,7 +191,7 @@ impl Recorder {
         volume: &VolumeId,
         scope: &Scope,
         is_exclusive: bool,
-        actual: &ActualState,
+        Known { desired, actual, .. }: Known<'_>,
     ) -> Option<BTreeSet<NodeName>> {
         let state = actual.volume(volume).filter(|_| is_exclusive || *scope == Scope::All)?;
         if state.nodes.len() + state.foreign.len() == 1 {
@@ -199,8 +199,9 @@ impl Recorder {
             return Some(BTreeSet::new());
         }
         self.planned(Planned::Holder, state.nodes.len());
-        let ours =
-            state.nodes.iter().filter(|(_, node_volume)| node_volume.may_be_attached()).map(|(node, _)| node);
+        let holds = |node, node_volume: &NodeVolume| node_volume.holds(desired.get(volume, node).is_some());
+        let ours = state.nodes.iter().filter(|(node, node_volume)| holds(node, node_volume));
+        let ours = ours.map(|(node, _)| node);
         Some(ours.chain(state.foreign.values()).cloned().collect())
     }
 
@@ -236,7 +237,9 @@ impl Recorder {
         Known { actual, desired, .. }: Known<'_>,
     ) {
         let counted = nodes.map(|node| {
-            let is_attached = actual.node_volume(volume, node).is_some_and(NodeVolume::may_be_attached);
+            // What a kubelet merely reports is not counted.
+            let is_attached =
+                actual.node_volume(volume, node).is_some_and(|node_volume| node_volume.holds(true));
             let users = desired.get(volume, node).map_or(0, |desired| desired.pods.len());
             (node.clone(), Counted { is_attached, users: i64::try_from(users).unwrap_or(i64::MAX) })
         });

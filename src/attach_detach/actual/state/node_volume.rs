@@ -30,7 +30,7 @@ pub struct NodeVolume {
     pub may_be_listed: bool,
     /// Whether the kubelet may have the volume mounted, also without an attachment: see
     /// [`Self::take_report`].
-    pub may_be_mounted: bool,
+    pub mount: Mount,
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
@@ -125,6 +125,18 @@ pub enum Desire {
     },
 }
 
+/// Whether a kubelet may have a volume mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mount {
+    /// It does not, or it merely announces a pod to come, or its word was overruled by force.
+    #[default]
+    No,
+    /// It reports the volume in use, and nothing else tells whether it has it or announces a pod.
+    Reported,
+    /// It may: its node listed the volume, or a pod runs there with it.
+    Possible,
+}
+
 /// An operation that spans several requests and the driver's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
@@ -209,39 +221,63 @@ impl NodeVolume {
     /// Whether the volume is, or may be, attached here (S1).
     #[must_use]
     pub fn may_be_attached(&self) -> bool {
+        self.holds(false)
+    }
+
+    /// Whether it keeps other nodes from the volume. Where a pod needs it, a kubelet that reports it in use may wait
+    /// for it as they do, and two that wait for each other would wait for ever.
+    #[must_use]
+    pub fn holds(&self, is_wanted: bool) -> bool {
         self.known.is_some()
             || self.uncertain.is_some()
             || self.call == Some(AttachmentCall::Create)
             || self.is_listed()
-            || self.may_be_mounted
+            || self.mount == Mount::Possible
+            || (self.mount == Mount::Reported && !is_wanted)
             || self.may_be_listed
             || self.report_as_attached == ReportAsAttached::Yes
     }
 
     /// Takes what the node's status says, or said last. A kubelet may mount what is listed, and has it until it
-    /// reports it in use no longer (S1), also if another party deletes the attachment or empties the list. Two kinds
-    /// of volumes are given up on a proof only: those without attachments, of which this process is the only memory,
-    /// and those of a machine that another has replaced. What was never listed does not count: so a kubelet announces
-    /// a pod to come.
+    /// reports it in use no longer (S1, S43), also if another party deletes the attachment or empties the list. Two
+    /// kinds of volumes are given up on a proof only: those without attachments, of which this process is the only
+    /// memory, and those of a machine that another has replaced. A report that begins while a pod is known to need the
+    /// volume here announces that pod; one that this process has not seen begin may mean more.
     pub(super) fn take_report(&mut self, kind: VolumeKind, listed: Listed, in_use: bool) {
         self.listed = listed;
         self.in_use = in_use;
         self.given_up &= !in_use;
-        self.may_be_mounted = self.is_listed()
-            || (self.may_be_mounted && (in_use || kind == VolumeKind::NoOp || self.given_up));
+        let stays = in_use || kind == VolumeKind::NoOp || self.given_up;
+        self.mount = match self.mount {
+            _ if self.is_listed() => Mount::Possible,
+            Mount::Possible if stays => Mount::Possible,
+            Mount::Reported if in_use => Mount::Reported,
+            _ => Mount::No,
+        };
+    }
+
+    /// Notes that its kubelet reports the volume in use, and that this need not announce a pod.
+    pub(super) fn note_unexplained_use(&mut self) {
+        if self.mount == Mount::No {
+            self.mount = Mount::Reported;
+        }
     }
 
     /// Notes that the node may have listed the volume, and its kubelet mounted it, unseen.
     pub(super) fn distrust(&mut self) {
         self.in_use = true;
-        self.may_be_mounted |= self.may_be_listed || self.known.is_some();
+        if self.may_be_listed || self.known.is_some() {
+            self.mount = Mount::Possible;
+        }
     }
 
     /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
     /// did not have the volume, or that was overruled. An end that others have made proves nothing.
     pub(super) fn forget_attachment(&mut self) {
-        self.may_be_mounted &= !self.is_ended_by_us();
-        self.given_up &= self.may_be_mounted;
+        if self.is_ended_by_us() {
+            self.mount = Mount::No;
+        }
+        self.given_up &= self.mount != Mount::No;
         self.known = None;
         self.why_read = None;
         self.unpublishing = Unpublishing::None;

@@ -17,11 +17,13 @@ use crate::{
 };
 
 impl ActualState {
-    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    /// Takes a node as last seen, or its absence; pods are known to need there what is `wanted`. Returns the volumes
+    /// for which something changed.
     pub fn observe_node(
         &mut self,
         name: &NodeName,
         node: Option<&Arc<Node>>,
+        wanted: impl Fn(&VolumeId) -> bool,
         wall: Timestamp,
     ) -> BTreeSet<VolumeId> {
         let volumes = &self.volumes;
@@ -42,7 +44,9 @@ impl ActualState {
         let mut touched = if all { known.clone() } else { BTreeSet::new() };
         let entries = node.map(|node| node.status.volumes_attached.as_slice()).unwrap_or_default();
         let listed_now: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        for volume in listed_now.iter().filter_map(|name| VolumeId::parse(name)) {
+        let in_use = node.into_iter().flat_map(|node| &node.status.volumes_in_use);
+        let only_in_use = in_use.map(AsRef::as_ref).filter(|volume: &&str| !listed_now.contains(volume));
+        for volume in listed_now.iter().copied().chain(only_in_use).filter_map(VolumeId::parse) {
             self.node_volume_mut(&volume, name);
         }
         self.each_volume_on(name, |state, volume, node_volume| {
@@ -57,6 +61,9 @@ impl ActualState {
                 (false, Listed::Yes | Listed::WhenNodeWent) if node.is_none() => Listed::WhenNodeWent,
                 (listed, _) => listed.into(),
             };
+            if in_use && (node_volume.known.is_some() || !(node_volume.in_use || wanted(volume))) {
+                node_volume.note_unexplained_use();
+            }
             node_volume.take_report(volume.kind(), now_listed, in_use);
             let vanished = listed && node_volume.known.is_none() && node_volume.call.is_none();
             if before != (listed, in_use) || vanished {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, Desire, Listed, NodeName, NodeVolume, VolumeId, VolumeKind};
+use super::{ActualState, Desire, Listed, Mount, NodeName, NodeVolume, VolumeId, VolumeKind};
 
 impl ActualState {
     /// Since when something is undesired counts from now on.
@@ -15,9 +15,10 @@ impl ActualState {
         &mut self,
         gone: Duration,
         wanted: impl Fn(&VolumeId, &NodeName) -> bool,
+        runs: impl Fn(&VolumeId, &NodeName) -> bool,
         wall: Timestamp,
     ) {
-        self.forget_given_up(gone, wanted, wall);
+        self.forget_given_up(gone, wanted, runs, wall);
         for node_volume in self
             .volumes
             .values_mut()
@@ -64,17 +65,19 @@ impl ActualState {
         let state = self.volumes.get_mut(volume)?;
         let is_listed = state.nodes.values().any(|node_volume| node_volume.is_listed());
         for (name, node_volume) in state.nodes.iter_mut() {
-            if node_volume.given_up && node_volume.known.is_none() {
-                node_volume.may_be_mounted = node_volume.is_listed();
+            if node_volume.known.is_some() || node_volume.mount == Mount::No || node_volume.is_listed() {
                 continue;
             }
-            if node_volume.known.is_some() || !node_volume.may_be_mounted {
+            if node_volume.given_up {
+                node_volume.mount = Mount::No;
                 continue;
             }
             let node = self.nodes.get(name);
             if volume.kind() == VolumeKind::NoOp {
                 let is_there = node.is_some_and(|state| state.node.is_some());
-                node_volume.may_be_mounted = node_volume.is_listed() || !(is_there || is_listed);
+                if if is_there { !node_volume.in_use } else { is_listed } {
+                    node_volume.mount = Mount::No;
+                }
                 continue;
             }
             let node = node.filter(|state| state.node.is_none());
@@ -83,7 +86,7 @@ impl ActualState {
             };
             let due = due(since, node_volume, gone);
             if due <= wall {
-                node_volume.may_be_mounted = false;
+                node_volume.mount = Mount::No;
             } else {
                 next = next.max(Some(due));
             }
@@ -91,35 +94,49 @@ impl ActualState {
         next
     }
 
-    /// Forgets what a predecessor of this process gave up: what it took off a list, and what was on a node that
-    /// is gone once it listed that elsewhere, or deleted the attachment. Why, force for one, does not
-    /// show. But it takes off the list before it deletes, and forces nothing before its time: what a node still
-    /// listed when it went, and is on no other node, it had not given up until then, also if its attachment was
-    /// deleted.
+    /// Forgets what a predecessor of this process gave up: what is not in use, what a node that is not Ready uses once
+    /// it is elsewhere, and what was on a node that is gone once that is listed elsewhere, or the attachment was
+    /// deleted. Why, force for one, does not show. But it takes off the list before it deletes, and forces nothing
+    /// before its time: what a node still listed when it went, and is on no other node, it had not given up until
+    /// then, also if its attachment was deleted. What is in use where a pod runs with it is mounted, and so it may be
+    /// where no pod needs it and no other kubelet reports it.
     fn forget_given_up(
         &mut self,
         gone: Duration,
         wanted: impl Fn(&VolumeId, &NodeName) -> bool,
+        runs: impl Fn(&VolumeId, &NodeName) -> bool,
         wall: Timestamp,
     ) {
         for (volume, state) in &mut self.volumes {
-            let is_listed = state.nodes.values().any(|node_volume| node_volume.is_listed());
             let stays = |node_volume: &NodeVolume| node_volume.known.is_some() && !node_volume.is_going();
-            let is_attached = state.nodes.values().any(|node_volume| stays(node_volume));
+            let is_placed = |node_volume: &NodeVolume| node_volume.is_listed() || stays(node_volume);
+            let placed = state.nodes.values().filter(|node_volume| is_placed(node_volume)).count();
+            let reports = state.nodes.values().filter(|node_volume| node_volume.in_use).count();
             for (name, node_volume) in state.nodes.iter_mut() {
+                if node_volume.is_listed() {
+                    continue;
+                }
+                let is_elsewhere = placed > usize::from(is_placed(node_volume));
                 let node = self.nodes.get(name);
-                let since = node.and_then(|state| state.unready_since);
-                let is_early =
-                    since.is_some_and(|since| wanted(volume, name) || wall < due(since, node_volume, gone));
-                let is_kept =
-                    node_volume.listed == Listed::WhenNodeWent && is_early && !is_listed && !is_attached;
-                let is_given_up = match (volume.kind(), node.filter(|state| state.node.is_some())) {
-                    (VolumeKind::Csi, Some(state)) => !state.distrusts(volume),
-                    (VolumeKind::Csi, None) => !stays(node_volume) && !is_kept,
-                    (VolumeKind::NoOp, Some(_)) => true,
-                    (VolumeKind::NoOp, None) => is_listed,
+                let is_given_up = if let Some(node) = node.and_then(|state| state.node.as_deref()) {
+                    let is_alone = reports == 1 && !wanted(volume, name);
+                    if node_volume.in_use && (is_alone || runs(volume, name)) {
+                        node_volume.mount = Mount::Possible;
+                    }
+                    !node_volume.in_use || (!node.is_ready() && is_elsewhere && !stays(node_volume))
+                } else {
+                    let since = node.and_then(|state| state.unready_since);
+                    let is_early = since
+                        .is_some_and(|since| wanted(volume, name) || wall < due(since, node_volume, gone));
+                    let is_kept = node_volume.listed == Listed::WhenNodeWent && is_early;
+                    match volume.kind() {
+                        VolumeKind::Csi => !stays(node_volume) && (is_elsewhere || !is_kept),
+                        VolumeKind::NoOp => is_elsewhere,
+                    }
                 };
-                node_volume.may_be_mounted &= node_volume.is_listed() || !is_given_up;
+                if is_given_up {
+                    node_volume.mount = Mount::No;
+                }
             }
         }
     }

@@ -89,7 +89,7 @@ fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
         if let Some(patch) = unsettled {
             requests.note_in_doubt(patch);
         }
-        actual.observe_node(&node, Some(&Arc::default()), NOW);
+        actual.observe_node(&node, Some(&Arc::default()), |_| false, NOW);
         assert_eq!(
             actual.node_volume_mut(&volume, &node).may_be_listed,
             may_be_listed,
@@ -186,7 +186,7 @@ fn h5_what_nothing_explains_is_looked_at_when_its_volume_or_node_changes() {
 fn s3_on_a_node_that_went_unseen_everything_may_be_in_use() {
     let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
     let mut actual = ActualState::default();
-    actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
+    actual.observe_node(&node, Some(&Arc::default()), |_| false, Timestamp::UNIX_EPOCH);
     assert!(!actual.node_volume_mut(&volume, &node).in_use);
     actual.node_mut(&node).unready_since = Some(NOW);
     assert_eq!(actual.distrust_node(&node), BTreeSet::from([volume.clone()]));
@@ -204,7 +204,8 @@ fn s1_there_what_has_no_attachment_is_held_if_a_list_may_have_said_so() {
         let mut actual = ActualState::default();
         actual.node_volume_mut(volume, &node).may_be_listed = may_be_listed;
         actual.distrust_node(&node);
-        assert_eq!(actual.node_volume_mut(volume, &node).may_be_mounted, held, "{volume} {may_be_listed}");
+        let mount = actual.node_volume_mut(volume, &node).mount;
+        assert_eq!(mount == Mount::Possible, held, "{volume} {may_be_listed}");
     }
 }
 
@@ -213,13 +214,13 @@ fn a_node_that_is_gone_is_forgotten_with_its_last_volume() {
     let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
     for is_first in [true, false] {
         let mut actual = ActualState::default();
-        actual.observe_node(&node, Some(&Arc::default()), Timestamp::UNIX_EPOCH);
+        actual.observe_node(&node, Some(&Arc::default()), |_| false, Timestamp::UNIX_EPOCH);
         actual.node_volume_mut(&volume, &node);
         if is_first {
             actual.prune(&volume, &Scope::All, |_| false);
             assert!(actual.node(&node).is_some(), "it exists");
         }
-        actual.observe_node(&node, None, Timestamp::UNIX_EPOCH);
+        actual.observe_node(&node, None, |_| false, Timestamp::UNIX_EPOCH);
         actual.prune(&volume, &Scope::All, |_| false);
         assert!(actual.node(&node).is_none());
     }
@@ -275,15 +276,14 @@ fn s1_h9_a_standby_gives_no_listed_volume_up_before_the_leader_has() {
         [(false, false, true), (false, true, false), (true, false, false), (true, true, false)]
     {
         let mut actual = ActualState::default();
-        actual.observe_node(&gone, Some(&Arc::new(Node::default())), NOW);
-        actual.node_volume_mut(&volume, &gone).may_be_mounted = true;
+        actual.observe_node(&gone, Some(&Arc::new(Node::default())), |_| false, NOW);
+        actual.node_volume_mut(&volume, &gone).mount = Mount::Possible;
         actual.node_volume_mut(&volume, &other).listed = is_elsewhere.into();
         if !is_there {
-            actual.observe_node(&gone, None, NOW);
+            actual.observe_node(&gone, None, |_| false, NOW);
         }
         assert_eq!(actual.forget_lost(&volume, patience, |_| false, day), None);
-        let is_held =
-            actual.node_volume(&volume, &gone).is_some_and(|node_volume| node_volume.may_be_mounted);
+        let is_held = actual.node_volume(&volume, &gone).is_some_and(NodeVolume::may_be_attached);
         assert_eq!(is_held, expected, "there: {is_there}, listed elsewhere: {is_elsewhere}");
     }
 }
@@ -308,9 +308,9 @@ fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
         let about = || Candidates { source: Some(volume.clone()), published: Vec::new() };
         let va = volume.attachment_name(&name);
         actual.observe_attachment(&va, Some(attachment(va.as_str(), &name)), |_| about(), NOW);
-        actual.node_volume_mut(&volume, &name).may_be_mounted = true;
-        actual.observe_node(&name, Some(&node("1", true)), NOW);
-        actual.observe_node(&name, Some(&node("2", false)), NOW);
+        actual.node_volume_mut(&volume, &name).mount = Mount::Possible;
+        actual.observe_node(&name, Some(&node("1", true)), |_| false, NOW);
+        actual.observe_node(&name, Some(&node("2", false)), |_| false, NOW);
         assert!(
             actual
                 .node_volume(&volume, &name)
