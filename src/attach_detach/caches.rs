@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{
     actual::{
         identification::{candidates, is_exclusive, volume_of},
+        node::NodeState,
         state::ActualState,
         unpublishing::Sequence,
     },
@@ -131,7 +132,11 @@ impl Caches {
         for driver in self.objects.drivers.snapshot().into_keys() {
             self.refresh_driver(&driver, now);
         }
-        for key in self.objects.pods.snapshot().into_keys() {
+        for (key, pod) in self.objects.pods.snapshot() {
+            let attached = || self.actual.sources_on(&pod.spec.node_name);
+            if let Some(given) = populator::given_before(&pod, &self.objects, attached) {
+                self.desired.set(&key, Some(given));
+            }
             self.refresh_pod(&key, now);
         }
     }
@@ -201,7 +206,10 @@ impl Caches {
         self.looked_at.pods += 1;
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
-        let desired_pod = pod.and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, before));
+        let desired_pod = pod.and_then(|pod| {
+            let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
+            populator::populate(&pod, &self.objects, &self.drivers, is_managed, before)
+        });
         self.learnt.extend(unresolved(key, before, desired_pod.as_ref()));
         let nodes: BTreeSet<NodeName> = before
             .into_iter()

@@ -184,8 +184,11 @@ impl World {
     fn populate(&mut self, key: &PodKey) -> BTreeSet<VolumeId> {
         let pod = self.objects.get::<Pod>(key);
         let before = self.desired.pod(key);
-        let wishes =
-            pod.and_then(|pod| populator::populate(&pod, &self.objects, &AttachRequired::default(), before));
+        let wishes = pod.and_then(|pod| {
+            let is_managed =
+                self.objects.nodes.get(&pod.spec.node_name).is_some_and(|node| node.is_managed());
+            populator::populate(&pod, &self.objects, &AttachRequired::default(), is_managed, before)
+        });
         self.desired.set(key, wishes)
     }
 

@@ -157,7 +157,8 @@ fn look(patches: &Patches, also: &[Value], before: Option<&DesiredPod>) -> Optio
         }
     }
     let pod: Pod = decode(object("pod").expect("every case has the pod"));
-    populator::populate(&pod, &objects, &AttachRequired::default(), before)
+    let is_managed = objects.nodes.get(&pod.spec.node_name).is_some_and(|node| node.is_managed());
+    populator::populate(&pod, &objects, &AttachRequired::default(), is_managed, before)
 }
 
 fn apply<T: Stored>(objects: &Objects, object: Option<Value>) {

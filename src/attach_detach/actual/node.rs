@@ -24,6 +24,8 @@ pub struct NodeState {
     pub node: Option<Arc<Node>>,
     /// Volumes of which something is known on this node.
     pub volumes: BTreeSet<VolumeId>,
+    /// Whether its kubelet hands it to the controller, or has since this object is there.
+    is_managed: bool,
     /// Our requests to it.
     pub requests: NodeRequests,
     /// Since when the node has not been Ready, or has been gone, as far as is proven, by this process' clock.
@@ -46,6 +48,13 @@ impl NodeState {
         self.node.is_none() && self.volumes.is_empty() && !self.requests.is_under_way()
     }
 
+    /// Whether its volumes are the controller's business. KCM: a node stays managed once it was seen so; its annotation
+    /// is only waited for (attach_detach_controller.go, nodeUpdate).
+    #[must_use]
+    pub(in crate::attach_detach) fn is_managed(&self) -> bool {
+        self.is_managed
+    }
+
     /// Takes the node as last seen, or its absence. Returns whether all its volumes have to be looked at
     /// again. `used` are the volumes that counted as in use until now.
     pub(in crate::attach_detach) fn observe(
@@ -61,6 +70,7 @@ impl NodeState {
         let revision = |node: &Arc<Node>| node.metadata.resource_version;
         let settled = self.requests.seen(self.node.as_ref().map(revision), node.map(revision));
         let mut is_another_machine = false;
+        self.is_managed = node.is_some_and(|node| node.is_managed() || (self.is_managed && !replaced));
         if let Some(node) = node {
             let (known, said) = (&mut self.machine, &node.status.node_info);
             let is_another_boot = differ(&known.boot_id, &said.boot_id);

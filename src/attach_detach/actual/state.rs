@@ -92,6 +92,13 @@ impl ActualState {
 
     /// A volume on a node, if something is known of it.
     #[must_use]
+    /// The PersistentVolumes that VolumeAttachments of ours on a node name.
+    #[must_use]
+    pub fn sources_on(&self, node: &NodeName) -> Vec<VolumeName> {
+        let attachments = self.volumes_on(node).filter_map(|(_, node_volume)| node_volume.attachment());
+        attachments.filter_map(|attachment| attachment.spec.source.persistent_volume_name.clone()).collect()
+    }
+
     pub fn node_volume(&self, volume: &VolumeId, node: &NodeName) -> Option<&NodeVolume> {
         self.volumes.get(volume)?.nodes.get(node).map(|node_volume| &**node_volume)
     }

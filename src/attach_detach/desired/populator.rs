@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     kube_api::{
-        ids::ClaimKey,
+        ids::{ClaimKey, DriverName, VolumeName},
         kinds::{
             ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
             PodVolume, PodVolumeSource,
@@ -24,37 +24,25 @@ use crate::{
     state::{Objects, Stored, VecMap},
 };
 
-/// What the pod needs now. `before` is what it needed until now: a volume that was resolved once
-/// stays desired while the pod lives, even if its claim or volume has vanished, because the pod may
-/// have it mounted (attach-detach §2, pain 14). Only a driver that no longer needs attaching ends
-/// the desired attachment (P-04, S16).
+/// What the pod needs now, on a node that is handed to the controller if `is_managed`. `before` is what it needed until
+/// now: what a pod was given stays desired while it lives, also if claim, volume or driver say otherwise, because it
+/// may have it mounted (S44, attach-detach §2, pain 14). Only a driver that no longer needs attaching ends the desired
+/// attachment (P-04, S16).
 #[must_use]
 pub fn populate(
     pod: &Pod,
     objects: &Objects,
     drivers: &AttachRequired,
+    is_managed: bool,
     before: Option<&DesiredPod>,
 ) -> Option<DesiredPod> {
     if pod.spec.node_name.is_empty() || pod.spec.volumes.is_empty() || pod.is_terminated() {
         return None;
     }
     let before = before.filter(|before| before.pod.uid == pod.metadata.uid);
-    let mut desired_pod = DesiredPod {
-        pod: Arc::new(PodFacts {
-            key: pod.key(),
-            uid: pod.metadata.uid.clone(),
-            created: pod.metadata.creation_timestamp,
-        }),
-        node: pod.spec.node_name.clone(),
-        volumes: VecMap::default(),
-        unresolved: Vec::new(),
-        depends_on: Box::default(),
-    };
+    let mut desired_pod = nothing(pod);
     let mut depends_on = Vec::new();
-    // KCM: a node stays managed once it was seen so; its annotation is only waited for
-    // (attach_detach_controller.go, nodeUpdate).
-    let managed = objects.nodes.get(&desired_pod.node).is_some_and(|node| node.is_managed())
-        || before.is_some_and(|before| !before.volumes.is_empty());
+    let managed = is_managed || before.is_some_and(|before| !before.volumes.is_empty());
     if !managed {
         depends_on.push(ObjectRef::Node(desired_pod.node.clone()));
     }
@@ -70,20 +58,84 @@ pub fn populate(
             Err(why) => why,
         };
         desired_pod.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
-        let kept = before.and_then(|before| before.volume(&volume.name));
-        if let Some((id, wanted)) = kept {
-            let pod_volumes = [volume.name.clone()].into();
-            want(
-                &mut desired_pod.volumes,
-                id.clone(),
-                DesiredVolume { pod_volumes, current: false, ..wanted.clone() },
-            );
+    }
+    for (id, wanted) in before.into_iter().flat_map(|before| &before.volumes) {
+        let is_so_now = |now: &Arc<DesiredVolume>| {
+            now.pod_volumes == wanted.pod_volumes && now.exclusive == wanted.exclusive
+        };
+        if desired_pod.volumes.get(id).is_some_and(is_so_now) {
+            continue;
         }
+        if id.kind() == VolumeKind::Csi {
+            let driver = DriverName::from(id.driver_and_handle().0);
+            let is_attached = drivers.of(&driver, objects.drivers.get(&driver).as_deref());
+            depends_on.push(ObjectRef::Driver(driver));
+            if !is_attached {
+                continue;
+            }
+        }
+        want(&mut desired_pod.volumes, id.clone(), DesiredVolume { current: false, ..(**wanted).clone() });
     }
     depends_on.sort();
     depends_on.dedup();
     desired_pod.depends_on = depends_on.into();
     Some(desired_pod)
+}
+
+/// What a pod was given before this process watched: it is older than its claim, or has none any more, and its node has
+/// a VolumeAttachment of a volume that names that claim (S44). `attached` are the volumes of such attachments.
+#[must_use]
+pub fn given_before(
+    pod: &Pod,
+    objects: &Objects,
+    attached: impl Fn() -> Vec<VolumeName>,
+) -> Option<DesiredPod> {
+    let mut given = nothing(pod);
+    for volume in &pod.spec.volumes {
+        let Some(key) = pod.claim_of(volume).filter(|_| volume.source != PodVolumeSource::Ephemeral) else {
+            continue;
+        };
+        let made = objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
+        if made.is_some_and(|made| made <= pod.metadata.creation_timestamp) {
+            continue;
+        }
+        for found in attached().iter().filter_map(|name| objects.volumes.get(name)) {
+            let claim_ref = found.spec.claim_ref.as_ref();
+            if claim_ref
+                .is_none_or(|named| *named.namespace != *key.namespace() || *named.name != *key.name())
+            {
+                continue;
+            }
+            let Ok(Storage::Csi(CsiVolume { id, sharing, .. })) =
+                volume_source::of_persistent_volume(&found.metadata, &found.spec)
+            else {
+                continue;
+            };
+            let wanted = DesiredVolume {
+                pod_volumes: [volume.name.clone()].into(),
+                source: Some(AttachSource::PersistentVolume(found.key())),
+                spec_name: found.metadata.name.clone(),
+                exclusive: sharing == Sharing::Exclusive,
+                current: false,
+            };
+            want(&mut given.volumes, id, wanted);
+        }
+    }
+    (!given.volumes.is_empty()).then_some(given)
+}
+
+fn nothing(pod: &Pod) -> DesiredPod {
+    DesiredPod {
+        pod: Arc::new(PodFacts {
+            key: pod.key(),
+            uid: pod.metadata.uid.clone(),
+            created: pod.metadata.creation_timestamp,
+        }),
+        node: pod.spec.node_name.clone(),
+        volumes: VecMap::default(),
+        unresolved: Vec::new(),
+        depends_on: Box::default(),
+    }
 }
 
 /// Adds a volume. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
@@ -97,6 +149,7 @@ fn want(volumes: &mut VecMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut wa
         wanted.exclusive |= other.exclusive;
         let mut names: Vec<Text> = wanted.pod_volumes.iter().chain(&other.pod_volumes).cloned().collect();
         names.sort();
+        names.dedup();
         wanted.pod_volumes = names.into_iter().collect();
     }
     volumes.insert(id, Arc::new(wanted));

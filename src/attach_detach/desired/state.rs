@@ -162,11 +162,12 @@ impl WhyUnresolved {
 }
 
 impl DesiredPod {
-    /// What the pod's volume of this name is desired as.
+    /// What the pod's volume of this name is desired as: what its claim says now before what it said once.
     #[must_use]
     pub fn volume(&self, pod_volume: &str) -> Option<(&VolumeId, &DesiredVolume)> {
         let named = |wanted: &DesiredVolume| wanted.pod_volumes.iter().any(|name| name == pod_volume);
-        self.volumes.iter().find(|(_, wanted)| named(wanted)).map(|(id, wanted)| (id, &**wanted))
+        let volumes = self.volumes.iter().filter(|(_, wanted)| named(wanted));
+        volumes.max_by_key(|(_, wanted)| wanted.current).map(|(id, wanted)| (id, &**wanted))
     }
 
     /// What is unresolved now and was not, or for another reason, when the pod was looked at `before`: what
