@@ -162,6 +162,9 @@ impl Caches {
                         self.refresh_attachment(&attachment, now);
                     }
                     let volume = volume_of(&self.objects, name);
+                    if let Some(volume) = &volume {
+                        self.actual.observe_source(name, volume);
+                    }
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
                         self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
                         self.queue.add(volume, Scope::All);
@@ -322,6 +325,8 @@ impl Caches {
     /// then may still be.
     fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
         let wall = self.clock.wall(now);
+        let desired = &self.desired;
+        let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
         let touched = match self.objects.nodes.take_final_state(name) {
             None => return,
             Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wanted, wall),
@@ -333,8 +338,6 @@ impl Caches {
     }
 
     /// A node that is known from answers of its own alone is read.
-        let desired = &self.desired;
-        let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
     fn read_node_live(&mut self, name: &NodeName) {
         self.actual.node_mut(name).requests.outdate();
         self.queue.add_node(name.clone());
@@ -404,14 +407,18 @@ impl Caches {
         let objects = Arc::clone(&self.objects);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
-        if let Some(volume) = self.actual.second_volume_of(name).cloned() {
+        let was_foreign = self.actual.foreign(name).is_some();
+        let known = self.actual.node_volume_of(name, None, candidates);
+        let is_undone = known.is_some_and(|node_volume| !node_volume.is_ended_by_us());
+        let mut second_volumes = self.actual.second_volumes_of(name);
+        let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
+        if second_volumes.is_empty() {
+            second_volumes = self.actual.second_volumes_of(name);
+        }
+        for volume in second_volumes {
             self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
             self.queue.add(volume, Scope::All);
         }
-        let known = self.actual.node_volume_of(name, None, candidates);
-        let is_undone = known.is_some_and(|node_volume| !node_volume.is_ended_by_us());
-        let was_foreign = self.actual.foreign(name).is_some();
-        let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         if was_foreign || self.actual.foreign(name).is_some() {
             self.learnt.push(Learnt::Foreign(name.clone()));
         }

@@ -2,7 +2,7 @@
 //!
 //! In: the attachment and the tables. Out: [`Candidates`]: the volume that its source names, be that a
 //! PersistentVolume or a spec of its own, CSI or in-tree, and for the case that the PersistentVolume is
-//! gone, what the node's status lists. Whether one of them explains the attachment's name is decided by the
+//! gone, what the node's status lists or has in use. Whether one of them explains the attachment's name is decided by the
 //! [actual state](super::state), which also tries every volume that comes to be desired.
 
 use super::state::{Candidates, VolumeState};
@@ -21,11 +21,13 @@ use crate::{
 /// The volumes that a VolumeAttachment may be about.
 pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
     let node = objects.nodes.get(&attachment.spec.node_name);
-    let listed = node.iter().flat_map(|node| &node.status.volumes_attached);
+    let listed = node.iter().flat_map(|node| &node.status.volumes_attached).map(|entry| entry.name.as_ref());
+    let in_use = node.iter().flat_map(|node| &node.status.volumes_in_use).map(AsRef::as_ref);
     Candidates {
         source: source(objects, attachment).map(|volume| volume.id),
         published: listed
-            .filter_map(|entry| VolumeId::parse(&entry.name))
+            .chain(in_use)
+            .filter_map(VolumeId::parse)
             .filter(|volume| volume.kind() == VolumeKind::Csi)
             .collect(),
     }

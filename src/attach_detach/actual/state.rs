@@ -36,8 +36,8 @@ use crate::{
         decide::{exclusivity::Exclusivity, scope::Scope},
         desired::volume_name::{VolumeId, VolumeKind},
     },
-    kube_api::ids::{AttachmentName, NodeName},
-    state::{VecMap, give_back_room},
+    kube_api::ids::{AttachmentName, NodeName, VolumeName},
+    state::{Relation, VecMap, give_back_room},
 };
 
 /// One volume on all its nodes.
@@ -58,6 +58,8 @@ pub struct ActualState {
     volumes: HashMap<VolumeId, VolumeState>,
     nodes: HashMap<NodeName, NodeState>,
     identities: HashMap<AttachmentName, Identity>,
+    /// The PersistentVolumes that identified attachments name.
+    sources: Relation<VolumeName, AttachmentName>,
     unidentified: Unidentified,
 }
 
@@ -90,8 +92,6 @@ impl ActualState {
         volumes.filter_map(move |volume| Some((volume, self.node_volume(volume, node)?)))
     }
 
-    /// A volume on a node, if something is known of it.
-    #[must_use]
     /// The PersistentVolumes that VolumeAttachments of ours on a node name.
     #[must_use]
     pub fn sources_on(&self, node: &NodeName) -> Vec<VolumeName> {
@@ -99,6 +99,8 @@ impl ActualState {
         attachments.filter_map(|attachment| attachment.spec.source.persistent_volume_name.clone()).collect()
     }
 
+    /// A volume on a node, if something is known of it.
+    #[must_use]
     pub fn node_volume(&self, volume: &VolumeId, node: &NodeName) -> Option<&NodeVolume> {
         self.volumes.get(volume)?.nodes.get(node).map(|node_volume| &**node_volume)
     }

@@ -27,8 +27,10 @@ pub(super) struct Identity {
     volume: VolumeId,
     node: NodeName,
     ours: bool,
-    /// The other volume that it holds, if its name is of one and its source of another.
-    second_volume: Option<VolumeId>,
+    /// The PersistentVolume that it names.
+    source: Option<VolumeName>,
+    /// Other volumes that it holds: its name is of one, and its source is, or was, of another.
+    second_volumes: Vec<VolumeId>,
 }
 
 impl ActualState {
@@ -44,12 +46,15 @@ impl ActualState {
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
             self.unidentified.remove(name);
-            let Identity { volume, node, ours, second_volume, .. } = self.identities.remove(name)?;
+            let Identity { volume, node, ours, source, second_volumes, .. } = self.identities.remove(name)?;
             give_back_room(&mut self.identities);
+            if let Some(source) = source {
+                self.sources.remove(&source, name);
+            }
             if ours {
                 self.node_volume_mut(&volume, &node).forget_attachment();
             }
-            for held in second_volume.iter().chain((!ours).then_some(&volume)) {
+            for held in second_volumes.iter().chain((!ours).then_some(&volume)) {
                 if let Some(state) = self.volumes.get_mut(held) {
                     state.foreign.remove(name);
                 }
@@ -66,8 +71,11 @@ impl ActualState {
                         // A volume yet to come may explain its name.
                         self.unidentified.insert(name, Arc::clone(&attachment));
                     }
-                    if let Some(second_volume) = &identity.second_volume {
+                    for second_volume in &identity.second_volumes {
                         self.note_second_volume(second_volume, name, &identity.node);
+                    }
+                    if let Some(source) = &identity.source {
+                        self.sources.insert(source.clone(), name.clone());
                     }
                     self.identities.insert(name.clone(), identity.clone());
                     identity
@@ -96,10 +104,24 @@ impl ActualState {
         foreign.insert(name.clone(), node.clone());
     }
 
-    /// The other volume that a VolumeAttachment holds, if its name is of one and its source of another.
+    /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
     #[must_use]
-    pub fn second_volume_of(&self, name: &AttachmentName) -> Option<&VolumeId> {
-        self.identities.get(name)?.second_volume.as_ref()
+    pub fn second_volumes_of(&self, name: &AttachmentName) -> Vec<VolumeId> {
+        self.identities.get(name).map_or(Vec::new(), |identity| identity.second_volumes.clone())
+    }
+
+    /// Takes the volume that a PersistentVolume stands for now. A driver follows the name of the PersistentVolume, so
+    /// an attachment that names it may be of that one as well as of the one before.
+    pub fn observe_source(&mut self, source: &VolumeName, volume: &VolumeId) {
+        let names: Vec<AttachmentName> = self.sources.of(source.clone()).cloned().collect();
+        for name in names {
+            let Some(identity) = self.identities.get_mut(&name) else { continue };
+            if identity.volume != *volume && !identity.second_volumes.contains(volume) {
+                identity.second_volumes.push(volume.clone());
+                let node = identity.node.clone();
+                self.note_second_volume(volume, &name, &node);
+            }
+        }
     }
 
     /// Whether the VolumeAttachment last taken under this name was another object: it is gone, and this one
@@ -172,7 +194,7 @@ impl ActualState {
             }
             if let Some(identity) = self.identities.get_mut(&name) {
                 // Its source is of another volume, whose it stays: to detach it would take that one from the node.
-                identity.second_volume = Some(volume.clone());
+                identity.second_volumes.push(volume.clone());
                 self.unidentified.remove(&name);
                 self.note_second_volume(volume, &name, &node);
             } else {
@@ -211,12 +233,13 @@ pub struct Candidates {
 fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
     let node = &attachment.spec.node_name;
     let uid = &attachment.metadata.uid;
-    let identity = |volume, ours, second_volume| Identity {
+    let identity = |volume, ours, second_volume: Option<VolumeId>| Identity {
         uid: uid.clone(),
         volume,
         node: node.clone(),
         ours,
-        second_volume,
+        source: attachment.spec.source.persistent_volume_name.clone(),
+        second_volumes: second_volume.into_iter().collect(),
     };
     let Candidates { source, published } = candidates;
     if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
