@@ -165,6 +165,7 @@ async fn checkers_see_wrong_writes(stage: Stage) {
     patch(&volumes, "v2", give("c1", uid("c1").await)).await;
     patch_status(&volumes, "v1", json!({ "status": { "phase": "Failed" } })).await;
     patch(&volumes, "v1", json!({ "spec": { "claimRef": null } })).await;
+    create(&cluster.all::<CSIDriver>(), json!(driver("one"))).await;
     patch(&claims, "c3", ask("one")).await;
     patch(&claims, "c3", ask("another")).await;
     cluster.class("late", "WaitForFirstConsumer").await;

@@ -254,7 +254,14 @@ fn of_claims() -> Vec<Row> {
             json!({ "status": { "capacity": { "storage": "2Gi" } } }),
             "S31",
         ),
-        (vec![], Kind::Claim, marks(&[(PROVISIONER, "one")]), marks(&[(PROVISIONER, "two")]), "S29"),
+        (vec![], Kind::Claim, marks(&[(PROVISIONER, "one")]), marks(&[(PROVISIONER, "two")]), ""),
+        (
+            vec![("driver", "one", nothing())],
+            Kind::Claim,
+            marks(&[(PROVISIONER, "one")]),
+            marks(&[(PROVISIONER, "two")]),
+            "S29",
+        ),
         (
             vec![("class", "fast", class("WaitForFirstConsumer"))],
             Kind::Claim,
