@@ -2,7 +2,7 @@
 //!
 //! In: the claim, the binder's reason, and the volumes. Out: [`Action`]s, and what of the volumes speaks for them.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, VolumeName},
-        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     },
 };
 
@@ -187,18 +187,13 @@ pub(super) fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<
     if !claim.spec.volume_name.is_empty() {
         return None;
     }
-    let mut kept = BTreeSet::new();
-    view.objects().volumes.for_each(|volume| {
-        let is_of_earlier = |reference: &ClaimRef| {
-            reference.key() == key && !reference.uid.is_empty() && reference.uid != claim.metadata.uid
-        };
-        if volume.status.phase == VolumePhase::Released
-            && volume.spec.claim_ref.as_ref().is_some_and(is_of_earlier)
-        {
-            kept.insert(volume.metadata.name.to_string());
-        }
-    });
-    let volume = kept.pop_first()?;
+    let is_of_earlier = |volume: &PersistentVolume| {
+        let reference = volume.spec.claim_ref.as_ref();
+        volume.status.phase == VolumePhase::Released
+            && reference.is_some_and(|it| !it.uid.is_empty() && it.uid != claim.metadata.uid)
+    };
+    let kept = view.volumes_naming(&key).filter(|volume| is_of_earlier(volume));
+    let volume = kept.map(|volume| volume.metadata.name.to_string()).min()?;
     Some(care(
         format!(
             "{volume} is the volume of an earlier claim of this name, and has its data: to have it, free it for this claim; \
@@ -209,13 +204,8 @@ pub(super) fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<
 }
 
 /// Volumes that name a claim of this name, those that name this very claim first.
-pub(super) fn own_volumes(view: &View<'_>, claim: &PersistentVolumeClaim) -> Vec<PersistentVolume> {
-    let mut own: Vec<PersistentVolume> = Vec::new();
-    view.objects().volumes.for_each(|volume| {
-        if volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.key() == claim.key()) {
-            own.push(volume.clone());
-        }
-    });
+pub(super) fn own_volumes(view: &View<'_>, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
+    let mut own: Vec<Arc<PersistentVolume>> = view.volumes_naming(&claim.key()).collect();
     own.sort_by_key(|volume| {
         let uid = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.clone());
         (uid.as_ref() != Some(&claim.metadata.uid), volume.metadata.name.to_string())

@@ -27,7 +27,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Narrow, ObjectRef},
+        kinds::{Narrow, ObjectRef, PersistentVolume},
     },
     state::{Objects, Stored},
 };
@@ -44,6 +44,7 @@ pub(super) struct View<'a> {
     using: OnceCell<BTreeMap<ClaimKey, Vec<PodKey>>>,
     twice: OnceCell<BTreeMap<VolumeId, Twice>>,
     occupied: OnceCell<BTreeSet<NodeName>>,
+    naming: OnceCell<BTreeMap<ClaimKey, Vec<VolumeName>>>,
 }
 
 impl<'a> View<'a> {
@@ -52,7 +53,7 @@ impl<'a> View<'a> {
         let options = assumptions.attach_detach;
         let attach_detach =
             attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
-        let (binder, wanting, using, twice, occupied) = Default::default();
+        let (binder, wanting, using, twice, occupied, naming) = Default::default();
         Self {
             snapshot,
             sidecars: Sidecars::new(snapshot),
@@ -63,6 +64,7 @@ impl<'a> View<'a> {
             using,
             twice,
             occupied,
+            naming,
         }
     }
 
@@ -133,6 +135,20 @@ impl<'a> View<'a> {
             wanting
         });
         wanting.get(&(volume.clone(), node.clone())).into_iter().flatten()
+    }
+
+    /// Volumes that name a claim of this name.
+    pub fn volumes_naming(&self, claim: &ClaimKey) -> impl Iterator<Item = Arc<PersistentVolume>> {
+        let naming = self.naming.get_or_init(|| {
+            let mut naming: BTreeMap<ClaimKey, Vec<VolumeName>> = BTreeMap::new();
+            self.objects().volumes.for_each(|volume| {
+                if let Some(reference) = &volume.spec.claim_ref {
+                    naming.entry(reference.key()).or_default().push(volume.key());
+                }
+            });
+            naming
+        });
+        naming.get(claim).into_iter().flatten().filter_map(|name| self.objects().volumes.get(name))
     }
 
     /// Whether a node has volumes, or is to have some.
