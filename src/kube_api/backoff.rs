@@ -49,9 +49,6 @@ const LONGEST_UNDONE: Duration = Duration::from_secs(28);
 /// everything has to go on within five seconds (L16).
 const LONGEST_SILENCE: Duration = Duration::from_secs(4);
 
-/// Longest pause before a write is repeated that another writer undoes at once: with the jitter 21 s to 28 s (S46).
-const LONGEST_UNDONE: Duration = Duration::from_secs(28);
-
 /// How long to leave an object alone after so many failures in a row (S40). `jitter` in 0..=1 shortens
 /// the pause by up to a quarter, so that objects that failed together do not come back together.
 #[must_use]
@@ -70,12 +67,6 @@ pub fn undone_pause(times: u32, jitter: f64) -> Duration {
 #[must_use]
 pub fn silence_pause(silences: u32, jitter: f64) -> Duration {
     doubled(silences, LONGEST_SILENCE, jitter)
-}
-
-/// How long a write that others have undone so often in a row stands at least before it is repeated.
-#[must_use]
-pub fn undone_pause(times: u32, jitter: f64) -> Duration {
-    doubled(times, LONGEST_UNDONE, jitter)
 }
 
 fn doubled(times: u32, longest: Duration, jitter: f64) -> Duration {

@@ -32,7 +32,7 @@ impl ActualState {
     pub(in crate::attach_detach) fn attached(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
         self.volumes.iter().flat_map(|(volume, state)| {
             let attached = state.nodes.iter().filter(|(_, node_volume)| {
-                node_volume.is_listed() || node_volume.may_be_mounted || node_volume.is_attached()
+                node_volume.is_listed() || node_volume.mount == Mount::Possible || node_volume.is_attached()
             });
             attached.map(move |(node, _)| (volume, node))
         })
