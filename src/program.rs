@@ -167,7 +167,7 @@ mod tests {
         let line: serde_json::Value =
             serde_json::from_str(&log).unwrap_or_else(|error| panic!("{error}: {log}"));
         assert_eq!(
-            (line["message"].as_str(), line["reason"].as_str()),
+            (line["msg"].as_str(), line["reason"].as_str()),
             (Some("panicked, exiting"), Some("oh"))
         );
         assert!(

@@ -160,7 +160,7 @@ fn without_volume(key: &ClaimKey, claim: &PersistentVolumeClaim) -> Vec<Action> 
     let mut actions = vec![make_volume()];
     if has_no_class(claim) {
         let patch = r#"{"spec":{"storageClassName":"<class>"}}"#;
-        actions.push(safe(
+        actions.push(care(
             "or give the claim a class that has a provisioner, which can be done once",
             &["kubectl", "patch", "pvc", name, "-n", namespace, "-p", patch],
         ));
