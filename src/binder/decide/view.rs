@@ -102,14 +102,15 @@ impl View<'_> {
         self.objects.volumes.get(name)
     }
 
-    /// The claim that has a volume, although the volume does not name it (S45): it was Bound to it, and lives. Of several
-    /// the one whose phase says so.
+    /// The claim that has a volume, although the volume does not name it (S45): it was Bound to it, as its phase or its
+    /// annotation says, and lives. Of several the one whose phase says so.
     #[must_use]
     pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
         let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
         let bound = claims.filter(|claim| {
             claim.spec.volume_name == *volume
-                && annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
+                && (claim.status.phase == ClaimPhase::Bound
+                    || annotations::has(&claim.metadata, annotations::BIND_COMPLETED))
         });
         bound.min_by_key(|claim| claim.status.phase != ClaimPhase::Bound).map(|claim| claim.key())
     }
