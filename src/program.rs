@@ -166,10 +166,7 @@ mod tests {
         let log = String::from_utf8(output.stderr).unwrap();
         let line: serde_json::Value =
             serde_json::from_str(&log).unwrap_or_else(|error| panic!("{error}: {log}"));
-        assert_eq!(
-            (line["msg"].as_str(), line["reason"].as_str()),
-            (Some("panicked, exiting"), Some("oh"))
-        );
+        assert_eq!((line["msg"].as_str(), line["reason"].as_str()), (Some("panicked, exiting"), Some("oh")));
         assert!(
             line["location"].as_str().is_some_and(|place| place.starts_with("src/program.rs:")),
             "{line}"

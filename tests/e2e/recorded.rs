@@ -86,6 +86,12 @@ const EVERYWHERE: &[Different] = &[
     ),
     ("class-by-hand", "sc/fast", "Healthy NoProvisioner", CLASS_ALONE),
     ("one-namespace", "*", "", "all may be read here; the rights of a tenant are another story's"),
+    (
+        "pods-held-back",
+        "node/b",
+        "Waiting DetachWaitingForUnmount",
+        "who asks about a node does not read the lists of all others; the doctor does",
+    ),
     ("pods-held-back", "pvc/long -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("pods-held-back", "va/stuck", "Waiting DetachWaitingForAttacher", DELETED_NOW),
     ("pods-of-other-kinds", "pod/queues -n shop", "Waiting DetachWaitingForUnmount", MADE_NOW),

@@ -101,9 +101,14 @@ fn asks_another(objects: &Objects, claim: &Value) -> bool {
     let Some(class) = class.and_then(|class| objects.get("storageclasses", class)) else { return false };
     let annotation = |key: &str| &claim["metadata"]["annotations"][key];
     let asked = annotation("volume.kubernetes.io/storage-provisioner");
+    let is_external = class["provisioner"].as_str().is_some_and(|name| !name.starts_with("kubernetes.io/"));
     let is_due = class["volumeBindingMode"] == "Immediate"
         || annotation("volume.kubernetes.io/selected-node").is_string();
-    is_due && claim["spec"]["volumeName"].is_null() && asked.is_string() && *asked != class["provisioner"]
+    is_external
+        && is_due
+        && claim["spec"]["volumeName"].is_null()
+        && asked.is_string()
+        && *asked != class["provisioner"]
 }
 
 fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {
