@@ -37,7 +37,7 @@ pub struct VolumeSpec {
     pub capacity: TextMap,
     /// Access modes, in the object's order.
     pub access_modes: TextList,
-    /// The claim this volume is bound to or reserved for.
+    /// The claim this volume is bound to or reserved for. One without name and UID refers to none, and counts as cleared.
     pub claim_ref: Option<ClaimRef>,
     /// What happens when the claim is gone.
     #[serde(rename = "persistentVolumeReclaimPolicy")]
@@ -87,6 +87,7 @@ impl<'de> Deserialize<'de> for VolumeSpec {
                 // The derived function, which knows all fields but the sources.
                 let mut spec = VolumeSpec::deserialize(MapAccessDeserializer::new(rest))?;
                 spec.set_source(source);
+                spec.claim_ref = spec.claim_ref.filter(ClaimRef::refers);
                 Ok(spec)
             }
         }
@@ -144,6 +145,11 @@ pub struct ClaimRef {
 }
 
 impl ClaimRef {
+    /// Whether it refers to a claim at all.
+    pub(in crate::kube_api) fn refers(&self) -> bool {
+        !self.name.is_empty() || !self.uid.is_empty()
+    }
+
     /// The claim's key.
     #[must_use]
     pub fn key(&self) -> ClaimKey {

@@ -136,11 +136,14 @@ impl VolumeSpecMessage {
         let mut spec = VolumeSpec {
             capacity: quantities(&self.capacity),
             access_modes: self.access_modes.iter().collect(),
-            claim_ref: self.claim_ref.map(|claim| ClaimRef {
-                namespace: claim.namespace.into(),
-                name: claim.name.into(),
-                uid: Uid::from(claim.uid),
-            }),
+            claim_ref: self
+                .claim_ref
+                .map(|claim| ClaimRef {
+                    namespace: claim.namespace.into(),
+                    name: claim.name.into(),
+                    uid: Uid::from(claim.uid),
+                })
+                .filter(ClaimRef::refers),
             reclaim_policy: by_name(
                 "spec.persistentVolumeReclaimPolicy",
                 &self.persistent_volume_reclaim_policy,
