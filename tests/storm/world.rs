@@ -114,11 +114,11 @@ impl World {
     }
 
     fn class(&self, class: usize, provisioner: &str) -> Value {
-        let (provisioned, delayed) = (self.script.is_provisioned, self.script.is_delayed);
+        let (reclaimed, delayed) = (self.script.is_provisioned, self.script.is_delayed);
         json!({
             "metadata": { "name": CLASS_NAMES[class] },
             "provisioner": provisioner,
-            "reclaimPolicy": if provisioned { "Delete" } else { "Retain" },
+            "reclaimPolicy": if reclaimed { "Delete" } else { "Retain" },
             "volumeBindingMode": if delayed { "WaitForFirstConsumer" } else { "Immediate" },
         })
     }
@@ -435,8 +435,8 @@ impl World {
             kubelets.silent.clear();
             kubelets.holding.clear();
         });
-        for class in 0..2 {
-            let path = format!("{CLASSES}/{}", CLASS_NAMES[class]);
+        for (class, name) in CLASS_NAMES.iter().enumerate() {
+            let path = format!("{CLASSES}/{name}");
             if self.hands.get(&path).await.is_some_and(|class| class["provisioner"] == MISTYPED) {
                 self.hands.remove(&path).await;
             }

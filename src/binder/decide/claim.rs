@@ -150,13 +150,9 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
-        match view.owner(name) {
-            Some(owner) if owner != claim.key() => {
-                return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
-                    .writing(pending(claim));
-            }
-            Some(_) => return bind(&volume, claim, view),
-            None => {}
+        if let Some(owner) = view.owner(name).filter(|owner| *owner != claim.key()) {
+            return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
+                .writing(pending(claim));
         }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);

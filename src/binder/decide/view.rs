@@ -102,15 +102,16 @@ impl View<'_> {
         self.objects.volumes.get(name)
     }
 
-    /// The claim that has a volume, although the volume does not name it (S45): it was Bound to it, as its phase or its
-    /// annotation says, and lives. Of several the one whose phase says so.
+    /// The claim that has a volume, although the volume does not name it (S45): it was Bound to it, as its phase or one of
+    /// the markers says that are written with the name, and lives. Of several the one whose phase says so.
     #[must_use]
     pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
         let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
         let bound = claims.filter(|claim| {
             claim.spec.volume_name == *volume
                 && (claim.status.phase == ClaimPhase::Bound
-                    || annotations::has(&claim.metadata, annotations::BIND_COMPLETED))
+                    || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
+                    || annotations::has(&claim.metadata, annotations::BOUND_BY_CONTROLLER))
         });
         bound.min_by_key(|claim| claim.status.phase != ClaimPhase::Bound).map(|claim| claim.key())
     }

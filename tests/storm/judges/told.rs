@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Fault, Timeline, claims_of, disk_of, is_ready, is_terminating, listed, uid};
+use super::{Fault, Objects, Timeline, claims_of, disk_of, is_ready, is_terminating, listed, uid};
 use crate::play::Record;
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
@@ -123,6 +123,14 @@ fn provisioning(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     faults
 }
 
+/// The volume of a claim and how it is, in a word.
+fn volume_of(objects: &Objects, claim: &str) -> Option<String> {
+    let name = objects.get("persistentvolumeclaims", claim)?["spec"]["volumeName"].as_str()?;
+    let Some(volume) = objects.get("persistentvolumes", name) else { return Some(format!("{name} is gone")) };
+    let going = if is_terminating(volume) { ", terminating" } else { "" };
+    Some(format!("{name} {} of {}{going}", volume["status"]["phase"], volume["spec"]["claimRef"]["uid"]))
+}
+
 /// What waits at the end of the calm has an event of its own, with the cause.
 fn why(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let objects = timeline.at(record.killed);
@@ -138,7 +146,8 @@ fn why(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             claim.is_some_and(|claim| claim["status"]["phase"] == "Bound")
         });
         if waits && is_bound && node.is_some_and(is_ready) && !about.contains(uid(pod)) {
-            faults.push(Fault { rule: "told: not why it waits", what: format!("pod {name}") });
+            let volumes: Vec<String> = claims.iter().filter_map(|claim| volume_of(&objects, claim)).collect();
+            faults.push(Fault { rule: "told: not why it waits", what: format!("pod {name}, {volumes:?}") });
         }
     }
     for (name, claim) in objects.all("persistentvolumeclaims") {
