@@ -25,6 +25,7 @@ use std::{
 };
 
 use acts::Script;
+use judges::Fault;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Seeds that are still convicted, each of exactly these rules.
@@ -48,15 +49,26 @@ fn seeds() -> Vec<u64> {
     (first.parse().unwrap()..=last.parse().unwrap()).collect()
 }
 
+/// Rules of what is mounted, owned and promised: one conviction is enough.
+fn is_of_goods(rule: &str) -> bool {
+    ["disk", "owner", "promise"].iter().any(|judge| rule.starts_with(judge))
+}
+
+/// A seed is convicted of nothing that is not listed, and of something that is. What is told and how often can differ a
+/// little from run to run, so that alone is convicted which two runs show.
 fn storm(seed: u64, expected: &BTreeSet<String>) -> Result<(), Failed> {
     let script = Script::of(seed);
-    let faults = judges::judge(&play::play(&script));
+    let mut faults = judges::judge(&play::play(&script));
+    let is_listed = |fault: &Fault| expected.contains(fault.rule);
+    let is_fair = |faults: &[Fault]| {
+        faults.iter().all(is_listed) && (expected.is_empty() || faults.iter().any(is_listed))
+    };
+    if !is_fair(&faults) && !faults.iter().any(|fault| is_of_goods(fault.rule) && !is_listed(fault)) {
+        let again = judges::judge(&play::play(&script));
+        faults.retain(|fault| is_listed(fault) || again.iter().any(|other| other.rule == fault.rule));
+        faults.extend(again.into_iter().filter(|fault| is_listed(fault) || is_of_goods(fault.rule)));
+    }
     let rules: BTreeSet<&'static str> = faults.iter().map(|fault| fault.rule).collect();
-    // While a stubborn writer is answered without a pause, what is told beside it differs a little from run to run: a listed
-    // seed has to be convicted of nothing about disks and owners that is not listed, and of something that is.
-    let is_of_goods = |rule: &&&str| ["disk", "owner", "promise"].iter().any(|judge| rule.starts_with(judge));
-    let is_new = rules.iter().filter(is_of_goods).any(|rule| !expected.contains(*rule));
-    let is_known = rules.iter().any(|rule| expected.contains(*rule));
     if std::env::var("MOORING_STORM").is_ok() {
         for rule in &rules {
             for fault in faults.iter().filter(|fault| fault.rule == *rule).take(3) {
@@ -64,7 +76,7 @@ fn storm(seed: u64, expected: &BTreeSet<String>) -> Result<(), Failed> {
             }
         }
     }
-    if !is_new && (is_known || expected.is_empty()) {
+    if is_fair(&faults) {
         return Ok(());
     }
     let mut text = format!("{rules:?}, and not {expected:?}\n");

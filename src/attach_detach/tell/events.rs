@@ -270,7 +270,9 @@ fn cause(reason: ForceReason) -> &'static str {
 /// Who holds the volume, without the names of other namespaces (S41).
 fn holders(pods: &[PodKey], namespace: &str) -> String {
     let (near, far): (Vec<&PodKey>, Vec<&PodKey>) = pods.iter().partition(|pod| pod.namespace() == namespace);
-    let near_names: Vec<&str> = near.iter().map(|pod| pod.name()).collect();
+    let mut near_names: Vec<&str> = near.iter().map(|pod| pod.name()).collect();
+    // The same words in every process, or they would be told again (S47).
+    near_names.sort_unstable();
     match (near.is_empty(), far.len()) {
         (true, 0) => {
             "Volume is already exclusively attached to one node and can't be attached to another".to_owned()
