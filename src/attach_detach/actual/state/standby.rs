@@ -99,7 +99,7 @@ impl ActualState {
     /// deleted. Why, force for one, does not show. But it takes off the list before it deletes, and forces nothing
     /// before its time: what a node still listed when it went, and is on no other node, it had not given up until
     /// then, also if its attachment was deleted. What is in use where a pod runs with it is mounted, and so it may be
-    /// where no pod needs it and no other kubelet reports it.
+    /// where no pod needs it, no other kubelet reports it and no other node has it.
     fn forget_given_up(
         &mut self,
         gone: Duration,
@@ -119,9 +119,13 @@ impl ActualState {
                 let is_elsewhere = placed > usize::from(is_placed(node_volume));
                 let node = self.nodes.get(name);
                 let is_given_up = if let Some(node) = node.and_then(|state| state.node.as_deref()) {
-                    let is_alone = reports == 1 && !wanted(volume, name);
-                    if node_volume.in_use && (is_alone || runs(volume, name)) {
+                    let is_alone = reports == 1 && !is_elsewhere && !wanted(volume, name);
+                    let is_reported = node.uses(volume.as_str());
+                    if node_volume.in_use && (is_alone && node.is_ready() || runs(volume, name)) {
                         node_volume.mount = Mount::Possible;
+                    } else if is_reported && !node.is_ready() && node_volume.mount == Mount::Possible {
+                        // Held, but not listed again: a predecessor may have given it up by force.
+                        node_volume.mount = Mount::Reported;
                     }
                     !node_volume.in_use || (!node.is_ready() && is_elsewhere && !stays(node_volume))
                 } else {
