@@ -41,7 +41,7 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     if let Some(twice) = view.twice().get(volume).filter(|twice| twice.is_reached) {
         // What leads to the volume is no advice as long as another machine may write it.
         for link in &mut links {
-            (link.verdict, link.step.next) = (Verdict::Healthy, None);
+            link.verdict = Verdict::Healthy;
             link.step.blocked_by.clear();
         }
         links.push(on_two_nodes(view, twice, node));

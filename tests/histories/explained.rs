@@ -124,10 +124,12 @@ impl Answers {
         steps.map(|step| (step.reason.as_str(), step.message.as_str())).collect()
     }
 
-    /// Attachments of which it is said that time decides.
+    /// Attachments of which it is said that time decides: until when, or by a condition that only the leader can tell.
     fn timed(&self) -> BTreeSet<&str> {
         let steps = self.all().flat_map(|answer| &answer.steps);
-        let timed = steps.filter(|step| step.next.as_ref().is_some_and(|next| next.at.is_some()));
+        let timed = steps.filter(|step| {
+            step.next.as_ref().is_some_and(|next| next.at.is_some() || next.action == "ForceDetach")
+        });
         timed.filter_map(|step| step.object["name"].as_str()).collect()
     }
 
@@ -149,9 +151,12 @@ impl Answers {
         daemon.watch_delivers_all(server)?;
         let done = writes(&mut daemon, server)?;
         let (named, timed) = (self.named(), self.timed());
-        // Its volume is another by now, and only a process that saw the earlier one knows what it was for.
-        let is_foreign =
-            |name: &str| self.told_of(name).iter().any(|(reason, _)| *reason == "ForeignAttachment");
+        // Its volume is another by now, or gone, and only a process that saw the earlier one knows what it was for.
+        let is_foreign = |name: &str| {
+            self.told_of(name)
+                .iter()
+                .any(|(reason, _)| ["ForeignAttachment", "VolumeMissing"].contains(reason))
+        };
         let is_told =
             |write: &Write| named.contains(write) || timed.contains(write.0.as_str()) || is_foreign(&write.0);
         if let Some(sudden) = done.iter().find(|write| !is_told(write)) {
