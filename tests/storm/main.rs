@@ -54,19 +54,23 @@ fn is_of_goods(rule: &str) -> bool {
     ["disk", "owner", "promise"].iter().any(|judge| rule.starts_with(judge))
 }
 
-/// A seed is convicted of nothing that is not listed, and of something that is. What is told and how often can differ a
-/// little from run to run, so that alone is convicted which two runs show.
+/// How often a listed seed is played at most.
+const PLAYS: usize = 3;
+
+/// A seed is convicted of nothing about disks, owners and promises that is not listed, and of something that is. What is
+/// told, and how often, still differs from run to run: of that, `known.yaml` lists what is seen, and no more is asked.
 fn storm(seed: u64, expected: &BTreeSet<String>) -> Result<(), Failed> {
     let script = Script::of(seed);
     let mut faults = judges::judge(&play::play(&script));
     let is_listed = |fault: &Fault| expected.contains(fault.rule);
     let is_fair = |faults: &[Fault]| {
-        faults.iter().all(is_listed) && (expected.is_empty() || faults.iter().any(is_listed))
+        faults.iter().all(|fault| is_listed(fault) || !is_of_goods(fault.rule))
+            && (expected.is_empty() || faults.iter().any(is_listed))
     };
-    if !is_fair(&faults) && !faults.iter().any(|fault| is_of_goods(fault.rule) && !is_listed(fault)) {
-        let again = judges::judge(&play::play(&script));
-        faults.retain(|fault| is_listed(fault) || again.iter().any(|other| other.rule == fault.rule));
-        faults.extend(again.into_iter().filter(|fault| is_listed(fault) || is_of_goods(fault.rule)));
+    let mut plays = 1;
+    while plays < PLAYS && !faults.iter().any(is_listed) && !expected.is_empty() {
+        faults.extend(judges::judge(&play::play(&script)));
+        plays += 1;
     }
     let rules: BTreeSet<&'static str> = faults.iter().map(|fault| fault.rule).collect();
     if std::env::var("MOORING_STORM").is_ok() {
