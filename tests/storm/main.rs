@@ -28,7 +28,7 @@ use acts::Script;
 use judges::Fault;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Seeds that are still convicted, each of exactly these rules.
+/// Seeds that are still convicted, and of which rules.
 const KNOWN: &str = include_str!("known.yaml");
 
 fn main() {
