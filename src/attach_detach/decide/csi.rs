@@ -75,7 +75,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
             Some(error) => Waiting::AttachError { message: error.message.to_string(), at: error.time },
             None => Waiting::WaitingForAttacher,
         };
-        return wait(ReportAsAttached::No, waiting);
+        return wait(unattached(node_volume), waiting);
     }
     if node_volume.call.is_some() {
         return wait(unattached(node_volume), Waiting::WaitingForVolumeAttachment);
