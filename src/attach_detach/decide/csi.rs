@@ -116,10 +116,10 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     }
 }
 
-/// What the list should say of a volume whose attachment vanished behind our back, or is about to: for a deletion of
-/// ours it is off the list. One in use stays listed until it has an attachment again: a kubelet that starts anew and
-/// finds a mounted volume unpublished reports it in use no longer, and neither that kubelet nor the next leader would
-/// tell who has it.
+/// What the list should say of a volume that is not attached, and for no deletion of ours: for one of ours it is off the
+/// list. One in use stays listed: a kubelet that starts anew and finds a mounted volume unpublished reports it in use no
+/// longer, and neither that kubelet nor the next leader would tell who has it. No kubelet mounts it for the entry alone,
+/// for it looks at the attachment, too.
 fn unattached(node_volume: &NodeVolume) -> ReportAsAttached {
     if node_volume.in_use { ReportAsAttached::Unchanged } else { ReportAsAttached::No }
 }
@@ -187,7 +187,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
 fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     let node_volume = view.node_volume;
     if node_volume.call.is_some() {
-        return wait(ReportAsAttached::No, Waiting::Uncertain);
+        return wait(unattached(node_volume), Waiting::Uncertain);
     }
     if node_volume.uncertain.is_some() {
         return read_attachment(node_volume, now);
@@ -229,10 +229,15 @@ fn in_doubt(node_volume: &NodeVolume, until: Instant, now: Instant) -> Verdict {
 }
 
 fn read_attachment(node_volume: &NodeVolume, now: Instant) -> Verdict {
+    // A deletion of ours was sent for what is off the list, and stays off it.
+    let report_as_attached = match node_volume.deletion_in_doubt() {
+        Some(_) => ReportAsAttached::No,
+        None => unattached(node_volume),
+    };
     match node_volume.retry.pending(now) {
-        Some(at) => pause(&node_volume.retry, at),
+        Some(at) => Verdict { report_as_attached, ..pause(&node_volume.retry, at) },
         None => {
-            Verdict { step: Some(Step::ReadAttachment), ..wait(ReportAsAttached::No, Waiting::Uncertain) }
+            Verdict { step: Some(Step::ReadAttachment), ..wait(report_as_attached, Waiting::Uncertain) }
         }
     }
 }
