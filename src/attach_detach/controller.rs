@@ -18,7 +18,7 @@ use super::{
         state::{ActualState, AttachmentCall, Operation},
         unpublishing::Sequence,
     },
-    caches::{Caches, Learnt, LookedAt, UnresolvedVolumes},
+    caches::{Caches, Learnt, LookedAt},
     clock::Clock,
     decide::scope::Scope,
     desired::volume_name::VolumeId,
@@ -35,7 +35,7 @@ use super::{
         metrics::Planned,
         phases::Ending,
         recorder::Recorder,
-        report::{Line, Report, Reports},
+        report::{Line, Reports},
     },
 };
 use crate::{
@@ -149,7 +149,8 @@ impl Controller {
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let timers = self.force_timers.due_at().filter(|_| self.leads);
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at());
+        let told = self.recorder.next_at().filter(|_| self.leads);
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at()).chain(told);
         self.caches.queue.next_at().into_iter().chain(alarms).chain(timers).min()
     }
 
@@ -212,10 +213,7 @@ impl Controller {
         self.recorder.planned(Planned::Attachment, attachments);
         for learnt in learnt {
             match learnt {
-                Learnt::Unresolved(unresolved) => {
-                    let UnresolvedVolumes { pod, before, found, new } = *unresolved;
-                    self.recorder.report(Report::Unresolved { pod, before, found, new });
-                }
+                Learnt::Unresolved(unresolved) => self.recorder.unresolved(*unresolved, now),
                 // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by
                 // then (S4).
                 Learnt::Desired(volume, node) if self.leads => {
@@ -260,6 +258,8 @@ impl Controller {
         }
         self.plan_dirty(now);
         self.write_timers(now);
+        let (recorder, known) = self.recording(now);
+        recorder.tell_unresolved(known);
         let (events, reports) = self.recorder.take();
         Effects { calls: self.dispatcher.take(), events, reports }
     }

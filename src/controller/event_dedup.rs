@@ -71,7 +71,7 @@ impl<E: Repeatable> Recorded<E> {
 }
 
 /// What was told of each key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EventDedup<K> {
     events: BTreeMap<K, Vec<Recorded<Event>>>,
     /// When the first of a key's events is to be sent again.

@@ -2,7 +2,8 @@
 //! seed says, on the embedded server in paused time; then calm. Judges that ask neither the daemon nor its tables say what
 //! must not have happened (S43–S48, and today's promises by who wrote).
 //!
-//! `MOORING_STORM=1-60` plays other seeds, `MOORING_SEED=7` one, shrunk if it fails.
+//! `MOORING_STORM=1-60` plays other seeds, `MOORING_SEED=7` one, shrunk if it fails. `MOORING_TRACE=/tmp` leaves all that
+//! happened in `/tmp/seed-7.txt`.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -16,6 +17,7 @@ mod in_process;
 mod judges;
 mod play;
 mod shrink;
+mod trace;
 mod world;
 mod wrongdoers;
 
@@ -61,7 +63,11 @@ const PLAYS: usize = 3;
 /// told, and how often, still differs from run to run: of that, `known.yaml` lists what is seen, and no more is asked.
 fn storm(seed: u64, expected: &BTreeSet<String>) -> Result<(), Failed> {
     let script = Script::of(seed);
-    let mut faults = judges::judge(&play::play(&script));
+    let record = play::play(&script);
+    if let Ok(folder) = std::env::var("MOORING_TRACE") {
+        std::fs::write(format!("{folder}/seed-{seed}.txt"), trace::text(&record))?;
+    }
+    let mut faults = judges::judge(&record);
     let is_listed = |fault: &Fault| expected.contains(fault.rule);
     let is_fair = |faults: &[Fault]| {
         faults.iter().all(|fault| is_listed(fault) || !is_of_goods(fault.rule))

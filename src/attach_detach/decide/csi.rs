@@ -236,8 +236,6 @@ fn read_attachment(node_volume: &NodeVolume, now: Instant) -> Verdict {
     };
     match node_volume.retry.pending(now) {
         Some(at) => Verdict { report_as_attached, ..pause(&node_volume.retry, at) },
-        None => {
-            Verdict { step: Some(Step::ReadAttachment), ..wait(report_as_attached, Waiting::Uncertain) }
-        }
+        None => Verdict { step: Some(Step::ReadAttachment), ..wait(report_as_attached, Waiting::Uncertain) },
     }
 }

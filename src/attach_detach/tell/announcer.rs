@@ -29,7 +29,7 @@ use crate::{
     controller::event_dedup::Recorded,
     kube_api::{
         events::Event,
-        ids::{NodeName, PodKey, Uid},
+        ids::{NodeName, PodKey, Uid, VolumeName},
         kinds::{Narrow, Pod},
     },
     state::give_back_room,
@@ -44,7 +44,7 @@ pub(super) const LONG: Duration = Duration::from_mins(2);
 pub(in crate::attach_detach) const AFTER_LOSS: Duration = Duration::from_secs(30);
 
 /// A wait for another node that ends sooner has KCM's Multi-Attach event only, and one for a writer that undoes ours has none.
-const NOTEWORTHY: Duration = Duration::from_secs(10);
+pub(super) const NOTEWORTHY: Duration = Duration::from_secs(10);
 
 /// What there may be to record of a volume on a node at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -266,6 +266,9 @@ impl Look<'_> {
             Some(Waiting::WriteUndone { writer }) if self.lasts(NOTEWORTHY) => {
                 self.record_once(Topic::Undone, &Announcement::Undone(Arc::clone(writer)));
             }
+            Some(Waiting::ClaimOrVolumeChanged) if self.lasts(NOTEWORTHY) => {
+                self.record_once(Topic::Failure, &Announcement::Failed(self.what_changed().to_owned()));
+            }
             Some(Waiting::HeldByNode { conflict }) if conflict.is_attached => {
                 self.held_by(&conflict.node, others);
                 return;
@@ -317,6 +320,21 @@ impl Look<'_> {
         if others.holders.is_some() && others.holders_beside(self.node).next().is_none() {
             let waited = self.known.now.saturating_duration_since(since);
             self.record_event(&Announcement::Freed(waited.as_secs()), &BTreeSet::new());
+        }
+    }
+
+    /// Why the volume that its pods were given is attached no more.
+    fn what_changed(&self) -> &'static str {
+        let desired = self.known.desired.get(self.volume, self.node);
+        let mut volumes = desired.into_iter().flat_map(|desired| desired.pods.values());
+        let is_terminating = volumes.any(|(_, volume)| {
+            let found = self.known.objects.volumes.get(&VolumeName::from(volume.spec_name.as_str()));
+            found.is_some_and(|found| found.metadata.is_terminating())
+        });
+        if is_terminating {
+            "the PersistentVolume is being deleted"
+        } else {
+            "its claim, PersistentVolume or driver is not the one any more that the pod was given"
         }
     }
 

@@ -249,7 +249,7 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         Some(Waiting::AttachError { .. } | Waiting::WaitingForAttacher) => {
             "where its driver is still attaching it".to_owned()
         }
-        Some(waiting) => format!("which is being dealt with ({})", waiting.code()),
+        Some(_) => "from which it is being detached".to_owned(),
         None => match foreign {
             Some(name) => format!("by VolumeAttachment {name}, which somebody else made and is to delete"),
             None => "where pods still want it".to_owned(),

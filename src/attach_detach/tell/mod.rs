@@ -3,6 +3,7 @@
 //! * [`events`]: reasons and texts of all events, `FailedAttachVolume` for multi-attach among them
 //! * [`recorder`]: the way in, for all that happens; [`announcer`], [`waits`]: which events are recorded when, and how
 //!   often
+//! * [`unresolved`]: what a pod is told of a volume that is not in the desired state
 //! * [`report`], [`reporter`]: what a plan has to say to operators, and what becomes of it
 //! * [`timers`]: what there is to log of the force-detach timers
 //! * [`diagnostics`]: `/debug/attach-detach`: what waits for what, since when
@@ -25,4 +26,5 @@ pub mod reporter;
 pub(super) mod timers;
 mod traces;
 mod transitions;
+mod unresolved;
 mod waits;

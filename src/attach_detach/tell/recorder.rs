@@ -13,17 +13,19 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    announcer::{Announcer, LONG, News, Others, Topic},
+    announcer::{AFTER_LOSS, Announcer, LONG, News, Others, Topic},
     diagnostics::State,
     events::{self, Announcement},
     metrics::{Counted, Planned},
     phases::{Ending, Look, Phase, Phases, is_ours},
     report::{Forced, Judged, Line, Report, Reports},
+    unresolved::UnresolvedPods,
     waits::Waits,
 };
 use crate::{
     attach_detach::{
         actual::state::{ActualState, AttachmentCall, ForceReason, NodeVolume, Operation},
+        caches::UnresolvedVolumes,
         decide::{
             scope::Scope,
             verdict::{Verdict, Waiting},
@@ -37,7 +39,8 @@ use crate::{
     kube_api::{
         call::CallError,
         events::Event,
-        ids::{AttachmentName, NodeName},
+        ids::{AttachmentName, NodeName, PodKey},
+        kinds::{Narrow, Pod},
     },
 };
 
@@ -47,6 +50,7 @@ pub struct Recorder {
     announcer: Announcer,
     phases: Phases,
     waits: Waits,
+    unresolved: UnresolvedPods,
     events: Vec<Event>,
     reports: Reports,
 }
@@ -93,6 +97,23 @@ impl Recorder {
         for (volume, node) in actual.attached() {
             self.announcer.inherit_attached(volume, node);
         }
+    }
+
+    /// Takes which volumes of a pod cannot be attached yet.
+    pub fn unresolved(&mut self, learnt: UnresolvedVolumes, now: Instant) {
+        let UnresolvedVolumes { pod, before, found, new } = learnt;
+        self.unresolved.found(&pod, &found, now);
+        self.report(Report::Unresolved { pod, before, found, new });
+    }
+
+    /// Tells pods that have waited for such a volume for a while.
+    pub fn tell_unresolved(&mut self, known: Known<'_>) {
+        self.events.extend(self.unresolved.take_due(known));
+    }
+
+    /// When there may be more to tell although nothing happens.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.unresolved.next_at()
     }
 
     /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
@@ -323,8 +344,12 @@ impl Recorder {
     pub fn lost(
         &mut self,
         event: &Event,
-        Known { actual, desired, .. }: Known<'_>,
+        Known { actual, desired, now, .. }: Known<'_>,
     ) -> Vec<(VolumeId, NodeName)> {
+        if event.involved.kind == Pod::KIND {
+            let pod = PodKey::new(&event.involved.namespace, &event.involved.name);
+            self.unresolved.lost(&pod, now + AFTER_LOSS);
+        }
         self.announcer.lost(event, desired, actual)
     }
 

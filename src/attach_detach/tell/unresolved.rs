@@ -1,0 +1,128 @@
+//! Tells a pod that waits why one of its volumes is not in the desired state (S48). A verdict tells of a volume that is.
+//!
+//! In: pods some of whose volumes are unresolved, as that is learnt. Out: an event for each such pod that has waited for
+//! a while, and when there may be more to tell.
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use super::announcer::{LONG, NOTEWORTHY};
+use crate::{
+    attach_detach::{
+        desired::state::{DesiredPod, Unresolved, WhyUnresolved},
+        known::Known,
+    },
+    controller::event_dedup::EventDedup,
+    kube_api::{
+        events::{Event, EventType, Involved, Novelty},
+        ids::PodKey,
+        kinds::{Pod, PodPhase},
+    },
+};
+
+/// Pods that wait for a volume that is unresolved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnresolvedPods {
+    look_at: BTreeSet<(Instant, PodKey)>,
+    told: EventDedup<PodKey>,
+}
+
+impl UnresolvedPods {
+    /// Takes what was found of a pod.
+    pub(super) fn found(&mut self, pod: &PodKey, found: &[Unresolved], now: Instant) {
+        if found.is_empty() {
+            self.told.forget(pod);
+        }
+        for patience in found.iter().filter_map(|unresolved| patience(&unresolved.why)) {
+            self.look_at.insert((now + patience, pod.clone()));
+        }
+    }
+
+    /// An event about the pod was lost.
+    pub(super) fn lost(&mut self, pod: &PodKey, look_at: Instant) {
+        self.told.forget(pod);
+        self.look_at.insert((look_at, pod.clone()));
+    }
+
+    /// When there may be more to tell.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.look_at.first().map(|(at, _)| *at).into_iter().chain(self.told.next_due()).min()
+    }
+
+    /// What there is to tell by now.
+    pub(super) fn take_due(&mut self, known: Known<'_>) -> Vec<Event> {
+        let mut due = self.told.take_due(known.now);
+        while self.look_at.first().is_some_and(|(at, _)| *at <= known.now) {
+            due.extend(self.look_at.pop_first().map(|(_, pod)| pod));
+        }
+        due.into_iter().flat_map(|pod| self.told.news(&pod, events(&pod, known), known.now)).collect()
+    }
+}
+
+/// How long the pod waits before it is told; `None` if another attaches its volume.
+fn patience(why: &WhyUnresolved) -> Option<std::time::Duration> {
+    match why {
+        // Its kubelet attaches.
+        WhyUnresolved::NodeNotManaged(_) => None,
+        // It may be one that needs no attaching.
+        WhyUnresolved::FlexVolumeUnsupported(_) => Some(LONG),
+        _ => Some(NOTEWORTHY),
+    }
+}
+
+fn events(key: &PodKey, known: Known<'_>) -> Vec<Event> {
+    let pod = known.objects.pods.get(key);
+    let desired = known.desired.pod(key);
+    let (Some(pod), Some(desired)) = (pod, desired) else { return Vec::new() };
+    // One that runs has its volumes.
+    if pod.metadata.uid != desired.pod.uid
+        || pod.metadata.is_terminating()
+        || pod.status.phase != PodPhase::Pending
+    {
+        return Vec::new();
+    }
+    let waits = desired.unresolved.iter().filter(|unresolved| is_without(desired, unresolved));
+    waits.filter(|unresolved| patience(&unresolved.why).is_some()).map(|waits| event(&pod, waits)).collect()
+}
+
+/// Whether the pod was not given the volume before.
+fn is_without(desired: &DesiredPod, unresolved: &Unresolved) -> bool {
+    desired.volume(&unresolved.pod_volume).is_none()
+}
+
+fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Event {
+    Event {
+        involved: Involved::object(pod),
+        r#type: EventType::Warning,
+        reason: "FailedAttachVolume",
+        message: format!("Volume \"{pod_volume}\" cannot be attached yet: {}", sentence(why)),
+        novelty: Novelty::default(),
+    }
+}
+
+/// What is wrong. It names no claim of another namespace (S41).
+fn sentence(why: &WhyUnresolved) -> String {
+    match why {
+        WhyUnresolved::NodeNotManaged(node) => format!("the kubelet of node \"{node}\" attaches by itself"),
+        WhyUnresolved::ClaimMissing(claim) => {
+            format!("PersistentVolumeClaim \"{}\" does not exist", claim.name())
+        }
+        WhyUnresolved::ClaimNotOwnedByPod(claim) => {
+            format!("PersistentVolumeClaim \"{}\" was not created for this pod", claim.name())
+        }
+        WhyUnresolved::ClaimNotBound(claim) => {
+            format!("PersistentVolumeClaim \"{}\" is not bound", claim.name())
+        }
+        WhyUnresolved::VolumeMissing(volume) => format!("PersistentVolume \"{volume}\" does not exist"),
+        WhyUnresolved::VolumeBoundElsewhere(volume) => {
+            format!("PersistentVolume \"{volume}\" is bound to another claim")
+        }
+        WhyUnresolved::MalformedSource(Some(volume), error) => {
+            format!("PersistentVolume \"{volume}\": {error}")
+        }
+        WhyUnresolved::MalformedSource(None, error) => error.to_string(),
+        WhyUnresolved::FlexVolumeUnsupported(driver) => format!("FlexVolume is not supported ({driver})"),
+        WhyUnresolved::Unreadable(object, error) => format!("{object} cannot be read: {error}"),
+    }
+}
