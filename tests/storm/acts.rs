@@ -153,8 +153,9 @@ pub enum Act {
         seed: u64,
         time: Duration,
     },
+    /// What one watch tells is late, or with none named what all do, as by an API server whose cache lags.
     DelayWatch {
-        kind: usize,
+        kind: Option<usize>,
         time: Duration,
     },
     RewindWatch {
@@ -290,7 +291,10 @@ impl Script {
             85..87 => Act::FailAttach { volume, time: seconds(rng, 5..200) },
             87..89 => Act::FailDetach { volume, time: seconds(rng, 5..200) },
             89..91 => Act::Faults { seed: rng.u64(..), time: seconds(rng, 2..30) },
-            91..93 => Act::DelayWatch { kind: rng.usize(..WATCHED.len()), time: seconds(rng, 1..20) },
+            91..93 => Act::DelayWatch {
+                kind: Some(rng.usize(..=WATCHED.len())).filter(|kind| *kind < WATCHED.len()),
+                time: seconds(rng, 1..20),
+            },
             93..95 => Act::RewindWatch { kind: rng.usize(..WATCHED.len()), revisions: rng.u64(1..40) },
             95 | 96 => Act::Away { time: seconds(rng, 1..20) },
             _ => Act::Replace { in_order: rng.bool(), pause: seconds(rng, 0..3) },

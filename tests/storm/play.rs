@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    acts::{Act, Kill, Script},
+    acts::{Act, Kill, Script, WATCHED},
     hands::Hands,
     in_process,
     world::{World, watched},
@@ -155,10 +155,11 @@ impl Daemons {
                 self.revive();
             }
             Act::DelayWatch { kind, time } => {
+                let kinds = kind.map_or(0..WATCHED.len(), |kind| kind..kind + 1);
                 let proxy = self.proxy();
-                proxy.watches().delay(watched(kind));
+                kinds.clone().for_each(|kind| proxy.watches().delay(watched(kind)));
                 sleep(time).await;
-                proxy.watches().resume(watched(kind));
+                kinds.for_each(|kind| proxy.watches().resume(watched(kind)));
             }
             Act::RewindWatch { kind, revisions } => {
                 self.proxy().watches().rewind(watched(kind), revisions);
