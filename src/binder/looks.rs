@@ -151,6 +151,17 @@ impl Planner {
             }
             return;
         };
+        if volume.spec.claim_ref.is_none() {
+            // So do those that name it (S45).
+            let naming: Vec<ClaimKey> = self.known.claims.naming(name).cloned().collect();
+            for key in naming
+                .iter()
+                .filter(|key| self.queue.contains(&Target::Claim((*key).clone())))
+                .collect::<Vec<_>>()
+            {
+                self.plan_claim(key, now, plan);
+            }
+        }
         if let Some(reference) = &volume.spec.claim_ref {
             // The claim goes first: if it takes the volume, writing "Available" in between would
             // only make its own write fail.

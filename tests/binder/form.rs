@@ -125,6 +125,7 @@ impl Case {
                 "data_source",
                 "terminating",
                 "finalizers",
+                "created",
             ],
         );
         let name = self.expand(text(form, "name").unwrap_or("c"));
@@ -170,6 +171,9 @@ impl Case {
         }
         let mut object = json!({"metadata": metadata(form, &name, &uid), "spec": spec, "status": status});
         object["metadata"]["namespace"] = json!("default");
+        if let Some(created) = text(form, "created") {
+            object["metadata"]["creationTimestamp"] = json!(created);
+        }
         (format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}"), object)
     }
 

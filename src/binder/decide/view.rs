@@ -22,7 +22,7 @@ use crate::{
         matching::{
             choose_claim::{ClaimIndex, PodIndex},
             choose_volume::VolumeIndex,
-            predicate::Comparisons,
+            predicate::{Comparisons, Requirements, mismatch_for_named},
         },
         plugins::options::Recyclers,
         tell::reason::{ClaimReason, Unprovisioned, Unreclaimable, VolumeReason},
@@ -102,26 +102,36 @@ impl View<'_> {
         self.objects.volumes.get(name)
     }
 
-    /// The claim that has a volume, although the volume does not name it (S45): it was Bound to it, as its phase or one of
-    /// the markers says that are written with the name, and lives. Of several the one whose phase says so.
+    /// The claim that has a volume, although the volume does not name it (S45): it was bound to it, as its phase or the
+    /// marker says, and lives. Of several the one that is Bound, or else the oldest: a copy is younger.
     #[must_use]
     pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
-        let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
-        let bound = claims.filter(|claim| {
-            claim.spec.volume_name == *volume
-                && (claim.status.phase == ClaimPhase::Bound
-                    || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
-                    || annotations::has(&claim.metadata, annotations::BOUND_BY_CONTROLLER))
-        });
-        bound.min_by_key(|claim| claim.status.phase != ClaimPhase::Bound).map(|claim| claim.key())
+        let bound = self.naming(volume).filter(|claim| was_bound(claim));
+        bound
+            .min_by_key(|claim| {
+                let is_bound = claim.status.phase == ClaimPhase::Bound;
+                (!is_bound, claim.metadata.creation_timestamp, claim.key())
+            })
+            .map(|claim| claim.key())
     }
 
-    /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back.
+    fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
+        claims.filter(|claim| claim.spec.volume_name == *volume)
+    }
+
+    /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back, and none
+    /// that another names and would take now.
     #[must_use]
     pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
-        let is_open =
-            |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.is_some() || self.owner(name).is_none();
-        self.volume(name).filter(is_open)
+        let volume = self.volume(name)?;
+        let suits = |claim: &PersistentVolumeClaim| {
+            Requirements::of(claim)
+                .is_ok_and(|requirements| mismatch_for_named(&volume, &requirements).is_none())
+        };
+        let is_taken = volume.spec.claim_ref.is_none()
+            && self.naming(name).any(|claim| was_bound(&claim) || suits(&claim));
+        (!is_taken).then_some(volume)
     }
 
     /// A class as last seen; no class for the empty name.
@@ -129,6 +139,12 @@ impl View<'_> {
     pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
         if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
     }
+}
+
+/// Whether the claim was bound to the volume that it names. The phase is written by controllers alone.
+pub(super) fn was_bound(claim: &PersistentVolumeClaim) -> bool {
+    matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
+        || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
 }
 
 /// The door to what is compiled in for volumes that are recycled, deleted or made here. What an implementation leaves
