@@ -34,7 +34,7 @@ impl Planner {
         let step = step?;
         if step.is_destructive() {
             if let Some(by) = self.second_writer.stand_off(pair) {
-                return Some(HeldBack::ForeignWriter { by: by.to_string(), until: by.until });
+                return Some(HeldBack::ForeignWriter { by: by.act(), until: by.until });
             }
             if let Some(left) = self.known.objects.restore_grace().left(now) {
                 return Some(HeldBack::Restored { until: now + left });

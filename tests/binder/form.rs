@@ -171,9 +171,6 @@ impl Case {
         }
         let mut object = json!({"metadata": metadata(form, &name, &uid), "spec": spec, "status": status});
         object["metadata"]["namespace"] = json!("default");
-        if let Some(created) = text(form, "created") {
-            object["metadata"]["creationTimestamp"] = json!(created);
-        }
         (format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}"), object)
     }
 
@@ -209,7 +206,10 @@ impl Case {
     }
 
     pub fn pod(&self, form: &Map<String, Value>) -> (String, Value) {
-        known(form, &["name", "claim", "node", "phase", "recycles", "owner", "marks", "finalizers"]);
+        known(
+            form,
+            &["name", "claim", "node", "phase", "recycles", "owner", "marks", "finalizers", "created"],
+        );
         let name = text(form, "name").expect("a pod has a name");
         let mut metadata = metadata(form, name, &format!("uid-of-{name}"));
         metadata["namespace"] = json!("default");
@@ -245,6 +245,9 @@ fn metadata(form: &Map<String, Value>, name: &str, uid: &str) -> Value {
     }
     annotations.insert(KEPT.to_owned(), json!("true"));
     metadata["annotations"] = Value::Object(annotations);
+    if let Some(created) = form.get("created") {
+        metadata["creationTimestamp"] = created.clone();
+    }
     if let Some(labels) = form.get("labels") {
         metadata["labels"] = labels.clone();
     }

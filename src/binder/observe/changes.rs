@@ -66,6 +66,12 @@ impl Planner {
                 self.class_changed(name);
             }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
+            // A class may name another provisioner than the one that a claim was handed to, whose driver was there.
+            ObjectRef::Driver(name) if self.known.objects.drivers.get(name).is_none() => {
+                for class in self.known.objects.classes.snapshot().into_keys() {
+                    self.class_changed(&class);
+                }
+            }
             _ => {}
         }
     }

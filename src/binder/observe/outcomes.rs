@@ -305,7 +305,12 @@ impl Planner {
         jitter: f64,
     ) {
         let Target::Claim(key) = &op.subject else { return self.release(op, now) };
-        let Some(claim) = self.known.objects.claims.get(key) else { return self.release(op, now) };
+        let claim = self.known.objects.claims.get(key);
+        // A claim that was made anew, or names another volume by now, has its own read.
+        let is_same = |claim: &std::sync::Arc<PersistentVolumeClaim>| {
+            op.uid.as_ref() == Some(&claim.metadata.uid) && claim.spec.volume_name == *name
+        };
+        let Some(claim) = claim.filter(is_same) else { return self.release(op, now) };
         let proof = VolumeProof::of(found.as_ref(), &claim);
         let news = found.is_some_and(|volume| self.observe_response(Answer::Volume(volume), now));
         match proof {

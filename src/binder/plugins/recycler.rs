@@ -193,12 +193,18 @@ pub fn recycle(
     }
 }
 
-/// Why a volume is left alone: pods may still use it. If a claim of that name is there, they may as well
-/// be that claim's.
+/// Why a volume is left alone: pods may still use it. If a claim of that name is there, the pods that are younger are
+/// that one's; an older one has what it was given (S44).
 fn in_use(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> Option<VolumeDecision> {
     let key = reference.key();
-    let pods = view.pods.users(&key);
-    if pods.is_empty() || view.objects.claims.get(&key).is_some() {
+    let mut pods = view.pods.users(&key);
+    if let Some(claim) = view.objects.claims.get(&key) {
+        let made = claim.metadata.creation_timestamp;
+        pods.retain(|pod| {
+            view.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
+        });
+    }
+    if pods.is_empty() {
         return None;
     }
     Some(VolumeDecision::waiting(volume, VolumeReason::UsedByPods(pods)))

@@ -41,11 +41,19 @@ impl StandOff {
     }
 }
 
+impl StandOff {
+    /// Who wrote which field, without the object, which may be of another namespace (S41).
+    #[must_use]
+    pub fn act(&self) -> String {
+        let manager = self.owner.manager().unwrap_or("an unknown manager");
+        format!("{manager} wrote {}", self.field.as_str())
+    }
+}
+
 /// Who wrote what: `kube-controller-manager wrote status.volumesAttached of node/n1`.
 impl fmt::Display for StandOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let manager = self.owner.manager().unwrap_or("an unknown manager");
-        write!(f, "{manager} wrote {} of {}", self.field.as_str(), self.object)
+        write!(f, "{} of {}", self.act(), self.object)
     }
 }
 
