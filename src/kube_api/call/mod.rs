@@ -17,7 +17,7 @@ mod pause;
 mod single;
 mod target;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -67,6 +67,15 @@ impl Request {
     /// What the path leads to.
     fn target(&self) -> Target<'_> {
         Target::of(&self.path)
+    }
+
+    /// The object, of which a create tells in its body.
+    fn object(&self) -> Cow<'_, str> {
+        let name = self.body.as_ref().filter(|_| self.verb == Verb::Create);
+        match name.and_then(|body| body.pointer("/metadata/name")?.as_str()) {
+            Some(name) => Cow::Owned(format!("{}/{name}", self.path)),
+            None => Cow::Borrowed(&self.path),
+        }
     }
 
     /// Whether it would do harm in the term of another leader. A create names no revision, a delete only a UID; what
@@ -304,6 +313,10 @@ impl Caller {
     /// [`CallError::NotFound`] proves absence; any other error proves nothing.
     pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
         let request = Request { verb: Verb::Get, path: T::path(key), body: None };
+        // The API server takes any text as the name of a volume or class in a claim, and no such object.
+        if request.path.contains('%') {
+            return Err(CallError::NotFound("no object can have that name".to_owned()));
+        }
         single::object(&self.answer(&request, self.accept).await?, &request)
     }
 
@@ -408,7 +421,7 @@ impl Caller {
         };
         match (&self.pause, &result) {
             (Some(pause), Err(CallError::Throttled { after, .. })) => {
-                pause.throttled(&request.path, *after, Instant::now(), fastrand::f64());
+                pause.throttled(&request.object(), *after, Instant::now(), fastrand::f64());
             }
             // Silence says nothing about who is heard.
             (Some(pause), _) if code != 0 => pause.answered(),

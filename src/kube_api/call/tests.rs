@@ -9,7 +9,9 @@ use tokio::{
 
 use super::*;
 use crate::{
-    kube_api::{call::gate::Gated, lease::Timing, suspension::Suspended},
+    kube_api::{
+        call::gate::Gated, ids::VolumeName, kinds::PersistentVolume, lease::Timing, suspension::Suspended,
+    },
     metrics::Metrics,
 };
 
@@ -380,7 +382,12 @@ async fn s40_a_server_that_is_too_busy_is_asked_no_more_than_the_window_until_it
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..WAITING {
         let caller = caller.clone();
-        let request = Request { path: format!("/x/{number}"), ..request(Verb::Get) };
+        let body = json!({"metadata": {"name": number.to_string()}});
+        let request = match number % 2 {
+            0 => Request { path: format!("/x/{number}"), ..request(Verb::Get) },
+            // All creates have one path.
+            _ => Request { path: "/x".to_owned(), body: Some(body), ..request(Verb::Create) },
+        };
         tasks.spawn(async move { caller.send(&request).await });
     }
     let answers = tasks.join_all().await;
@@ -418,4 +425,15 @@ async fn s15_s40_a_write_is_not_kept_until_a_busy_server_has_time_but_decided_an
     // A read says what is so when it is answered, however late that is.
     assert!(!send("/e", Verb::Get).await.is_of_all());
     assert!(start.elapsed() >= Duration::from_secs(4));
+}
+
+/// The API server takes any text where a claim names a volume or a class.
+#[tokio::test]
+async fn s42_what_no_object_can_be_named_is_proven_absent_and_asked_of_nobody() {
+    let (caller, server) = caller();
+    for name in ["?watch=true", "a/b", "a b", "..", "ä", "%2e"] {
+        let found = caller.get::<PersistentVolume>(&VolumeName::from(name)).await;
+        assert!(matches!(found, Err(CallError::NotFound(_))), "{name}");
+    }
+    assert_eq!(server.lock().unwrap().asked, []);
 }

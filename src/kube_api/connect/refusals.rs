@@ -1,26 +1,28 @@
 //! Since when the API server and this process have not accepted each other.
 //!
-//! In: how each request ended. Out: an end, when for minutes nothing came but refusals of our credentials (401) or of a
-//! certificate. Outside of a cluster an authority, a certificate or a token is read once, so a process that waits goes on
-//! for ever with what was rotated: one that begins anew reads the kubeconfig again. What says nothing of either, such as a
-//! connection that is refused, neither begins that time nor ends it.
+//! In: how each request ended. Out: an end, when for minutes refusals of our credentials (401) or of a certificate came
+//! again and again, and no other answer. Outside of a cluster an authority, a certificate or a token is read once, so a
+//! process that waits goes on for ever with what was rotated: one that begins anew reads the kubeconfig again. What says
+//! nothing of either, such as a connection that is refused, neither begins that time nor ends it; an API server that
+//! refuses as it goes away, and is away then, has refused for as long as it was there.
 
 use std::{error::Error, fmt::Display, sync::Arc, time::Duration};
 
 use http::{Response, StatusCode};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_rustls::rustls;
 use tower::BoxError;
 
 use crate::kube_api::error_chain;
 
-/// Since when, and how the last request was refused.
+/// The longest time between two refusals of a row. Requests that fail are repeated within 30 s.
+const GAP: Duration = Duration::from_secs(65);
+
+/// A row of refusals, and the first of them.
 #[derive(Clone, Debug)]
 struct Refused {
-    since: Instant,
+    first: Instant,
+    last: Instant,
     why: String,
 }
 
@@ -42,27 +44,22 @@ impl Refusals {
     }
 
     fn refused(&self, why: &impl Display) {
-        self.0.send_if_modified(|refused| {
-            let begins = refused.is_none();
-            if begins {
-                *refused = Some(Refused { since: Instant::now(), why: why.to_string() });
-            }
-            begins
+        let now = Instant::now();
+        self.0.send_modify(|refused| match refused {
+            Some(row) if now <= row.last + GAP => row.last = now,
+            _ => *refused = Some(Refused { first: now, last: now, why: why.to_string() }),
         });
     }
 
-    /// Waits until nothing has come but refusals for so long; how it was refused at first.
+    /// Waits until a row of refusals is that long; how it began.
     pub(super) async fn last(&self, limit: Duration) -> String {
         let mut changes = self.0.subscribe();
-        loop {
-            let refused = changes.borrow_and_update().clone();
-            let end = refused.as_ref().map_or_else(Instant::now, |refused| refused.since + limit);
-            tokio::select! {
-                // The sender lives in `self`, so waiting cannot fail.
-                _ = changes.changed() => {}
-                () = sleep_until(end), if refused.is_some() => return refused.map_or_else(String::new, |it| it.why),
-            }
-        }
+        let is_long = |refused: &Option<Refused>| {
+            refused.as_ref().is_some_and(|row| row.last.saturating_duration_since(row.first) >= limit)
+        };
+        // The sender lives in `self`, so waiting cannot fail.
+        let refused = changes.wait_for(is_long).await.ok().and_then(|refused| refused.clone());
+        refused.map_or_else(String::new, |row| row.why)
     }
 }
 
@@ -99,11 +96,12 @@ mod tests {
     async fn m14_minutes_of_nothing_but_refusals_are_an_end_and_what_says_nothing_of_them_does_not_count() {
         let cut = || Err(std::io::Error::other("connection refused").into());
         // what is answered each ten seconds, in turn; whether that is an end
-        let cases: [(&str, Vec<Answering>, bool); 6] = [
+        let cases: [(&str, Vec<Answering>, bool); 7] = [
             ("401", vec![|| Ok(answer(401))], true),
             ("certificates", vec![tls], true),
             ("either, and an outage in between", vec![tls, cut, || Ok(answer(401)), cut], true),
             ("one that is accepted now and then", vec![tls, || Ok(answer(401)), || Ok(answer(403))], false),
+            ("an outage that begins so", [vec![tls as Answering], vec![cut; 59]].concat(), false),
             ("an outage", vec![cut], false),
             ("all is well", vec![|| Ok(answer(200))], false),
         ];

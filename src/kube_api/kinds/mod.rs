@@ -15,7 +15,7 @@ mod pod;
 mod source;
 mod volume;
 
-use std::{fmt, hash::Hash};
+use std::{borrow::Cow, fmt, hash::Hash};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -125,7 +125,7 @@ pub trait Narrow:
     fn object_ref(key: Self::Key) -> ObjectRef;
     /// Whether the last state of a deleted object is needed by readers that learn of the deletion later.
     const HAS_LAST_WORDS: bool = false;
-    /// URL path of one object (all kinds we use are `v1`).
+    /// URL path of one object (all kinds we use are `v1`). What no object's name can have is escaped.
     fn path(key: &Self::Key) -> String;
 }
 
@@ -133,12 +133,15 @@ macro_rules! narrow {
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, cluster) => {
         narrow!(@ $kind, $key, $variant, $group, $name, $plural,
             |meta: &Meta| $key::from(meta.name.clone()),
-            |key: &$key| format!("{}/{}/{}", api_root($group), $plural, key));
+            |key: &$key| format!("{}/{}/{}", api_root($group), $plural, segment(key.as_str())));
     };
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, namespaced) => {
         narrow!(@ $kind, $key, $variant, $group, $name, $plural,
             |meta: &Meta| $key::of(meta),
-            |key: &$key| format!("{}/namespaces/{}/{}/{}", api_root($group), key.namespace(), $plural, key.name()));
+            |key: &$key| {
+                let (namespace, name) = (segment(key.namespace()), segment(key.name()));
+                format!("{}/namespaces/{namespace}/{}/{name}", api_root($group), $plural)
+            });
     };
     (@ $kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, $of:expr, $path:expr) => {
         impl Narrow for $kind {
@@ -189,6 +192,15 @@ narrow!(
 );
 narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
 narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
+
+/// A name as a part of a path: whatever it says, the path leads to nothing else.
+fn segment(name: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    if name.bytes().all(is_plain) && !matches!(name, "." | "..") {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(name.bytes().map(|byte| format!("%{byte:02X}")).collect())
+}
 
 /// URL path below which the `v1` resources of a group live.
 #[must_use]
