@@ -71,7 +71,8 @@ impl Controller {
         };
         let wall = self.caches.clock.wall(now);
         self.caches.actual.begin_to_lead(self.options.force.gone, wanted, runs, wall);
-        self.recorder.lead(&self.caches.actual);
+        let (recorder, known) = self.recording(now);
+        recorder.lead(known);
         for node in self.caches.actual.distrusted_nodes() {
             self.caches.queue.add_node(node.clone());
         }

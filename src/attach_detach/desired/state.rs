@@ -276,6 +276,12 @@ impl DesiredState {
         self.pods.get(key).map(|desired_pod| &**desired_pod)
     }
 
+    /// Pods some of whose volumes are unresolved.
+    pub fn unresolved(&self) -> impl Iterator<Item = (&PodKey, &[Unresolved])> {
+        let pods = self.pods.iter().map(|(key, pod)| (key, &*pod.unresolved));
+        pods.filter(|(_, unresolved)| !unresolved.is_empty())
+    }
+
     /// Pods whose desired attachments depend on the object.
     #[must_use]
     pub fn dependants(&self, object: &ObjectRef) -> Vec<PodKey> {

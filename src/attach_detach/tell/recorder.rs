@@ -90,13 +90,14 @@ impl Recorder {
     }
 
     /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
-    /// what is attached.
-    pub fn lead(&mut self, actual: &ActualState) {
+    /// what is published.
+    pub fn lead(&mut self, Known { actual, desired, now, .. }: Known<'_>) {
         self.report(Report::Leads);
         self.phases.forget_all();
-        for (volume, node) in actual.attached() {
+        for (volume, node) in actual.published() {
             self.announcer.inherit_attached(volume, node);
         }
+        self.unresolved.lead(desired.unresolved(), now);
     }
 
     /// Takes which volumes of a pod cannot be attached yet.

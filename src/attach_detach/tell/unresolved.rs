@@ -24,13 +24,30 @@ use crate::{
 /// Pods that wait for a volume that is unresolved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnresolvedPods {
+    /// A replica that stands by tells nothing.
+    leads: bool,
     look_at: BTreeSet<(Instant, PodKey)>,
     told: EventDedup<PodKey>,
 }
 
 impl UnresolvedPods {
+    /// This process leads from now on.
+    pub(super) fn lead<'a>(
+        &mut self,
+        pods: impl Iterator<Item = (&'a PodKey, &'a [Unresolved])>,
+        now: Instant,
+    ) {
+        self.leads = true;
+        for (pod, found) in pods {
+            self.found(pod, found, now);
+        }
+    }
+
     /// Takes what was found of a pod.
     pub(super) fn found(&mut self, pod: &PodKey, found: &[Unresolved], now: Instant) {
+        if !self.leads {
+            return;
+        }
         if found.is_empty() {
             self.told.forget(pod);
         }

@@ -175,6 +175,23 @@ async fn a_busy_server_is_asked_again_and_what_is_refused_is_counted() {
     assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
 }
 
+/// As while a webhook is away that fails closed.
+#[tokio::test(start_paused = true)]
+async fn s48_an_event_that_the_server_does_not_take_for_a_minute_is_told_all_the_same() {
+    // Four tries of the first event in a row, and one of the second; then one of each every ten seconds.
+    let refused = [500; 15];
+    let events = vec![(0, event("a", "x")), (5, event("b", "x")), (90, event("c", "x"))];
+    let (asked, text) = written(&refused, Term::Unlimited, events).await;
+    let told: Vec<&Value> =
+        asked.iter().skip(refused.len()).map(|(_, _, body)| &body["involvedObject"]["name"]).collect();
+    assert_eq!(told, ["a", "b", "c"]);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    // For good, it is lost.
+    let events = vec![(0, event("a", "x")), (600, event("b", "x"))];
+    let (_, text) = written(&[500; 15], Term::Unlimited, events).await;
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_the_leader_writes_and_what_is_queued_at_the_end_is_written() {
     let (asked, _) = written(&[], Term::None, vec![(0, event("a", "x"))]).await;

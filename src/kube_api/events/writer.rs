@@ -1,15 +1,15 @@
 //! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
-//! that, repeated a few times, then dropped and counted.
+//! that, repeated a few times, then every ten seconds for some minutes, then dropped and counted.
 //!
 //! What a process before this one has told stands: its event has the name that ours would have, so that a create is
 //! refused, and it is read how often and when it was told (S47).
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +23,17 @@ use crate::kube_api::{
     call::{CallError, Caller, Request, Verb},
 };
 
-/// Attempts per event. client-go tries 12 times, 10 s apart; an event that late explains nothing.
+/// Attempts in a row, while the events behind wait.
 const ATTEMPTS: usize = 4;
+
+/// When an event that could not be written is tried again, and how often, one attempt each time.
+///
+/// client-go: tools/record/event.go, sleepDuration and maxTriesPerEvent (10 s, 12).
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+const TRIES: usize = 12;
+
+/// So many wait for that at most.
+const WAITING: usize = 1_024;
 
 /// Longest pause between attempts, also when the server asks for more: the events behind this one
 /// are waiting.
@@ -51,10 +60,17 @@ impl EventWriter {
         let (caller, mut work) = caller.in_the_background();
         let mut desk = Desk { caller, instance: &instance, memory: Memory::default(), losses: &self.losses };
         let mut spam = SpamFilter::default();
+        let mut waiting = Waiting::default();
         let mut stopping = false;
         loop {
             let report = tokio::select! {
                 report = self.queue.recv() => report,
+                (report, tries) = waiting.next(), if !stopping => {
+                    if let Some(report) = desk.deliver(report, 1, true).await {
+                        waiting.put_off(report, tries + 1, desk.losses);
+                    }
+                    continue;
+                }
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
                     // No more comes in; what is in is still delivered.
@@ -71,8 +87,13 @@ impl EventWriter {
                 continue;
             }
             let_work_go_first(&mut work).await;
-            desk.deliver(&report).await;
+            // While events wait, the API server takes none: one attempt tells whether it does again.
+            let attempts = if waiting.0.is_empty() { ATTEMPTS } else { 1 };
+            if let Some(report) = desk.deliver(report, attempts, false).await {
+                waiting.put_off(report, 1, desk.losses);
+            }
         }
+        desk.losses.of(Loss::Failed).inc_by(waiting.0.len() as u64);
         stop.cancelled().await;
     }
 }
@@ -80,6 +101,31 @@ impl EventWriter {
 async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
     // Whether it waited in vain does not matter.
     let _ = timeout(PATIENCE, work.wait_for(|count| *count == 0)).await;
+}
+
+/// Events that could not be written, with the time of their next try and how many there were.
+#[derive(Debug, Default)]
+struct Waiting(VecDeque<(Instant, Report, usize)>);
+
+impl Waiting {
+    fn put_off(&mut self, report: Report, tries: usize, losses: &Losses) {
+        if tries == TRIES || self.0.len() == WAITING {
+            losses.of(Loss::Failed).inc();
+            return;
+        }
+        self.0.push_back((Instant::now() + TRY_AGAIN, report, tries));
+    }
+
+    async fn next(&mut self) -> (Report, usize) {
+        match self.0.front() {
+            Some((at, ..)) => sleep_until(*at).await,
+            None => std::future::pending().await,
+        }
+        match self.0.pop_front() {
+            Some((_, report, tries)) => (report, tries),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -98,21 +144,25 @@ impl Desk<'_> {
         report.event.novelty == Novelty::Standing && written.is_some_and(|written| written.stands(now))
     }
 
-    async fn deliver(&mut self, report: &Report) {
+    /// Writes it. Returns it if the API server takes no events now.
+    async fn deliver(&mut self, report: Report, attempts: usize, is_again: bool) -> Option<Report> {
         let mut backoff = Backoff::new(LONGEST_PAUSE);
         let mut attempt = 1;
         loop {
-            let Err(error) = self.write(report, attempt > 1).await else { return };
+            let Err(error) = self.write(&report, is_again || attempt > 1).await else { return None };
             let pause = match &error {
                 CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
                 CallError::Unknown(_) | CallError::NotSent(_) => backoff.pause(),
                 _ => Duration::MAX,
             };
-            if pause == Duration::MAX || attempt == ATTEMPTS {
-                self.losses.of(Loss::Failed).inc();
+            if pause == Duration::MAX || attempt >= attempts {
                 let reason = report.event.reason;
-                tracing::debug!(reason, object = %report.event.involved.name, %error, "event dropped");
-                return;
+                tracing::debug!(reason, object = %report.event.involved.name, %error, "event not written");
+                if pause < Duration::MAX || matches!(error, CallError::NotLeader) {
+                    return Some(report);
+                }
+                self.losses.of(Loss::Failed).inc();
+                return None;
             }
             attempt += 1;
             sleep(pause).await;

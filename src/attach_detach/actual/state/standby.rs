@@ -28,13 +28,15 @@ impl ActualState {
         }
     }
 
-    /// What is attached, or was listed: a predecessor of this process has recorded that.
-    pub(in crate::attach_detach) fn attached(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
+    /// What is, or was, listed: a predecessor of this process has told of that. What was attached while nobody led is
+    /// not listed, and is still to be told.
+    pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
         self.volumes.iter().flat_map(|(volume, state)| {
-            let attached = state.nodes.iter().filter(|(_, node_volume)| {
-                node_volume.is_listed() || node_volume.mount == Mount::Possible || node_volume.is_attached()
-            });
-            attached.map(move |(node, _)| (volume, node))
+            let published = state
+                .nodes
+                .iter()
+                .filter(|(_, node_volume)| node_volume.is_listed() || node_volume.mount == Mount::Possible);
+            published.map(move |(node, _)| (volume, node))
         })
     }
 
