@@ -48,7 +48,8 @@ const WATCH_LIFETIME: Duration = Duration::from_mins(5);
 const WATCH_MARGIN: Duration = Duration::from_secs(5);
 /// A watch that lived so long was well, with or without events.
 const WELL_AFTER: Duration = Duration::from_secs(10);
-/// Failures of a watch that speak against its revision, until a list is taken to get beyond it.
+/// Failures of a watch that speak against its revision, or watches that end at once and bring nothing, until a list is
+/// taken to get beyond it.
 const FAILURES_BEFORE_LIST: u32 = 5;
 /// Refusals in a row by a server that is not well, until another one is looked for.
 const REFUSALS_BEFORE_ANOTHER: u32 = 3;
@@ -252,8 +253,12 @@ impl<T: Stored> Reflector<T> {
                 }
                 WatchEnd::Ended => {
                     self.metrics.reopened(ReopenCause::Ended);
-                    // One that ends as soon as it is open is not well.
+                    // One that ends as soon as it is open is not well, and a proxy that cannot stream ends all so.
                     if opened.elapsed() < WELL_AFTER && self.revision == begun_at {
+                        failures += 1;
+                        if failures >= FAILURES_BEFORE_LIST {
+                            return Ok(ListCause::Failing);
+                        }
                         sleep(self.pace.failed(opened.elapsed(), None, fastrand::f64())).await;
                     }
                 }

@@ -401,6 +401,15 @@ async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn l8_watches_that_end_at_once_and_bring_nothing_as_through_a_proxy_that_cannot_stream_cost_lists() {
+    let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
+    let stage = stage(lists, vec![Answer::Watch(vec![], false)], vec![]);
+    stage.pass(MINUTE).await;
+    assert!(stage.objects.classes.get(&crate::kube_api::ids::ClassName::from("b")).is_some());
+    assert!(stage.lists().len() < 60, "{}", stage.lists().len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_page_that_fails_is_asked_for_again_and_not_all_pages_before_it() {
     let lists = vec![
         Answer::Page(20, "next", vec![class("a", 10)]),
