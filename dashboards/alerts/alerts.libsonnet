@@ -56,18 +56,16 @@
   // Each request has a time limit that is far below this.
   local endless = 'max %(by)s (workqueue_longest_running_processor_seconds{%(job)s}) > 300' % replica,
 
-  // Answers are successes and errors.
+  // An error is an answer. What has failed without one counts neither as one nor as another wait: mooring gives each try two
+  // minutes.
   local noAnswers = |||
     max %(by)s (mooring_attacher_backlog{%(job)s}) > 0
+    and %(on)s max %(by_job)s (mooring_waiting_oldest_seconds{kind="attachment", reason=~"WaitingForAttacher|DetachWaitingForAttacher", %(job)s}) > 600
     unless (
       sum %(by)s (increase(mooring_attach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
       or sum %(by)s (increase(mooring_detach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
-      or sum %(by)s (label_replace(
-        increase(storage_operation_duration_seconds_count{status="fail-unknown", %(job)s}[10m]),
-        "driver", "$1", "volume_plugin", "kubernetes.io/csi:(.*)"
-      )) > 0
     )
-  ||| % { by: by(['job', 'driver']), job: job },
+  ||| % { by: by(['job', 'driver']), by_job: by(['job']), on: on(['job']), job: job },
 
   prometheusAlerts+:: { groups: [
     {
@@ -258,7 +256,7 @@
         alert(
           'MooringAttacherNotAnswering',
           'warning',
-          '10m',
+          '1m',
           noAnswers,
           'An external-attacher does not answer.',
           '{{ $value }} VolumeAttachments wait for the external-attacher of {{ $labels.driver }}, which has answered none for ten minutes.'

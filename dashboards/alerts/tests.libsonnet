@@ -204,6 +204,8 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringAttacherNotAnswering', 'warning', 22, 45, 75, {
       attached: '0+1x10 10x50 11+1x300',
       detached: '0+1x10 10x50 11+1x300',
+      // Each try ends after two minutes.
+      'attach failed': '0x10 0+0.5x50 25x300',
       // It follows from the same that detaches last, and that attachments wait.
       'oldest detach': '20x10 0+60x50 0x300',
       'waiting for it': ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'attachment', reason: 'WaitingForAttacher' }, '20x10 0+60x50 0x300'],
@@ -212,7 +214,13 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'other backlog': ['mooring_attacher_backlog', { instance: 'a', driver: 'other' }, '5x300'],
       'other detached': ['mooring_detach_e2e_seconds_count', { instance: 'a', driver: 'other', phase: 'attacher', forced: 'false' }, '0+1x300'],
     }),
-    ordinary('a driver that answers with errors only, as to a volume without a disk', { attached: '9x300', detached: '9x300', backlog: '1x300', 'attach failed': '0+1x300' }),
+    ordinary('a driver that answers with errors only, as to a volume without a disk, while new pods come', {
+      attached: '9x300',
+      detached: '9x300',
+      backlog: '1x300',
+      'attach failed': '0+1x300',
+      'waiting for it': ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'attachment', reason: 'WaitingForAttacher' }, '20x300'],
+    }),
     outage('MooringProvisionerNotSeen', 'warning', 20, 55, 75, { provisioned: '0+1x10 10x50 11+1x300', 'oldest at provisioner': '0x10 0+60x50 0x300' }),
     // Its neighbour works, and many wait for it.
     outage('MooringProvisionerNotSeen', 'warning', 20, 55, 75, { 'claims at provisioner': '1x10 9x50 0x300', 'oldest at provisioner': '0x10 0+60x50 0x300' }, 'one of two'),

@@ -62,8 +62,8 @@ pub fn register(
         attachments: IntGaugeVec::new(
             Opts::new(
                 "mooring_attacher_backlog",
-                "VolumeAttachments that wait for their driver's external-attacher to attach or detach; of a \
-                 standby, none",
+                "VolumeAttachments that their driver's external-attacher has neither attached or detached nor said \
+                 why not; of a standby, none",
             ),
             &["driver"],
         )?,
@@ -99,14 +99,9 @@ fn forced_at(waiting: &Waiting) -> Option<Timestamp> {
     }
 }
 
-fn is_for_attacher(waiting: &Waiting) -> bool {
-    matches!(
-        waiting,
-        Waiting::WaitingForAttacher
-            | Waiting::AttachError { .. }
-            | Waiting::DetachWaitingForAttacher
-            | Waiting::DetachError { .. }
-    )
+/// An error is an answer.
+fn is_unanswered(waiting: &Waiting) -> bool {
+    matches!(waiting, Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher)
 }
 
 fn seconds(at: Timestamp) -> f64 {
@@ -122,7 +117,7 @@ impl Gauges {
         let mut next_force: Option<Timestamp> = None;
         self.diagnostics.for_each_wait(|node_volume, waiting| {
             let forced_at = forced_at(waiting);
-            if forced_at.is_none() && !is_for_attacher(waiting) {
+            if forced_at.is_none() && !is_unanswered(waiting) {
                 return;
             }
             let driver = match node_volume.volume.kind() {
@@ -130,7 +125,7 @@ impl Gauges {
                 VolumeKind::NoOp => node_volume.volume.plugin(),
             };
             let backlog = backlogs.entry(self.drivers.shown(driver).to_owned()).or_default();
-            backlog.attachments += i64::from(is_for_attacher(waiting));
+            backlog.attachments += i64::from(is_unanswered(waiting));
             backlog.forced += i64::from(forced_at.is_some());
             next_force = next_force.into_iter().chain(forced_at).min();
         });
@@ -238,7 +233,7 @@ mod tests {
             assert_eq!(shown(&format!("mooring_{family}")), None, "a standby counts nothing");
         }
         diagnostics.lead(now);
-        assert_eq!(shown("mooring_attacher_backlog{driver=\"a\"}"), Some(2.0));
+        assert_eq!(shown("mooring_attacher_backlog{driver=\"a\"}"), Some(1.0));
         assert_eq!(shown("mooring_attacher_backlog{driver=\"b\"}"), Some(0.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"a\"}"), Some(1.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"b\"}"), Some(1.0));
