@@ -185,10 +185,12 @@ fn table() -> Vec<Row> {
                 of(&[
                     "etcd_restored",
                     "force_detach_timers",
+                    "requests_time_out",
                     "second_attach_detach_controller",
                     "second_binder",
                     "second_claim_protection_controller",
                     "second_volume_protection_controller",
+                    "writes_not_begun",
                 ]),
             )],
         ),

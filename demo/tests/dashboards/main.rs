@@ -1,8 +1,7 @@
 //! Dashboards, rules and runbooks: that what is committed is what its sources say ([`sources`]), that queries and units fit
 //! each other ([`panels`]), that Grafana's linter has nothing to say ([`linter`]), that the rules do what they should ([`rules`]),
-//! that the commands of the runbooks work ([`runbooks`]), and that every query returns what really
-//! happened on a real Prometheus that scrapes the daemon ([`live`]), which is also where the picture in the README
-//! comes from ([`picture`]).
+//! and that every query returns what really happened on a real Prometheus that scrapes the daemon ([`live`]), which is also
+//! where the picture in the README comes from ([`picture`]).
 //!
 //! What needs Prometheus or Go is listed as not run where they are not installed, and fails with
 //! `MOORING_REQUIRE_PROMETHEUS=1`.
@@ -18,7 +17,6 @@ mod panels;
 mod picture;
 mod prometheus;
 mod rules;
-mod runbooks;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -62,9 +60,6 @@ fn main() {
         Trial::test(name, move || Err(reason.into())).with_ignored_flag(!is_required)
     };
     let go = |name, test| needs("go", "install Go", name, test);
-    // Go builds it where it is not installed.
-    let with_kubectl =
-        |name, test| if is_installed("kubectl") { Trial::test(name, test) } else { go(name, test) };
     let debian = "apt-get install --no-install-recommends prometheus";
     let promtool = |name, test| needs("promtool", debian, name, test);
     // What is played is generated first.
@@ -77,7 +72,6 @@ fn main() {
         Trial::test("panels_have_the_unit_of_what_they_draw", panels::have_the_unit_of_what_they_draw),
         Trial::test("panels_say_what_they_show", panels::say_what_they_show),
         Trial::test("rules_have_runbooks_and_runbooks_have_rules", rules::have_runbooks),
-        with_kubectl("runbooks_have_commands_that_work", runbooks::commands_work_and_end_what_they_are_about),
         promtool("rules_are_valid", rules::are_valid),
         played("rules_fire_and_resolve", rules::fire_and_resolve),
         played("rules_burn_over_each_window", rules::have_their_windows),

@@ -401,7 +401,8 @@ impl Cluster {
             let version = text(&document["apiVersion"]);
             let root =
                 if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
-            let plural = format!("{}s", text(&document["kind"]).to_lowercase());
+            let kind = text(&document["kind"]).to_lowercase();
+            let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
             let path = match document["metadata"]["namespace"].as_str() {
                 Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
                 None => format!("{root}/{plural}"),

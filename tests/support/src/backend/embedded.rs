@@ -32,7 +32,12 @@ pub struct Embedded {
 impl Embedded {
     /// One before which daemons are started like this.
     pub fn new(start: StartInProcess) -> Self {
-        Self { start, server: Server::default(), record: Arc::default() }
+        Self::before(start, Server::default())
+    }
+
+    /// The same before a server that is there.
+    pub fn before(start: StartInProcess, server: Server) -> Self {
+        Self { start, server, record: Arc::default() }
     }
 
     /// The server as one user sees it.

@@ -1,0 +1,141 @@
+//! What Prometheus would have: the metrics of both replicas each minute; and promtool, which says what fires.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    process::Command,
+};
+
+use libtest_mimic::Failed;
+use test_support::process::temporary_folder;
+
+use crate::scene;
+
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboards/alerts/rules.yaml");
+
+/// Series, by their names with labels.
+pub struct Samples {
+    names: BTreeSet<String>,
+    series: BTreeMap<String, Vec<Option<f64>>>,
+    /// Seconds since 1970 of the first sample; promtool takes that for 1970.
+    epoch: f64,
+    minutes: usize,
+}
+
+impl Samples {
+    /// None yet. Only what the rules ask for is kept.
+    pub fn since(epoch: f64) -> Self {
+        let rules = fs::read_to_string(RULES).unwrap();
+        let names = scene::names(&rules).into_iter().map(str::to_owned).collect();
+        Self { names, series: BTreeMap::new(), epoch, minutes: 0 }
+    }
+
+    /// How many minutes were looked at.
+    pub fn minutes(&self) -> usize {
+        self.minutes
+    }
+
+    /// A minute begins.
+    pub fn begin(&mut self) {
+        self.minutes += 1;
+    }
+
+    /// What a replica shows that was started at this second; nothing if it does not run.
+    pub fn take(&mut self, instance: &str, page: Option<&str>, started: f64) {
+        let labels = format!("cluster=\"c\",instance=\"{instance}\",job=\"mooring\"");
+        let is_up = if page.is_some() { 1.0 } else { 0.0 };
+        self.add(format!("up{{{labels},metrics_path=\"/metrics\"}}"), is_up);
+        let Some(page) = page else { return };
+        // The page has that of the test.
+        self.add(format!("process_start_time_seconds{{{labels}}}"), started);
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let (name, own) = series.split_once('{').unwrap_or((series, "}"));
+            if name == "process_start_time_seconds" || !self.names.contains(name) {
+                continue;
+            }
+            let mut value: f64 = value.parse().unwrap();
+            if name.ends_with("_timestamp_seconds") {
+                value -= self.epoch;
+            }
+            let comma = if own == "}" { "" } else { "," };
+            self.add(format!("{name}{{{labels}{comma}{own}"), value);
+        }
+    }
+
+    /// A minute ends: what was not shown is not there.
+    pub fn end(&mut self) {
+        for values in self.series.values_mut() {
+            values.resize(self.minutes, None);
+        }
+    }
+
+    fn add(&mut self, series: String, value: f64) {
+        let values = self.series.entry(series).or_default();
+        values.resize(self.minutes - 1, None);
+        values.push(value.is_finite().then_some(value));
+    }
+
+    /// What an alert asks for and is not 0, for a report.
+    pub fn shown(&self, alert: &str) -> String {
+        let rules: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(RULES).unwrap()).unwrap();
+        let rules =
+            rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
+        let asked: Vec<&str> =
+            rules.filter(|rule| rule["alert"] == alert).filter_map(|rule| rule["expr"].as_str()).collect();
+        let asked: BTreeSet<&str> = asked.into_iter().flat_map(scene::names).collect();
+        let mut shown = String::new();
+        for (series, values) in &self.series {
+            let is_asked = series.split('{').next().is_some_and(|name| asked.contains(name));
+            if is_asked && values.iter().any(|value| value.is_some_and(|value| value != 0.0)) {
+                let _ = writeln!(shown, "{series} {}", printed(values));
+            }
+        }
+        shown
+    }
+
+    /// The alerts that fire at these minutes.
+    pub fn firing(&self, minutes: &[usize]) -> Result<Vec<BTreeSet<String>>, Failed> {
+        let alerts = crate::page::alerts();
+        minutes
+            .iter()
+            .map(|minute| {
+                // promtool tells nothing but where it was expected otherwise.
+                let said = self.play(*minute)?;
+                let got = said.split("got:").nth(1).unwrap_or_default();
+                Ok(alerts
+                    .iter()
+                    .filter(|alert| got.contains(&format!("alertname=\"{alert}\"")))
+                    .cloned()
+                    .collect())
+            })
+            .collect()
+    }
+
+    fn play(&self, minute: usize) -> Result<String, Failed> {
+        let mut test = format!(
+            "rule_files: ['{RULES}']\nevaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n"
+        );
+        for (series, values) in &self.series {
+            let _ = writeln!(test, "  - series: '{series}'\n    values: '{}'", printed(values));
+        }
+        let _ = writeln!(
+            test,
+            "  promql_expr_test:\n  - expr: 'count by (alertname) (ALERTS{{alertstate=\"firing\"}}) or vector(-1)'\n    eval_time: {minute}m\n    exp_samples: []"
+        );
+        let path = temporary_folder("promtool").join("test.yaml");
+        fs::write(&path, test)?;
+        let output = Command::new("promtool").args(["test", "rules"]).arg(&path).output()?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if said.contains("got:") { Ok(said) } else { Err(said.into()) }
+    }
+}
+
+/// In promtool's notation.
+fn printed(values: &[Option<f64>]) -> String {
+    let values: Vec<String> =
+        values.iter().map(|value| value.map_or_else(|| "_".to_owned(), |value| value.to_string())).collect();
+    values.join(" ")
+}
