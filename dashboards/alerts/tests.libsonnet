@@ -110,9 +110,9 @@ local outage(alert, severity, quiet, fires, resolved, changed, name='', count=1)
   ],
 };
 
-// Nothing fires at any of these minutes.
-local ordinary(name, changed, minutes=120) = {
-  name: 'nothing fires: ' + name,
+// Nothing fires at any of these minutes, of the alerts that are nearest to it neither.
+local ordinary(near, name, changed, minutes=120) = {
+  name: 'not %s: %s' % [std.join(' nor ', near), name],
   interval: '1m',
   input_series: world(changed),
   promql_expr_test: [{
@@ -127,13 +127,18 @@ local slow(metric, labels, missed) = {
   [metric]: [metric + '_count', { instance: 'a' } + labels, '0+10x300'],
   [metric + ' in time']: [metric + '_bucket', { instance: 'a', le: '1' } + labels, '0+10x30 %d+%dx119 %d+10x150' % [310 - missed, 10 - missed, 310 - missed + 119 * (10 - missed) + 10]],
 };
+// A level with twenty operations in an hour, of which half missed the objective.
+local quiet(metric, labels) = {
+  [metric]: [metric + '_count', { instance: 'a' } + labels, '0x60 20x300'],
+  [metric + ' in time']: [metric + '_bucket', { instance: 'a', le: '1' } + labels, '0x60 10x300'],
+};
 local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b began': null, 'b claims': null, 'b pods silent': null, 'b synced': null };
 
 {
   rule_files: ['rules.yaml'],
   evaluation_interval: '1m',
   tests: [
-    ordinary('a healthy cluster', {}),
+    ordinary(['any'], 'a healthy cluster', {}),
 
     outage('MooringDown', 'critical', 6, 12, 20, { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a slis': '1x5 0x10 1x300', 'b slis': '1x5 0x10 1x300', 'a leads': '1x5 _x11 1x300', 'b leads': '0x5 _x11 0x300' }),
     outage('MooringDown', 'critical', 6, 12, 20, { 'a up': '1x5 stale _x10 1x300', 'b up': '1x5 stale _x10 1x300', 'a slis': '1x5 stale _x10 1x300', 'b slis': '1x5 stale _x10 1x300', 'a leads': '1x5 _x11 1x300', 'b leads': '0x5 _x11 0x300' }, 'no targets are left'),
@@ -142,7 +147,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     // kube-controller-manager's absence has an alert of its own, which is not ours.
     outage('MooringDown', 'critical', 6, 12, 20, { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a leads': '1x5 _x11 1x300', 'b leads': '0x5 _x11 0x300', 'k up': '1x5 0x10 1x300' }, 'with kube-controller-manager'),
     outage('MooringLeaderAbsent', 'critical', 7, 12, 20, { 'a leads': '1x5 0x10 1x300' }),
-    ordinary('a rolling update, one replica after the other', {
+    ordinary(['MooringDown', 'MooringLeaderAbsent', 'MooringReplicasMissing', 'MooringRestarting', 'MooringNotSynced', 'MooringTwoControllers'], 'a rolling update, one replica after the other', {
       'a up': '1x10 0 1x300',
       'b up': '1x8 0 1x300',
       'a leads': '1x10 _x1 0x300',
@@ -151,8 +156,10 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'b began': '100x8 _ 640x300',
       'a claims': '3x10 _ 0x300',
       'b claims': '0x8 _ 3x300',
+      'a synced': '1x10 _ 0x2 1x300',
+      'b synced': '1x8 _ 0x2 1x300',
     }),
-    ordinary('the node of the leader reboots', gone('1x10 0x5 1x300') + { 'b leads': null } + { 'a leads': '0x11 1x300', 'b leads': ['leader_election_master_status', { name: 'mooring', instance: 'b' }, '1x9 _x6 0x300'] }),
+    ordinary(['MooringLeaderAbsent', 'MooringReplicasMissing', 'MooringDown'], 'the node of the leader reboots', gone('1x10 0x5 1x300') + { 'b leads': null } + { 'a leads': '0x11 1x300', 'b leads': ['leader_election_master_status', { name: 'mooring', instance: 'b' }, '1x9 stale _x5 0x300'] }),
     outage('MooringReplicasMissing', 'warning', 20, 32, 62, gone('1x10 0x50 1x300')),
     outage('MooringReplicasMissing', 'warning', 20, 32, 62, gone('1x10 _x51 1x300'), 'it is not even scheduled'),
     // Killed every ten minutes, by the limit of its memory for instance.
@@ -163,14 +170,14 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     // Or it hears nothing at all, and a standby does.
     outage('MooringLeaderStuck', 'critical', 12, 18, 45, { 'a pods silent': '60x10 60+60x29 60x300', 'a nodes silent': '5x10 5+60x29 5x300' }, 'it hears nothing'),
     outage('MooringWatchSilent', 'warning', 12, 20, 45, { 'b pods silent': '60x10 60+60x29 60x300' }),
-    ordinary('the API server restarts', { 'a pods silent': '60x10 60 120 60x300', 'a nodes silent': '5x10 65 125 5x300', 'b pods silent': '60x10 60 120 60x300', 'a leads': '1x10 0x1 1x300' }),
+    ordinary(['MooringWatchSilent', 'MooringLeaderStuck', 'MooringLeaderAbsent', 'MooringAPIWriteBudgetBurn'], 'the API server restarts', { 'a pods silent': '60x10 60 120 60x300', 'a nodes silent': '5x10 65 125 5x300', 'b pods silent': '60x10 60 120 60x300', 'a leads': '1x10 0x1 1x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'POST', code: '500' }, '0x10 40 80x300'] }),
 
     outage('MooringTwoControllers', 'critical', 5, 7, 13, { 'second binder': '0x5 1x5 0x300' }),
     outage('MooringTwoControllers', 'critical', 5, 7, 13, { 'second attach/detach': '0x5 1x5 0x300' }, 'of attach/detach'),
     // What shows kube-controller-manager's loops is their queues: `running_managed_controllers` has neither.
     outage('MooringTwoControllers', 'critical', 5, 8, 14, { 'k claims': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'claims' }, '_x6 0x5 stale'] }, 'its binder is back'),
     outage('MooringTwoControllers', 'critical', 5, 8, 14, { 'k pvcs': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'pvcs' }, '_x6 0x5 stale'] }, 'its attach/detach is back'),
-    ordinary('the way back to kube-controller-manager: mooring no longer leads', {
+    ordinary(['MooringTwoControllers'], 'the way back to kube-controller-manager: mooring no longer leads', {
       [key]: null
       for key in std.objectFields(well)
       if std.startsWith(key, 'a ') || std.startsWith(key, 'b ')
@@ -181,7 +188,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'b up': ['up', { instance: 'b', metrics_path: '/metrics' }, '1x300'],
     }),
     outage('MooringForeignWriter', 'warning', 12, 16, 40, { 'foreign deletes': '0x10 0+2x4 8x300' }),
-    ordinary('kubectl delete volumeattachment', { 'foreign deletes': '0x10 1x300' }),
+    ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl delete volumeattachment', { 'foreign deletes': '0x10 1x300' }),
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.
     outage('MooringAlarm', 'warning', 5, 9, 45, { restored: '0x6 1x4 0x300', 'foreign phases': '0x6 40x300', 'restore grace': ['mooring_guard_refusals_total', { instance: 'a', guard: 'RestoreGrace' }, '0x6 0+50x4 200x300'] }, 'etcd was restored'),
     outage('MooringAlarm', 'warning', 5, 12, 20, { timers: '0x6 1x10 0x300' }),
@@ -191,14 +198,24 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a serves': '605400x30 31536000x300' }),
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a client': '605400x30 31536000x300' }, 'the client’s'),
     outage('MooringCertificateExpires', 'critical', 2, 25, 40, { 'a client': '2000000x2 82800x28 31536000x300' }, 'the client’s within a day'),
-    ordinary('a serving certificate is renewed in its last third', { 'a serves': '864000x300' }),
+    ordinary(['MooringCertificateExpires'], 'a serving certificate is renewed in its last third', { 'a serves': '864000x300' }),
 
     outage('MooringNotSynced', 'warning', 13, 18, 33, { 'b synced': '1x10 0x20 1x300', 'b nodes synced': ['mooring_watch_synced', { instance: 'b', resource: 'nodes' }, '1x10 0x20 1x300'] }),
     outage('MooringUnreadableObjects', 'warning', 8, 30, 50, { unreadable: '0x5 2x40 0x300' }),
 
     // Two minutes are left.
     outage('MooringForceDetachPending', 'warning', 12, 16, 22, { 'force pending': '0x10 3x8 0x300', 'next force': ['mooring_next_force_detach_timestamp_seconds', { instance: 'a' }, '_x11 1020x7 _x300'] }),
-    ordinary('a node reboots', { 'force pending': '0x10 3x3 0x300', 'next force': ['mooring_next_force_detach_timestamp_seconds', { instance: 'a' }, '_x11 1020x2 _x300'] }),
+    // Its volumes are unmounted, and detached, before force is due.
+    ordinary(['MooringForceDetachPending', 'MooringForceDetached', 'MooringDetachStuck', 'MooringWaitingLong'], 'a node reboots', {
+      'force pending': '0x10 3x3 0x300',
+      'next force': ['mooring_next_force_detach_timestamp_seconds', { instance: 'a' }, '_x11 1020x2 _x300'],
+      unmount: '40x10 40+60x4 40x300',
+      'oldest detach': '20x14 20+60x3 20x300',
+    }),
+    ordinary(['MooringForceDetached'], 'a leader that has forced detaches yesterday is followed by another', { forced: '40x20 stale', 'forced by b': ['attach_detach_controller_attachdetach_controller_forced_detaches', { instance: 'b', reason: 'timeout' }, '_x20 0x300'] }),
+    ordinary(['MooringAlarm'], 'the API server refuses the ConfigMap of the timers for a moment', { timers: '0x6 1 0x300' }),
+    ordinary(['MooringUnreadableObjects'], 'an object that is corrected as soon as it is seen', { unreadable: '0x5 1x10 0x300' }),
+    ordinary(['MooringDetachStuck'], 'a storage system that takes ten minutes for a detach', { 'oldest detach': '0x10 0+60x10 0x300' }),
     outage('MooringForceDetached', 'info', 5, 8, 25, { forced: '0x5 2x300' }),
     outage('MooringDetachStuck', 'warning', 24, 28, 50, { 'oldest detach': '0x10 0+60x30 0x300' }),
     outage('MooringAttacherNotAnswering', 'warning', 22, 45, 75, {
@@ -214,24 +231,29 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'other backlog': ['mooring_attacher_backlog', { instance: 'a', driver: 'other' }, '5x300'],
       'other detached': ['mooring_detach_e2e_seconds_count', { instance: 'a', driver: 'other', phase: 'attacher', forced: 'false' }, '0+1x300'],
     }),
-    ordinary('a driver that answers with errors only, as to a volume without a disk, while new pods come', {
+    ordinary(['MooringAttacherNotAnswering', 'MooringDetachStuck'], 'a driver that answers with errors only, as to a volume without a disk, while new pods come', {
       attached: '9x300',
       detached: '9x300',
       backlog: '1x300',
       'attach failed': '0+1x300',
       'waiting for it': ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'attachment', reason: 'WaitingForAttacher' }, '20x300'],
     }),
+    ordinary(['MooringAttacherNotAnswering'], 'an attacher is updated', {
+      attached: '0+1x10 10x5 11+1x300',
+      detached: '0+1x10 10x5 11+1x300',
+      'waiting for it': ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'attachment', reason: 'WaitingForAttacher' }, '20x10 20+60x5 20x300'],
+    }),
     outage('MooringProvisionerNotSeen', 'warning', 20, 55, 75, { provisioned: '0+1x10 10x50 11+1x300', 'oldest at provisioner': '0x10 0+60x50 0x300' }),
     // Its neighbour works, and many wait for it.
     outage('MooringProvisionerNotSeen', 'warning', 20, 55, 75, { 'claims at provisioner': '1x10 9x50 0x300', 'oldest at provisioner': '0x10 0+60x50 0x300' }, 'one of two'),
-    ordinary('a claim with a parameter that its provisioner refuses', { 'oldest at provisioner': '0+60x300' }),
-    ordinary('mistakes of users: a class that does not exist, a volume too few, two pods that share a disk', {
+    ordinary(['MooringProvisionerNotSeen', 'MooringWaitingLong'], 'a claim with a parameter that its provisioner refuses', { 'oldest at provisioner': '0+60x300' }),
+    ordinary(['MooringWaitingLong'], 'mistakes of users: a class that does not exist, a volume too few, two pods that share a disk', {
       [reason]: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'claim', reason: reason }, '0+60x300']
       for reason in ['ClassNotFound', 'NoClassAndNoMatch', 'NamedVolumeMissing', 'ClaimMissing', 'FlexVolumeUnsupported', 'HeldByNode', 'ClaimNotBound']
     }),
-    ordinary('local volumes, of which none is free', { none: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'claim', reason: 'ProvisionerUnknown' }, '0+60x300'] }),
+    ordinary(['MooringWaitingLong', 'MooringProvisionerNotSeen'], 'local volumes, of which none is free', { none: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'claim', reason: 'ProvisionerUnknown' }, '0+60x300'] }),
     outage('MooringClaimsLost', 'warning', 18, 28, 40, { lost: '0x10 2x25 0x300' }),
-    ordinary('a restore that brings claims before their volumes', { lost: '0x10 20x10 0x300' }),
+    ordinary(['MooringClaimsLost'], 'a restore that brings claims before their volumes', { lost: '0x10 20x10 0x300' }),
     outage('MooringWaitingLong', 'warning', 40, 55, 80, { unmount: '0x10 0+60x60 0x300' }),
 
     outage('MooringAttachBudgetBurn', 'warning', 35, 100, 200, slow('mooring_attach_overhead_seconds', {}, 5) + { attaches: null, 'attaches in time': null }),
@@ -239,10 +261,10 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringBindBudgetBurn', 'warning', 35, 100, 200, slow('mooring_bind_e2e_seconds', { mode: 'static' }, 5)),
     outage('MooringAPIWriteBudgetBurn', 'warning', 35, 100, 200, { posts: '0+10x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'POST', code: '500' }, '0x30 10+10x119 1200x300'] }),
     // Half of all, but of next to nothing.
-    ordinary('a quiet cluster with some slow attaches', { attaches: '0x60 20x300', 'attaches in time': '0x60 10x300' }),
-    ordinary('a quiet cluster in which a webhook refuses one claim for hours', { posts: '0x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'PATCH', code: '500' }, '0x30 1+0.5x300'] }, minutes=300),
+    ordinary(['MooringAttachBudgetBurn', 'MooringBindBudgetBurn', 'MooringDetachBudgetBurn'], 'a quiet cluster with some slow operations', { attaches: '0x60 20x300', 'attaches in time': '0x60 10x300' } + quiet('mooring_bind_e2e_seconds', { mode: 'static' }) + quiet('mooring_detach_overhead_seconds', {})),
+    ordinary(['MooringAPIWriteBudgetBurn'], 'a quiet cluster in which a webhook refuses one claim for hours', { posts: '0x300', failed: ['rest_client_requests_total', { instance: 'a', method: 'PATCH', code: '500' }, '0x30 1+0.5x300'] }, minutes=300),
 
     outage('MooringMemoryNearLimit', 'warning', 18, 40, 60, { memory: '100000000x10 510000000x40 100000000x300' }),
-    ordinary('a first list that takes memory for a while', { memory: '100000000x10 510000000x5 100000000x300' }),
+    ordinary(['MooringMemoryNearLimit'], 'a first list that takes memory for a while', { memory: '100000000x10 510000000x5 100000000x300' }),
   ],
 }

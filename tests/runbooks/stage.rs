@@ -231,12 +231,16 @@ impl Stage {
             }
             Step::Deaf(which, kinds) => {
                 for place in self.places(*which).await {
-                    kinds.iter().for_each(|kind| self.replicas[place].proxy.watches().delay(kind));
+                    for kind in kinds {
+                        self.replicas[place].proxy.watches().delay(kind);
+                    }
                 }
             }
             Step::Hears(which, kinds) => {
                 for place in self.places(*which).await {
-                    kinds.iter().for_each(|kind| self.replicas[place].proxy.watches().resume(kind));
+                    for kind in kinds {
+                        self.replicas[place].proxy.watches().resume(kind);
+                    }
                 }
             }
             Step::Stop(which) => {

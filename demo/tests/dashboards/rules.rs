@@ -28,6 +28,11 @@ pub fn fire_and_resolve() -> Result<(), Failed> {
     let played = play("tests.yaml")?;
     for alert in names() {
         assert!(played.contains(&alert), "{alert} is not played");
+        let is_near = |name: &String| {
+            let near = name.strip_prefix("not ").and_then(|rest| rest.split_once(": "));
+            near.is_some_and(|(near, _)| near.split(" nor ").any(|other| other == alert))
+        };
+        assert!(played.iter().any(is_near), "no ordinary event in which {alert} might fire is played");
     }
     Ok(())
 }
