@@ -1,5 +1,6 @@
 //! The runbooks, followed: of each alert what it is about is brought about on an embedded cluster in paused time, the
-//! commands of its page are run by a shell, and the alert fires before and no longer does after.
+//! commands of its page are run by a shell, and the alert fires before and no longer does after. In what happens everywhere (a node
+//! reboots, mooring is updated, a class does not exist) none fires.
 //!
 //! What happens is data: `tests/cases/runbooks/scenes.yaml`, whose words are in [`scene`]. The daemon's metrics are taken each
 //! simulated minute, and promtool asks the alerts that are committed whether they fire ([`samples`]). Of a page whose
@@ -21,7 +22,7 @@ mod stage;
 use std::collections::BTreeSet;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use scene::{Scene, Scenes};
+use scene::{Ordinary, Scene, Scenes, Step};
 use stage::Stage;
 use test_support::assets::Assets;
 
@@ -39,7 +40,7 @@ fn main() {
         None => Trial::test(name, test),
         Some(reason) => Trial::test(name, move || Err(reason.into())).with_ignored_flag(!is_required),
     };
-    let Scenes { scenes, not_played } = Scenes::read();
+    let Scenes { scenes, ordinary, not_played } = Scenes::read();
     let told: BTreeSet<String> =
         scenes.iter().map(|scene| scene.alert.clone()).chain(not_played.keys().cloned()).collect();
     let mut trials = vec![
@@ -51,6 +52,9 @@ fn main() {
     ];
     for scene in scenes {
         trials.push(run(scene.name(), Box::new(move || scene::played(follow(scene)))));
+    }
+    for Ordinary { name, steps } in ordinary {
+        trials.push(run(format!("no alert: {name}"), Box::new(move || scene::played(is_ordinary(steps)))));
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -93,6 +97,18 @@ async fn commands_work() -> Result<(), Failed> {
         );
     }
     Ok(())
+}
+
+async fn is_ordinary(steps: Vec<Step>) -> Result<(), Failed> {
+    let mut stage = Stage::start(false).await;
+    stage.healthy().await;
+    stage.act(&steps).await?;
+    let fired = stage.samples().fired()?;
+    if fired.is_empty() {
+        return Ok(());
+    }
+    let shown: String = fired.iter().map(|alert| stage.samples().shown(alert)).collect();
+    Err(format!("{fired:?} fired\n{}{shown}", stage.told()).into())
 }
 
 async fn follow(scene: Scene) -> Result<(), Failed> {

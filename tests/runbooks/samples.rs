@@ -97,39 +97,37 @@ impl Samples {
 
     /// The alerts that fire at these minutes.
     pub fn firing(&self, minutes: &[usize]) -> Result<Vec<BTreeSet<String>>, Failed> {
-        let alerts = crate::page::alerts();
-        minutes
-            .iter()
-            .map(|minute| {
-                // promtool tells nothing but where it was expected otherwise.
-                let said = self.play(*minute)?;
-                let got = said.split("got:").nth(1).unwrap_or_default();
-                Ok(alerts
-                    .iter()
-                    .filter(|alert| got.contains(&format!("alertname=\"{alert}\"")))
-                    .cloned()
-                    .collect())
-            })
-            .collect()
+        minutes.iter().map(|minute| self.ask("ALERTS{alertstate=\"firing\"}", *minute)).collect()
     }
 
-    fn play(&self, minute: usize) -> Result<String, Failed> {
+    /// The alerts that have fired at any minute.
+    pub fn fired(&self) -> Result<BTreeSet<String>, Failed> {
+        let ever = format!("count_over_time(ALERTS{{alertstate=\"firing\"}}[{}m])", self.minutes);
+        self.ask(&ever, self.minutes - 1)
+    }
+
+    /// The alerts of which a query returns something.
+    fn ask(&self, query: &str, minute: usize) -> Result<BTreeSet<String>, Failed> {
         let mut test = format!(
             "rule_files: ['{RULES}']\nevaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n"
         );
         for (series, values) in &self.series {
             let _ = writeln!(test, "  - series: '{series}'\n    values: '{}'", printed(values));
         }
+        // promtool tells nothing but where it was expected otherwise.
         let _ = writeln!(
             test,
-            "  promql_expr_test:\n  - expr: 'count by (alertname) (ALERTS{{alertstate=\"firing\"}}) or vector(-1)'\n    eval_time: {minute}m\n    exp_samples: []"
+            "  promql_expr_test:\n  - expr: 'count by (alertname) ({query}) or vector(-1)'\n    eval_time: {minute}m\n    \
+             exp_samples: []"
         );
         let path = temporary_folder("promtool").join("test.yaml");
         fs::write(&path, test)?;
         let output = Command::new("promtool").args(["test", "rules"]).arg(&path).output()?;
         let said =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        if said.contains("got:") { Ok(said) } else { Err(said.into()) }
+        let Some((_, got)) = said.split_once("got:") else { return Err(said.into()) };
+        let alerts = crate::page::alerts().into_iter();
+        Ok(alerts.filter(|alert| got.contains(&format!("alertname=\"{alert}\""))).collect())
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::runtime::Builder;
 #[serde(deny_unknown_fields)]
 pub struct Scenes {
     pub scenes: Vec<Scene>,
+    pub ordinary: Vec<Ordinary>,
     /// Alert → why an embedded cluster cannot have its trouble.
     pub not_played: BTreeMap<String, String>,
 }
@@ -55,6 +56,14 @@ pub struct Scene {
     pub over: usize,
 }
 
+/// What happens everywhere, and of which no alert tells.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ordinary {
+    pub name: String,
+    pub steps: Vec<Step>,
+}
+
 /// What is done because of a sentence of the page.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,8 +100,13 @@ pub enum Step {
     /// A replica hears nothing of these kinds any more, or does again.
     Deaf(Replica, Vec<String>),
     Hears(Replica, Vec<String>),
+    /// It is killed, asked to end, started.
     Stop(Replica),
+    End(Replica),
     Start(Replica),
+    /// The API server is not there for a replica, or is again.
+    Away(Replica),
+    Back(Replica),
     /// The server is put back to what it was, after it was told to remember.
     Remember,
     Restore,

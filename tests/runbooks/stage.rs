@@ -250,6 +250,23 @@ impl Stage {
                     }
                 }
             }
+            Step::End(which) => {
+                for place in self.places(*which).await {
+                    if let Some(daemon) = self.replicas[place].daemon.take() {
+                        assert_eq!(daemon.terminate().await, Some(0));
+                    }
+                }
+            }
+            Step::Away(which) => {
+                for place in self.places(*which).await {
+                    self.replicas[place].proxy.take_away();
+                }
+            }
+            Step::Back(which) => {
+                for place in self.places(*which).await {
+                    self.replicas[place].proxy.bring_back();
+                }
+            }
             Step::Start(which) => {
                 for place in self.places(*which).await {
                     self.start_replica(place);
