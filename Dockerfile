@@ -15,7 +15,7 @@ RUN MOORING_COMMIT=${COMMIT} cargo auditable build --profile dist --locked --pac
 FROM ${BASE_IMAGE}
 ARG BASE_IMAGE
 ARG COMMIT=unknown
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0-dev
 LABEL org.opencontainers.image.title="mooring" \
       org.opencontainers.image.description="Attach/detach controller and PV binder for Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0" \

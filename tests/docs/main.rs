@@ -92,6 +92,32 @@ fn every_comment_says_whom_or_what_it_is_about() {
     none("comments leave that open", &words::comments_without_nouns());
 }
 
+/// What is built is not what the changelog says was released before these changes.
+#[test]
+fn the_version_is_the_same_everywhere_and_not_a_released_one() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, text, said) in [
+        ("Dockerfile", include_str!("../../Dockerfile"), format!("\nARG VERSION={version}\n")),
+        (
+            "deploy/kustomization.yaml",
+            include_str!("../../deploy/kustomization.yaml"),
+            format!("newTag: {version}\n"),
+        ),
+        ("README.md", include_str!("../../README.md"), format!("-t mooring:{version} .")),
+    ] {
+        assert!(text.contains(&said), "{file} is not of {version}");
+    }
+    let changes = include_str!("../../CHANGELOG.md");
+    let unreleased = changes.split_once("\n## Unreleased\n").map_or("", |(_, rest)| rest);
+    let unreleased = unreleased.split("\n## ").next().unwrap_or_default();
+    let is_released = changes.contains(&format!("\n## {version} "));
+    assert_eq!(
+        is_released,
+        unreleased.trim().is_empty(),
+        "{version} and what the changelog has as unreleased"
+    );
+}
+
 #[test]
 fn every_command_of_the_justfile_can_be_read_without_it() {
     none("commands are not described", &words::commands_without_words());
