@@ -72,6 +72,7 @@ fn main() {
         Trial::test("panels_have_the_unit_of_what_they_draw", panels::have_the_unit_of_what_they_draw),
         Trial::test("panels_say_what_they_show", panels::say_what_they_show),
         Trial::test("rules_have_runbooks_and_runbooks_have_rules", rules::have_runbooks),
+        Trial::test("runbooks_name_what_is_there", rules::have_runbooks_that_name_what_is_there),
         promtool("rules_are_valid", rules::are_valid),
         played("rules_fire_and_resolve", rules::fire_and_resolve),
         played("rules_burn_over_each_window", rules::have_their_windows),

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, process::Command};
 use libtest_mimic::Failed;
 use serde_json::Value;
 
-use crate::{repository, run};
+use crate::{panels, repository, run};
 
 /// The rules of the plain file, without their groups.
 pub fn all() -> Vec<Value> {
@@ -104,5 +104,36 @@ pub fn have_runbooks() -> Result<(), Failed> {
         let severity = rule["labels"]["severity"].as_str().unwrap();
         assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
     }
+    Ok(())
+}
+
+/// Dashboards, rows, panels and metrics that a runbook names are there.
+pub fn have_runbooks_that_name_what_is_there() -> Result<(), Failed> {
+    // A page of Prometheus.
+    let mut titles = BTreeSet::from(["Targets".to_owned()]);
+    for (_, dashboard) in panels::dashboards() {
+        let of = |json: &Value| json["title"].as_str().unwrap_or_default().replace("mooring / ", "");
+        titles.insert(of(&dashboard));
+        titles.extend(dashboard["panels"].as_array().unwrap().iter().map(of));
+    }
+    let recorded =
+        all().iter().filter_map(|rule| rule["record"].as_str().map(str::to_owned)).collect::<String>();
+    let known = fs::read_to_string(repository("docs/metrics.md"))? + &recorded;
+    let (mut named, mut wrong) = (0, Vec::new());
+    for alert in names() {
+        let text = fs::read_to_string(repository(&format!("docs/runbooks/{alert}.md")))?.replace("**", "");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // What begins with a capital between asterisks is a title; the others are stressed.
+        let titled = text.split('*').filter(|part| part.chars().next().is_some_and(char::is_uppercase));
+        let titled: Vec<&str> = titled.filter(|part| text.contains(&format!("*{part}*"))).collect();
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let metrics: BTreeSet<&str> = words.filter(|word| word.starts_with("mooring_")).collect();
+        named += titled.len() + metrics.len();
+        let unknown = titled.iter().filter(|title| !titles.contains(**title));
+        let unknown = unknown.chain(metrics.iter().filter(|metric| !known.contains(**metric)));
+        wrong.extend(unknown.map(|name| format!("{alert}: {name}")));
+    }
+    assert!(named > 50, "{named}");
+    assert!(wrong.is_empty(), "not there: {wrong:#?}");
     Ok(())
 }
