@@ -40,9 +40,9 @@ fn main() {
         None => Trial::test(name, test),
         Some(reason) => Trial::test(name, move || Err(reason.into())).with_ignored_flag(!is_required),
     };
-    let Scenes { scenes, ordinary, not_played } = Scenes::read();
+    let Scenes { outages, ordinary, not_played } = Scenes::read();
     let told: BTreeSet<String> =
-        scenes.iter().map(|scene| scene.alert.clone()).chain(not_played.keys().cloned()).collect();
+        outages.iter().map(|scene| scene.alert.clone()).chain(not_played.keys().cloned()).collect();
     let mut trials = vec![
         Trial::test("each_page_is_followed_or_says_why_not", move || {
             assert_eq!(told, page::alerts());
@@ -50,7 +50,7 @@ fn main() {
         }),
         run("commands_work_where_nothing_is_wrong".to_owned(), Box::new(|| scene::played(commands_work()))),
     ];
-    for scene in scenes {
+    for scene in outages {
         trials.push(run(scene.name(), Box::new(move || scene::played(follow(scene)))));
     }
     for Ordinary { name, steps } in ordinary {

@@ -13,7 +13,7 @@ use tokio::runtime::Builder;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenes {
-    pub scenes: Vec<Scene>,
+    pub outages: Vec<Scene>,
     pub ordinary: Vec<Ordinary>,
     /// Alert → why an embedded cluster cannot have its trouble.
     pub not_played: BTreeMap<String, String>,

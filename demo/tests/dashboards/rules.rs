@@ -124,12 +124,12 @@ pub fn have_runbooks_that_name_what_is_there() -> Result<(), Failed> {
         let text = fs::read_to_string(repository(&format!("docs/runbooks/{alert}.md")))?.replace("**", "");
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         // What begins with a capital between asterisks is a title; the others are stressed.
-        let titled = text.split('*').filter(|part| part.chars().next().is_some_and(char::is_uppercase));
-        let titled: Vec<&str> = titled.filter(|part| text.contains(&format!("*{part}*"))).collect();
+        let named_so = text.split('*').filter(|part| part.chars().next().is_some_and(char::is_uppercase));
+        let named_so: Vec<&str> = named_so.filter(|part| text.contains(&format!("*{part}*"))).collect();
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
         let metrics: BTreeSet<&str> = words.filter(|word| word.starts_with("mooring_")).collect();
-        named += titled.len() + metrics.len();
-        let unknown = titled.iter().filter(|title| !titles.contains(**title));
+        named += named_so.len() + metrics.len();
+        let unknown = named_so.iter().filter(|title| !titles.contains(**title));
         let unknown = unknown.chain(metrics.iter().filter(|metric| !known.contains(**metric)));
         wrong.extend(unknown.map(|name| format!("{alert}: {name}")));
     }
