@@ -175,8 +175,13 @@ fn choice(asked: &Asked) -> Choice {
         cluster: owned("cluster"),
         user: owned("user"),
         server: owned("server"),
+        certificate_authority: asked.flag("certificate_authority").map(Into::into),
+        tls_server_name: owned("tls_server_name"),
         token: owned("token"),
+        client_certificate: asked.flag("client_certificate").map(Into::into),
+        client_key: asked.flag("client_key").map(Into::into),
         impersonated: owned("impersonated"),
+        impersonated_uid: owned("impersonated_uid"),
         impersonated_groups: asked.flags.get("impersonated_groups").cloned().unwrap_or_default(),
         skips_verification: asked.flags.contains_key("insecure_skip_tls_verify"),
     }

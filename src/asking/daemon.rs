@@ -39,7 +39,7 @@ impl Daemon {
         let finding = async {
             api.check_other(url)?;
             let authority = match file {
-                Some(file) => Authority::of_file(file)?,
+                Some(file) => Authority::of_file("--daemon-ca", file)?,
                 None => api.published_authority().await?,
             };
             api.client_of(url, &authority)

@@ -43,13 +43,33 @@ pub struct ConnectionArgs {
     #[arg(long, short, value_name = "URL")]
     pub server: Option<String>,
 
+    /// Certificate authority that vouches for the API server, as PEM, in place of the cluster's.
+    #[arg(long, value_name = "FILE")]
+    pub certificate_authority: Option<PathBuf>,
+
+    /// Name that the API server's certificate is to be for [default: the server's].
+    #[arg(long, value_name = "NAME")]
+    pub tls_server_name: Option<String>,
+
     /// Bearer token, in place of the user's credentials.
     #[arg(long, value_name = "TOKEN", hide_default_value = true)]
     pub token: Option<String>,
 
+    /// Client certificate, as PEM, in place of the user's.
+    #[arg(long, value_name = "FILE")]
+    pub client_certificate: Option<PathBuf>,
+
+    /// Key of the client certificate, as PEM.
+    #[arg(long, value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
+
     /// User to impersonate.
     #[arg(long = "as", value_name = "USER")]
     pub impersonated: Option<String>,
+
+    /// UID to impersonate, with --as.
+    #[arg(long = "as-uid", value_name = "UID")]
+    pub impersonated_uid: Option<String>,
 
     /// Group to impersonate; may be given more than once.
     #[arg(long = "as-group", value_name = "GROUP", action = clap::ArgAction::Append)]
@@ -78,8 +98,13 @@ impl ConnectionArgs {
             cluster: self.cluster.clone(),
             user: self.user.clone(),
             server: self.server.clone(),
+            certificate_authority: self.certificate_authority.clone(),
+            tls_server_name: self.tls_server_name.clone(),
             token: self.token.clone(),
+            client_certificate: self.client_certificate.clone(),
+            client_key: self.client_key.clone(),
             impersonated: self.impersonated.clone(),
+            impersonated_uid: self.impersonated_uid.clone(),
             impersonated_groups: self.impersonated_groups.clone(),
             skips_verification: self.insecure_skip_tls_verify,
         }
@@ -186,9 +211,14 @@ mod tests {
             "https://x",
             "--as",
             "alice",
+            "--as-uid=7",
             "--as-group=a",
             "--as-group",
             "b",
+            "--certificate-authority=ca.crt",
+            "--tls-server-name=api.example",
+            "--client-certificate=me.crt",
+            "--client-key=me.key",
             "--request-timeout=5s",
             "-o",
             "json",
@@ -201,6 +231,13 @@ mod tests {
         let choice = connection.choice();
         assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("c"), Some("https://x")));
         assert_eq!((choice.impersonated.as_deref(), choice.impersonated_groups.len()), (Some("alice"), 2));
+        assert_eq!(
+            (choice.impersonated_uid.as_deref(), choice.tls_server_name.as_deref()),
+            (Some("7"), Some("api.example"))
+        );
+        let files = [&choice.certificate_authority, &choice.client_certificate, &choice.client_key];
+        let files = files.map(|file| file.as_ref().and_then(|file| file.to_str()));
+        assert_eq!(files, [Some("ca.crt"), Some("me.crt"), Some("me.key")]);
         let args = explain(&["-w", "pod", "web-0", "--request-timeout=0"]).unwrap();
         assert!(args.watch && args.connection.patience().is_none());
         assert_eq!(args.subject, ["pod", "web-0"]);

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{ApiServer, ConnectError, is_this_machine};
+use super::{ApiServer, Authority, ConnectError, is_this_machine};
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -30,10 +30,20 @@ pub struct Choice {
     pub user: Option<String>,
     /// `--server`
     pub server: Option<String>,
+    /// `--certificate-authority`: in place of what the kubeconfig says of its cluster's certificate.
+    pub certificate_authority: Option<PathBuf>,
+    /// `--tls-server-name`
+    pub tls_server_name: Option<String>,
     /// `--token`: in place of all that the kubeconfig's user has.
     pub token: Option<String>,
+    /// `--client-certificate`
+    pub client_certificate: Option<PathBuf>,
+    /// `--client-key`
+    pub client_key: Option<PathBuf>,
     /// `--as`
     pub impersonated: Option<String>,
+    /// `--as-uid`
+    pub impersonated_uid: Option<String>,
     /// `--as-group`
     pub impersonated_groups: Vec<String>,
     /// `--insecure-skip-tls-verify`
@@ -142,6 +152,7 @@ impl Choice {
         if let Some(server) = &self.server {
             config.cluster_url = uri(server)?;
         }
+        self.apply_authority(config)?;
         if let Some(token) = &self.token {
             let only_token = serde_json::from_value(json!({ "token": token })).unwrap_or_default();
             let user = std::mem::replace(&mut config.auth_info, only_token);
@@ -153,15 +164,8 @@ impl Choice {
                 ..std::mem::take(&mut config.auth_info)
             };
         }
-        if let Some(user) = &self.impersonated {
-            config.auth_info.impersonate = Some(user.clone());
-        }
-        if !self.impersonated_groups.is_empty() {
-            config.auth_info.impersonate_groups = Some(self.impersonated_groups.clone());
-        }
-        if config.auth_info.impersonate.is_none() && config.auth_info.impersonate_groups.is_some() {
-            return Err(refused("--as-group", "needs --as"));
-        }
+        self.apply_certificate(&mut config.auth_info)?;
+        self.apply_impersonation(&mut config.auth_info)?;
         if self.skips_verification && !config.accept_invalid_certs {
             let why = "is taken from the kubeconfig alone: your credentials would go to any server that \
                        answers. If that \
@@ -176,6 +180,54 @@ impl Choice {
             ));
         }
         Ok(())
+    }
+
+    /// Who vouches for the server. As with kubectl, the name that the kubeconfig expects is that of its own server.
+    fn apply_authority(&self, config: &mut Config) -> Result<(), ConnectError> {
+        if self.server.is_some() || self.tls_server_name.is_some() {
+            config.tls_server_name.clone_from(&self.tls_server_name);
+        }
+        if let Some(file) = &self.certificate_authority {
+            Authority::of_file("--certificate-authority", file)?.alone(config);
+        }
+        Ok(())
+    }
+
+    fn apply_certificate(&self, user: &mut AuthInfo) -> Result<(), ConnectError> {
+        let name = |file: &Option<PathBuf>| Some(file.as_ref()?.to_string_lossy().into_owned());
+        if let Some(file) = name(&self.client_certificate) {
+            (user.client_certificate, user.client_certificate_data) = (Some(file), None);
+        }
+        if let Some(file) = name(&self.client_key) {
+            (user.client_key, user.client_key_data) = (Some(file), None);
+        }
+        let has_certificate = user.client_certificate.is_some() || user.client_certificate_data.is_some();
+        let has_key = user.client_key.is_some() || user.client_key_data.is_some();
+        if self.client_certificate.is_some() && !has_key {
+            return Err(refused("--client-certificate", "needs --client-key"));
+        }
+        if self.client_key.is_some() && !has_certificate {
+            return Err(refused("--client-key", "needs --client-certificate"));
+        }
+        Ok(())
+    }
+
+    fn apply_impersonation(&self, user: &mut AuthInfo) -> Result<(), ConnectError> {
+        if let Some(name) = &self.impersonated {
+            user.impersonate = Some(name.clone());
+        }
+        if let Some(uid) = &self.impersonated_uid {
+            user.impersonate_uid = Some(uid.clone());
+        }
+        if !self.impersonated_groups.is_empty() {
+            user.impersonate_groups = Some(self.impersonated_groups.clone());
+        }
+        let needs_a_name =
+            [("--as-group", user.impersonate_groups.is_some()), ("--as-uid", user.impersonate_uid.is_some())];
+        match needs_a_name.into_iter().find(|(_, is_given)| *is_given && user.impersonate.is_none()) {
+            Some((flag, _)) => Err(refused(flag, "needs --as")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -203,8 +255,9 @@ mod tests {
 
     const TWO_CONTEXTS: &str = "{apiVersion: v1, kind: Config, current-context: x,
         clusters: [{name: c, cluster: {server: 'https://one:6443'}},
-                   {name: d, cluster: {server: 'https://two:6443', insecure-skip-tls-verify: true}}],
+                   {name: d, cluster: {server: 'https://two:6443', insecure-skip-tls-verify: true, tls-server-name: two.example}}],
         users: [{name: u, user: {token: ut}},
+                {name: w, user: {client-certificate-data: d2M=, client-key-data: d2s=}},
                 {name: v, user: {username: vn, password: vp, as: deputy}}],
         contexts: [{name: x, context: {cluster: c, user: u}},
                    {name: y, context: {cluster: d, user: v, namespace: shop}}]}";
@@ -251,14 +304,86 @@ mod tests {
             context: is("y"),
             token: is("t"),
             impersonated: is("alice"),
+            impersonated_uid: is("7"),
             impersonated_groups: vec!["dev".to_owned()],
             ..Choice::default()
         };
         assert!(!format!("{choice:?}").contains("\"t\""));
         let user = chosen("token", choice).await.unwrap().auth_info;
         assert!(user.token.is_some() && user.username.is_none() && user.password.is_none());
-        assert_eq!(user.impersonate, is("alice"));
+        assert_eq!((user.impersonate, user.impersonate_uid), (is("alice"), is("7")));
         assert_eq!(user.impersonate_groups, Some(vec!["dev".to_owned()]));
+    }
+
+    /// A certificate authority in a file of its own, and what is in it.
+    fn authority(folder: &tempfile::TempDir) -> (PathBuf, Vec<u8>) {
+        let made = rcgen::generate_simple_self_signed(["one".to_owned()]).unwrap();
+        let (file, content) = (folder.path().join("ca.crt"), made.cert.der().to_vec());
+        fs::write(&file, pem::encode(&pem::Pem::new("CERTIFICATE", content.clone()))).unwrap();
+        (file, content)
+    }
+
+    #[tokio::test]
+    async fn who_vouches_for_the_server_is_chosen_as_by_kubectl() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, content) = authority(&folder);
+        // what is chosen; the name that the certificate has to be for, who vouches for it, and whether it is verified
+        let cases = [
+            ("context y", Choice { context: is("y"), ..Choice::default() }, (is("two.example"), None, false)),
+            (
+                "an authority",
+                Choice { context: is("y"), certificate_authority: Some(file), ..Choice::default() },
+                (is("two.example"), Some(vec![content]), true),
+            ),
+            (
+                "a name",
+                Choice { context: is("y"), tls_server_name: is("other"), ..Choice::default() },
+                (is("other"), None, false),
+            ),
+            (
+                "another server",
+                Choice { context: is("y"), server: is("three"), ..Choice::default() },
+                (None, None, false),
+            ),
+        ];
+        for (name, choice, expected) in cases {
+            let config = chosen(name, choice).await.unwrap();
+            let seen = (config.tls_server_name, config.root_cert, !config.accept_invalid_certs);
+            assert_eq!(seen, expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_certificate_takes_the_place_of_the_users() {
+        let file = |name: &str| Some(PathBuf::from(name));
+        let certificate = |certificate, key| Choice {
+            client_certificate: certificate,
+            client_key: key,
+            ..Choice::default()
+        };
+        let key_alone = || certificate(None, file("new.key"));
+        // what is chosen; certificate and key as files, and whether those of the kubeconfig are left
+        let cases = [
+            (
+                "both",
+                certificate(file("new.crt"), file("new.key")),
+                (is("new.crt"), is("new.key"), false, false),
+            ),
+            ("w", Choice { user: is("w"), ..key_alone() }, (None, is("new.key"), true, false)),
+            (
+                "w's",
+                Choice { user: is("w"), ..certificate(file("new.crt"), None) },
+                (is("new.crt"), None, false, true),
+            ),
+        ];
+        for (name, choice, expected) in cases {
+            let user = chosen(name, choice).await.unwrap().auth_info;
+            let left = (user.client_certificate_data.is_some(), user.client_key_data.is_some());
+            assert_eq!((user.client_certificate, user.client_key, left.0, left.1), expected, "{name}");
+        }
+        let choice = Choice { token: is("t"), ..certificate(file("new.crt"), file("new.key")) };
+        let user = chosen("token-and-certificate", choice).await.unwrap().auth_info;
+        assert_eq!((user.token.is_some(), user.client_certificate), (true, is("new.crt")));
     }
 
     #[tokio::test]
@@ -279,11 +404,27 @@ mod tests {
                 Choice { server: is("ftp://three"), ..Choice::default() },
                 "--server: \"ftp://three\" is no",
             ),
-            ("user", Choice { user: is("w"), ..Choice::default() }, "--user: --kubeconfig "),
+            ("user", Choice { user: is("nobody"), ..Choice::default() }, "--user: --kubeconfig "),
             (
                 "group",
                 Choice { impersonated_groups: vec!["dev".to_owned()], ..Choice::default() },
                 "--as-group: needs --as",
+            ),
+            ("uid", Choice { impersonated_uid: is("7"), ..Choice::default() }, "--as-uid: needs --as"),
+            (
+                "authority",
+                Choice { certificate_authority: Some("/nowhere/ca".into()), ..Choice::default() },
+                "--certificate-authority: /nowhere/ca: No such file",
+            ),
+            (
+                "certificate",
+                Choice { client_certificate: Some("c".into()), ..Choice::default() },
+                "--client-certificate: needs --client-key",
+            ),
+            (
+                "key",
+                Choice { client_key: Some("k".into()), ..Choice::default() },
+                "--client-key: needs --client-certificate",
             ),
             ("none", Choice { context: is("z"), ..Choice::default() }, "--kubeconfig "),
         ];

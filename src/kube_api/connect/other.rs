@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 
 use http::uri::Scheme;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use super::{
@@ -28,12 +28,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// One from a file.
+    /// One from the file that a flag names.
     ///
     /// # Errors
     /// [`ConnectError::Refused`]: it cannot be read, or has no certificate.
-    pub fn of_file(file: &Path) -> Result<Self, ConnectError> {
-        let unreadable = |why: String| refused("--daemon-ca", &format!("{}: {why}", file.display()));
+    pub fn of_file(flag: &'static str, file: &Path) -> Result<Self, ConnectError> {
+        let unreadable = |why: String| refused(flag, &format!("{}: {why}", file.display()));
         let pem = fs::read(file).map_err(|error| unreadable(error.to_string()))?;
         Self::of_pem(&pem).map_err(unreadable)
     }
@@ -45,6 +45,14 @@ impl Authority {
             return Err("it has no certificate".to_owned());
         }
         Ok(Self { roots: roots.iter().map(|root| root.to_vec()).collect() })
+    }
+
+    /// Has it alone vouch for the server of a configuration.
+    pub(super) fn alone(self, config: &mut Config) {
+        config.root_cert = Some(self.roots);
+        // Where there is a file, as in a cluster, kube verifies by nothing else.
+        config.root_cert_file = None;
+        config.accept_invalid_certs = false;
     }
 }
 
@@ -114,8 +122,7 @@ impl ApiServer {
         };
         let mut config = config.clone();
         config.cluster_url = uri(url)?;
-        config.root_cert = Some(authority.roots.clone());
-        config.accept_invalid_certs = false;
+        authority.clone().alone(&mut config);
         config.tls_server_name = None;
         config.proxy_url = None;
         let built = self.built(&config);
@@ -128,7 +135,7 @@ mod tests {
     use http::{Request, Response};
     use http_body_util::Full;
     use hyper::body::Bytes;
-    use kube::{Config, client::Body};
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
@@ -170,6 +177,17 @@ mod tests {
                 "{expected}: {why}"
             );
         }
+    }
+
+    /// In a cluster the configuration has a file with the API server's authority, and kube verifies by that file alone.
+    #[test]
+    fn an_authority_alone_vouches() {
+        let authority = Authority::of_pem(certificate().as_bytes()).unwrap();
+        let mut config = Config::new("https://10.0.0.1".parse().unwrap());
+        (config.root_cert_file, config.accept_invalid_certs) = (Some("/of/the/cluster".into()), true);
+        authority.clone().alone(&mut config);
+        assert_eq!((config.root_cert, config.root_cert_file), (Some(authority.roots), None));
+        assert!(!config.accept_invalid_certs);
     }
 
     /// Who stands between could name an authority of their own.
