@@ -407,6 +407,11 @@ impl Caches {
         let objects = Arc::clone(&self.objects);
         let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        if attachment.is_none()
+            && let Some((volume, node)) = self.actual.note_name_free(name)
+        {
+            self.queue.add_on(&node, [volume], &self.actual);
+        }
         let was_foreign = self.actual.foreign(name).is_some();
         let known = self.actual.node_volume_of(name, None, candidates);
         let is_undone = known.is_some_and(|node_volume| !node_volume.is_ended_by_us());

@@ -40,6 +40,12 @@ impl Retry {
         self.at
     }
 
+    /// The same, to be tried at once: what it failed for is over.
+    #[must_use]
+    pub fn due(self) -> Self {
+        Self { at: None, ..self }
+    }
+
     /// Failures in a row.
     #[must_use]
     pub fn failures(&self) -> u32 {

@@ -126,6 +126,7 @@ impl Controller {
                 match self.caches.actual.node_volume_mut(volume, node).read_found(&name, is_there, answered) {
                     Found::Known => {}
                     Found::NameTaken => {
+                        self.caches.actual.note_name_taken(&name, volume, node);
                         let (volume, node) = (volume.clone(), node.clone());
                         self.recorder.log(Line::NameTaken { volume, node, attempt });
                     }

@@ -61,6 +61,8 @@ pub struct ActualState {
     /// The PersistentVolumes that identified attachments name.
     sources: Relation<VolumeName, AttachmentName>,
     unidentified: Unidentified,
+    /// What waits for a name that an attachment of something else has (S9).
+    taken: HashMap<AttachmentName, (VolumeId, NodeName)>,
 }
 
 impl ActualState {
