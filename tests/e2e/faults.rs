@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use test_support::{actors::Reaction, cluster::DRIVER};
+use test_support::{actors::Reaction, cluster::DRIVER, daemon::Launch};
 use testbed::faults::Storm;
 use tokio::time::Instant;
 
-use crate::stage::{Place, Stage, Story, seed, story};
+use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, seed, story};
 
 /// Kinds that the daemon watches, by their plurals.
 const WATCHED: [&str; 7] = [
@@ -29,6 +29,12 @@ pub fn stories() -> Vec<Story> {
     let first = seed();
     let mut stories = vec![
         story("faults_of_every_kind_in_a_storm", move |stage| storm(stage, first)),
+        story("faults_l16_claims_of_a_moment_of_errors_are_bound_soon_after", |stage| {
+            errors(stage, Launch::alone())
+        }),
+        story("faults_l16_claims_of_a_moment_of_errors_are_bound_soon_after_by_a_leader", |stage| {
+            errors(stage, Launch::replica_by_default(DAEMON_NAMESPACE))
+        }),
         story("faults_end_with_the_outage_of_the_whole_server", outage),
         story("faults_cut_watches_miss_nothing", cut_watches),
         story("faults_watches_that_lag_do_no_harm", late_watches),
@@ -97,6 +103,47 @@ async fn storm(stage: Stage, seed: u64) {
         cluster.delete_claim(&format!("c{volume}")).await;
         cluster.volume_phase(&format!("v{volume}"), "Released").await;
     }
+}
+
+/// How long the moment of [`errors`] lasts.
+const MOMENT: Duration = Duration::from_secs(4);
+/// How many claims come in it.
+const CLAIMS: u32 = 30;
+
+/// Does it for each claim, all at once.
+async fn for_each<F: Future<Output = ()>>(act: impl Fn(u32) -> F) {
+    join_all((0..CLAIMS).map(act)).await;
+}
+
+/// Six writes in ten are answered with an error, carried out or not, which leaves claims in doubt about the volumes that they
+/// have chosen, while others come that they would rather have (L16, docs/reasons/Uncertain.md).
+async fn errors(stage: Stage, launch: Launch) {
+    let _daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    let cluster = &stage.cluster;
+    for_each(|number| async move {
+        cluster.volume(&format!("v{number}")).await;
+        cluster.volume_phase(&format!("v{number}"), "Available").await;
+    })
+    .await;
+    stage.proxy.begin(&Storm::of_errors(seed(), 600));
+    let begun = Instant::now();
+    for_each(|number| async move {
+        cluster.claim(&format!("c{number}")).await;
+        tokio::time::sleep_until(begun + MOMENT / CLAIMS * number).await;
+        cluster.volume(&format!("better{number}")).await;
+    })
+    .await;
+    tokio::time::sleep_until(begun + MOMENT).await;
+    assert!(stage.proxy.calm() > 30, "this was no storm");
+    let calm = Instant::now();
+    for_each(|number| async move {
+        cluster.claim_phase(&format!("c{number}"), "Bound").await;
+    })
+    .await;
+    let seconds = calm.elapsed().as_secs_f64();
+    eprintln!("{CLAIMS} claims were bound {seconds:.1} s after the errors");
+    // Where time is ours to measure.
+    assert!(stage.is_real() || calm.elapsed() <= Duration::from_secs(5), "{seconds:.1} s");
 }
 
 /// A volume that comes, is bound, moves with its pod from one node to another, and goes.

@@ -25,13 +25,28 @@ pub struct Storm {
     pub longest: Duration,
     /// Faults at most.
     pub limit: usize,
+    /// Every fault of a write is a 500, and of each two one comes after the server has carried the write out.
+    pub only_errors: bool,
 }
 
 impl Storm {
     /// One that disturbs a third of all writes.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, writes: 330, reads: 100, longest: Duration::from_millis(500), limit: 1000 }
+        Self {
+            seed,
+            writes: 330,
+            reads: 100,
+            longest: Duration::from_millis(500),
+            limit: 1000,
+            only_errors: false,
+        }
+    }
+
+    /// One in which nothing happens but that of a thousand writes so many are answered with an error.
+    #[must_use]
+    pub fn of_errors(seed: u64, writes: u16) -> Self {
+        Self { writes, reads: 0, only_errors: true, ..Self::new(seed) }
     }
 }
 
@@ -124,6 +139,10 @@ impl Weather {
                 _ => Fault::Cut(pause),
             });
         }
+        if self.storm.only_errors {
+            let is_carried_out = self.random.bool();
+            return Some(if is_carried_out { Fault::Denied(error()) } else { Fault::Refused(error()) });
+        }
         Some(match self.random.u8(..8) {
             0 => Fault::Late(pause),
             1 => Fault::Unsent,
@@ -132,10 +151,14 @@ impl Weather {
             4 => Fault::Refused(busy()),
             // A conflict that the object does not explain; a creation knows none.
             5 if *method != Method::POST && !path.contains("/leases") => Fault::Refused(conflict()),
-            5 | 6 => Fault::Denied(Answer::refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
+            5 | 6 => Fault::Denied(error()),
             _ => Fault::Denied(Answer::refusal(StatusCode::GATEWAY_TIMEOUT, "Timeout")),
         })
     }
+}
+
+fn error() -> Answer {
+    Answer::refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")
 }
 
 fn unavailable() -> Answer {
@@ -164,6 +187,21 @@ mod tests {
     fn the_seed_decides_everything() {
         assert_eq!(drawn(1, 200), drawn(1, 200));
         assert_ne!(drawn(1, 200), drawn(2, 200));
+    }
+
+    #[test]
+    fn errors_alone_come_before_and_after_the_commit_and_to_writes_only() {
+        let mut weather = Weather::new(&Storm::of_errors(1, 600));
+        assert!((0..100).all(|_| weather.draw(&Method::GET, "/x").is_none()));
+        let drawn: Vec<_> = (0..100).filter_map(|_| weather.draw(&Method::PATCH, "/x")).collect();
+        let is_of = |fault: &Fault, is_carried_out: bool| match fault {
+            Fault::Denied(answer) => is_carried_out && answer.status == 500,
+            Fault::Refused(answer) => !is_carried_out && answer.status == 500,
+            _ => false,
+        };
+        let counts = [true, false].map(|after| drawn.iter().filter(|fault| is_of(fault, after)).count());
+        assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+        assert_eq!(counts.iter().sum::<usize>(), drawn.len());
     }
 
     #[test]
