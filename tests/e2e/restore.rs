@@ -10,7 +10,8 @@ use test_support::{
     backend::Proxy,
     cluster::{Cluster, DRIVER, patch},
     control_plane::{ControlPlane, User},
-    daemon::Launch,
+    daemon::{Daemon, Launch},
+    invariants,
 };
 use tokio::time::Instant;
 
@@ -34,7 +35,87 @@ pub fn stories() -> Vec<Story> {
         });
         stories.push(story.at(Place::RealServer));
     }
+    for (name, bump) in [("plain", 0), ("bumped", BUMP)] {
+        let play = move |stage| embedded_unwatched(stage, bump);
+        let name = format!("restore_of_{name}_revisions_while_the_only_replica_is_away_is_not_noticed");
+        stories.push(story(name, play).at(Place::EmbeddedServer));
+    }
+    stories.push(
+        story("restore_of_etcd_while_the_only_replica_is_away_is_not_noticed", real_unwatched)
+            .at(Place::RealServer),
+    );
     stories
+}
+
+/// One replica on the machine of etcd and the API server, whose end and restart all of them share. What the daemon knew is
+/// gone, and the restored cluster is all that the next one sees: there is no grace, as docs/differences.md says.
+async fn embedded_unwatched(stage: Stage, bump: u64) {
+    // The history of a restored server has a gap.
+    stage.expect_violations();
+    let attacher = stage.attacher();
+    let launch = Launch::replica(DAEMON_NAMESPACE);
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    two_nodes_with_a_pod_on_the_first(&stage.cluster).await;
+    let backup = stage.embedded().backup();
+    move_on(&stage.cluster).await;
+
+    daemon.kill();
+    drop(attacher);
+    stage.embedded().restore(&backup, bump);
+    let _attacher = stage.attacher();
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    let begun = Instant::now();
+    without_grace(&stage.cluster, &daemon).await;
+    assert!(begun.elapsed() < RESTORE_GRACE / 2, "{:?}", begun.elapsed());
+    assert_eq!(invariants::check_requests(&stage.requests()), [""; 0]);
+    let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    leases.delete("mooring", &DeleteParams::default()).await.ok();
+}
+
+/// The same on an etcd of its own.
+async fn real_unwatched(stage: Stage) {
+    let mut plane = ControlPlane::start(&stage.real().assets).await;
+    let token = install(&plane).await;
+    let cluster = Cluster::new(plane.client(User::Admin));
+    let start_attacher = |plane: &ControlPlane| {
+        Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default())
+    };
+    let attacher = start_attacher(&plane);
+    let start_daemon = |plane: &ControlPlane| {
+        Launch::replica(DAEMON_NAMESPACE).start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token))
+    };
+    let daemon = start_daemon(&plane);
+    daemon.ready().await;
+    two_nodes_with_a_pod_on_the_first(&cluster).await;
+    daemon.kill();
+    let backup = plane.back_up().await;
+    let daemon = start_daemon(&plane);
+    daemon.ready().await;
+    move_on(&cluster).await;
+
+    drop(attacher);
+    daemon.kill();
+    plane.restore(&backup, true).await;
+    let _attacher = start_attacher(&plane);
+    let daemon = start_daemon(&plane);
+    daemon.ready().await;
+    without_grace(&cluster, &daemon).await;
+}
+
+/// A daemon that has not seen a restore goes by the cluster as it is: the volume that was on n2 is held by n1, where the backup
+/// has it, so that no second machine gets it from this cluster; and what ends is taken away at once.
+async fn without_grace(cluster: &Cluster, daemon: &Daemon) {
+    cluster.published("n1", &["v1"]).await;
+    cluster.pod("again", "n2", &["c1"]).await;
+    daemon.page_says("/debug/attach-detach", "HeldByNode").await;
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 0").await;
+    assert!(cluster.attachment_now("v1", "n2").await.is_none());
+    cluster.remove_pod("old").await;
+    cluster.published("n2", &["v1"]).await;
+    assert!(cluster.attachment_now("v1", "n1").await.is_none());
+    cluster.delete_claim("c2").await;
+    cluster.volume_phase("v2", "Released").await;
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 0").await;
 }
 
 /// The same on an etcd of its own, as far as five minutes need not pass.
