@@ -48,6 +48,7 @@ mod serving;
 mod slow;
 mod stage;
 mod standby_memory;
+mod standstill;
 mod stock_metrics;
 mod traces;
 mod troubles;
@@ -78,6 +79,7 @@ fn main() {
     stories.extend(crash::stories());
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
+    stories.extend(standstill::stories());
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(slow::stories());

@@ -52,7 +52,7 @@ pub fn stories() -> Vec<Story> {
 }
 
 /// Waits for a lease that is held by another replica than before.
-async fn new_holder(stage: &Stage, before: &str) -> String {
+pub async fn new_holder(stage: &Stage, before: &str) -> String {
     let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
     let holder = |lease: &Lease| {
         let holder = lease.spec.as_ref()?.holder_identity.clone()?;
@@ -84,7 +84,7 @@ pub async fn leader(stage: &Stage) -> (Proxy, Daemon, String) {
     (proxy, daemon, holder)
 }
 
-async fn prepare(stage: &Stage, number: usize) {
+pub async fn prepare(stage: &Stage, number: usize) {
     stage.cluster.bound_pair(&format!("v{number}"), &format!("c{number}")).await;
     stage.cluster.node(&format!("n{number}")).await;
 }

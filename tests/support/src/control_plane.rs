@@ -196,6 +196,13 @@ impl ControlPlane {
         self.started().await;
     }
 
+    /// Starts the API server anew with a certificate of another authority, which kubeconfigs of before find in its place.
+    pub async fn rotate_authority(&mut self) {
+        std::fs::remove_dir_all(self.folder.join("certs")).unwrap();
+        self.authorities.clear();
+        self.restart_api_server().await;
+    }
+
     /// Stops both servers, copies etcd's data, and starts them again.
     pub async fn back_up(&mut self) -> PathBuf {
         let backup = temporary_folder("etcd-backup");

@@ -11,6 +11,7 @@ use super::{
     cluster::within_deadline,
     control_plane::free_ports,
     process::{Log, Process},
+    standstill::Standstill,
     visitor::{Authority, Coming, Credentials, ask, come},
 };
 
@@ -253,6 +254,11 @@ impl Daemon {
     /// Lets it go on (SIGCONT).
     pub fn thaw(&self) {
         self.signal("-CONT");
+    }
+
+    /// Stops the thread that watches and decides, which is the first of its process, and no other.
+    pub fn stand_still(&self) -> Standstill {
+        Standstill::of(self.id().expect("a process"))
     }
 
     fn signal(&self, signal: &str) {

@@ -1,6 +1,6 @@
 //! Support for everything that runs against an API server: the end-to-end stories and the benchmarks.
 //!
-//! Lowest first: [`process`] (children that never outlive us), [`assets`] (where the binaries are),
+//! Lowest first: [`process`] (children that never outlive us), [`standstill`] (a thread of theirs that does not go on), [`assets`] (where the binaries are),
 //! [`control_plane`] (etcd and kube-apiserver), [`actors`] (stand-ins for the other components, from the testbed),
 //! [`visitor`] (who may read its pages), [`daemon`] (as a process, or in the test's own as the test makes it), [`wire`]
 //! (between it and its API server), [`history`] and [`audit`] (what really happened), [`backend`] (a real or an embedded API
@@ -29,6 +29,7 @@ pub mod history;
 pub mod invariants;
 pub mod process;
 pub mod promises;
+pub mod standstill;
 pub mod store;
 pub mod visitor;
 pub mod wire;
