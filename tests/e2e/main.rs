@@ -15,6 +15,7 @@ mod attach;
 mod binding;
 mod collector;
 mod crash;
+mod credentials;
 mod dashboards;
 mod deploy;
 mod detach;
@@ -80,6 +81,7 @@ fn main() {
     stories.extend(faults::stories());
     stories.extend(replicas::stories());
     stories.extend(standstill::stories());
+    stories.extend(credentials::stories());
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(slow::stories());

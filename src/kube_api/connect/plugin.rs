@@ -238,6 +238,8 @@ async fn run(exec: &ExecConfig) -> Result<Credentials, String> {
     }
     command.stdin(if is_asking { Stdio::inherit() } else { Stdio::null() });
     command.stdout(Stdio::piped()).kill_on_drop(true);
+    // For a person to read. In a log it could be a token.
+    command.stderr(if io::stderr().is_terminal() { Stdio::inherit() } else { Stdio::null() });
     let mut child = command.spawn().map_err(|error| format!("cannot be run: {error}"))?;
     let limit = if is_asking { LIMIT_AT_A_TERMINAL } else { LIMIT };
     let running = async {

@@ -121,6 +121,40 @@ async fn l15_a_plugin_that_hangs_keeps_nothing_waiting_and_a_request_that_is_giv
     assert_eq!(script.runs(), 1);
 }
 
+/// The first run is let hang to its limit, in time that passes at once; the next one gives credentials.
+#[tokio::test]
+async fn l15_a_plugin_that_hangs_is_ended_at_its_limit_and_run_again() {
+    let text = format!(
+        r#"if mkdir "$FOLDER/first"; then echo $$ >"$FOLDER/pid"; exec sleep 1000; fi; {}"#,
+        giving("token", "null")
+    );
+    let script = Script::new(&text);
+    let client = script.client();
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move { asked(&client).await }
+    });
+    while !fs::read_to_string(script.file("pid")).is_ok_and(|pid| pid.ends_with('\n')) {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::pause();
+    let error = asking.await.unwrap().unwrap_err();
+    assert!(error.contains("did not end within 30 s and was ended"), "{error}");
+    let again = asked(&client).await.unwrap_err();
+    assert!(again.contains("did not end within 30 s"), "within the pause it is not run again: {again}");
+    tokio::time::resume();
+    let pid = fs::read_to_string(script.file("pid")).unwrap();
+    let process = PathBuf::from("/proc").join(pid.trim());
+    let ended = async {
+        while fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, ended).await.expect("it was ended");
+    script.plugin.lock().last_run = None;
+    assert_eq!(asked(&client).await.unwrap(), "token-1");
+}
+
 #[tokio::test]
 async fn what_a_plugin_prints_is_in_no_error_of_it() {
     let cases = [

@@ -1,0 +1,149 @@
+//! What a daemon shows and believes changes while it runs, outside of a cluster: its credential plugin hangs, or prints
+//! a secret and fails; the API server has another certificate authority.
+
+use std::{fs, path::PathBuf};
+
+use k8s_openapi::{
+    api::coordination::v1::Lease,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::Api;
+use serde_json::{Value, json};
+use test_support::{
+    actors::{Attacher, AttacherBehaviour},
+    cluster::{Cluster, DRIVER, until, within_deadline},
+    control_plane::{ControlPlane, User},
+    daemon::Launch,
+    process::{Log, temporary_folder},
+};
+
+use crate::{
+    replicas::{new_holder, prepare},
+    stage::{DAEMON_NAMESPACE, PROGRAM, Place, Stage, Story, install, story},
+};
+
+/// Printed by a plugin that fails.
+const SECRET: &str = "a-token-that-nobody-may-read";
+/// Credentials that expire so soon are renewed, and hold until then.
+const SOON: SignedDuration = SignedDuration::from_secs(59);
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("credentials_l15_a_plugin_that_hangs_or_fails_under_a_leader_keeps_nothing_waiting", plugin)
+            .at(Place::RealServer),
+        story(
+            "credentials_m14_a_rotated_authority_ends_the_leader_and_is_read_by_the_next_process",
+            rotation,
+        )
+        .at(Place::RealServer),
+    ]
+}
+
+/// A plugin that does what stands in a file of its folder.
+struct Script(PathBuf);
+
+impl Script {
+    fn new() -> Self {
+        Self(temporary_folder("plugin"))
+    }
+
+    fn does(&self, text: &str) {
+        let (new, file) = (self.0.join("new"), self.0.join("script"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, file).unwrap();
+    }
+
+    fn gives(&self, token: &str) {
+        let expires = Timestamp::now() + SOON;
+        let given = json!({
+            "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+            "status": { "token": token, "expirationTimestamp": expires },
+        });
+        self.does(&format!("printf %s '{given}'"));
+    }
+
+    /// A kubeconfig whose user has this plugin.
+    fn kubeconfig(&self, stage: &Stage) -> PathBuf {
+        let plane = &stage.real().plane;
+        let written = fs::read(plane.kubeconfig(plane.url(), "")).unwrap();
+        let mut config: Value = serde_json::from_slice(&written).unwrap();
+        config["users"][0]["user"] = json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": "sh", "args": [self.0.join("script")],
+        }});
+        let file = self.0.join("kubeconfig");
+        fs::write(&file, config.to_string()).unwrap();
+        file
+    }
+}
+
+/// Waits until it is logged.
+async fn logged(log: &Log, text: &str) {
+    let found = log.find(|line| line.contains(text).then_some(()));
+    let found = within_deadline(&format!("{text:?} is logged"), found).await;
+    assert!(matches!(found, Ok(Some(()))), "{text:?}: {}", log.tail(20));
+}
+
+async fn plugin(stage: Stage) {
+    let _attacher = stage.attacher();
+    let script = Script::new();
+    script.gives(&stage.real().token);
+    let launch = Launch::replica(DAEMON_NAMESPACE);
+    let daemon = launch.start_process(PROGRAM, &script.kubeconfig(&stage));
+    let log = stage.log_of(&daemon);
+    // It has credentials when it serves. They are to be renewed as soon as may be, and this is what it meets.
+    daemon.url().await;
+    script.does("exec sleep 1000");
+    daemon.ready().await;
+    let holder = new_holder(&stage, "").await;
+    for number in 1..=3 {
+        prepare(&stage, number).await;
+    }
+    let cluster = &stage.cluster;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.published("n1", &["v1"]).await;
+    logged(&log, "did not end within 30 s and was ended").await;
+
+    script.does(&format!("echo {SECRET}; echo {SECRET} >&2; exit 3"));
+    logged(&log, "of the kubeconfig failed (exit status: 3)").await;
+    cluster.pod("p2", "n2", &["c2"]).await;
+    cluster.published("n2", &["v2"]).await;
+
+    script.gives(&stage.real().token);
+    cluster.pod("p3", "n3", &["c3"]).await;
+    cluster.published("n3", &["v3"]).await;
+    assert_eq!(new_holder(&stage, "").await, holder, "it has led all the time");
+    assert_eq!(log.count(SECRET), 0, "{}", log.tail(20));
+}
+
+/// A leader loses its lease and ends, as for any outage, and the process that is started again reads what is there now.
+/// (A standby ends after three minutes: src/kube_api/connect.)
+async fn rotation(stage: Stage) {
+    let mut plane = ControlPlane::start(&stage.real().assets).await;
+    let token = install(&plane).await;
+    let cluster = Cluster::new(plane.client(User::Admin));
+    let kubeconfig = plane.kubeconfig(plane.url(), &token);
+    let launch = Launch::replica(DAEMON_NAMESPACE);
+    let leader = launch.start_process(PROGRAM, &kubeconfig);
+    leader.ready().await;
+    let held = |lease: Option<&Lease>| {
+        lease.and_then(|lease| lease.spec.as_ref()?.holder_identity.as_ref()).is_some_and(|it| !it.is_empty())
+    };
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    until(leases, "mooring", "somebody leads", held).await;
+    let log = leader.log().cloned().unwrap_or_default();
+
+    plane.rotate_authority().await;
+    assert_eq!(leader.ended().await, Some(1));
+    assert!(log.tail(5).contains("lost: not renewed within"), "{}", log.tail(20));
+    assert!(log.count("certificate") > 0, "{}", log.tail(20));
+
+    let cluster = Cluster::new(plane.client(User::Admin));
+    let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());
+    let next = launch.start_process(PROGRAM, &kubeconfig);
+    next.ready().await;
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.published("n1", &["v1"]).await;
+}
