@@ -11,6 +11,7 @@ mod desired_state;
 mod fair;
 mod populator;
 mod reconciler;
+mod said;
 mod story;
 mod volumes;
 mod world;
