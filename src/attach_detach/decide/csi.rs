@@ -158,7 +158,13 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
         }
         match force(node_volume, view.node, view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
-            Err(unforced) => return still_in_use(view, attachment.status.attached, unforced, now),
+            Err(unforced) => {
+                // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
+                // kubelet that finds a mounted volume unpublished takes it for lost.
+                let is_attached = attachment.status.attached;
+                let report = if is_attached { ReportAsAttached::Yes } else { unattached(node_volume) };
+                return still_in_use(view, report, unforced, now);
+            }
         }
     }
     let pause_ends = node_volume.retry.pending(now);

@@ -36,7 +36,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
 /// The volume is in use, or may be, and that may not be overruled (yet).
 pub(in crate::attach_detach) fn still_in_use(
     view: &NodeVolumeView<'_>,
-    attached: bool,
+    report_as_attached: ReportAsAttached,
     unforced: Unforced,
     now: Instant,
 ) -> Verdict {
@@ -47,9 +47,6 @@ pub(in crate::attach_detach) fn still_in_use(
             ..wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForNode { unforced })
         };
     }
-    // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
-    // kubelet that finds a mounted volume unpublished takes it for lost.
-    let report_as_attached = if attached { ReportAsAttached::Yes } else { ReportAsAttached::No };
     Verdict { wake_at, ..wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced }) }
 }
 

@@ -62,7 +62,8 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
                 let is_elsewhere = view.conflict.is_some_and(|conflict| conflict.is_attached);
                 let stays =
                     node_volume.is_listed() || (node_volume.mount == Mount::Possible && !is_elsewhere);
-                return still_in_use(view, stays, unforced, now);
+                let report = if stays { ReportAsAttached::Yes } else { ReportAsAttached::No };
+                return still_in_use(view, report, unforced, now);
             }
         }
     }
