@@ -1,9 +1,28 @@
-//! Events as cases say them: the most frequent ones in a short form, every other whole.
+//! Requests and events as cases say them: of events the most frequent ones in a short form, every other whole.
 //!
-//! In: an event. Out: a line. A short form stands for type, reason and the whole message, to the letter: it is the pod or
+//! In: a request or an event. Out: a line. A short form stands for type, reason and the whole message, to the letter: it is the pod or
 //! node, a word, and what the message has where its template has `{}`.
 
-use mooring::kube_api::events::{Event, EventType};
+use std::{collections::BTreeMap, time::Duration};
+
+use mooring::{
+    attach_detach::{
+        act::calls::{AttachmentRequest, Call},
+        guard::evidence::Target,
+    },
+    kube_api::{
+        call::Verb,
+        events::{Event, EventType, Novelty},
+        ids::Uid,
+    },
+};
+
+use tokio::time::Instant;
+
+use super::world::word;
+
+/// How long an event of another process stands and is not told again (`kube_api::events`).
+const STANDS: Duration = Duration::from_mins(45);
 
 /// Type, reason, template of the message, and the word.
 const SHORT: [(EventType, &str, &str, &str); 10] = [
@@ -91,4 +110,56 @@ fn fields<'a>(template: &str, message: &'a str) -> Option<Vec<&'a str>> {
         rest = after;
     }
     rest.is_empty().then_some(fields)
+}
+
+/// The events on the server: about which object, reason and message; of which process, and since when.
+#[derive(Default)]
+pub struct Written(BTreeMap<Words, (usize, Instant)>);
+
+type Words = (Uid, &'static str, String);
+
+impl Written {
+    /// Whether people read of it now. What an earlier process wrote stands, unless this one saw it come about anew.
+    pub fn is_new(&mut self, event: &Event, process: usize, now: Instant) -> bool {
+        let earlier = self.0.get(&of(event));
+        let stands = earlier.is_some_and(|(by, at)| *by != process && now < *at + STANDS);
+        if stands && event.novelty != Novelty::New {
+            return false;
+        }
+        self.0.insert(of(event), (process, now));
+        true
+    }
+
+    pub fn lose(&mut self, event: &Event) {
+        self.0.remove(&of(event));
+    }
+}
+
+fn of(event: &Event) -> Words {
+    (event.involved.uid.clone(), event.reason, event.message.clone())
+}
+
+/// A request as a line of `sends`.
+pub fn words(call: &Call) -> String {
+    let verb = match call {
+        Call::Attachment(_, _, AttachmentRequest::Create(_)) => "create",
+        Call::Attachment(_, _, AttachmentRequest::Delete(..)) => "delete",
+        Call::Attachment(_, _, AttachmentRequest::Read(_)) | Call::ReadNode(_) => "read",
+        Call::ReadOwner(..) => "who wrote",
+        Call::PatchNode(..) => "list",
+        Call::Timers(request) if request.verb == Verb::Get => "read",
+        Call::Timers(_) => "write",
+    };
+    match call {
+        Call::Attachment(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
+        Call::ReadNode(node) | Call::ReadOwner(Target::Node(node), _) => format!("{verb} {node}"),
+        Call::ReadOwner(Target::Attachment(..), _) => format!("{verb} an attachment"),
+        Call::Timers(_) => format!("{verb} the timers"),
+        Call::PatchNode(node, _, request) => {
+            let body = request.body.clone().unwrap_or_default();
+            let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();
+            let names: Vec<&str> = list.iter().filter_map(|entry| entry["name"].as_str()).map(word).collect();
+            format!("{verb} on {node}: [{}]", names.join(" "))
+        }
+    }
 }

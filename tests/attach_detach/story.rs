@@ -15,17 +15,15 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         AttachDetachOptions, TimersConfigMap,
-        act::calls::{Answer, AttachmentRequest, Call, Outcome},
+        act::calls::{Answer, Call, Outcome},
         clock::Clock,
         controller::Controller,
-        guard::evidence::Target,
         options::ForcePolicy,
         tell::{diagnostics::NodeVolumeKey, metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{
-        call::{CallError, Verb},
-        events::{Event, Novelty},
-        ids::Uid,
+        call::CallError,
+        events::Event,
         kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
         tally::Tally,
     },
@@ -38,7 +36,7 @@ use test_support::cases::comparison::{Comparison, in_place};
 use tokio::time::Instant;
 
 use super::{
-    said::line,
+    said::{Written, line, words},
     world::{Forms, Key, World, decode, word},
 };
 
@@ -47,8 +45,6 @@ const SHOWN_WITH_A_SERIES: [&str; 2] =
     ["attachdetach_controller_total_volumes", "storage_operation_duration_seconds_count"];
 /// Looks at one moment, above which something goes in circles.
 const ENOUGH: usize = 200;
-/// How long an event of another process stands on the server and is not told again (`kube_api::events`).
-const STANDS: Duration = Duration::from_mins(45);
 /// How long a window may collect changes before they are sent: part of a step.
 const WINDOW: Duration = Duration::from_millis(50);
 
@@ -158,7 +154,7 @@ pub fn trials(table: &'static str, file: &Path) -> Vec<Trial> {
 }
 
 fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
-    let mut play = Play::new(case);
+    let mut play = Play::new(&case.options);
     let start = Step {
         sends: case.sends.clone(),
         waits: case.waits.clone(),
@@ -174,6 +170,25 @@ fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
         play.follow(next, compared).map_err(|error| format!("step {}: {error}", number + 1))?;
     }
     Ok(())
+}
+
+/// What a process made of what it found, in the words of a case.
+pub struct Look {
+    pub sends: Vec<String>,
+    pub waits: BTreeMap<String, &'static str>,
+    pub says: Vec<String>,
+    pub lists: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What a new process makes of these objects at once, and what the next one makes of what that leaves.
+pub fn looks(given: &Forms) -> Result<[Look; 2], String> {
+    let options = Options::default();
+    let mut play = Play::new(&options);
+    play.world.set(given);
+    play.start();
+    let first = play.look()?;
+    play.start();
+    Ok([first, play.look()?])
 }
 
 /// What a step has led to.
@@ -211,8 +226,8 @@ struct Play<'a> {
     starts: usize,
     /// What the lease tells of who led last.
     told: Option<Tally>,
-    /// Events on the server: about which object, reason and message; of which process, and since when.
-    written: BTreeMap<(Uid, &'static str, String), (usize, Instant)>,
+    /// Events on the server.
+    written: Written,
     /// Whether there is reason to look although no object changed and no time has come.
     due: bool,
 }
@@ -248,13 +263,12 @@ fn replica(starts: usize) -> String {
 }
 
 impl<'a> Play<'a> {
-    fn new(case: &'a Case) -> Self {
+    fn new(options: &'a Options) -> Self {
         let (mut world, now) = (World::new(), Instant::now());
-        world.others.clone_from(&case.options.others);
-        let (objects, changes, controller, reporter, metrics) =
-            tables(&case.options, replica(0), world.wall, now);
+        world.others.clone_from(&options.others);
+        let (objects, changes, controller, reporter, metrics) = tables(options, replica(0), world.wall, now);
         Self {
-            options: &case.options,
+            options,
             world,
             delivered: BTreeMap::new(),
             blind: BTreeSet::new(),
@@ -267,11 +281,11 @@ impl<'a> Play<'a> {
             ahead: SignedDuration::ZERO,
             answers: BTreeMap::new(),
             unanswered: 0,
-            lease: case.options.leads,
+            lease: options.leads,
             suspended: false,
             starts: 0,
             told: None,
-            written: BTreeMap::new(),
+            written: Written::default(),
             due: true,
         }
     }
@@ -318,11 +332,24 @@ impl<'a> Play<'a> {
         if step.loses_events {
             for event in &seen.events {
                 self.controller.not_told(event, self.now);
-                self.written.remove(&written(event));
+                self.written.lose(event);
             }
         }
         self.check(step, &seen, compared);
         Ok(())
+    }
+
+    fn look(&mut self) -> Result<Look, String> {
+        let mut seen = Seen::default();
+        self.settle(&mut seen)?;
+        let says = seen.events.iter().map(line).collect();
+        Ok(Look { sends: seen.sends, waits: self.waits(), says, lists: self.world.lists() })
+    }
+
+    /// Reason codes of the pairs that wait.
+    fn waits(&self) -> BTreeMap<String, &'static str> {
+        let entries = self.reporter.diagnostics().waits();
+        entries.iter().map(|(key, entry)| (pair(key), entry.reason.waiting.code())).collect()
     }
 
     /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
@@ -452,7 +479,7 @@ impl<'a> Play<'a> {
                     Some(Tally { by: replica(self.starts), count: self.controller.waits_broken_off() });
             }
             for event in effects.events {
-                if self.is_told(&event) {
+                if self.written.is_new(&event, self.starts, self.now) {
                     seen.events.push(event);
                 }
             }
@@ -475,17 +502,6 @@ impl<'a> Play<'a> {
             }
         }
         Err(format!("S39: looks without end; requests {asked:?}"))
-    }
-
-    /// Whether people read of it now. What an earlier process wrote stands, unless this one saw it come about anew.
-    fn is_told(&mut self, event: &Event) -> bool {
-        let earlier = self.written.get(&written(event));
-        let stands = earlier.is_some_and(|(by, at)| *by != self.starts && self.now < *at + STANDS);
-        if stands && event.novelty != Novelty::New {
-            return false;
-        }
-        self.written.insert(written(event), (self.starts, self.now));
-        true
     }
 
     fn answer(&mut self, text: &str, call: &Call) -> Result<Option<Result<Answer, CallError>>, String> {
@@ -521,14 +537,11 @@ impl<'a> Play<'a> {
 
     fn check(&self, step: &Step, Seen { sends, events }: &Seen, compared: &mut Comparison) {
         compared.same(&["sends"], &step.sends, sends);
-        let entries = self.reporter.diagnostics().waits();
-        let pair =
-            |NodeVolumeKey { volume, node }: &NodeVolumeKey| format!("{} on {node}", word(volume.as_str()));
         if let Some(waits) = &step.waits {
-            let seen = entries.iter().map(|(key, entry)| (pair(key), entry.reason.waiting.code()));
-            compared.same(&["waits"], waits, &seen.collect::<BTreeMap<_, _>>());
+            compared.same(&["waits"], waits, &self.waits());
         }
         if let Some(looks) = &step.looks {
+            let entries = self.reporter.diagnostics().waits();
             let time = |next: Instant| next.duration_since(self.now).as_secs();
             let seen = entries.iter().filter_map(|(key, entry)| Some((pair(key), time(entry.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
@@ -574,34 +587,10 @@ impl Seen {
     }
 }
 
-fn written(event: &Event) -> (Uid, &'static str, String) {
-    (event.involved.uid.clone(), event.reason, event.message.clone())
+fn pair(NodeVolumeKey { volume, node }: &NodeVolumeKey) -> String {
+    format!("{} on {node}", word(volume.as_str()))
 }
 
 fn owned((key, object): (&Key, &Value)) -> (Key, Value) {
     (key.clone(), object.clone())
-}
-
-fn words(call: &Call) -> String {
-    let verb = match call {
-        Call::Attachment(_, _, AttachmentRequest::Create(_)) => "create",
-        Call::Attachment(_, _, AttachmentRequest::Delete(..)) => "delete",
-        Call::Attachment(_, _, AttachmentRequest::Read(_)) | Call::ReadNode(_) => "read",
-        Call::ReadOwner(..) => "who wrote",
-        Call::PatchNode(..) => "list",
-        Call::Timers(request) if request.verb == Verb::Get => "read",
-        Call::Timers(_) => "write",
-    };
-    match call {
-        Call::Attachment(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
-        Call::ReadNode(node) | Call::ReadOwner(Target::Node(node), _) => format!("{verb} {node}"),
-        Call::ReadOwner(Target::Attachment(..), _) => format!("{verb} an attachment"),
-        Call::Timers(_) => format!("{verb} the timers"),
-        Call::PatchNode(node, _, request) => {
-            let body = request.body.clone().unwrap_or_default();
-            let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();
-            let names: Vec<&str> = list.iter().filter_map(|entry| entry["name"].as_str()).map(word).collect();
-            format!("{verb} on {node}: [{}]", names.join(" "))
-        }
-    }
 }
