@@ -207,18 +207,6 @@ impl Waiting {
         "ForeignAttachment",
     ];
 
-    /// Whether it is the same wait for readers. A stand-off that is prolonged is the same one.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (
-                Self::ForeignWriter { writer, until: _ },
-                Self::ForeignWriter { writer: other_writer, until: _ },
-            ) => writer == other_writer,
-            _ => self == other,
-        }
-    }
-
     /// The reason code (user-experience §3), also in metrics and logs.
     #[must_use]
     pub fn code(&self) -> &'static str {

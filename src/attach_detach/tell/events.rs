@@ -58,7 +58,8 @@ pub enum Announcement {
     ForcedDetachDone(NodeName, ForceReason),
 }
 
-/// A wait that a try interrupts, in vain, is the same wait.
+/// What keeps a volume elsewhere is the same while the words are: a step of the detach, a try in vain and a stand-off that is
+/// prolonged are no news.
 impl Repeatable for Announcement {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -66,11 +67,8 @@ impl Repeatable for Announcement {
                 Self::Holder { node, waiting, foreign },
                 Self::Holder { node: other_node, waiting: other_waiting, foreign: other_foreign },
             ) => {
-                let waits = match (waiting, other_waiting) {
-                    (Some(waiting), Some(other)) => waiting.is_same(other),
-                    (waiting, other) => waiting == other,
-                };
-                node == other_node && waits && foreign == other_foreign
+                let words = holding(waiting.as_ref(), foreign.as_ref());
+                node == other_node && words == holding(other_waiting.as_ref(), other_foreign.as_ref())
             }
             _ => self == other,
         }
@@ -246,9 +244,15 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
             until.strftime("%Y-%m-%dT%H:%M:%SZ")
         ),
         Some(Waiting::Unreadable { object }) => format!("and {object} cannot be read"),
-        Some(Waiting::AttachError { .. } | Waiting::WaitingForAttacher) => {
-            "where its driver is still attaching it".to_owned()
-        }
+        Some(
+            Waiting::AttachError { .. } | Waiting::WaitingForAttacher | Waiting::WaitingForVolumeAttachment,
+        ) => "where its driver is still attaching it".to_owned(),
+        Some(
+            Waiting::NodeGone
+            | Waiting::Publishing
+            | Waiting::WriteUndone { .. }
+            | Waiting::ClaimOrVolumeChanged,
+        ) => "where pods still want it".to_owned(),
         Some(_) => "from which it is being detached".to_owned(),
         None => match foreign {
             Some(name) => format!("by VolumeAttachment {name}, which somebody else made and is to delete"),
