@@ -1,6 +1,6 @@
 //! Runs `tests/cases/attach_detach/*.yaml`. The first word of a file's name says what its cases are about
 //! (`reconciler.yaml`, `reconciler.more.yaml`); their words are explained at the top of the repository's
-//! file. `MOORING_CASES` adds a folder of cases (`test_support::cases`); `MOORING_BLESS=1` writes what was seen into them.
+//! file. `MOORING_CASES` adds a folder of cases (`test_support::cases`).
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
@@ -53,12 +53,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// The order of the keys of a case and of a step.
-const ORDER: &[&str] =
-    &["sends", "waits", "looks", "lists", "counts", "says", "metrics", "when", "touches", "then"];
-
-/// One trial per case of a file, named after the table and the case. It fails with what differs from what the case expects,
-/// or has that written there (`MOORING_BLESS`).
+/// One trial per case of a file, named after the table and the case. It fails with what differs from what the case expects.
 fn each<C: DeserializeOwned + Send + 'static>(
     table: &'static str,
     file: &Path,
@@ -67,7 +62,7 @@ fn each<C: DeserializeOwned + Send + 'static>(
 ) -> Vec<Trial> {
     let trial = |case: C| {
         let (file, title) = (file.to_owned(), format!("{table}: {}", name(&case)));
-        let mut compared = Comparison::new(name(&case), ORDER);
+        let mut compared = Comparison::new(name(&case));
         Trial::test(title, move || {
             let outcome = run(&case, &mut compared);
             match (outcome, compared.settle(&file)) {

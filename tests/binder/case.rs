@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{form::text, server::DRIVERS};
@@ -161,20 +161,16 @@ pub struct Later {
 }
 
 /// Changed fields of the forms, by name.
-#[derive(Clone, Default, Deserialize, Serialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Then {
     /// Of volumes.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, Map<String, Value>>,
     /// Of claims.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: BTreeMap<String, Map<String, Value>>,
     /// Names of objects that are gone.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
     /// Objects that are new, by path; `null` for any content.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub made: BTreeMap<String, Value>,
 }
 

@@ -18,7 +18,7 @@ use mooring::explain::{
     text::{Style, dot, text},
 };
 use serde_json::json;
-use test_support::cases::{self, comparison::blesses};
+use test_support::cases::{self, blesses};
 
 fn main() {
     let mut trials = Vec::new();

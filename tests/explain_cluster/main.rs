@@ -24,7 +24,7 @@ use mooring::{
     kube_api::ids::{ClaimKey, PodKey},
 };
 use serde::Deserialize;
-use test_support::cases::{self, comparison::blesses};
+use test_support::cases::{self, blesses};
 
 use cluster::Cluster;
 

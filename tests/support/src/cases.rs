@@ -4,9 +4,7 @@
 //! In: the name of a suite. Out: its files, the repository's first, each read as what its runner expects.
 
 pub mod comparison;
-mod flow;
-mod outline;
-pub mod rewrite;
+mod shown;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +16,12 @@ use crate::repository;
 
 /// The variable that names a folder with more cases.
 const FOLDER: &str = "MOORING_CASES";
+
+/// Whether recorded answers, which people read, are to be written and not compared (`MOORING_BLESS`). What a case expects is
+/// never written.
+pub fn blesses() -> bool {
+    std::env::var_os("MOORING_BLESS").is_some()
+}
 
 /// The YAML files of a suite.
 ///

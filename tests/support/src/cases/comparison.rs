@@ -1,71 +1,56 @@
-//! What a case expects and what was seen, key by key; with `MOORING_BLESS=1` what was seen is written into the case.
+//! What a case expects and what was seen, key by key. Nothing is written into a case: a person does that.
 //!
-//! In: pairs of values with the key that has them. Out: nothing, the text of the failure, or a file that says what was seen.
+//! In: pairs of values with the key that has them. Out: nothing, or the text of the failure, which has both values as YAML.
 
 use std::{
     fmt::{self, Write as _},
     path::Path,
-    sync::Mutex,
 };
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{
-    flow,
-    rewrite::{Location, Part, rewrite},
-};
+use super::shown;
 use crate::repository;
-
-/// The variable that has tests write what they expect.
-const BLESS: &str = "MOORING_BLESS";
-
-/// One at a time changes files: the cases of a file run side by side.
-static WRITING: Mutex<()> = Mutex::new(());
-
-/// Whether what is expected is to be written, and not compared.
-pub fn blesses() -> bool {
-    std::env::var_os(BLESS).is_some()
-}
 
 /// A key whose value is another than was seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    pub at: Location,
+    /// The case, the step if there are any, and the keys that lead to the value.
+    pub at: String,
     pub expected: Value,
     pub actual: Value,
 }
 
 /// What was compared of one case.
 pub struct Comparison {
-    case: String,
-    order: &'static [&'static str],
-    within: Vec<Part>,
+    within: String,
     found: Vec<Mismatch>,
+    case: String,
 }
 
 impl Comparison {
-    /// Of a case by its name or id; `order` is that of the keys in its file, for one that is added.
-    pub fn new(case: &str, order: &'static [&'static str]) -> Self {
-        Self { case: case.to_owned(), order, within: Vec::new(), found: Vec::new() }
+    /// Of a case by its name or id.
+    pub fn new(case: &str) -> Self {
+        let case = format!("case \"{case}\"");
+        Self { within: case.clone(), found: Vec::new(), case }
     }
 
-    /// What follows is about a step, counted from zero.
+    /// What follows is about a step, counted from zero; people count from one.
     pub fn step(&mut self, number: usize) {
-        self.within = vec!["when".into(), number.into()];
+        self.within = format!("{}, step {}", self.case, number + 1);
     }
 
     /// What follows is about the whole case again.
     pub fn end(&mut self) {
-        self.within.clear();
+        self.within.clone_from(&self.case);
     }
 
     /// Compares the value of a key, which is found by the keys on the way to it.
     pub fn same(&mut self, keys: &[&str], expected: &impl Serialize, actual: &impl Serialize) {
         let (expected, actual) = (written(expected), written(actual));
         if expected != actual {
-            let path = self.within.iter().cloned().chain(keys.iter().map(|key| Part::from(*key))).collect();
-            let at = Location { case: self.case.clone(), path, order: self.order };
+            let at = format!("{}, {}", self.within, keys.join(", "));
             self.found.push(Mismatch { at, expected, actual });
         }
     }
@@ -75,16 +60,12 @@ impl Comparison {
     }
 
     /// # Errors
-    /// If there are differences: all of them, or where they are to be written those that cannot be.
+    /// If there are differences: all of them.
     pub fn settle(self, file: &Path) -> Result<(), String> {
-        let file_name = file.strip_prefix(repository()).unwrap_or(file).display().to_string();
         if self.found.is_empty() {
             return Ok(());
         }
-        if blesses() {
-            return bless(file, &file_name, &self.found);
-        }
-        let mut told = format!("{file_name}: {BLESS}=1 writes what was seen, to be read");
+        let mut told = file.strip_prefix(repository()).unwrap_or(file).display().to_string();
         for mismatch in &self.found {
             let _ = write!(told, "\n{mismatch}");
         }
@@ -94,31 +75,9 @@ impl Comparison {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines = |value| flow::after_key(2, "expected".len(), None, value, "");
-        write!(f, "{}\n  expected{}\n  seen{}", self.at, lines(&self.expected), lines(&self.actual))
+        let value = |name, value| shown::after(2, name, value);
+        write!(f, "{}\n{}\n{}", self.at, value("expected", &self.expected), value("seen", &self.actual))
     }
-}
-
-fn bless(file: &Path, name: &str, found: &[Mismatch]) -> Result<(), String> {
-    let _one = WRITING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    let mut refused = Vec::new();
-    for Mismatch { at, expected, actual } in found {
-        match rewrite(&text, at, actual) {
-            Ok(new) => {
-                text = new;
-                eprintln!("{name}: {at}: {} is now {}", flow::one_line(expected), flow::one_line(actual));
-            }
-            Err(why) => {
-                refused.push(format!(
-                    "{name}: {at} is not rewritten, {why}. It should be: {}",
-                    flow::one_line(actual)
-                ));
-            }
-        }
-    }
-    std::fs::write(file, text).map_err(|error| format!("{name}: {error}"))?;
-    if refused.is_empty() { Ok(()) } else { Err(refused.join("\n")) }
 }
 
 /// A value as a case would have it: whole numbers without a point.
@@ -144,7 +103,7 @@ fn written(value: &impl Serialize) -> Value {
 }
 
 /// What a list in any order is to be: what is still seen stays where it was, what is new takes the place of what is not
-/// seen any more.
+/// seen any more. So a person compares line with line.
 pub fn in_place(expected: &[String], seen: &[String]) -> Vec<String> {
     let mut new = seen.to_vec();
     let mut taken = |wanted: &String| new.iter().position(|line| line == wanted).map(|at| new.remove(at));

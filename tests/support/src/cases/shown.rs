@@ -1,0 +1,54 @@
+//! How a value of a case is shown where it differs: as YAML, in one line if it fits, else one item a line.
+//!
+//! In: a value, and what stands before it in its line. Out: its text, which a person can put into the case.
+
+use serde_json::Value;
+
+/// Columns of a line.
+pub const COLUMNS: usize = 120;
+
+pub fn columns(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// A value after `name`, which begins at the column `indent`.
+pub fn after(indent: usize, name: &str, value: &Value) -> String {
+    let short = one_line(value);
+    if indent + columns(name) + 2 + columns(&short) <= COLUMNS {
+        return format!("{:indent$}{name}: {short}", "");
+    }
+    let within = indent + 2;
+    let lines: Vec<String> = match value {
+        Value::Array(items) => {
+            items.iter().map(|item| format!("{:within$}- {}", "", one_line(item))).collect()
+        }
+        Value::Object(entries) => {
+            entries.iter().map(|(name, value)| after(within, &text(name), value)).collect()
+        }
+        _ => return format!("{:indent$}{name}: {short}", ""),
+    };
+    format!("{:indent$}{name}:\n{}", "", lines.join("\n"))
+}
+
+fn one_line(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(one_line).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) => {
+            let parts = entries.iter().map(|(name, value)| format!("{}: {}", text(name), one_line(value)));
+            format!("{{{}}}", parts.collect::<Vec<_>>().join(", "))
+        }
+        Value::String(content) => text(content),
+        other => other.to_string(),
+    }
+}
+
+/// A text, without quotes if it is read as itself without them.
+fn text(content: &str) -> String {
+    let read = serde_saphyr::from_str::<Vec<Value>>(&format!("[{content}]"));
+    let is_plain = read.is_ok_and(|read| read == [Value::from(content)]) && !content.contains('\n');
+    match content {
+        _ if is_plain => content.to_owned(),
+        _ if content.chars().any(char::is_control) => Value::from(content).to_string(),
+        _ => format!("'{}'", content.replace('\'', "''")),
+    }
+}
