@@ -22,6 +22,7 @@ enum Health {
 
 /// A state. The volume is v1; p1 wants it on n1, p2 on n2.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a dimension of its own")]
 struct Found {
     /// The attachment on n1.
     attachment: Option<&'static str>,

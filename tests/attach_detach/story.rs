@@ -100,7 +100,6 @@ impl Default for Options {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 struct Step {
     set: Forms,
     /// From now on such requests are answered so.
