@@ -261,6 +261,10 @@ fn telling(found: &Found, look: &Look) -> Vec<Broken> {
     if here && attachment == Some("failed") {
         owed.push("p1 FailedAttachVolume v1 no".to_owned());
     }
+    // It was attached while nobody led, or its event may be lost: the server knows whether it stands.
+    if here && attachment == Some("attached") && !found.listed {
+        owed.push("p1 SuccessfulAttachVolume v1".to_owned());
+    }
     for line in owed.iter().filter(|line| !look.says.contains(line)) {
         broken.push(("S48", format!("{line:?} is not told")));
     }
@@ -355,7 +359,8 @@ fn wrongdoers() -> Result<(), String> {
         says(failed, &["!p1 FailedAttachVolume v1 no"], "S48"),
         says(forced, &["!n1 ForcedDetach v1 n1 the node is marked as out of service"], "S48"),
         says(moving, &["p2 Multi-Attach v1"], "S47"),
-        says(Found { here: true, ..attached }, &["p1 SuccessfulAttachVolume v1"], "S47"),
+        says(Found { here: true, ..attached }, &["!p1 SuccessfulAttachVolume v1"], "S48"),
+        says(Found { here: true, ..in_use }, &["p1 SuccessfulAttachVolume v1"], "S47"),
         says(moving, &["n1 ForcedDetach v1 n1 the node is marked as out of service"], "S47"),
     ];
     for wrongdoer in all {
