@@ -193,13 +193,13 @@ narrow!(
 narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
 narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
 
-/// A name as a part of a path: whatever it says, the path leads to nothing else.
+/// A name as a part of a path, which leads to no other object.
 fn segment(name: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
     if name.bytes().all(is_plain) && !matches!(name, "." | "..") {
         return Cow::Borrowed(name);
     }
-    Cow::Owned(name.bytes().map(|byte| format!("%{byte:02X}")).collect())
+    Cow::Owned(name.bytes().fold(String::new(), |path, byte| format!("{path}%{byte:02X}")))
 }
 
 /// URL path below which the `v1` resources of a group live.
