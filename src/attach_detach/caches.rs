@@ -52,6 +52,7 @@ pub struct Caches {
     drivers: AttachRequired,
     learnt: Vec<Learnt>,
     looked_at: LookedAt,
+    is_loaded: bool,
 }
 
 /// How many keys were looked at that are no work of their own.
@@ -105,6 +106,7 @@ impl Caches {
             drivers: AttachRequired::default(),
             learnt: Vec::new(),
             looked_at: LookedAt::default(),
+            is_loaded: false,
         }
     }
 
@@ -139,6 +141,7 @@ impl Caches {
             }
             self.refresh_pod(&key, now);
         }
+        self.is_loaded = true;
     }
 
     /// Takes changed objects. Pods are taken node by node: what is desired on one node is then asked for in
@@ -219,6 +222,16 @@ impl Caches {
             .chain(desired_pod.as_ref())
             .map(|desired_pod| desired_pod.node.clone())
             .collect();
+        let first: Vec<_> = desired_pod
+            .iter()
+            .flat_map(|desired_pod| {
+                desired_pod.volumes.keys().map(|volume| (volume.clone(), desired_pod.node.clone()))
+            })
+            .filter(|(volume, node)| self.is_loaded && self.desired.get(volume, node).is_none())
+            .collect();
+        for (volume, node) in first {
+            self.actual.note_desired(&volume, &node);
+        }
         for volume in self.desired.set(key, desired_pod) {
             for node in &nodes {
                 self.touch_desired(&volume, node, now);

@@ -63,8 +63,11 @@ impl Controller {
         let desired = &self.caches.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         let pods = &self.caches.objects.pods;
-        let is_running =
-            |pod: &PodFacts| pods.get(&pod.key).is_some_and(|pod| pod.status.phase == PodPhase::Running);
+        // Its volumes are mounted before its first container runs.
+        let is_running = |pod: &PodFacts| {
+            let pod = pods.get(&pod.key);
+            pod.is_some_and(|pod| pod.status.phase == PodPhase::Running || pod.status.is_running)
+        };
         let runs = |volume: &VolumeId, node: &NodeName| {
             let desired = desired.get(volume, node).into_iter();
             desired.flat_map(|desired| desired.pods.values()).any(|(pod, _)| is_running(pod))

@@ -48,6 +48,8 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but the volume may be
     /// attached by each of them (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
+    /// Those among them that are ours, but of another volume, as their PersistentVolume was made anew.
+    pub of_another: BTreeMap<AttachmentName, NodeName>,
     /// Whether what happens on one node matters to the others.
     pub exclusivity: Exclusivity,
 }

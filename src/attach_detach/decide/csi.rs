@@ -60,6 +60,10 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
             return in_doubt(node_volume, until, now);
         }
         if attachment.status.attached {
+            // Another writer has attached it although it is mounted elsewhere, or may be (S43).
+            if let Some(conflict) = view.conflict.filter(|_| !node_volume.is_listed() && !view.may_publish) {
+                return wait(ReportAsAttached::No, Waiting::HeldByNode { conflict: conflict.clone() });
+            }
             let waiting = match view.node {
                 _ if node_volume.is_listed() => None,
                 Some(state) if state.node.is_some() => Some(Waiting::Publishing),

@@ -6,7 +6,7 @@
 //! those others are told is compared with what they were told last: as long as it is the same, what happens on one node
 //! is judged there, and at who holds the volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     exclusivity::Leaders,
@@ -16,7 +16,7 @@ use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{VolumeState, WhyRead},
+            state::{Mount, VolumeState, WhyRead},
         },
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
@@ -30,6 +30,11 @@ pub struct Exclusive {
     /// Nodes where it is, or may be, attached, those that no longer need it first: it is their detach that
     /// ends the wait.
     holders: Vec<NodeName>,
+    /// Of several that have it, the one that may list it: where it is mounted, or may be, and else that of the oldest pod.
+    publisher: Option<NodeName>,
+    /// Nodes where a VolumeAttachment of another volume names the PersistentVolume: to end it would take this one from the
+    /// node, for a driver goes by that name.
+    of_another: BTreeSet<NodeName>,
     /// If it is attached nowhere, the node whose turn it is: one that reports it in use, of which a process that
     /// starts cannot know whether it held the volume, or that of the oldest pod.
     first: Option<NodeName>,
@@ -52,8 +57,18 @@ impl Exclusive {
         let foreign = state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
+        let of_another = state.into_iter().flat_map(|state| state.of_another.values().cloned()).collect();
         if !holders.is_empty() {
-            return Some(Self { holders, first: None });
+            let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
+            let publisher = holders.iter().min_by_key(|name| {
+                let mount = node_volume(name).map(|node_volume| {
+                    (!node_volume.is_listed(), node_volume.mount != Mount::Possible, !node_volume.in_use)
+                });
+                let seniority = desired_nodes.get(*name).and_then(DesiredAttachment::seniority);
+                (mount.unwrap_or((true, true, true)), seniority.is_none(), seniority, *name)
+            });
+            let publisher = publisher.cloned();
+            return Some(Self { holders, publisher, of_another, first: None });
         }
         // A desired attachment that may not attach, or cannot, or is refused, must not keep the others waiting.
         let is_gone = |name| node(name).is_none_or(|state| state.node.is_none());
@@ -77,7 +92,7 @@ impl Exclusive {
                 .cmp(&turn(other_name, other))
                 .then_with(|| desired.seniority().cmp(&other.seniority()))
         });
-        Some(Self { holders, first: first.map(|(name, _)| name.clone()) })
+        Some(Self { holders, publisher: None, of_another, first: first.map(|(name, _)| name.clone()) })
     }
 
     /// The nodes whose judgement matters to the others.
@@ -85,11 +100,20 @@ impl Exclusive {
         self.holders.iter().chain(&self.first)
     }
 
-    /// The node that keeps this one from attaching.
+    /// Whether the node may list the volume once it is attached there.
+    #[must_use]
+    pub fn may_publish(&self, node: &NodeName) -> bool {
+        self.publisher.as_ref().is_none_or(|publisher| publisher == node)
+    }
+
+    /// The node that keeps this one from attaching, or itself.
     #[must_use]
     pub fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
         if let Some(holder) = self.holders.iter().find(|holder| *holder != node) {
             return Some(ConflictingNode { node: holder.clone(), is_attached: true });
+        }
+        if self.of_another.contains(node) {
+            return Some(ConflictingNode { node: node.clone(), is_attached: true });
         }
         let first = self.first.as_ref().filter(|first| *first != node)?;
         Some(ConflictingNode { node: first.clone(), is_attached: false })

@@ -286,7 +286,10 @@ impl Look<'_> {
         let users =
             desired_pod.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
         self.record_once(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
-        let waiting = others.verdicts.get(holder).and_then(|verdict| verdict.waiting.as_ref());
+        // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
+        let is_elsewhere = holder != self.node;
+        let waiting = others.verdicts.get(holder).filter(|_| is_elsewhere);
+        let waiting = waiting.and_then(|verdict| verdict.waiting.as_ref());
         let patience = match waiting {
             // The driver's time, not ours.
             Some(Waiting::DetachWaitingForAttacher | Waiting::WaitingForDeletion) => LONG,
@@ -304,8 +307,10 @@ impl Look<'_> {
             }
             waiting => {
                 let foreign = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
-                let foreign =
-                    foreign.filter(|(_, node)| **node == holder).map(|(name, _)| name.clone()).next();
+                let foreign = foreign
+                    .filter(|(_, node)| is_elsewhere && **node == holder)
+                    .map(|(name, _)| name.clone())
+                    .next();
                 Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign }
             }
         };

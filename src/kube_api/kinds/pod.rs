@@ -99,7 +99,7 @@ pub struct PodStatus {
     pub phase: PodPhase,
     /// Why, as text for people; kept of a pod that failed.
     pub message: Box<str>,
-    /// Whether a container of any list runs; kept of a pod that is being deleted.
+    /// Whether a container of any list runs; kept of a pod that is Pending or being deleted.
     pub is_running: bool,
 }
 
@@ -228,8 +228,9 @@ impl Keep for Pod {
         self.metadata.drop_labels();
         self.metadata.keep_owners(is_recycled_volume);
         self.spec.volumes.shrink_to_fit();
-        // Of other pods neither running containers nor failures are asked for.
-        status.is_running &= self.metadata.is_terminating();
+        // Of other pods neither running containers, which a pod that is Pending has while it is initialized, nor failures
+        // are asked for.
+        status.is_running &= self.metadata.is_terminating() || status.phase == PodPhase::Pending;
         if status.phase != PodPhase::Failed || self.metadata.owner_references.is_empty() {
             status.message = Box::default();
         }
@@ -337,6 +338,7 @@ mod tests {
         // phase, deletion, owner; owners, whether a container runs, message
         let cases = [
             ("Running", &alive, "ReplicaSet", 0, false, ""),
+            ("Pending", &alive, "ReplicaSet", 0, true, ""),
             ("Running", &deleted, "ReplicaSet", 0, true, ""),
             ("Failed", &alive, "ReplicaSet", 0, false, ""),
             ("Failed", &alive, "PersistentVolume", 1, false, "m"),

@@ -57,6 +57,7 @@ impl ActualState {
             for held in second_volumes.iter().chain((!ours).then_some(&volume)) {
                 if let Some(state) = self.volumes.get_mut(held) {
                     state.foreign.remove(name);
+                    state.of_another.remove(name);
                 }
             }
             return Some((volume, node));
@@ -72,7 +73,7 @@ impl ActualState {
                         self.unidentified.insert(name, Arc::clone(&attachment));
                     }
                     for second_volume in &identity.second_volumes {
-                        self.note_second_volume(second_volume, name, &identity.node);
+                        self.note_second_volume(second_volume, name, &identity.node, identity.ours);
                     }
                     if let Some(source) = &identity.source {
                         self.sources.insert(source.clone(), name.clone());
@@ -93,15 +94,18 @@ impl ActualState {
                 state.note_absence(wall);
             }
         } else {
-            self.note_second_volume(&identity.volume, name, &identity.node);
+            self.note_second_volume(&identity.volume, name, &identity.node, false);
         }
         Some((identity.volume, identity.node))
     }
 
     /// Notes that an attachment holds a volume by something else than its name, or by its name alone.
-    fn note_second_volume(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName) {
-        let foreign = &mut self.volumes.entry(volume.clone()).or_default().foreign;
-        foreign.insert(name.clone(), node.clone());
+    fn note_second_volume(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName, ours: bool) {
+        let state = self.volumes.entry(volume.clone()).or_default();
+        state.foreign.insert(name.clone(), node.clone());
+        if ours {
+            state.of_another.insert(name.clone(), node.clone());
+        }
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
@@ -118,8 +122,8 @@ impl ActualState {
             let Some(identity) = self.identities.get_mut(&name) else { continue };
             if identity.volume != *volume && !identity.second_volumes.contains(volume) {
                 identity.second_volumes.push(volume.clone());
-                let node = identity.node.clone();
-                self.note_second_volume(volume, &name, &node);
+                let (node, ours) = (identity.node.clone(), identity.ours);
+                self.note_second_volume(volume, &name, &node, ours);
             }
         }
     }
@@ -211,7 +215,7 @@ impl ActualState {
                 // Its source is of another volume, whose it stays: to detach it would take that one from the node.
                 identity.second_volumes.push(volume.clone());
                 self.unidentified.remove(&name);
-                self.note_second_volume(volume, &name, &node);
+                self.note_second_volume(volume, &name, &node, false);
             } else {
                 let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
                 self.observe_attachment(&name, Some(attachment), |_| about, wall);

@@ -40,6 +40,15 @@ impl ActualState {
         })
     }
 
+    /// Notes that the first pod comes that needs the volume here. What its kubelet reported in use before does not announce
+    /// that pod.
+    pub(in crate::attach_detach) fn note_desired(&mut self, volume: &VolumeId, node: &NodeName) {
+        let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
+        if let Some(node_volume) = node_volume.filter(|node_volume| node_volume.mount == Mount::Reported) {
+            node_volume.mount = Mount::Possible;
+        }
+    }
+
     /// Notes that no pod needs a volume here any more, if anything is known of it.
     pub(in crate::attach_detach) fn note_desire_ended(
         &mut self,
