@@ -161,13 +161,18 @@ impl Server {
 
     /// What a kubelet has to report.
     fn in_use(&self, name: &NodeName) -> TextSet {
-        let mounted = self.mounted.iter().filter(|(node, _)| node == name).map(|(_, volume)| volume);
+        let mounted = self.mounted.keys().filter(|(node, _)| node == name).map(|(_, volume)| volume);
         self.to_be_attached(name).iter().chain(mounted).map(VolumeId::as_str).collect()
     }
 
     pub(super) fn kubelet_mounts(&mut self, name: &NodeName) {
         let to_mount = self.to_mount(name);
-        self.mounted.extend(to_mount.into_iter().map(|volume| (name.clone(), volume)));
+        for volume in to_mount {
+            let pair = (name.clone(), volume);
+            self.overdue.remove(&pair);
+            self.unwitnessed.remove(&pair);
+            self.mounted.extend(self.authors.listed(&pair).map(|author| (pair, author)));
+        }
     }
 
     /// What a kubelet can mount that it has not.
@@ -177,7 +182,7 @@ impl Server {
         volumes.retain(|volume| {
             node.uses(volume.as_str())
                 && node.lists(volume.as_str())
-                && !self.mounted.contains(&(name.clone(), volume.clone()))
+                && !self.mounted.contains_key(&(name.clone(), volume.clone()))
         });
         volumes.retain(|volume| {
             let is_attached = |attachment: &VolumeAttachment| {
@@ -198,13 +203,13 @@ impl Server {
         [
             self.nodes[name].status.volumes_in_use != self.in_use(name),
             !self.to_mount(name).is_empty(),
-            self.mounted.iter().any(|(node, volume)| node == name && !wanted.contains(volume)),
+            self.mounted.keys().any(|(node, volume)| node == name && !wanted.contains(volume)),
         ]
     }
 
     pub(super) fn kubelet_unmounts(&mut self, name: &NodeName) {
         let wanted = self.wanted_on(name);
-        self.mounted.retain(|(node, volume)| node != name || wanted.contains(volume));
+        self.mounted.retain(|(node, volume), _| node != name || wanted.contains(volume));
     }
 
     /// Attacher and kubelets do all they can, without faults.
@@ -283,6 +288,7 @@ impl Server {
     /// The node object goes.
     fn node_goes(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.remove(name) else { return };
+        self.authors.note_gone(name);
         self.unready_since.entry(name.clone()).or_insert(self.wall);
         // A node that is gone publishes nothing, and cannot report anything new either.
         for volume in VOLUMES.map(|(volume, _)| id(volume)) {
@@ -320,7 +326,7 @@ impl Server {
 
     /// The machine loses what it had mounted. Returns its new boot.
     pub(super) fn reboots(&mut self, name: &NodeName) -> String {
-        self.mounted.retain(|(node, _)| node != name);
+        self.mounted.retain(|(node, _), _| node != name);
         self.uids += 1;
         format!("boot-{}", self.uids)
     }

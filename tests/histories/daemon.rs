@@ -71,6 +71,7 @@ impl Clone for Daemon {
             answered: self.answered.clone(),
             late: self.late.clone(),
             deleted: self.deleted.clone(),
+            unjudged: self.unjudged.clone(),
         }
     }
 }
@@ -92,6 +93,8 @@ pub struct Daemon {
     pub(super) late: Vec<(Instant, Call)>,
     /// VolumeAttachments whose deletion was asked for.
     pub(super) deleted: BTreeSet<Uid>,
+    /// What was sent since the world was last asked whether that was right.
+    pub(super) unjudged: Vec<Call>,
 }
 
 pub(super) fn kind(key: &ObjectRef) -> &'static str {
@@ -178,6 +181,7 @@ impl Daemon {
             answered: Vec::new(),
             late: Vec::new(),
             deleted: BTreeSet::new(),
+            unjudged: Vec::new(),
         }
     }
 
@@ -198,6 +202,7 @@ impl Daemon {
                 self.deleted.insert(uid.clone());
             }
         }
+        self.unjudged.extend(effects.calls.iter().map(|(_, call)| call.clone()));
         self.on_their_way.extend(effects.calls);
         Ok(())
     }
@@ -438,7 +443,6 @@ impl Daemon {
             }
         }
         self.late.clear();
-        server.leader_changes();
         Ok(())
     }
 
@@ -450,6 +454,7 @@ impl Daemon {
             if count > 1_000 {
                 return Err(format!("S39: requests without end: {:?}", self.on_their_way));
             }
+            server.judge(self)?;
             self.request_arrives(server, rng)?;
             self.reply_arrives(rng)?;
         }

@@ -64,7 +64,7 @@ pub fn play(seed: u64) -> Result<(), String> {
     let mut history = History::begin(seed)?;
     for step in 0..STEPS {
         history.step(false)?;
-        history.server.note_wishes_seen_by(&history.daemon);
+        history.server.judge(&mut history.daemon)?;
         if step % PAUSE == PAUSE - 1 {
             let told = |error: String| format!("after step {step}: {error}");
             ask(&history).map_err(told)?;
@@ -247,11 +247,11 @@ fn rounds(server: &mut Server, daemon: &mut Daemon) -> Result<(), String> {
     for _ in 0..ROUNDS {
         server.everyone_acts();
         daemon.watch_delivers_all(server)?;
-        server.note_wishes_seen_by(daemon);
+        server.judge(daemon)?;
         daemon.requests_and_replies(server, &mut rng)?;
         server.time_passes(ROUND);
         daemon.time_passes(ROUND)?;
-        server.note_wishes_seen_by(daemon);
+        server.judge(daemon)?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use mooring::kube_api::{
 pub use super::daemon::KINDS;
 use super::{
     actors::has_work,
+    authors::Author,
     daemon::Daemon,
     fingerprint::Print,
     server::{NODES, Server},
@@ -364,8 +365,7 @@ impl World {
         }
         self.daemon.reconcile()?;
         self.daemon.forget_delivered(&mut self.server);
-        self.server.note_wishes_seen_by(&self.daemon);
-        Ok(())
+        self.server.judge(&mut self.daemon)
     }
 
     fn fault(&mut self, fault: Fault, index: usize) -> Result<(), String> {
@@ -376,6 +376,7 @@ impl World {
             Fault::Relists => self.daemon.relist(&self.server, KINDS[index]),
             Fault::Dies | Fault::DiesLate => {
                 self.daemon.dies(&mut self.server, || fault == Fault::DiesLate)?;
+                self.server.leader_changes();
                 self.restart()
             }
             Fault::AttacherFails
@@ -427,7 +428,7 @@ impl World {
             let before = self.server.revision();
             self.server.everyone_acts();
             self.daemon.watch_delivers_all(&self.server)?;
-            self.server.note_wishes_seen_by(&self.daemon);
+            self.server.judge(&mut self.daemon)?;
             let sent = self.daemon.requests_and_replies(&mut self.server, &mut rng)?;
             if sent > 0 || self.server.revision() != before {
                 quiet = Duration::ZERO;
@@ -461,7 +462,7 @@ fn act(server: &mut Server, action: Action) {
         Action::Attacher(index) => server.attacher_works(&attachment(server, index), false),
         Action::Fault(Fault::AttacherFails, index) => server.attacher_works(&attachment(server, index), true),
         Action::Fault(Fault::SomebodyDetaches, index) => {
-            server.somebody_detaches(&attachment(server, index));
+            server.somebody_detaches(&attachment(server, index), Author::Person);
         }
         Action::Fault(Fault::Heartbeat, index) => server.node_is_touched(&node(index)),
         Action::Fault(Fault::NodeFails, index) => server.node_fails(&node(index)),

@@ -143,8 +143,8 @@ impl<'a> Print<'a> {
         for attachment in server.attachments.values() {
             self.attachment(attachment);
         }
-        self.plain((&server.mounted, &server.silent, &server.unpublished, &server.in_order));
-        self.plain(&server.given_up);
+        self.plain((&server.mounted, &server.silent, &server.unpublished));
+        self.plain((&server.overdue, &server.unwitnessed));
         self.patience();
         self.undelivered();
         self.tables();
@@ -189,7 +189,8 @@ impl<'a> Print<'a> {
         self.revision(metadata.resource_version);
         self.uid(&metadata.uid);
         self.plain((&metadata.name, &metadata.deletion_timestamp, &metadata.finalizers, status));
-        self.plain(self.server.not_ours.contains(&metadata.uid));
+        let authors = &self.server.authors;
+        self.plain((authors.created(&metadata.uid), authors.deleted(&metadata.uid)));
     }
 
     /// When the server would have a detach forced. Of a node that is well and has been so since nothing is said:

@@ -44,9 +44,27 @@ impl Daemon {
             Call::Attachment(volume, node, AttachmentRequest::Delete(..)) if self.wants(volume, node) => {
                 Err(format!("S15: {volume} is to be detached from {node}, where it is wanted"))
             }
+            Call::Attachment(volume, node, AttachmentRequest::Delete(..))
+                if self.objects.nodes.get(node).is_some_and(|node| node.lists(volume.as_str())) =>
+            {
+                Err(format!("S2: {volume} is to be detached from {node}, which lists it"))
+            }
             Call::PatchNode(name, _, request) => self.is_list_justified(name, request, alarm(name)),
             _ => Ok(()),
         }
+    }
+
+    /// Exclusive volumes without attachments that a patch of a node's list adds, by which they are attached.
+    pub(super) fn lists_anew(&self, name: &NodeName, request: &Request) -> Vec<VolumeId> {
+        let list = request.body.as_ref().and_then(|body| body["status"]["volumesAttached"].as_array());
+        let node = self.objects.nodes.get(name);
+        let is_new = |volume: &VolumeId| {
+            list.into_iter().flatten().any(|entry| entry["name"] == volume.as_str())
+                && !node.as_ref().is_some_and(|node| node.lists(volume.as_str()))
+        };
+        let volumes = VOLUMES.map(|(volume, _)| id(volume)).into_iter();
+        let attached = volumes.filter(|volume| volume.kind() == VolumeKind::NoOp && is_exclusive(volume));
+        attached.filter(is_new).collect()
     }
 
     fn is_list_justified(&self, name: &NodeName, request: &Request, alarm: bool) -> Result<(), String> {

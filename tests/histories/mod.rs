@@ -1,6 +1,7 @@
 //! One history: a seed decides every step of a simulated cluster and of the daemon in it.
 
 mod actors;
+mod authors;
 mod clocks;
 mod daemon;
 pub mod explained;
@@ -14,6 +15,7 @@ mod wishes;
 
 use std::{mem, time::Duration};
 
+use authors::Author;
 use clocks::{Clocks, Machine};
 use daemon::Daemon;
 use fastrand::Rng;
@@ -45,7 +47,7 @@ pub fn play(seed: u64) -> Result<(), String> {
             history.server.meddler_acts(&mut history.rng);
         }
         history.step(rivalry)?;
-        history.server.note_wishes_seen_by(&history.daemon);
+        history.server.judge(&mut history.daemon)?;
     }
     history.settle()?;
     if rivalry { history.second_controller_is_noticed() } else { Ok(()) }
@@ -155,7 +157,7 @@ impl History {
         self.standby.time_passes(time)?;
         self.daemon.time_passes(time)?;
         if is_renewed {
-            self.server.note_wishes_seen_by(&self.daemon);
+            self.server.judge(&mut self.daemon)?;
             self.server.lease_is_renewed(&self.daemon);
         }
         Ok(())
@@ -190,9 +192,10 @@ impl History {
         server.clocks.step(Machine::Replica, clocks);
         let next = Daemon::stand_by(server).going_at(Clocks::rate(clocks));
         *daemon = if rng.bool() { mem::replace(standby, next) } else { next };
+        server.leader_changes();
         daemon.wins(server)?;
         server.note_wishes_inherited_by(daemon);
-        Ok(())
+        server.judge(daemon)
     }
 
     fn settle(&mut self) -> Result<(), String> {
@@ -222,7 +225,8 @@ impl History {
     fn waits_for_force(&mut self, node: usize) -> Result<(), String> {
         let mut left = FORCED;
         while left > 0 {
-            left -= 1;
+            // S14: an alarm holds everything up while it lasts.
+            left -= usize::from(!self.daemon.is_alarmed());
             self.round()?;
             // What was refused is tried again so late that a successor may find nothing yet.
             if self.rng.u32(0..15) == 0 && self.policy.is_none() {
@@ -230,8 +234,8 @@ impl History {
                 left += INHERITED;
             }
         }
-        // Of a node whose object is gone, nothing tells since when; and an alarm holds everything up.
-        if !self.server.nodes.contains_key(&NodeName::from(NODES[node])) || !self.server.not_ours.is_empty() {
+        // Of a node whose object is gone, nothing tells since when.
+        if !self.server.nodes.contains_key(&NodeName::from(NODES[node])) {
             return Ok(());
         }
         let held = self.server.is_rid_of(node);
@@ -244,7 +248,7 @@ impl History {
         self.server.everyone_acts();
         self.standby.watch_delivers_all(&self.server)?;
         self.daemon.watch_delivers_all(&self.server)?;
-        self.server.note_wishes_seen_by(&self.daemon);
+        self.server.judge(&mut self.daemon)?;
         let sent = self.daemon.requests_and_replies(&mut self.server, &mut self.rng)?;
         let busy = sent > 0 || self.server.revision() != before;
         self.pass(ROUND)?;
@@ -277,7 +281,7 @@ impl History {
         let name = node.metadata.name.as_str().into();
         // The first may be taken for what an earlier leader wrote.
         for _ in 0..4 {
-            self.server.somebody_lists(&name, &[]);
+            self.server.somebody_lists(&name, &[], Author::Rival);
             self.round()?;
         }
         if !self.daemon.is_alarmed() {
@@ -285,7 +289,7 @@ impl History {
         }
         self.server.everybody_leaves(&name);
         if self.rng.bool() {
-            self.server.somebody_lists(&name, &[]);
+            self.server.somebody_lists(&name, &[], Author::Rival);
         }
         self.comes_to_rest()
     }

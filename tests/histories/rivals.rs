@@ -12,7 +12,10 @@ use mooring::{
 };
 use serde_json::json;
 
-use super::server::{DRIVER, NODES, Server, VOLUMES, id};
+use super::{
+    authors::Author,
+    server::{DRIVER, NODES, Server, VOLUMES, id},
+};
 
 impl Server {
     /// Another attach/detach controller does something, wanted or not.
@@ -21,7 +24,7 @@ impl Server {
         let volume = VOLUMES[rng.usize(0..2)].0;
         let name = id(volume).attachment_name(&node);
         match (rng.u32(0..4), self.attachments.get(&name).cloned()) {
-            (0, _) => self.somebody_lists(&node, &[]),
+            (0, _) => self.somebody_lists(&node, &[], Author::Rival),
             (1, _) => {
                 let volumes = VOLUMES.map(|(volume, _)| volume).into_iter();
                 let attached = volumes.filter(|volume| {
@@ -29,10 +32,10 @@ impl Server {
                     id(volume).kind() == VolumeKind::Csi && attachment.is_some_and(|va| va.status.attached)
                 });
                 let attached: Vec<&str> = attached.collect();
-                self.somebody_lists(&node, &attached);
+                self.somebody_lists(&node, &attached, Author::Rival);
             }
-            (2, None) => self.somebody_attaches(&name, DRIVER, volume, &node),
-            (_, Some(_)) => self.somebody_detaches(&name),
+            (2, None) => self.somebody_attaches(&name, (DRIVER, volume, &node), Author::Rival),
+            (_, Some(_)) => self.somebody_detaches(&name, Author::Rival),
             _ => {}
         }
     }
@@ -41,19 +44,19 @@ impl Server {
     pub fn meddler_acts(&mut self, rng: &mut Rng) {
         let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);
         let volume = VOLUMES[rng.usize(0..2)].0;
-        self.somebody_detaches(&id(volume).attachment_name(&node));
+        self.somebody_detaches(&id(volume).attachment_name(&node), Author::Person);
         if rng.u32(0..4) == 0 {
-            self.somebody_lists(&node, &[]);
+            self.somebody_lists(&node, &[], Author::Person);
         }
     }
 
     /// Another client deletes an attachment of ours.
-    pub(super) fn somebody_detaches(&mut self, name: &AttachmentName) {
+    pub(super) fn somebody_detaches(&mut self, name: &AttachmentName, author: Author) {
         let Some(mut attachment) = self.attachments.get(name).cloned() else { return };
         if attachment.metadata.is_terminating() || is_a_strangers(name, &attachment) {
             return;
         }
-        self.not_ours.insert(attachment.metadata.uid.clone());
+        self.authors.note_deletion(&attachment.metadata.uid, author);
         if attachment.metadata.finalizers.is_empty() {
             self.remove_attachment(name);
         } else {
@@ -62,23 +65,15 @@ impl Server {
         }
     }
 
-    /// Another client writes the list of a node. Returns whether that changed it.
-    pub(super) fn somebody_lists(&mut self, name: &NodeName, volumes: &[&str]) {
+    /// Another client writes the list of a node.
+    pub(super) fn somebody_lists(&mut self, name: &NodeName, volumes: &[&str], author: Author) {
         let Some(mut node) = self.nodes.get(name).cloned() else { return };
         let entry =
             |volume: &&str| AttachedVolume { name: id(volume).as_str().into(), device_path: "".into() };
         node.status.volumes_attached = volumes.iter().map(entry).collect();
-        if node == self.nodes[name] {
-            return;
+        if node != self.nodes[name] {
+            self.put_list(node, author);
         }
-        for volume in volumes {
-            let pair = (name.clone(), id(volume));
-            if !self.nodes[name].lists(pair.1.as_str()) {
-                self.listed_again.insert(pair.clone());
-            }
-            self.listed_by_others.insert(pair);
-        }
-        self.put_node(node);
     }
 
     /// A stranger makes or removes a VolumeAttachment for a volume of ours: under a name of its own, or, with
@@ -92,7 +87,7 @@ impl Server {
             _ => (AttachmentName::from(format!("stranger-{volume}-{node}").as_str()), DRIVER),
         };
         match self.attachments.get(&name) {
-            None => self.somebody_attaches(&name, attacher, volume, &node),
+            None => self.somebody_attaches(&name, (attacher, volume, &node), Author::Stranger),
             Some(attachment) if is_a_strangers(&name, attachment) => self.remove_attachment(&name),
             Some(_) => {}
         }
@@ -107,7 +102,12 @@ impl Server {
         }
     }
 
-    fn somebody_attaches(&mut self, name: &AttachmentName, attacher: &str, volume: &str, node: &NodeName) {
+    fn somebody_attaches(
+        &mut self,
+        name: &AttachmentName,
+        (attacher, volume, node): (&str, &str, &NodeName),
+        author: Author,
+    ) {
         self.uids += 1;
         let mut attachment = VolumeAttachment::default();
         attachment.metadata.name = name.as_str().into();
@@ -116,7 +116,7 @@ impl Server {
         attachment.spec.node_name = node.clone();
         attachment.spec.source =
             serde_json::from_value(json!({"persistentVolumeName": volume})).expect("a source");
-        self.not_ours.insert(attachment.metadata.uid.clone());
+        self.authors.note_creation(&attachment.metadata.uid, author);
         self.put_attachment(attachment);
     }
 }

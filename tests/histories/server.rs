@@ -1,7 +1,7 @@
 //! The simulated API server, and the checks that every write of the daemon must pass.
 //!
-//! What others wrote is not held against the daemon here, where requests arrive; what it knew when it sent them
-//! is [`super::justified`]'s.
+//! Here, where requests arrive, they are checked against what mooring itself wrote ([`super::authors`]). What the world
+//! showed when they were sent is [`super::wishes`]'s, and what the daemon knew then [`super::justified`]'s.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use mooring::{
     attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
         call::{CallError, Request, Verb},
-        ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, Uid, VolumeName},
+        ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{
             AttachedVolume, ConfigMap, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
             PersistentVolumeClaim, Pod, VolumeAttachment,
@@ -24,7 +24,10 @@ use mooring::{
 use serde_json::{Value, json};
 use test_support::promises::requests;
 
-use super::clocks::Clocks;
+use super::{
+    authors::{Author, Authors},
+    clocks::Clocks,
+};
 
 /// An object as the watch shows it.
 #[derive(Clone, Debug)]
@@ -80,7 +83,8 @@ pub struct Server {
     pub drivers: BTreeMap<DriverName, CsiDriver>,
     pub attachments: BTreeMap<AttachmentName, VolumeAttachment>,
     pub history: Vec<Delivery>,
-    pub(super) mounted: BTreeSet<(NodeName, VolumeId)>,
+    /// What is mounted, and who had listed it when it was.
+    pub(super) mounted: BTreeMap<(NodeName, VolumeId), Author>,
     /// Per node and volume that is not on `volumesAttached`: what the revisions since it was taken off
     /// have shown.
     pub(super) unpublished: BTreeMap<(NodeName, VolumeId), Shown>,
@@ -98,18 +102,11 @@ pub struct Server {
     pub(super) unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
     /// The same as the leader has seen it.
     pub(super) seen_unwanted_since: BTreeMap<(NodeName, VolumeId), Timestamp>,
-    /// VolumeAttachments that another client created or deleted.
-    pub(super) not_ours: BTreeSet<Uid>,
-    /// What another client listed since the daemon last wrote the node.
-    pub(super) listed_by_others: BTreeSet<(NodeName, VolumeId)>,
-    /// What another client listed again since the daemon took it off the list: a deletion that was decided
-    /// before may be on its way.
-    pub(super) listed_again: BTreeSet<(NodeName, VolumeId)>,
-    /// Deletions on their way that would have been in order had they arrived earlier: who comes, or fails again,
-    /// after they were sent is too late.
-    pub(super) in_order: BTreeSet<(NodeName, VolumeId)>,
-    /// What is mounted, though the leader may have good reason to count it as detached or cannot know of it.
-    pub(super) given_up: BTreeSet<(NodeName, VolumeId)>,
+    pub(super) authors: Authors,
+    /// S4: what is mounted, though force has been due.
+    pub(super) overdue: BTreeSet<(NodeName, VolumeId)>,
+    /// S43: what is mounted, though no witness of it was left when the leader changed.
+    pub(super) unwitnessed: BTreeSet<(NodeName, VolumeId)>,
     /// The ConfigMap of the force-detach timers.
     pub(super) timers: Option<Value>,
     /// For how long its writer had seen no pod want each volume in it on each node, when it arrived.
@@ -178,7 +175,7 @@ impl Server {
             drivers: BTreeMap::new(),
             attachments: BTreeMap::new(),
             history: Vec::new(),
-            mounted: BTreeSet::new(),
+            mounted: BTreeMap::new(),
             unpublished: BTreeMap::new(),
             wall: Timestamp::from_second(1_000_000).unwrap(),
             clocks: Clocks::default(),
@@ -187,11 +184,9 @@ impl Server {
             unready_since: BTreeMap::new(),
             unwanted_since: BTreeMap::new(),
             seen_unwanted_since: BTreeMap::new(),
-            not_ours: BTreeSet::new(),
-            listed_by_others: BTreeSet::new(),
-            listed_again: BTreeSet::new(),
-            in_order: BTreeSet::new(),
-            given_up: BTreeSet::new(),
+            authors: Authors::default(),
+            overdue: BTreeSet::new(),
+            unwitnessed: BTreeSet::new(),
             timers: None,
             kept: BTreeMap::new(),
             wanted_since: BTreeSet::new(),
@@ -227,24 +222,34 @@ impl Server {
         self.history.push(Delivery { key, object, deleted: true });
     }
 
+    /// Writes the list of a node.
+    pub(super) fn put_list(&mut self, node: Node, author: Author) {
+        let taken_off = self.authors.note_list(self.nodes.get(&node.key()), &node, author);
+        for (volume, listed_by) in taken_off {
+            // Mooring need not have been told that another listed it meanwhile.
+            if [author, listed_by].contains(&Author::Mooring) {
+                self.unpublished.remove(&(node.key(), volume));
+            }
+        }
+        self.put_node(node);
+    }
+
     pub(super) fn put_node(&mut self, mut node: Node) {
         node.metadata.resource_version = self.next();
         let name = node.key();
         for (volume, _) in VOLUMES {
             let pair = (name.clone(), id(volume));
-            let listed = node.lists(pair.1.as_str());
-            let was_listed = self.nodes.get(&name).is_some_and(|before| before.lists(pair.1.as_str()));
-            if listed {
-                self.unpublished.remove(&pair);
-                if node.is_ready() {
-                    self.given_up.remove(&pair);
+            if node.lists(pair.1.as_str()) {
+                if self.authors.listed(&pair) == Some(Author::Mooring) {
+                    self.unpublished.remove(&pair);
+                    self.unwitnessed.remove(&pair);
+                    if node.is_ready() {
+                        self.overdue.remove(&pair);
+                    }
                 }
                 continue;
             }
             let shown = self.unpublished.entry(pair.clone()).or_default();
-            if was_listed {
-                *shown = Shown::default();
-            }
             shown.unused |= !node.uses(pair.1.as_str());
             shown.unready |= !node.is_ready();
             shown.out_of_service |= node.is_out_of_service();
@@ -276,6 +281,7 @@ impl Server {
 
     pub(super) fn remove_attachment(&mut self, name: &AttachmentName) {
         if let Some(attachment) = self.attachments.remove(name) {
+            self.authors.note_end(&attachment.metadata.uid);
             self.record_end(ObjectRef::Attachment(name.clone()), Object::Attachment(attachment));
         }
     }
@@ -319,7 +325,7 @@ impl Server {
         let elsewhere = self.attachments.values().find(|other| {
             other.spec.source == attachment.spec.source
                 && other.spec.node_name != attachment.spec.node_name
-                && !self.not_ours.contains(&other.metadata.uid)
+                && self.authors.created(&other.metadata.uid) == Some(Author::Mooring)
         });
         if is_exclusive(&volume)
             && let Some(elsewhere) = elsewhere
@@ -329,11 +335,9 @@ impl Server {
                 attachment.spec.node_name, elsewhere.spec.node_name
             ));
         }
-        if is_exclusive(&volume) {
-            self.is_mounted_nowhere_else(&volume, &attachment.spec.node_name)?;
-        }
         self.uids += 1;
         attachment.metadata.uid = format!("va-{}", self.uids).into();
+        self.authors.note_creation(&attachment.metadata.uid, Author::Mooring);
         Ok(Ok(self.put_attachment(attachment)))
     }
 
@@ -359,16 +363,8 @@ impl Server {
         if attachment.spec.attacher.as_str() != DRIVER || volume.attachment_name(&node) != name {
             return Err(format!("S9: {name} deleted, which is somebody else's"));
         }
-        let pair = (node, volume);
-        if !self.listed_by_others.contains(&pair) && !self.listed_again.remove(&pair) {
-            let (node, volume) = &pair;
-            if self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str())) {
-                return Err(format!("S2: {volume} deleted while {node} lists it"));
-            }
-            if !self.in_order.contains(&pair) {
-                self.is_entitled(node, volume)?;
-            }
-        }
+        self.is_off_the_list(&node, &volume)?;
+        self.authors.note_deletion(&attachment.metadata.uid, Author::Mooring);
         if attachment.metadata.is_terminating() {
             return Ok(Ok(Some(attachment)));
         }
@@ -403,45 +399,40 @@ impl Server {
         for (volume, _) in VOLUMES {
             let volume = id(volume);
             let is_new = node.lists(volume.as_str()) && !self.nodes[name].lists(volume.as_str());
-            if is_new {
-                self.listed_again.remove(&(name.clone(), volume.clone()));
-            }
             if is_new && volume.kind() == VolumeKind::NoOp {
                 self.is_nowhere_else(&volume, name)?;
             }
             let attachment = self.attachments.get(&volume.attachment_name(name));
             let going = attachment.is_some_and(|attachment| {
-                attachment.metadata.is_terminating() && !self.not_ours.contains(&attachment.metadata.uid)
+                self.authors.deleted(&attachment.metadata.uid) == Some(Author::Mooring)
             });
             if is_new && going {
                 return Err(format!("S2: {volume} listed again on {name} while it is being detached"));
             }
         }
-        self.listed_by_others.retain(|(node, _)| node != name);
         if node != self.nodes[name] {
-            self.put_node(node);
+            self.put_list(node, Author::Mooring);
         }
         Ok(Ok(self.nodes[name].clone()))
     }
 
-    /// S1, for a volume whose list is all there is.
-    fn is_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
-        let others = self.nodes.values().filter(|node| node.key() != *here && node.lists(volume.as_str()));
-        for node in others {
-            if !self.listed_by_others.contains(&(node.key(), volume.clone())) {
-                return Err(format!("S1: {volume} listed on {here} while {} lists it", node.key()));
-            }
+    /// S2: mooring has not listed again what it deletes.
+    pub(super) fn is_off_the_list(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
+        match self.authors.listed(&(node.clone(), volume.clone())) {
+            Some(Author::Mooring) => Err(format!("S2: {volume} deleted while {node} lists it")),
+            _ => Ok(()),
         }
-        self.is_mounted_nowhere_else(volume, here)
     }
 
-    /// S1, in any state of the attachment where it is mounted.
-    fn is_mounted_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
-        let mut mounted = self.mounted.difference(&self.given_up);
-        match mounted.find(|(node, mounted)| mounted == volume && node != here) {
-            Some((node, _)) => Err(format!("S1: {volume} given to {here} while it is mounted on {node}")),
-            None => Ok(()),
+    /// S1, for a volume whose list is all there is.
+    fn is_nowhere_else(&self, volume: &VolumeId, here: &NodeName) -> Result<(), String> {
+        let elsewhere = NODES.map(NodeName::from).into_iter().filter(|node| node != here);
+        for node in elsewhere {
+            if self.authors.listed(&(node.clone(), volume.clone())) == Some(Author::Mooring) {
+                return Err(format!("S1: {volume} listed on {here} while {node} lists it"));
+            }
         }
+        Ok(())
     }
 
     /// Reads or writes the ConfigMap of the force-detach timers.
@@ -486,6 +477,17 @@ impl Server {
         NODES.map(NodeName::from).into_iter().filter(is_attached).collect()
     }
 
+    fn is_attached_by_mooring(&self, volume: &VolumeId, node: &NodeName) -> bool {
+        let author = match volume.kind() {
+            VolumeKind::Csi => {
+                let attachment = self.attachments.get(&volume.attachment_name(node));
+                attachment.and_then(|attachment| self.authors.created(&attachment.metadata.uid))
+            }
+            VolumeKind::NoOp => self.authors.listed(&(node.clone(), volume.clone())),
+        };
+        author == Some(Author::Mooring)
+    }
+
     /// Everything is detached from a node, or asked to be, and off its list.
     pub(super) fn is_rid_of(&self, node: usize) -> Result<(), String> {
         let name = NodeName::from(NODES[node]);
@@ -513,13 +515,13 @@ impl Server {
             let attached = self.attached_to(&volume);
             let is_in_place = |node: &NodeName| {
                 // S16: what was mounted when its driver ceased to need attaching stays until it is unmounted.
-                nodes.contains(node) || self.mounted.contains(&(node.clone(), volume.clone()))
+                nodes.contains(node) || self.mounted.contains_key(&(node.clone(), volume.clone()))
             };
             let right = if is_exclusive(&volume) {
                 // What others attached besides is not taken from pods.
                 let is_enough = !attached.is_empty() || nodes.is_empty();
-                let is_one = attached.len() <= 1 || !self.not_ours.is_empty();
-                is_one && is_enough && attached.iter().all(is_in_place)
+                let by_mooring = attached.iter().filter(|node| self.is_attached_by_mooring(&volume, node));
+                by_mooring.count() <= 1 && is_enough && attached.iter().all(is_in_place)
             } else {
                 attached.iter().all(is_in_place) && nodes.iter().all(|node| attached.contains(node))
             };

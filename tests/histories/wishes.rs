@@ -4,21 +4,77 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
-    attach_detach::{desired::volume_name::VolumeId, guard::force_timers::WaitKey},
-    kube_api::ids::NodeName,
+    attach_detach::{
+        act::calls::{AttachmentRequest, Call},
+        desired::volume_name::VolumeId,
+        guard::force_timers::WaitKey,
+    },
+    kube_api::{ids::NodeName, kinds::Node},
 };
 
 use super::{
+    authors::Author,
     daemon::Daemon,
-    server::{DRIFT, NODES, PATIENCE, Server, VOLUMES, id},
+    server::{DRIFT, NODES, PATIENCE, Server, VOLUMES, id, is_exclusive},
 };
 
 impl Server {
+    /// Notes what the leader has seen wanted, and convicts it of what it has sent since it was last asked about.
+    pub(super) fn judge(&mut self, daemon: &mut Daemon) -> Result<(), String> {
+        self.note_wishes_seen_by(daemon);
+        for (node, volume) in daemon.deletions() {
+            self.is_off_the_list(&node, &volume)?;
+        }
+        for call in &std::mem::take(&mut daemon.unjudged) {
+            match call {
+                Call::Attachment(volume, node, AttachmentRequest::Create(_)) if is_exclusive(volume) => {
+                    self.is_mounted_nowhere_else(volume, node, daemon)?;
+                }
+                Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
+                    self.is_entitled(node, volume)?;
+                }
+                Call::PatchNode(node, _, request) => {
+                    for volume in daemon.lists_anew(node, request) {
+                        self.is_mounted_nowhere_else(&volume, node, daemon)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// S43: wherever else it is mounted, the wait for that is over, or nothing tells of it any more.
+    fn is_mounted_nowhere_else(
+        &self,
+        volume: &VolumeId,
+        here: &NodeName,
+        daemon: &Daemon,
+    ) -> Result<(), String> {
+        for (pair, listed_by) in &self.mounted {
+            let (node, mounted) = pair;
+            // What another listed and nobody told of is not held against it.
+            let is_told = || daemon.objects.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()));
+            if mounted == volume
+                && node != here
+                && !self.overdue.contains(pair)
+                && !self.unwitnessed.contains(pair)
+                && (*listed_by == Author::Mooring || is_told())
+            {
+                return Err(format!(
+                    "S1 S43: {volume} is to be given to {here} while it is mounted on {node}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// S3, S4, S5: the volume was seen unused since it was unpublished, or force was due.
-    pub(super) fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
+    fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
         let pair = (node.clone(), volume.clone());
         let shown = self.unpublished.get(&pair).copied().unwrap_or_default();
-        let mounted = self.mounted.contains(&pair);
+        // What is mounted because another listed it need not have been told.
+        let mounted = self.mounted.get(&pair) == Some(&Author::Mooring);
         if shown.out_of_service || (shown.unused && !mounted) {
             return Ok(());
         }
@@ -38,23 +94,22 @@ impl Server {
         }
     }
 
-    /// A new leader knows what is listed, and what one kubelet reports in use though no pod there needs it: of several,
-    /// some may announce pods.
+    /// Notes what a new leader cannot know of, for people took away the attachment, and the node object or what it told.
     pub(super) fn leader_changes(&mut self) {
-        let is_known = |(name, volume): &&(NodeName, VolumeId)| {
-            let Some(node) = self.nodes.get(name) else { return false };
-            let reports = self.nodes.values().filter(|node| node.uses(volume.as_str())).count();
-            let is_unwanted = !self.to_be_attached(name).contains(volume);
-            node.lists(volume.as_str()) || (node.uses(volume.as_str()) && is_unwanted && reports == 1)
+        let has_witness = |(name, volume): &&(NodeName, VolumeId)| {
+            let is_told = |node: &Node| node.lists(volume.as_str()) || node.uses(volume.as_str());
+            self.attachments.contains_key(&volume.attachment_name(name))
+                || self.nodes.get(name).is_some_and(is_told)
         };
-        let unknown: Vec<_> = self.mounted.iter().filter(|pair| !is_known(pair)).cloned().collect();
-        self.given_up.extend(unknown);
+        let unwitnessed: Vec<_> = self.mounted.keys().filter(|pair| !has_witness(pair)).cloned().collect();
+        self.unwitnessed.extend(unwitnessed);
     }
 
-    /// S4: what has not been wanted on a node that is gone or not Ready for long enough is given up.
+    /// S4: force is due for what has not been wanted on a node that is gone or not Ready for long enough.
     pub(super) fn patience_ends(&mut self) {
-        self.given_up.retain(|pair| self.mounted.contains(pair));
-        for pair in &self.mounted {
+        self.overdue.retain(|pair| self.mounted.contains_key(pair));
+        self.unwitnessed.retain(|pair| self.mounted.contains_key(pair));
+        for pair in self.mounted.keys() {
             let unwanted = [&self.unwanted_since, &self.seen_unwanted_since].map(|since| since.get(pair));
             let (Some(unready), Some(unwanted)) =
                 (self.unready_since.get(&pair.0), unwanted.into_iter().flatten().min())
@@ -62,7 +117,7 @@ impl Server {
                 continue;
             };
             if is_over(*unready.max(unwanted), self.wall) {
-                self.given_up.insert(pair.clone());
+                self.overdue.insert(pair.clone());
             }
         }
     }
@@ -73,21 +128,13 @@ impl Server {
         note(&mut self.unwanted_since, &wanted, self.wall);
     }
 
-    /// Notes since when the leader has seen no pod want what, and which of its deletions are in order.
-    pub(super) fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
+    /// Notes since when the leader has seen no pod want what.
+    fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
         let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
         note(&mut self.seen_unwanted_since, &wanted, self.wall);
         for (node, volumes) in &wanted {
             self.wanted_since.extend(volumes.iter().map(|volume| (node.clone(), volume.clone())));
         }
-        let is_listed = |(node, volume): &(NodeName, VolumeId)| {
-            self.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()))
-        };
-        let under_way: BTreeSet<_> = daemon.deletions().filter(|pair| !is_listed(pair)).collect();
-        let is_in_order = |pair: &(NodeName, VolumeId)| {
-            self.in_order.contains(pair) || self.is_entitled(&pair.0, &pair.1).is_ok()
-        };
-        self.in_order = under_way.into_iter().filter(is_in_order).collect();
     }
 
     /// Notes for how long the leader had seen no pod want what the ConfigMap tells of, when it told so.
