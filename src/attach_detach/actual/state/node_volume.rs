@@ -272,9 +272,10 @@ impl NodeVolume {
     }
 
     /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
-    /// did not have the volume, or that was overruled. An end that others have made proves nothing.
+    /// did not have the volume, or that was overruled. An end that others have made proves nothing; nor does ours if
+    /// another has listed the volume since.
     pub(super) fn forget_attachment(&mut self) {
-        if self.is_ended_by_us() {
+        if self.is_ended_by_us() && !self.is_listed() {
             self.mount = Mount::No;
         }
         self.given_up &= self.mount != Mount::No;
