@@ -152,6 +152,7 @@ impl Server {
 
     pub(super) fn kubelet_reports(&mut self, name: &NodeName) {
         let in_use = self.in_use(name);
+        self.unreported.remove(name);
         let mut node = self.nodes[name].clone();
         if node.status.volumes_in_use != in_use {
             node.status.volumes_in_use = in_use;
@@ -214,7 +215,7 @@ impl Server {
 
     /// Attacher and kubelets do all they can, without faults.
     pub fn everyone_acts(&mut self) {
-        let names = self.nodes.keys().filter(|name| !self.gone_for_good.contains(*name));
+        let names = self.nodes.keys().filter(|name| self.is_alive(name));
         let names: Vec<NodeName> = names.cloned().collect();
         for name in names {
             self.kubelet_unmounts(&name);
@@ -289,6 +290,7 @@ impl Server {
     fn node_goes(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.remove(name) else { return };
         self.authors.note_gone(name);
+        self.unreported.insert(name.clone());
         self.unready_since.entry(name.clone()).or_insert(self.wall);
         // A node that is gone publishes nothing, and cannot report anything new either.
         for volume in VOLUMES.map(|(volume, _)| id(volume)) {

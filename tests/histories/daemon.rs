@@ -398,16 +398,24 @@ impl Daemon {
         standing.alarm().is_some() || !standing.second_writers().is_empty()
     }
 
-    /// Whether it leaves a node alone for that.
+    /// What it says of the others.
+    pub(super) fn second_writers(&self) -> String {
+        let standing = self.reporter.diagnostics();
+        format!("{:?} {:?}", standing.alarm(), standing.second_writers())
+    }
+
+    /// Whether it leaves a node alone for that. What the agents of a node can have written to it says nothing of one that
+    /// is out of service.
     pub fn is_alarmed_on(&self, node: &NodeName) -> bool {
         let standing = self.reporter.diagnostics();
+        let is_out = self.objects.nodes.get(node).is_some_and(|node| node.is_out_of_service());
         standing.alarm().is_some()
             || standing.second_writers().iter().filter_map(|row| row["object"].as_str()).any(|object| {
                 let attachment = object
                     .strip_prefix("volumeattachment/")
                     .map(mooring::kube_api::ids::AttachmentName::from);
                 let attachment = attachment.and_then(|name| self.objects.attachments.get(&name));
-                object == format!("node/{node}")
+                (!is_out && object == format!("node/{node}"))
                     || attachment.is_some_and(|attachment| attachment.spec.node_name == *node)
             })
     }

@@ -144,7 +144,7 @@ impl<'a> Print<'a> {
             self.attachment(attachment);
         }
         self.plain((&server.mounted, &server.silent, &server.unpublished));
-        self.plain((&server.overdue, &server.unwitnessed));
+        self.plain((&server.overdue, &server.unreported, &server.unwitnessed));
         self.patience();
         self.undelivered();
         self.tables();

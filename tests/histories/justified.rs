@@ -86,7 +86,10 @@ impl Daemon {
             let is_held = has_none
                 || attachment.is_some_and(|attachment| !self.deleted.contains(&attachment.metadata.uid));
             if alarm {
-                return Err(format!("S14: {volume} is to be taken off {name} while another does so, too"));
+                let rows = self.second_writers();
+                return Err(format!(
+                    "S14: {volume} is to be taken off {name} while another does so, too: {rows}"
+                ));
             }
             if is_held && self.wants(&volume, name) {
                 return Err(format!(

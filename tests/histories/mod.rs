@@ -40,11 +40,15 @@ const INHERITED: usize = 3;
 pub fn play(seed: u64) -> Result<(), String> {
     let mut history = History::begin(seed)?;
     let rivalry = history.rng.u32(0..4) == 0;
-    // In some histories a user deletes attachments by hand. The others are what they were before.
-    let meddling = seed % 8 == 3;
+    // In some histories a person or a rival takes away what is in use. The others are what they were before.
+    let meddler = match seed % 16 {
+        3 => Some(Author::Person),
+        11 => Some(Author::Rival),
+        _ => None,
+    };
     for _ in 0..STEPS {
-        if meddling && history.rng.u32(0..12) == 0 {
-            history.server.meddler_acts(&mut history.rng);
+        if let Some(meddler) = meddler {
+            history.is_meddled_with(meddler)?;
         }
         history.step(rivalry)?;
         history.server.judge(&mut history.daemon)?;
@@ -139,6 +143,24 @@ impl History {
             98 if rivalry => server.second_controller_acts(rng),
             98 => server.stranger_acts(rng),
             _ if rng.bool() => {
+                self.leader_dies()?;
+                self.nobody_leads()?;
+                self.another_leads()?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Something is taken away, the others catch up so that there is something to take away, or the leader changes and
+    /// forgets what no object tells.
+    fn is_meddled_with(&mut self, meddler: Author) -> Result<(), String> {
+        let Self { server, rng, .. } = self;
+        match rng.u32(0..36) {
+            0..3 if meddler == Author::Rival => server.second_controller_acts(rng),
+            0..3 => server.meddler_acts(rng),
+            3..6 => drop(self.round()?),
+            6 => {
                 self.leader_dies()?;
                 self.nobody_leads()?;
                 self.another_leads()?;

@@ -105,7 +105,9 @@ pub struct Server {
     pub(super) authors: Authors,
     /// S4: what is mounted, though force has been due.
     pub(super) overdue: BTreeSet<(NodeName, VolumeId)>,
-    /// S43: what is mounted, though no witness of it was left when the leader changed.
+    /// Nodes whose object was made anew, and whose kubelet has not reported since what it uses.
+    pub(super) unreported: BTreeSet<NodeName>,
+    /// S43: what is mounted, though no node told so when the leader changed.
     pub(super) unwitnessed: BTreeSet<(NodeName, VolumeId)>,
     /// The ConfigMap of the force-detach timers.
     pub(super) timers: Option<Value>,
@@ -186,6 +188,7 @@ impl Server {
             seen_unwanted_since: BTreeMap::new(),
             authors: Authors::default(),
             overdue: BTreeSet::new(),
+            unreported: BTreeSet::new(),
             unwitnessed: BTreeSet::new(),
             timers: None,
             kept: BTreeMap::new(),
@@ -529,8 +532,12 @@ impl Server {
                 return Err(format!("at rest {volume} is wanted on {nodes:?} and attached to {attached:?}"));
             }
             for (node, object) in &self.nodes {
-                // S16: what is still mounted stays listed even if its attachment was taken away by others.
-                let is_kept = !nodes.contains(node) && is_in_place(node) && object.lists(volume.as_str());
+                // S16: what is still mounted stays listed even if its attachment was taken away by others. So does what
+                // its kubelet reports in use, until it can be attached there again.
+                let waits = nodes.contains(node) && object.uses(volume.as_str()) && !attached.is_empty();
+                let is_kept = (!nodes.contains(node) && is_in_place(node) || waits)
+                    && !attached.contains(node)
+                    && object.lists(volume.as_str());
                 if object.lists(volume.as_str()) != attached.contains(node) && !is_kept {
                     return Err(format!("at rest {node} lists {volume} wrongly; attached to {attached:?}"));
                 }

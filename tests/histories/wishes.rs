@@ -54,11 +54,16 @@ impl Server {
         for (pair, listed_by) in &self.mounted {
             let (node, mounted) = pair;
             // What another listed and nobody told of is not held against it.
-            let is_told = || daemon.objects.nodes.get(node).is_some_and(|node| node.lists(volume.as_str()));
+            let known = daemon.objects.nodes.get(node);
+            let is_told = || known.as_ref().is_some_and(|node| node.lists(volume.as_str()));
+            let is_out = |node: Option<&Node>| node.is_some_and(Node::is_out_of_service);
             if mounted == volume
                 && node != here
                 && !self.overdue.contains(pair)
                 && !self.unwitnessed.contains(pair)
+                && !self.unreported.contains(node)
+                && !is_out(known.as_deref())
+                && !is_out(self.nodes.get(node))
                 && (*listed_by == Author::Mooring || is_told())
             {
                 return Err(format!(
@@ -73,8 +78,8 @@ impl Server {
     fn is_entitled(&self, node: &NodeName, volume: &VolumeId) -> Result<(), String> {
         let pair = (node.clone(), volume.clone());
         let shown = self.unpublished.get(&pair).copied().unwrap_or_default();
-        // What is mounted because another listed it need not have been told.
-        let mounted = self.mounted.get(&pair) == Some(&Author::Mooring);
+        // What is mounted because another listed it need not have been told; nor has its kubelet told a new node object.
+        let mounted = self.mounted.get(&pair) == Some(&Author::Mooring) && !self.unreported.contains(node);
         if shown.out_of_service || (shown.unused && !mounted) {
             return Ok(());
         }
@@ -94,12 +99,14 @@ impl Server {
         }
     }
 
-    /// Notes what a new leader cannot know of, for people took away the attachment, and the node object or what it told.
+    /// Notes what a new leader cannot know of but by the attachment, which people may take away, too: they took away the
+    /// node object, or the list, and several kubelets report it, of which some only announce a pod.
     pub(super) fn leader_changes(&mut self) {
         let has_witness = |(name, volume): &&(NodeName, VolumeId)| {
-            let is_told = |node: &Node| node.lists(volume.as_str()) || node.uses(volume.as_str());
-            self.attachments.contains_key(&volume.attachment_name(name))
-                || self.nodes.get(name).is_some_and(is_told)
+            let reports = self.nodes.values().filter(|node| node.uses(volume.as_str())).count();
+            let is_told =
+                |node: &Node| node.lists(volume.as_str()) || (node.uses(volume.as_str()) && reports == 1);
+            self.nodes.get(name).is_some_and(is_told)
         };
         let unwitnessed: Vec<_> = self.mounted.keys().filter(|pair| !has_witness(pair)).cloned().collect();
         self.unwitnessed.extend(unwitnessed);
