@@ -57,8 +57,6 @@ async fn nothing_for(stage: &Stage, time: Duration) {
 const MINUTE: Duration = Duration::from_mins(1);
 
 async fn not_ready(stage: Stage) {
-    // To the checkers, who know no time, the volume is still in use.
-    stage.expect_violations();
     let (_attacher, _daemon) = (stage.attacher(), stage.daemon().await);
     stuck_volume(&stage).await;
     set_ready(&stage, "Unknown", Timestamp::now()).await;
@@ -67,8 +65,6 @@ async fn not_ready(stage: Stage) {
 
     stage.cluster.detached("v1", "n1").await;
     stage.cluster.published("n2", &["v1"]).await;
-    let violations = stage.violations().await;
-    assert!(violations.iter().all(|line| line.starts_with("S3 ")), "{violations:#?}");
 }
 
 async fn ready(stage: Stage) {
@@ -89,7 +85,6 @@ async fn switched_off(stage: Stage) {
 }
 
 async fn flapping(stage: Stage) {
-    stage.expect_violations();
     let (_attacher, _daemon) = (stage.attacher(), stage.daemon().await);
     stuck_volume(&stage).await;
     let began = Timestamp::now();

@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use test_support::{
     actors::attachment_name,
-    cluster::{DRIVER, ELSEWHERE, create, patch, patch_status, unique_name, until},
+    cluster::{Cluster, DRIVER, ELSEWHERE, create, patch, patch_status, unique_name, until},
     writes,
 };
 use testbed::faults::{CrashPoint, Write};
@@ -24,6 +24,7 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("harness_stand_ins_follow_a_controller", stand_ins_follow_a_controller),
         story("harness_checkers_see_wrongdoing", checkers_see_wrongdoing),
+        story("harness_checkers_know_who_did_it", checkers_know_who_did_it),
         story("harness_checkers_see_wrong_writes", checkers_see_wrong_writes),
         story("harness_proxy_disturbs_one_write", proxy_disturbs_one_write),
         story("harness_proxy_stops_the_world", proxy_stops_the_world),
@@ -31,23 +32,23 @@ pub fn stories() -> Vec<Story> {
     ]
 }
 
-async fn attach_by_hand(stage: &Stage, volume: &str, node: &str) {
+async fn attach_by_hand(cluster: &Cluster, volume: &str, node: &str) {
     let attachment = json!({
         "metadata": { "name": attachment_name(volume, DRIVER, node) },
         "spec": { "attacher": DRIVER, "nodeName": node, "source": { "persistentVolumeName": volume } },
     });
-    create(&stage.cluster.all::<VolumeAttachment>(), attachment).await;
+    create(&cluster.all::<VolumeAttachment>(), attachment).await;
 }
 
-async fn publish_by_hand(stage: &Stage, node: &str, volumes: &[&str]) {
+async fn publish_by_hand(cluster: &Cluster, node: &str, volumes: &[&str]) {
     let list: Vec<_> =
         volumes.iter().map(|volume| json!({ "name": unique_name(volume), "devicePath": "" })).collect();
-    patch_status(&stage.cluster.all::<Node>(), node, json!({ "status": { "volumesAttached": list } })).await;
+    patch_status(&cluster.all::<Node>(), node, json!({ "status": { "volumesAttached": list } })).await;
 }
 
-async fn delete_attachment_by_hand(stage: &Stage, volume: &str, node: &str) {
+async fn delete_attachment_by_hand(cluster: &Cluster, volume: &str, node: &str) {
     let name = attachment_name(volume, DRIVER, node);
-    stage.cluster.all::<VolumeAttachment>().delete(&name, &DeleteParams::default()).await.unwrap();
+    cluster.all::<VolumeAttachment>().delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
 async fn attached_by_hand(stage: &Stage, volume: &str, node: &str) {
@@ -77,68 +78,77 @@ async fn stand_ins_follow_a_controller(stage: Stage) {
     cluster.pod("p1", "n1", &["c1"]).await;
 
     in_use(&stage, "v1", "n1", true).await;
-    attach_by_hand(&stage, "v1", "n1").await;
+    attach_by_hand(cluster, "v1", "n1").await;
     attached_by_hand(&stage, "v1", "n1").await;
-    publish_by_hand(&stage, "n1", &["v1"]).await;
+    publish_by_hand(cluster, "n1", &["v1"]).await;
     cluster.running("p1").await;
 
     cluster.delete_pod("p1").await;
     cluster.pod_gone("p1").await;
     in_use(&stage, "v1", "n1", false).await;
-    publish_by_hand(&stage, "n1", &[]).await;
-    delete_attachment_by_hand(&stage, "v1", "n1").await;
+    publish_by_hand(cluster, "n1", &[]).await;
+    delete_attachment_by_hand(cluster, "v1", "n1").await;
     cluster.detached("v1", "n1").await;
 }
 
+/// Wrongdoing by the daemon's account is told.
 async fn checkers_see_wrongdoing(stage: Stage) {
-    stage.expect_violations();
+    for rule in ["S1 ", "S2 ", "S3 ", "S7 ", "S10 ", "S13 ", "S18 ", "S21 ", "S22 ", "S35 ", "S41 "] {
+        stage.expects(rule);
+    }
+    let hands = Cluster::new(stage.daemons_client());
+    do_wrong(&stage, &hands).await;
+
+    // Told in a namespace whose users must not learn its name.
+    stage.cluster.make_elsewhere().await;
+    let told = json!({
+        "metadata": { "name": "told" },
+        "involvedObject": { "kind": "Pod", "namespace": ELSEWHERE, "name": "p" },
+        "message": "it is reserved for of-v1.", "source": { "component": "persistentvolume-controller" },
+    });
+    create::<Event>(&Api::namespaced(hands.client.clone(), ELSEWHERE), told).await;
+}
+
+/// The same by another's is not held against the daemon. (Of events the audit log tells nothing: who is named in them has
+/// told them.)
+async fn checkers_know_who_did_it(stage: Stage) {
+    do_wrong(&stage, &stage.cluster).await;
+}
+
+/// Does by these hands what nobody may.
+async fn do_wrong(stage: &Stage, hands: &Cluster) {
     let _attacher = stage.attacher();
     let cluster = &stage.cluster;
     cluster.node("n1").await;
     cluster.node("n2").await;
     for volume in ["v1", "v2", "v3"] {
         cluster.pair_bound_by_hand(volume, &format!("of-{volume}")).await;
-        attach_by_hand(&stage, volume, "n1").await;
-        attached_by_hand(&stage, volume, "n1").await;
+        attach_by_hand(cluster, volume, "n1").await;
+        attached_by_hand(stage, volume, "n1").await;
     }
     assert_eq!(stage.violations().await, Vec::<String>::new());
 
     // An exclusive volume on two nodes.
-    attach_by_hand(&stage, "v1", "n2").await;
+    attach_by_hand(hands, "v1", "n2").await;
     // Deleted while published.
-    publish_by_hand(&stage, "n1", &["v2", "v3"]).await;
-    delete_attachment_by_hand(&stage, "v2", "n1").await;
+    publish_by_hand(cluster, "n1", &["v2", "v3"]).await;
+    delete_attachment_by_hand(hands, "v2", "n1").await;
     // Deleted while in use.
     let in_use = json!({ "status": { "volumesInUse": [unique_name("v3")] } });
     patch_status(&cluster.all::<Node>(), "n1", in_use).await;
-    publish_by_hand(&stage, "n1", &["v2"]).await;
-    delete_attachment_by_hand(&stage, "v3", "n1").await;
+    publish_by_hand(cluster, "n1", &["v2"]).await;
+    delete_attachment_by_hand(hands, "v3", "n1").await;
     // Published without being attached.
-    publish_by_hand(&stage, "n1", &["v2", "nothing"]).await;
+    publish_by_hand(hands, "n1", &["v2", "nothing"]).await;
     // A second claim that is Bound to a volume.
-    let claims = cluster.namespaced::<PersistentVolumeClaim>();
     cluster.claim("c4").await;
+    let claims = hands.namespaced::<PersistentVolumeClaim>();
     patch(&claims, "c4", json!({ "spec": { "volumeName": "v3" } })).await;
     patch_status(&claims, "c4", json!({ "status": { "phase": "Bound" } })).await;
-
-    // Told in a namespace whose users must not learn its name.
-    cluster.make_elsewhere().await;
-    let told = json!({
-        "metadata": { "name": "told" },
-        "involvedObject": { "kind": "Pod", "namespace": ELSEWHERE, "name": "p" },
-        "message": "it is reserved for of-v1.", "source": { "component": "persistentvolume-controller" },
-    });
-    create::<Event>(&Api::namespaced(cluster.client.clone(), ELSEWHERE), told).await;
-
-    let violations = stage.violations().await;
-    for rule in ["S1 ", "S2 ", "S3 ", "S10 ", "S18 ", "S41 "] {
-        assert!(violations.iter().any(|line| line.starts_with(rule)), "{rule}is not seen in {violations:#?}");
-    }
 }
 
 /// Everything here is written by hand, and taken for the daemon's.
 async fn checkers_see_wrong_writes(stage: Stage) {
-    stage.expect_violations();
     let cluster = &stage.cluster;
     let (volumes, claims) =
         (cluster.all::<PersistentVolume>(), cluster.namespaced::<PersistentVolumeClaim>());

@@ -153,12 +153,10 @@ pub fn stories() -> Vec<Story> {
 }
 
 async fn as_recorded(stage: Stage) {
-    stage.expect_violations();
     play(&stage, false, ALONE).await;
 }
 
 async fn ruled(stage: Stage) {
-    stage.expect_violations();
     play(&stage, true, RULED).await;
 }
 

@@ -168,8 +168,6 @@ async fn move_on(cluster: &Cluster) {
 
 /// A pod moves from n1 to n2 after the backup was made; after the restore it is on n1 again.
 async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
-    // The history of a restored server has a gap.
-    stage.expect_violations();
     let attacher = stage.attacher();
     let launch = if with_lease { Launch::replica(DAEMON_NAMESPACE) } else { Launch::alone() };
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
@@ -181,6 +179,7 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     assert!(!daemon.page("/readyz?verbose").await.contains("etcd_restored"));
 
     drop(attacher);
+    stage.history_ends().await;
     stage.embedded().restore(&backup, bump);
     let _attacher = stage.attacher();
     daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;

@@ -1,8 +1,13 @@
 //! Who asked the API server for what: its audit log.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use serde_json::Value;
+
+use super::history::Change;
 
 /// User name of the daemon.
 pub const DAEMON: &str = "system:serviceaccount:mooring-system:mooring";
@@ -68,6 +73,52 @@ pub fn read(path: &Path, from: usize) -> Vec<Entry> {
         });
     }
     entries
+}
+
+/// Who made the changes of objects, as far as the log tells.
+#[derive(Debug)]
+pub struct Authors<'a> {
+    by_revision: BTreeMap<u64, BTreeSet<&'a str>>,
+    deletions: Vec<&'a Entry>,
+}
+
+impl<'a> Authors<'a> {
+    /// The authors of these writes.
+    pub fn of(entries: &'a [Entry]) -> Self {
+        let mut by_revision: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+        let writes = ["create", "update", "patch", "delete"];
+        let done =
+            || entries.iter().filter(|entry| entry.code < 300 && writes.contains(&entry.verb.as_str()));
+        for entry in done() {
+            // A patch that changes nothing is answered with the revision of the last change, so there may be several.
+            if let Some(revision) = entry.revision() {
+                by_revision.entry(revision).or_default().insert(&entry.user);
+            }
+        }
+        Self { by_revision, deletions: done().filter(|entry| entry.verb == "delete").collect() }
+    }
+
+    /// Whether a change is known to be another's than the daemon's.
+    pub fn is_by_another(&self, change: &Change) -> bool {
+        let users = match self.by_revision.get(&change.revision) {
+            Some(users) => users.clone(),
+            None if change.after.is_none() => self.deleters(change),
+            None => BTreeSet::new(),
+        };
+        !users.is_empty() && !users.contains(DAEMON)
+    }
+
+    /// Who asked for the deletion of what is gone, where the answer does not tell the revision.
+    fn deleters(&self, change: &Change) -> BTreeSet<&'a str> {
+        let uid = change.before.as_ref().map(|before| &before["metadata"]["uid"]);
+        let is_it = |entry: &&&Entry| {
+            let wanted = &entry.request["preconditions"]["uid"];
+            entry.resource == change.resource
+                && change.name.ends_with(entry.name.as_str())
+                && (wanted.is_null() || Some(wanted) == uid)
+        };
+        self.deletions.iter().filter(is_it).map(|entry| entry.user.as_str()).collect()
+    }
 }
 
 /// The rights that the daemon has made use of, each with the name of the object, if one was named. Refused requests count: they show a missing right.

@@ -158,6 +158,10 @@ impl Backend for Embedded {
         Client::new(proxy.layer(self.service(User::Admin.name())), "default")
     }
 
+    fn daemons_client(&self) -> Client {
+        Client::new(self.service(DAEMON), "default")
+    }
+
     fn revision(&self) -> BoxFuture<'_, u64> {
         Box::pin(async { self.server.revision() })
     }

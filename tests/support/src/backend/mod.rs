@@ -51,6 +51,9 @@ pub trait Backend: Send + Sync {
     /// A client with all rights that goes through a proxy.
     fn proxied_client(&self, proxy: &Proxy) -> Client;
 
+    /// A client with the daemon's account.
+    fn daemons_client(&self) -> Client;
+
     /// The present revision.
     fn revision(&self) -> BoxFuture<'_, u64>;
 

@@ -137,6 +137,10 @@ impl Backend for Real {
         Client::try_from(config).expect("build a client")
     }
 
+    fn daemons_client(&self) -> Client {
+        self.plane.client_with_token(Some(&self.token))
+    }
+
     fn revision(&self) -> BoxFuture<'_, u64> {
         Box::pin(async { History::of(self.plane.etcd_url()).revision().await })
     }

@@ -142,6 +142,13 @@ pub fn is_terminating(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
+/// Whether a node says that it is not Ready.
+pub fn is_unready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let mut ready = conditions.into_iter().flatten().filter(|condition| condition["type"] == "Ready");
+    ready.any(|condition| condition["status"] != "True")
+}
+
 fn lists(node: &Value, volume: &str) -> bool {
     listed(node).any(|name| name == volume)
 }
