@@ -298,6 +298,11 @@ impl<'a> Print<'a> {
         }
         self.unpublishing(name, unpublishing);
         self.retry(retry);
+        // A create that another undoes is not repeated at once.
+        match node_volume.undone.as_ref().and_then(|undone| undone.pending(daemon.now)) {
+            Some(at) => self.moment(at),
+            None => self.text.push('-'),
+        }
         // While the node is well, nothing is forced; and if it fails, that is later.
         let state = daemon.controller.actual().node(name);
         if state.is_none_or(|state| state.node.as_ref().is_none_or(|node| !node.is_ready())) {
