@@ -181,7 +181,7 @@ mod tests {
 
     fn normal(claim: &PersistentVolumeClaim, reason: &'static str, message: String) -> Event {
         let involved = Involved::object(claim);
-        Event { involved, r#type: EventType::Normal, reason, message, novelty: Novelty::New }
+        Event { involved, r#type: EventType::Normal, reason, message, novelty: Novelty::New, subject: None }
     }
 
     #[test]

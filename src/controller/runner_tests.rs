@@ -79,6 +79,7 @@ impl Controller for Asks {
             reason: "Reason",
             message: String::new(),
             novelty: Novelty::New,
+            subject: None,
         };
         let events = vec![event; std::mem::take(&mut self.to_tell)];
         Plan { calls: call.into_iter().collect(), events, measures: self.lost, wake_at: None }

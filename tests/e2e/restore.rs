@@ -50,8 +50,6 @@ pub fn stories() -> Vec<Story> {
 /// One replica on the machine of etcd and the API server, whose end and restart all of them share. What the daemon knew is
 /// gone, and the restored cluster is all that the next one sees: there is no grace, as docs/differences.md says.
 async fn embedded_unwatched(stage: Stage, bump: u64) {
-    // The history of a restored server has a gap.
-    stage.expect_violations();
     let attacher = stage.attacher();
     let launch = Launch::replica(DAEMON_NAMESPACE);
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
@@ -61,6 +59,7 @@ async fn embedded_unwatched(stage: Stage, bump: u64) {
 
     daemon.kill();
     drop(attacher);
+    stage.history_ends().await;
     stage.embedded().restore(&backup, bump);
     let _attacher = stage.attacher();
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;

@@ -88,7 +88,8 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     if !is_taken && node_volume.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
         return read_attachment(node_volume, now);
     }
-    if let Some(conflict) = view.conflict {
+    // One that is to attach nothing waits for no turn.
+    if let Some(conflict) = view.conflict.filter(|conflict| conflict.is_attached || desired.is_current()) {
         return wait(unattached(node_volume), Waiting::HeldByNode { conflict: conflict.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {

@@ -194,6 +194,7 @@ fn event(node: &Node, stand_off: &StandOff, until: &str) -> Event {
              controller should"
         ),
         novelty: Novelty::default(),
+        subject: None,
     }
 }
 

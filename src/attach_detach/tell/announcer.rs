@@ -269,6 +269,11 @@ impl Look<'_> {
             Some(Waiting::ClaimOrVolumeChanged) if self.lasts(NOTEWORTHY) => {
                 self.record_once(Topic::Failure, &Announcement::Failed(self.what_changed().to_owned()));
             }
+            Some(Waiting::HeldByNode { conflict }) if !conflict.is_attached && self.lasts(NOTEWORTHY) => {
+                let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
+                let pods = first.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone());
+                self.record_once(Topic::MultiAttach, &Announcement::HeldElsewhere(pods.collect()));
+            }
             Some(Waiting::HeldByNode { conflict }) if conflict.is_attached => {
                 self.held_by(&conflict.node, others);
                 return;

@@ -112,7 +112,7 @@ pub fn node_event(
         VolumeKind::NoOp => volume.as_str(),
     };
     let (r#type, reason, message) = text(announcement, name, "");
-    Some(Event { involved, r#type, reason, message, novelty: Novelty::default() })
+    Some(Event { involved, r#type, reason, message, novelty: Novelty::default(), subject: None })
 }
 
 /// The events that tell every pod of the desired attachment.
@@ -121,9 +121,16 @@ pub fn events(objects: &Objects, desired: &DesiredAttachment, announcement: &Ann
     for (pod, volume) in desired.pods.values() {
         let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
         let (involved, novelty) = (involved(objects, pod), Novelty::default());
-        events.push(Event { involved, r#type, reason, message, novelty });
+        // Who has it changes while it is waited for, and what other processes know of that.
+        let is_wait = matches!(announcement, Announcement::HeldElsewhere(_) | Announcement::Holder { .. });
+        let subject = is_wait.then(|| format!("{} {}", topic(announcement), volume.spec_name).into());
+        events.push(Event { involved, r#type, reason, message, novelty, subject });
     }
     events
+}
+
+fn topic(announcement: &Announcement) -> &'static str {
+    if matches!(announcement, Announcement::Holder { .. }) { "holder" } else { "multi-attach" }
 }
 
 fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {

@@ -115,6 +115,7 @@ fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Event {
         reason: "FailedAttachVolume",
         message: format!("Volume \"{pod_volume}\" cannot be attached yet: {}", sentence(why)),
         novelty: Novelty::default(),
+        subject: None,
     }
 }
 

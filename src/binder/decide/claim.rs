@@ -11,7 +11,7 @@ use super::{
     decision::{ClaimDecision, Decision, Step},
     proofs::VolumeProof,
     provisioning, upkeep,
-    view::View,
+    view::{View, was_bound},
 };
 use crate::{
     binder::{
@@ -154,7 +154,11 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
             return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
                 .writing(pending(claim));
         }
-        if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
+        // A volume that is being deleted is given to nobody else for that (S45).
+        let is_taken_back = |mismatch: &Mismatch| *mismatch == Mismatch::Terminating && was_bound(claim);
+        if let Some(mismatch) =
+            mismatch_for_named(&volume, requirements).filter(|mismatch| !is_taken_back(mismatch))
+        {
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             return ClaimDecision::waiting(claim, reason).writing(pending(claim));
         }

@@ -42,7 +42,7 @@ pub fn warning<T: Narrow>(object: &T, reason: &'static str, message: String) -> 
 }
 
 fn event(involved: Involved, r#type: EventType, reason: &'static str, message: String) -> Event {
-    Event { involved, r#type, reason, message, novelty: Novelty::default() }
+    Event { involved, r#type, reason, message, novelty: Novelty::default(), subject: None }
 }
 
 /// The event about a claim that waits for this reason, if the reason has one.

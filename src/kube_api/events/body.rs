@@ -38,7 +38,8 @@ pub(super) fn digest(report: &Report) -> u64 {
     let event = &report.event;
     let mut hash = Sha256::new();
     let (uid, kind) = (event.involved.uid.to_string(), event.involved.kind);
-    for part in [report.component, kind, &uid, event.r#type.as_str(), event.reason, &event.message] {
+    let told = event.subject.as_deref().unwrap_or(&event.message);
+    for part in [report.component, kind, &uid, event.r#type.as_str(), event.reason, told] {
         hash.update(part);
         hash.update([0]);
     }
@@ -83,8 +84,8 @@ pub(super) fn creation(report: &Report, name: &str, instance: &str, now: Timesta
 }
 
 /// A merge patch for an event that was seen again.
-pub(super) fn repetition(count: u32, now: Timestamp) -> Value {
-    json!({ "count": count, "lastTimestamp": time(now) })
+pub(super) fn repetition(message: &str, count: u32, now: Timestamp) -> Value {
+    json!({ "count": count, "lastTimestamp": time(now), "message": truncated(message, MAX_MESSAGE) })
 }
 
 /// How often an event was counted, and how long ago it was last.
@@ -130,6 +131,7 @@ mod tests {
                 reason: "ProvisioningFailed",
                 message: message.to_owned(),
                 novelty: Novelty::New,
+                subject: None,
             },
         }
     }
@@ -168,7 +170,10 @@ mod tests {
                 "lastTimestamp": "2026-01-02T03:04:05Z",
             })
         );
-        assert_eq!(repetition(3, now()), json!({ "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z" }));
+        assert_eq!(
+            repetition("m", 3, now()),
+            json!({ "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z", "message": "m" })
+        );
     }
 
     #[test]

@@ -100,6 +100,9 @@ pub struct Event {
     pub message: String,
     /// Whether it may have been told before.
     pub novelty: Novelty,
+    /// What it is about, if its words change while that lasts: the event that tells of it is written anew then, and one that
+    /// an earlier process has told stands, whatever its words.
+    pub subject: Option<ArcStr>,
 }
 
 /// An event and the component that reports it.

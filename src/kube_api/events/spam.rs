@@ -72,7 +72,10 @@ mod tests {
             resource_version: ResourceVersion::default(),
         };
         let (r#type, reason, message) = (EventType::Warning, "Failed", String::new());
-        Report { component, event: Event { involved, r#type, reason, message, novelty: Novelty::New } }
+        Report {
+            component,
+            event: Event { involved, r#type, reason, message, novelty: Novelty::New, subject: None },
+        }
     }
 
     #[test]

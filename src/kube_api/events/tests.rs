@@ -79,6 +79,7 @@ fn event(pod: &str, message: &str) -> Event {
         reason: "FailedAttachVolume",
         message: message.to_owned(),
         novelty: Novelty::Unclear,
+        subject: None,
     }
 }
 

@@ -175,7 +175,7 @@ impl Desk<'_> {
         let collection = body::collection(body::namespace(report));
         let path = format!("{collection}/{name}");
         if let Some(earlier) = self.memory.recall(digest, Instant::now()) {
-            match self.count(digest, &path, earlier).await {
+            match self.count(report, digest, &path, earlier).await {
                 // Events expire on the server.
                 Err(CallError::NotFound(_)) => self.memory.forget(digest),
                 result => return result,
@@ -199,13 +199,19 @@ impl Desk<'_> {
             Novelty::New => is_again,
             Novelty::Unclear | Novelty::Standing => earlier.stands(Instant::now()),
         };
-        if is_told { Ok(()) } else { self.count(digest, &path, earlier).await }
+        if is_told { Ok(()) } else { self.count(report, digest, &path, earlier).await }
     }
 
     /// Counts a repetition.
-    async fn count(&mut self, digest: u64, path: &str, earlier: Written) -> Result<(), CallError> {
+    async fn count(
+        &mut self,
+        report: &Report,
+        digest: u64,
+        path: &str,
+        earlier: Written,
+    ) -> Result<(), CallError> {
         let count = earlier.count.saturating_add(1);
-        let body = Some(body::repetition(count, Timestamp::now()));
+        let body = Some(body::repetition(&report.event.message, count, Timestamp::now()));
         self.caller.send(&Request { verb: Verb::Patch, path: path.to_owned(), body }).await?;
         self.remember(digest, count, Duration::ZERO);
         Ok(())
