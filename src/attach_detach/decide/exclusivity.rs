@@ -20,6 +20,8 @@ pub enum Exclusivity {
 pub struct Leaders {
     /// Nodes that hold it, what each waits for, and the pods that need it there.
     pub(super) holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
+    /// Of several that hold it, the one that may list it.
+    pub(super) publisher: Option<NodeName>,
     /// Whose turn it is if no node has it.
     pub(super) first: Option<NodeName>,
 }

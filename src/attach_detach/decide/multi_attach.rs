@@ -16,9 +16,12 @@ use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{Mount, VolumeState, WhyRead},
+            state::{Mount, NodeVolume, VolumeState, WhyRead},
         },
-        desired::{state::DesiredAttachment, volume_name::VolumeId},
+        desired::{
+            state::DesiredAttachment,
+            volume_name::{VolumeId, VolumeKind},
+        },
     },
     kube_api::ids::NodeName,
     state::VecMap,
@@ -30,7 +33,8 @@ pub struct Exclusive {
     /// Nodes where it is, or may be, attached, those that no longer need it first: it is their detach that
     /// ends the wait.
     holders: Vec<NodeName>,
-    /// Of several that have it, the one that may list it: where it is mounted, or may be, and else that of the oldest pod.
+    /// Of several to which it is attached, the one that may list it: where it is mounted, or may be, and else that of the
+    /// oldest pod.
     publisher: Option<NodeName>,
     /// Nodes where a VolumeAttachment of another volume names the PersistentVolume: to end it would take this one from the
     /// node, for a driver goes by that name.
@@ -60,12 +64,17 @@ impl Exclusive {
         let of_another = state.into_iter().flat_map(|state| state.of_another.values().cloned()).collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
-            let publisher = holders.iter().min_by_key(|name| {
+            let has_it = |node_volume: &NodeVolume| match volume.kind() {
+                VolumeKind::Csi => node_volume.is_attached(),
+                VolumeKind::NoOp => node_volume.mount == Mount::Possible,
+            };
+            let publishers = holders.iter().filter(|name| node_volume(name).is_some_and(|it| has_it(it)));
+            let publisher = publishers.min_by_key(|name| {
                 let mount = node_volume(name).map(|node_volume| {
                     (!node_volume.is_listed(), node_volume.mount != Mount::Possible, !node_volume.in_use)
                 });
                 let seniority = desired_nodes.get(*name).and_then(DesiredAttachment::seniority);
-                (mount.unwrap_or((true, true, true)), seniority.is_none(), seniority, *name)
+                (mount, seniority.is_none(), seniority, *name)
             });
             let publisher = publisher.cloned();
             return Some(Self { holders, publisher, of_another, first: None });
@@ -132,6 +141,6 @@ impl Exclusive {
                 desired.into_iter().flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone());
             (name.clone(), verdicts.get(name).and_then(|verdict| verdict.waiting.clone()), pods.collect())
         });
-        Leaders { holders: holders.collect(), first: self.first.clone() }
+        Leaders { holders: holders.collect(), publisher: self.publisher.clone(), first: self.first.clone() }
     }
 }

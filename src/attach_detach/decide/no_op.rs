@@ -30,7 +30,9 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
     if view.node_volume.is_listed() {
         return Verdict::say(ReportAsAttached::Yes);
     }
-    if let Some(conflict) = view.conflict {
+    // Of several kubelets that may have it, one gets it back: they would wait for each other.
+    let has_it = view.node_volume.mount == Mount::Possible && view.may_publish;
+    if let Some(conflict) = view.conflict.filter(|_| !has_it) {
         return wait(ReportAsAttached::No, Waiting::HeldByNode { conflict: conflict.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {

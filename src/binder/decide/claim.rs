@@ -154,13 +154,12 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
             return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
                 .writing(pending(claim));
         }
-        // A volume that is being deleted is given to nobody else for that (S45).
-        let is_taken_back = |mismatch: &Mismatch| *mismatch == Mismatch::Terminating && was_bound(claim);
-        if let Some(mismatch) =
-            mismatch_for_named(&volume, requirements).filter(|mismatch| !is_taken_back(mismatch))
-        {
+        if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
+            // Its own volume that is being deleted is nobody else's for that (S45): the phase says so.
+            let keeps_phase = mismatch == Mismatch::Terminating && was_bound(claim);
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
-            return ClaimDecision::waiting(claim, reason).writing(pending(claim));
+            let write = if keeps_phase { None } else { pending(claim) };
+            return ClaimDecision::waiting(claim, reason).writing(write);
         }
         return bind(&volume, claim, view);
     };

@@ -138,11 +138,17 @@ fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let name = attachment["metadata"]["name"].as_str();
     let used: BTreeSet<&str> = objects.get("nodes", node).map(in_use).unwrap_or_default();
     let is_used = used.iter().any(|disk| attachment_of(disk, node).as_deref() == name);
+    // What a pod was given stays its own, also if its claim is another by now (S44).
+    let reference = objects.get("persistentvolumes", source).map(|volume| &volume["spec"]["claimRef"]);
+    let named = reference.and_then(|reference| {
+        Some(format!("{}/{}", reference["namespace"].as_str()?, reference["name"].as_str()?))
+    });
     let is_wanted = objects.all("pods").any(|(_, pod)| {
         pod["spec"]["nodeName"] == node
-            && claims_of(pod).iter().any(|claim| {
-                let claim = objects.get("persistentvolumeclaims", claim);
+            && claims_of(pod).iter().any(|key| {
+                let claim = objects.get("persistentvolumeclaims", key);
                 claim.is_some_and(|claim| claim["spec"]["volumeName"] == source)
+                    || named.as_ref() == Some(key)
             })
     });
     !is_used && !is_wanted

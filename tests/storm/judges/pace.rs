@@ -1,43 +1,62 @@
-//! S46: the rate of the daemon's writes to each object, and of its creations of one name.
+//! S46: how often the daemon writes the same to an object, and creates the same.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Fault, Timeline};
 use crate::play::Record;
 
-/// In any minute. A bind is four writes, a pod that comes and goes four more; a writer that undoes at once is answered some
-/// ten times in the first minute and three in each that follows.
-const MOST: usize = 30;
+/// In any minute. A writer that undoes at once is answered some ten times in the first minute and three in each that
+/// follows; a process that begins anew knows of none of them.
+const MOST: usize = 14;
 const MINUTE: Duration = Duration::from_mins(1);
 
-pub fn judge(_: &Record, timeline: &Timeline) -> Vec<Fault> {
-    let mut recent: BTreeMap<(&str, &str), VecDeque<Instant>> = BTreeMap::new();
+pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    let mut recent: BTreeMap<(&str, &str, String), VecDeque<Instant>> = BTreeMap::new();
     let mut faults = BTreeMap::new();
+    let mut kills = record.kills.iter().peekable();
     for moment in timeline.moments.iter().filter(|moment| moment.is_ours()) {
+        while kills.next_if(|kill| **kill <= moment.at).is_some() {
+            recent.clear();
+        }
         let change = moment.change;
+        let Some(after) = &change.after else { continue };
         if ["events", "leases", "configmaps"].contains(&change.resource.as_str()) {
             continue;
         }
-        let key = (change.resource.as_str(), change.name.as_str());
-        let writes = recent.entry(key).or_default();
+        let writes = recent.entry((&change.resource, &change.name, content(after))).or_default();
         writes.push_back(moment.at);
         while writes.front().is_some_and(|first| moment.at - *first > MINUTE) {
             writes.pop_front();
         }
         if writes.len() > MOST {
-            faults.entry(key).or_insert_with(|| Fault {
+            faults.entry((&change.resource, &change.name)).or_insert_with(|| Fault {
                 rule: "pace: against a writer that undoes",
                 what: format!(
-                    "more than {MOST} writes within a minute to {} {}",
+                    "more than {MOST} times the same within a minute to {} {}",
                     change.resource, change.name
                 ),
             });
         }
     }
     faults.into_values().collect()
+}
+
+/// What the daemon may have written of an object.
+fn content(object: &Value) -> String {
+    let (metadata, spec, status) = (&object["metadata"], &object["spec"], &object["status"]);
+    let parts = [
+        &metadata["annotations"],
+        &spec["claimRef"],
+        &spec["volumeName"],
+        &spec["source"],
+        &status["phase"],
+        &status["volumesAttached"],
+    ];
+    json!(parts).to_string()
 }
