@@ -115,7 +115,7 @@ async fn checkers_know_who_did_it(stage: Stage) {
     do_wrong(&stage, &stage.cluster).await;
 }
 
-/// Does by these hands what nobody may.
+/// Does by these hands what breaks promises.
 async fn do_wrong(stage: &Stage, hands: &Cluster) {
     let _attacher = stage.attacher();
     let cluster = &stage.cluster;

@@ -350,7 +350,7 @@ impl Stage {
         violations
     }
 
-    /// What nobody is known to have done counts as the daemon's.
+    /// A change of an unknown author counts as the daemon's.
     async fn violations_of_history(&self) -> Vec<String> {
         let (history, requests) = (self.history().await, self.requests());
         let authors = audit::Authors::of(&requests);

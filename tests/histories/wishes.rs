@@ -53,7 +53,7 @@ impl Server {
     ) -> Result<(), String> {
         for (pair, listed_by) in &self.mounted {
             let (node, mounted) = pair;
-            // What another listed and nobody told of is not held against it.
+            // What another listed, and no watch has told of yet, is not held against it.
             let known = daemon.objects.nodes.get(node);
             let is_told = || known.as_ref().is_some_and(|node| node.lists(volume.as_str()));
             let is_out = |node: Option<&Node>| node.is_some_and(Node::is_out_of_service);

@@ -155,7 +155,7 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
                 .writing(pending(claim));
         }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
-            // Its own volume that is being deleted is nobody else's for that (S45): the phase says so.
+            // Its own volume that is being deleted goes to no other claim (S45): the phase says so.
             let keeps_phase = mismatch == Mismatch::Terminating && was_bound(claim);
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             let write = if keeps_phase { None } else { pending(claim) };

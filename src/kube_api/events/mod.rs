@@ -101,7 +101,7 @@ pub struct Event {
     /// Whether it may have been told before.
     pub novelty: Novelty,
     /// What it is about, if its words change while that lasts: the event that tells of it is written anew then, and one that
-    /// an earlier process has told stands, whatever its words.
+    /// an earlier process has told stands, also in other words.
     pub subject: Option<ArcStr>,
 }
 

@@ -28,7 +28,7 @@ impl ActualState {
         }
     }
 
-    /// What is, or was, listed: a predecessor of this process has told of that. What was attached while nobody led is
+    /// What is, or was, listed: a predecessor of this process has told of that. What was attached while no process led is
     /// not listed, and is still to be told.
     pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
         self.volumes.iter().flat_map(|(volume, state)| {
