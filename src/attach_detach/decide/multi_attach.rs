@@ -64,10 +64,14 @@ impl Exclusive {
         let of_another = state.into_iter().flat_map(|state| state.of_another.values().cloned()).collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
-            let has_it = |node_volume: &NodeVolume| match volume.kind() {
-                VolumeKind::Csi => node_volume.is_attached(),
-                VolumeKind::NoOp => node_volume.mount == Mount::Possible,
+            // Without an attachment, those go on whose kubelets may have it mounted.
+            let has_attachment = |node_volume: &NodeVolume| {
+                node_volume.known.is_some() || node_volume.uncertain.is_some() || node_volume.call.is_some()
             };
+            let is_attached = volume.kind() == VolumeKind::Csi
+                && holders.iter().any(|name| node_volume(name).is_none_or(|it| has_attachment(it)));
+            let has_it =
+                |it: &NodeVolume| if is_attached { it.is_attached() } else { it.mount == Mount::Possible };
             let publishers = holders.iter().filter(|name| node_volume(name).is_some_and(|it| has_it(it)));
             let publisher = publishers.min_by_key(|name| {
                 let mount = node_volume(name).map(|node_volume| {
@@ -109,10 +113,10 @@ impl Exclusive {
         self.holders.iter().chain(&self.first)
     }
 
-    /// Whether the node may list the volume once it is attached there.
+    /// Of several nodes that have the volume, one may list it: whether that is this one.
     #[must_use]
-    pub fn may_publish(&self, node: &NodeName) -> bool {
-        self.publisher.as_ref().is_none_or(|publisher| publisher == node)
+    pub fn publishes(&self, node: &NodeName) -> Option<bool> {
+        self.publisher.as_ref().map(|publisher| publisher == node)
     }
 
     /// The node that keeps this one from attaching, or itself.

@@ -31,7 +31,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
         return Verdict::say(ReportAsAttached::Yes);
     }
     // Of several kubelets that may have it, one gets it back: they would wait for each other.
-    let has_it = view.node_volume.mount == Mount::Possible && view.may_publish;
+    let has_it = view.node_volume.mount == Mount::Possible && view.publishes == Some(true);
     if let Some(conflict) = view.conflict.filter(|_| !has_it) {
         return wait(ReportAsAttached::No, Waiting::HeldByNode { conflict: conflict.clone() });
     }

@@ -71,7 +71,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             node_volume,
             node: view.nodes.get(node).copied(),
             conflict: conflict.as_ref(),
-            may_publish: view.exclusive.is_none_or(|exclusive| exclusive.may_publish(node)),
+            publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
             wall: view.wall,
         };

@@ -38,8 +38,8 @@ pub struct NodeVolumeView<'a> {
     pub node: Option<&'a NodeState>,
     /// The node that keeps this one from attaching, if the volume is exclusive.
     pub conflict: Option<&'a ConflictingNode>,
-    /// Whether the node may list the volume once it is attached here, if others have it, too.
-    pub may_publish: bool,
+    /// Of several nodes that have the volume, one may list it: whether that is this one.
+    pub publishes: Option<bool>,
     /// When a detach may be forced.
     pub policy: &'a ForcePolicy,
     /// The time by this process' clock.
