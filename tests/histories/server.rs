@@ -538,7 +538,13 @@ impl Server {
                 let is_kept = (!nodes.contains(node) && is_in_place(node) || waits)
                     && !attached.contains(node)
                     && object.lists(volume.as_str());
-                if object.lists(volume.as_str()) != attached.contains(node) && !is_kept {
+                // One that others attached to a second node is listed on one of them (S43).
+                let is_listed_elsewhere = is_exclusive(&volume)
+                    && attached.iter().filter(|other| *other != node).any(|other| {
+                        self.nodes.get(other).is_some_and(|object| object.lists(volume.as_str()))
+                    });
+                let is_second = is_listed_elsewhere && !object.lists(volume.as_str());
+                if object.lists(volume.as_str()) != attached.contains(node) && !is_kept && !is_second {
                     return Err(format!("at rest {node} lists {volume} wrongly; attached to {attached:?}"));
                 }
             }

@@ -13,7 +13,7 @@ use super::{
     detach::{give_up, given_up, prove_unpublished, still_in_use, wake_at},
     force::{Unforced, force},
     no_op,
-    verdict::{ConflictingNode, NodeVolumeView, Step, Verdict, Waiting, pause, wait, withdraw},
+    verdict::{NodeVolumeView, Step, Verdict, Waiting, pause, wait, withdraw},
 };
 use crate::{
     attach_detach::{
@@ -89,12 +89,8 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     if !is_taken && node_volume.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
         return read_attachment(node_volume, now);
     }
-    // One that is to attach nothing waits for no turn. Of several kubelets that may have it, with no attachment, one gets it
-    // back: they would wait for each other.
-    let has_it = node_volume.mount == Mount::Possible && view.publishes == Some(true);
-    let is_in_the_way =
-        |conflict: &&ConflictingNode| (conflict.is_attached || desired.is_current()) && !has_it;
-    if let Some(conflict) = view.conflict.filter(is_in_the_way) {
+    // One that is to attach nothing waits for no turn.
+    if let Some(conflict) = view.conflict.filter(|conflict| conflict.is_attached || desired.is_current()) {
         return wait(unattached(node_volume), Waiting::HeldByNode { conflict: conflict.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {

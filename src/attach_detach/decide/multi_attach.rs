@@ -16,12 +16,9 @@ use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{Mount, NodeVolume, VolumeState, WhyRead},
+            state::{Mount, VolumeState, WhyRead},
         },
-        desired::{
-            state::DesiredAttachment,
-            volume_name::{VolumeId, VolumeKind},
-        },
+        desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
     kube_api::ids::NodeName,
     state::VecMap,
@@ -64,15 +61,8 @@ impl Exclusive {
         let of_another = state.into_iter().flat_map(|state| state.of_another.values().cloned()).collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
-            // Without an attachment, those go on whose kubelets may have it mounted.
-            let has_attachment = |node_volume: &NodeVolume| {
-                node_volume.known.is_some() || node_volume.uncertain.is_some() || node_volume.call.is_some()
-            };
-            let is_attached = volume.kind() == VolumeKind::Csi
-                && holders.iter().any(|name| node_volume(name).is_none_or(|it| has_attachment(it)));
-            let has_it =
-                |it: &NodeVolume| if is_attached { it.is_attached() } else { it.mount == Mount::Possible };
-            let publishers = holders.iter().filter(|name| node_volume(name).is_some_and(|it| has_it(it)));
+            let publishers =
+                holders.iter().filter(|name| node_volume(name).is_some_and(|it| it.is_attached()));
             let publisher = publishers.min_by_key(|name| {
                 let mount = node_volume(name).map(|node_volume| {
                     (!node_volume.is_listed(), node_volume.mount != Mount::Possible, !node_volume.in_use)
@@ -98,7 +88,9 @@ impl Exclusive {
             |name| node_volume(name).map_or(0, |node_volume| node_volume.retry.failures().saturating_sub(1));
         let turn = |name, desired: &DesiredAttachment| {
             let cannot = (is_gone(name), !desired.is_current(), is_taken(name), failures(name));
-            (cannot, !is_used(name))
+            let reports_it_before =
+                node_volume(name).is_some_and(|node_volume| node_volume.mount == Mount::ReportedBefore);
+            (cannot, !reports_it_before, !is_used(name))
         };
         let first = desired_nodes.iter().min_by(|(name, desired), (other_name, other)| {
             turn(name, desired)

@@ -30,9 +30,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
     if view.node_volume.is_listed() {
         return Verdict::say(ReportAsAttached::Yes);
     }
-    // Of several kubelets that may have it, one gets it back: they would wait for each other.
-    let has_it = view.node_volume.mount == Mount::Possible && view.publishes == Some(true);
-    if let Some(conflict) = view.conflict.filter(|_| !has_it) {
+    if let Some(conflict) = view.conflict {
         return wait(ReportAsAttached::No, Waiting::HeldByNode { conflict: conflict.clone() });
     }
     if view.node.is_none_or(|state| state.node.is_none()) {
@@ -61,7 +59,8 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
             Err(unforced) => {
                 // Not put back where another party has given it to another node meanwhile, nor listed where it may
                 // never have been.
-                let is_elsewhere = view.conflict.is_some_and(|conflict| conflict.is_attached);
+                let is_elsewhere =
+                    view.is_listed_elsewhere || view.conflict.is_some_and(|conflict| conflict.is_attached);
                 let stays =
                     node_volume.is_listed() || (node_volume.mount == Mount::Possible && !is_elsewhere);
                 let report = if stays { ReportAsAttached::Yes } else { ReportAsAttached::No };

@@ -21,7 +21,10 @@ use crate::{
             node::NodeState,
             state::{NodeVolume, VolumeState},
         },
-        desired::{state::DesiredAttachment, volume_name::VolumeId},
+        desired::{
+            state::DesiredAttachment,
+            volume_name::{VolumeId, VolumeKind},
+        },
         options::ForcePolicy,
     },
     kube_api::ids::NodeName,
@@ -71,6 +74,8 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             node_volume,
             node: view.nodes.get(node).copied(),
             conflict: conflict.as_ref(),
+            is_listed_elsewhere: view.volume.kind() == VolumeKind::NoOp
+                && view.state.is_some_and(|state| state.is_listed_beside(node)),
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
             wall: view.wall,

@@ -133,6 +133,9 @@ pub enum Mount {
     No,
     /// It reports the volume in use, and nothing else tells whether it has it or announces a pod.
     Reported,
+    /// The same, and the first pod that needs it here came later: that pod is not what it announces, though one before may
+    /// have been. Such a node comes first, and holds no other up.
+    ReportedBefore,
     /// It may: its node listed the volume, or a pod runs there with it.
     Possible,
 }
@@ -233,7 +236,7 @@ impl NodeVolume {
             || self.call == Some(AttachmentCall::Create)
             || self.is_listed()
             || self.mount == Mount::Possible
-            || (self.mount == Mount::Reported && !is_wanted)
+            || (matches!(self.mount, Mount::Reported | Mount::ReportedBefore) && !is_wanted)
             || self.may_be_listed
             || self.report_as_attached == ReportAsAttached::Yes
     }
@@ -251,7 +254,7 @@ impl NodeVolume {
         self.mount = match self.mount {
             _ if self.is_listed() => Mount::Possible,
             Mount::Possible if stays => Mount::Possible,
-            Mount::Reported if in_use => Mount::Reported,
+            Mount::Reported | Mount::ReportedBefore if in_use => self.mount,
             _ => Mount::No,
         };
     }

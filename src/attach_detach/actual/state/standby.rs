@@ -45,7 +45,7 @@ impl ActualState {
     pub(in crate::attach_detach) fn note_desired(&mut self, volume: &VolumeId, node: &NodeName) {
         let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
         if let Some(node_volume) = node_volume.filter(|node_volume| node_volume.mount == Mount::Reported) {
-            node_volume.mount = Mount::Possible;
+            node_volume.mount = Mount::ReportedBefore;
         }
     }
 
