@@ -66,8 +66,8 @@ const KCM: &str = "kube-controller-manager";
 /// A populator fills a volume through a claim of its own and hands it over to the claim that is to have it. It waits
 /// for the former to be Lost.
 async fn is_not_a_populator(stage: Stage) {
-    // The former claim still is Bound when the daemon binds the volume to the other: that is the populator's doing.
-    stage.expects("S18 ");
+    // The former claim may still be Bound when the daemon binds the volume to the other: that is the populator's doing.
+    stage.allows("S18 ");
     let daemon = stage.daemon().await;
     let cluster = &stage.cluster;
     cluster.bound_pair("v1", "prime").await;

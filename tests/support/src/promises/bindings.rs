@@ -353,7 +353,10 @@ fn of_claim(known: &impl Known, write: Write<'_>) -> Vec<String> {
 /// Of the finalizers only the two of deletion protection change, and no one else's order.
 fn others_finalizers(object: &Value) -> Vec<&str> {
     let all = object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    all.filter(|name| !FINALIZERS.contains(name)).collect()
+    // Of a volume that is being deleted the protection controllers take theirs off, where they are switched on.
+    let is_going = !object["metadata"]["deletionTimestamp"].is_null();
+    let is_of_protection = |name: &&str| is_going && *name == "kubernetes.io/pv-protection";
+    all.filter(|name| !FINALIZERS.contains(name) && !is_of_protection(name)).collect()
 }
 
 /// Where two objects differ, as paths; keys with slashes are not escaped.
