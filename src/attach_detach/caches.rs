@@ -222,15 +222,11 @@ impl Caches {
             .chain(desired_pod.as_ref())
             .map(|desired_pod| desired_pod.node.clone())
             .collect();
-        let first: Vec<_> = desired_pod
-            .iter()
-            .flat_map(|desired_pod| {
-                desired_pod.volumes.keys().map(|volume| (volume.clone(), desired_pod.node.clone()))
-            })
-            .filter(|(volume, node)| self.is_loaded && self.desired.get(volume, node).is_none())
-            .collect();
-        for (volume, node) in first {
-            self.actual.note_desired(&volume, &node);
+        for desired_pod in desired_pod.iter().filter(|_| self.is_loaded) {
+            let node = &desired_pod.node;
+            for volume in desired_pod.volumes.keys().filter(|id| self.desired.get(id, node).is_none()) {
+                self.actual.note_desired(volume, node);
+            }
         }
         for volume in self.desired.set(key, desired_pod) {
             for node in &nodes {

@@ -47,9 +47,7 @@ impl Turn {
         let is_exclusive = desired_nodes
             .is_some_and(|desired_nodes| desired_nodes.values().any(DesiredAttachment::is_exclusive))
             || (may_be_shared && state.is_some_and(|state| is_exclusive_by_attachments(objects, state)));
-        let exclusive = is_exclusive
-            .then(|| Exclusive::of(volume, desired_nodes, state, |name| actual.node(name)))
-            .flatten();
+        let exclusive = is_exclusive.then(|| Exclusive::of(volume, desired_nodes, actual)).flatten();
         let seen = desired_nodes.map_or(0, VecMap::len) + state.map_or(0, |state| state.nodes.len());
         let leaders = || exclusive.iter().flat_map(Exclusive::leaders).cloned();
         let (scope, is_cut) = match (scope, exclusivity) {
@@ -97,7 +95,7 @@ impl Turn {
             return Exclusivity::Unknown;
         }
         // What was decided now counts.
-        match Exclusive::of(volume, desired_nodes, state, |name| actual.node(name)) {
+        match Exclusive::of(volume, desired_nodes, actual) {
             Some(exclusive) => Exclusivity::Exclusive(Box::new(exclusive.told(desired_nodes, verdicts))),
             None => Exclusivity::Unknown,
         }

@@ -137,9 +137,7 @@ fn run(case: &Case, compared: &mut Comparison) {
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
     let is_exclusive = case.held_exclusively
         || desired_nodes.is_some_and(|nodes| nodes.values().any(DesiredAttachment::is_exclusive));
-    let exclusive = is_exclusive
-        .then(|| Exclusive::of(&volume, desired_nodes, state, |name| actual.node(name)))
-        .flatten();
+    let exclusive = is_exclusive.then(|| Exclusive::of(&volume, desired_nodes, &actual)).flatten();
     let verdicts = plan(
         &VolumeView {
             volume: &volume,

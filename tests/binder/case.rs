@@ -288,6 +288,7 @@ impl Case {
                 });
                 forms.extend(new.clone());
             }
+            case.drivers.retain(|driver| !stage.delete.contains(driver));
         }
         case
     }

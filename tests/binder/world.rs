@@ -245,6 +245,7 @@ impl World {
                 "persistentvolumes" => self.leaves::<PersistentVolume>(&object),
                 "persistentvolumeclaims" => self.leaves::<PersistentVolumeClaim>(&object),
                 "storageclasses" => self.leaves::<StorageClass>(&object),
+                "csidrivers" => self.leaves::<CsiDriver>(&object),
                 _ => self.leaves::<Pod>(&object),
             }
         }

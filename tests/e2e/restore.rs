@@ -71,14 +71,21 @@ async fn embedded_unwatched(stage: Stage, bump: u64) {
     leases.delete("mooring", &DeleteParams::default()).await.ok();
 }
 
-/// The same on an etcd of its own.
-async fn real_unwatched(stage: Stage) {
-    let mut plane = ControlPlane::start(&stage.real().assets).await;
+/// A control plane that no other story sees, the daemon's token for it, and its cluster.
+async fn etcd_of_its_own(stage: &Stage) -> (ControlPlane, String, Cluster) {
+    let plane = ControlPlane::start(&stage.real().assets).await;
     let token = install(&plane).await;
     let cluster = Cluster::new(plane.client(User::Admin));
-    let start_attacher = |plane: &ControlPlane| {
-        Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default())
-    };
+    (plane, token, cluster)
+}
+
+fn start_attacher(plane: &ControlPlane) -> Attacher {
+    Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default())
+}
+
+/// The same on an etcd of its own.
+async fn real_unwatched(stage: Stage) {
+    let (mut plane, token, cluster) = etcd_of_its_own(&stage).await;
     let attacher = start_attacher(&plane);
     let start_daemon = |plane: &ControlPlane| {
         Launch::replica(DAEMON_NAMESPACE).start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token))
@@ -119,12 +126,7 @@ async fn without_grace(cluster: &Cluster, daemon: &Daemon) {
 
 /// The same on an etcd of its own, as far as five minutes need not pass.
 async fn real(stage: Stage, bumped: bool) {
-    let mut plane = ControlPlane::start(&stage.real().assets).await;
-    let token = install(&plane).await;
-    let cluster = Cluster::new(plane.client(User::Admin));
-    let start_attacher = |plane: &ControlPlane| {
-        Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default())
-    };
+    let (mut plane, token, cluster) = etcd_of_its_own(&stage).await;
     let attacher = start_attacher(&plane);
     // Its lease would not outlast the restart of the servers.
     let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));

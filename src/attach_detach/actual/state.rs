@@ -54,14 +54,6 @@ pub struct VolumeState {
     pub exclusivity: Exclusivity,
 }
 
-impl VolumeState {
-    /// Whether another node than this one lists it.
-    #[must_use]
-    pub fn is_listed_beside(&self, node: &NodeName) -> bool {
-        self.nodes.iter().any(|(other, node_volume)| other != node && node_volume.is_listed())
-    }
-}
-
 /// All volumes, nodes and attachments.
 #[derive(Clone, Debug, Default)]
 pub struct ActualState {

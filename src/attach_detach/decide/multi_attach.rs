@@ -14,10 +14,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::{
-            node::NodeState,
-            state::{Mount, VolumeState, WhyRead},
-        },
+        actual::state::{ActualState, Mount, WhyRead},
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
     kube_api::ids::NodeName,
@@ -33,8 +30,8 @@ pub struct Exclusive {
     /// Of several to which it is attached, the one that may list it: where it is mounted, or may be, and else that of the
     /// oldest pod.
     publisher: Option<NodeName>,
-    /// Nodes where a VolumeAttachment of another volume names the PersistentVolume: to end it would take this one from the
-    /// node, for a driver goes by that name.
+    /// Nodes that have another volume whose VolumeAttachment names the same PersistentVolume: to end it would take this one
+    /// from the node, for a driver goes by that name.
     of_another: BTreeSet<NodeName>,
     /// If it is attached nowhere, the node whose turn it is: one that reports it in use, of which a process that
     /// starts cannot know whether it held the volume, or that of the oldest pod.
@@ -44,13 +41,13 @@ pub struct Exclusive {
 impl Exclusive {
     /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it.
     #[must_use]
-    pub fn of<'a>(
+    pub fn of(
         volume: &VolumeId,
         desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
-        state: Option<&VolumeState>,
-        node: impl Fn(&NodeName) -> Option<&'a NodeState>,
+        actual: &ActualState,
     ) -> Option<Self> {
         let desired_nodes = desired_nodes?;
+        let state = actual.volume(volume);
         let node_volumes = state.into_iter().flat_map(|state| &state.nodes);
         let ours =
             node_volumes.filter(|(name, node_volume)| node_volume.holds(desired_nodes.contains_key(*name)));
@@ -58,7 +55,7 @@ impl Exclusive {
         let foreign = state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
-        let of_another = state.into_iter().flat_map(|state| state.of_another.values().cloned()).collect();
+        let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
             let publishers =
@@ -74,8 +71,8 @@ impl Exclusive {
             return Some(Self { holders, publisher, of_another, first: None });
         }
         // A desired attachment that may not attach, or cannot, or is refused, must not keep the others waiting.
-        let is_gone = |name| node(name).is_none_or(|state| state.node.is_none());
-        let is_used = |name| node(name).is_some_and(|state| state.uses(volume));
+        let is_gone = |name| actual.node(name).is_none_or(|state| state.node.is_none());
+        let is_used = |name| actual.node(name).is_some_and(|state| state.uses(volume));
         let node_volume = |name| state.and_then(|state| state.nodes.get(name));
         let is_taken = |name| {
             matches!(
@@ -111,7 +108,7 @@ impl Exclusive {
         self.publisher.as_ref().map(|publisher| publisher == node)
     }
 
-    /// The node that keeps this one from attaching, or itself.
+    /// The node that keeps this one from attaching. It is this one while it has another volume of the same name.
     #[must_use]
     pub fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
         if let Some(holder) = self.holders.iter().find(|holder| *holder != node) {

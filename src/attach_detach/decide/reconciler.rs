@@ -62,6 +62,11 @@ pub struct VolumeView<'a> {
 #[must_use]
 pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> {
     let absent = NodeVolume::default();
+    // Whether a volume that no pod needs may be on several nodes is not known.
+    let is_sharing_unknown = view.volume.kind() == VolumeKind::NoOp && view.desired_nodes.is_none();
+    let node_volumes = view.state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
+    let listing = node_volumes.filter(|(_, node_volume)| node_volume.is_listed()).map(|(name, _)| name);
+    let first_listing: Vec<&NodeName> = listing.take(2).collect();
     let mut verdicts = BTreeMap::new();
     for node in names(view.desired_nodes, view.state, view.scope) {
         let node_volume =
@@ -74,8 +79,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             node_volume,
             node: view.nodes.get(node).copied(),
             conflict: conflict.as_ref(),
-            is_listed_elsewhere: view.volume.kind() == VolumeKind::NoOp
-                && view.state.is_some_and(|state| state.is_listed_beside(node)),
+            is_listed_elsewhere: first_listing.iter().any(|other| *other != node),
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
             wall: view.wall,

@@ -122,15 +122,15 @@ pub fn events(objects: &Objects, desired: &DesiredAttachment, announcement: &Ann
         let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
         let (involved, novelty) = (involved(objects, pod), Novelty::default());
         // Who has it changes while it is waited for, and what other processes know of that.
-        let is_wait = matches!(announcement, Announcement::HeldElsewhere(_) | Announcement::Holder { .. });
-        let subject = is_wait.then(|| format!("{} {}", topic(announcement), volume.spec_name).into());
+        let wait = match announcement {
+            Announcement::HeldElsewhere(_) => Some("multi-attach"),
+            Announcement::Holder { .. } => Some("holder"),
+            _ => None,
+        };
+        let subject = wait.map(|wait| format!("{wait} {}", volume.spec_name).into());
         events.push(Event { involved, r#type, reason, message, novelty, subject });
     }
     events
-}
-
-fn topic(announcement: &Announcement) -> &'static str {
-    if matches!(announcement, Announcement::Holder { .. }) { "holder" } else { "multi-attach" }
 }
 
 fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {

@@ -67,9 +67,11 @@ impl Planner {
             }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
             // A class may name another provisioner than the one that a claim was handed to, whose driver was there.
-            ObjectRef::Driver(name) if self.known.objects.drivers.get(name).is_none() => {
+            ObjectRef::Driver(name)
+                if self.queue.is_open() && self.known.objects.drivers.get(name).is_none() =>
+            {
                 for class in self.known.objects.classes.snapshot().into_keys() {
-                    self.class_changed(&class);
+                    self.class_wakes.begin(class);
                 }
             }
             _ => {}

@@ -3,6 +3,8 @@
 //! In: a request and what became of it. Out: tables, proofs and waits brought up to it, and what it
 //! held freed. An outcome that is not known is read before anything else is decided about the pair.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use crate::{
@@ -307,7 +309,7 @@ impl Planner {
         let Target::Claim(key) = &op.subject else { return self.release(op, now) };
         let claim = self.known.objects.claims.get(key);
         // A claim that was made anew, or names another volume by now, has its own read.
-        let is_same = |claim: &std::sync::Arc<PersistentVolumeClaim>| {
+        let is_same = |claim: &Arc<PersistentVolumeClaim>| {
             op.uid.as_ref() == Some(&claim.metadata.uid) && claim.spec.volume_name == *name
         };
         let Some(claim) = claim.filter(is_same) else { return self.release(op, now) };

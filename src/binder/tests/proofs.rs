@@ -105,6 +105,27 @@ fn s24_only_a_volume_that_is_gone_or_anothers_is_proven_to_be() {
     }
 }
 
+/// The claim was deleted and made anew while its read was under way.
+#[test]
+fn s24_what_is_read_for_a_claim_proves_nothing_for_the_one_made_after_it() {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let (objects, mut planner) = planner(vec![], vec![bound.clone()]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    let mut anew = bound.clone();
+    anew.metadata.uid = "anew".into();
+    anew.metadata.resource_version = ResourceVersion(5);
+    objects.apply(anew.clone());
+    planner.changed(&ObjectRef::Claim(anew.key()), now);
+    planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    for uid in [&bound.metadata.uid, &anew.metadata.uid] {
+        assert_eq!(planner.known.proofs.volume(&anew.key(), uid, None), None, "{uid}");
+    }
+    assert_eq!(only(planner.plan(now)).call, read.call);
+}
+
 /// The volume was proven to be gone, came back, and is not shown any more: that has to be proven anew.
 #[test]
 fn s24_what_was_proven_of_a_volume_is_forgotten_when_it_is_seen_again() {

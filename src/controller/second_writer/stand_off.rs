@@ -39,9 +39,7 @@ impl StandOff {
             "until": seconds(until),
         })
     }
-}
 
-impl StandOff {
     /// Who wrote which field, without the object, which may be of another namespace (S41).
     #[must_use]
     pub fn act(&self) -> String {

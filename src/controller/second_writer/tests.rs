@@ -221,11 +221,16 @@ fn s14_one_object_is_not_read_again_before_it_is_time_nor_while_it_is_read() {
 }
 
 #[test]
-fn a_stand_off_says_who_wrote_what() {
+fn s41_a_stand_off_says_who_wrote_what() {
     let stand_off =
         |owner| StandOff { object: "node/n1".to_owned(), field: FIELD, owner, until: Instant::now() };
     let known = stand_off(Owner::Controller(KCM.to_owned()));
     assert_eq!(known.to_string(), "kube-controller-manager wrote status.volumesAttached of node/n1");
+    assert_eq!(
+        known.act(),
+        "kube-controller-manager wrote status.volumesAttached",
+        "S41: the object may be another's"
+    );
     assert!(known.is_proven());
     let shown = known.json("2026-01-01T00:00:00.5Z".parse().unwrap());
     assert_eq!(shown["until"], "2026-01-01T00:00:00Z");

@@ -52,6 +52,9 @@ use crate::metrics::{Alarms, ApiMetrics, Subsystem};
 /// nothing, and a bound keeps a mass move from starving the lease.
 const MAX_IN_FLIGHT: usize = 64;
 
+/// Bytes of the longest name that an object can have (RFC 1123 subdomain).
+const LONGEST_NAME: usize = 253;
+
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -314,7 +317,7 @@ impl Caller {
     pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
         let request = Request { verb: Verb::Get, path: T::path(key), body: None };
         // The API server takes any text as the name of a volume or class in a claim, and no such object.
-        if request.path.contains('%') {
+        if request.path.contains('%') || request.path.split('/').any(|name| name.len() > LONGEST_NAME) {
             return Err(CallError::NotFound("no object can have that name".to_owned()));
         }
         single::object(&self.answer(&request, self.accept).await?, &request)

@@ -435,9 +435,10 @@ async fn s15_s40_a_write_is_not_kept_until_a_busy_server_has_time_but_decided_an
 #[tokio::test]
 async fn s42_what_no_object_can_be_named_is_proven_absent_and_asked_of_nobody() {
     let (caller, server) = caller();
-    for name in ["?watch=true", "a/b", "a b", "..", "ä", "%2e"] {
+    let (long, huge) = ("a".repeat(254), "?".repeat(1 << 20));
+    for name in ["?watch=true", "a/b", "a b", "..", "ä", "%2e", &long, &huge] {
         let found = caller.get::<PersistentVolume>(&VolumeName::from(name)).await;
-        assert!(matches!(found, Err(CallError::NotFound(_))), "{name}");
+        assert!(matches!(found, Err(CallError::NotFound(_))), "{name:.300}");
     }
     assert_eq!(server.lock().unwrap().asked, []);
 }

@@ -1,5 +1,5 @@
 //! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
-//! that, repeated a few times, then every ten seconds for some minutes, then dropped and counted.
+//! that, repeated a few times, then every ten seconds for two minutes, then dropped and counted.
 //!
 //! What a process before this one has told stands: its event has the name that ours would have, so that a create is
 //! refused, and it is read how often and when it was told (S47).

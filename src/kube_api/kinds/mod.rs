@@ -15,7 +15,11 @@ mod pod;
 mod source;
 mod volume;
 
-use std::{borrow::Cow, fmt, hash::Hash};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+    hash::Hash,
+};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -199,7 +203,11 @@ fn segment(name: &str) -> Cow<'_, str> {
     if name.bytes().all(is_plain) && !matches!(name, "." | "..") {
         return Cow::Borrowed(name);
     }
-    Cow::Owned(name.bytes().fold(String::new(), |path, byte| format!("{path}%{byte:02X}")))
+    let mut escaped = String::with_capacity(3 * name.len());
+    for byte in name.bytes() {
+        let _ = write!(escaped, "%{byte:02X}");
+    }
+    Cow::Owned(escaped)
 }
 
 /// URL path below which the `v1` resources of a group live.

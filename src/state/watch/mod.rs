@@ -221,7 +221,8 @@ impl<T: Stored> Reflector<T> {
                     WatchEnd::Failed(trouble)
                 }
             };
-            if self.revision > begun_at {
+            let is_well = opened.elapsed() >= WELL_AFTER;
+            if self.revision > begun_at || (is_well && matches!(end, WatchEnd::Ended)) {
                 failures = 0;
             }
             // An API server that ended is perhaps one whose etcd was restored.
@@ -254,7 +255,7 @@ impl<T: Stored> Reflector<T> {
                 WatchEnd::Ended => {
                     self.metrics.reopened(ReopenCause::Ended);
                     // One that ends as soon as it is open is not well, and a proxy that cannot stream ends all so.
-                    if opened.elapsed() < WELL_AFTER && self.revision == begun_at {
+                    if !is_well && self.revision == begun_at {
                         failures += 1;
                         if failures >= FAILURES_BEFORE_LIST {
                             return Ok(ListCause::Failing);

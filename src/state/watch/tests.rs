@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    kube_api::{connect::ApiServer, kinds::StorageClass},
+    kube_api::{connect::ApiServer, ids::ClassName, kinds::StorageClass},
     metrics::{ApiMetrics, Metrics, WatchMetrics},
 };
 
@@ -32,6 +32,8 @@ enum Answer {
     Error(u16, &'static str, u64),
     /// A watch that sends these lines and stays open, or ends.
     Watch(Vec<Value>, bool),
+    /// A watch that brings nothing and ends after [`WELL_AFTER`].
+    Ends,
     /// A watch that sends this line after [`Answer::LATER`] and stays open.
     Later(Value),
     /// One object.
@@ -160,6 +162,14 @@ async fn respond(answer: Answer) -> Sent {
                 Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n"))))
             };
             let frames = futures::StreamExt::chain(stream::once(line), stream::pending());
+            let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+            response
+        }
+        Answer::Ends => {
+            let end = stream::once(sleep(WELL_AFTER));
+            let frames =
+                futures::StreamExt::filter_map(end, |()| async { None::<Result<Frame<Bytes>, Infallible>> });
             let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
             response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
             response
@@ -405,8 +415,22 @@ async fn l8_watches_that_end_at_once_and_bring_nothing_as_through_a_proxy_that_c
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
     let stage = stage(lists, vec![Answer::Watch(vec![], false)], vec![]);
     stage.pass(MINUTE).await;
-    assert!(stage.objects.classes.get(&crate::kube_api::ids::ClassName::from("b")).is_some());
+    assert!(stage.objects.classes.get(&ClassName::from("b")).is_some());
     assert!(stage.lists().len() < 60, "{}", stage.lists().len());
+}
+
+/// A watch that was open for a while before it ended, as behind a proxy that limits how long a response lasts, says that
+/// watching works.
+#[tokio::test(start_paused = true)]
+async fn l8_only_watches_that_end_at_once_one_after_the_other_cost_a_list() {
+    let ends = || Answer::Watch(vec![], false);
+    let mut watches = Vec::new();
+    for _ in 0..10 {
+        watches.extend([ends(), Answer::Ends]);
+    }
+    let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
+    stage.pass(2 * MINUTE).await;
+    assert_eq!(stage.lists().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use std::{borrow::Cow, mem, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, NodeVolume, VolumeId, WhyRead};
+use super::{ActualState, Mount, NodeVolume, VolumeId, WhyRead};
 use crate::{
     kube_api::{
         ids::{AttachmentName, NodeName, Uid, VolumeName},
@@ -106,6 +106,21 @@ impl ActualState {
         if ours {
             state.of_another.insert(name.clone(), node.clone());
         }
+    }
+
+    /// The nodes that have another volume whose VolumeAttachment names the PersistentVolume of this one: attached, listed,
+    /// or mounted for all that is known.
+    pub fn nodes_with_another_of_its_name(&self, volume: &VolumeId) -> impl Iterator<Item = &NodeName> {
+        let attachments = self.volumes.get(volume).into_iter().flat_map(|state| &state.of_another);
+        let has = |node_volume: &NodeVolume| {
+            node_volume.is_attached() || node_volume.is_listed() || node_volume.mount != Mount::No
+        };
+        attachments
+            .filter(move |(name, node)| {
+                let another = self.identities.get(*name).map(|identity| &identity.volume);
+                another.and_then(|another| self.node_volume(another, node)).is_some_and(has)
+            })
+            .map(|(_, node)| node)
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
