@@ -212,9 +212,9 @@ impl Caches {
         self.looked_at.pods += 1;
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
-        let desired_pod = pod.and_then(|pod| {
+        let desired_pod = pod.as_deref().and_then(|pod| {
             let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
-            populator::populate(&pod, &self.objects, &self.drivers, is_managed, before)
+            populator::populate(pod, &self.objects, &self.drivers, is_managed, before)
         });
         self.learnt.extend(unresolved(key, before, desired_pod.as_ref()));
         let nodes: BTreeSet<NodeName> = before
@@ -232,6 +232,12 @@ impl Caches {
             for node in &nodes {
                 self.touch_desired(&volume, node, now);
             }
+        }
+        let started = pod.is_some_and(|pod| pod.has_started());
+        if let Some(DesiredPod { volumes, node, .. }) = self.desired.pod(key).filter(|_| started) {
+            let mounted: Vec<VolumeId> =
+                volumes.keys().filter(|volume| self.actual.note_mounted(volume, node)).cloned().collect();
+            self.queue.add_on(node, mounted, &self.actual);
         }
     }
 
@@ -299,7 +305,12 @@ impl Caches {
         }
         let desired = &self.desired;
         let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
-        self.actual.observe_node(name, node, wanted, self.clock.wall(now))
+        let mut touched = self.actual.observe_node(name, node, wanted, self.clock.wall(now));
+        let runs =
+            |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|pods| pods.runs(&self.objects));
+        let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
+        touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
+        touched
     }
 
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision

@@ -13,13 +13,10 @@ use super::{
     actual::state::NodeVolume,
     controller::Controller,
     decide::scope::Scope,
-    desired::{state::PodFacts, volume_name::VolumeId},
+    desired::volume_name::VolumeId,
     queue::{AT_ONCE, Key},
 };
-use crate::{
-    kube_api::{ids::NodeName, kinds::PodPhase},
-    state::VecMap,
-};
+use crate::{kube_api::ids::NodeName, state::VecMap};
 
 impl Controller {
     /// Forgets what has ended, in place of planning.
@@ -62,15 +59,9 @@ impl Controller {
         self.force_timers.take_over();
         let desired = &self.caches.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
-        let pods = &self.caches.objects.pods;
-        // Its volumes are mounted before its first container runs.
-        let is_running = |pod: &PodFacts| {
-            let pod = pods.get(&pod.key);
-            pod.is_some_and(|pod| pod.status.phase == PodPhase::Running || pod.status.is_running)
-        };
+        let objects = &self.caches.objects;
         let runs = |volume: &VolumeId, node: &NodeName| {
-            let desired = desired.get(volume, node).into_iter();
-            desired.flat_map(|desired| desired.pods.values()).any(|(pod, _)| is_running(pod))
+            desired.get(volume, node).is_some_and(|desired| desired.runs(objects))
         };
         let wall = self.caches.clock.wall(now);
         self.caches.actual.begin_to_lead(self.options.force.gone, wanted, runs, wall);

@@ -20,7 +20,7 @@ use crate::{
         kinds::ObjectRef,
         text::TextList,
     },
-    state::{Relation, VecMap, give_back_room},
+    state::{Objects, Relation, VecMap, give_back_room},
 };
 
 /// What one pod needs.
@@ -206,6 +206,15 @@ impl DesiredAttachment {
     #[must_use]
     pub fn attachable(&self) -> Option<&AttachSource> {
         self.pods.values().find(|(_, volume)| volume.current).and_then(|(_, volume)| volume.source.as_ref())
+    }
+
+    /// Whether any of the pods has started.
+    #[must_use]
+    pub fn runs(&self, objects: &Objects) -> bool {
+        self.pods.values().any(|(facts, _)| {
+            let pod = objects.pods.get(&facts.key).filter(|pod| pod.metadata.uid == facts.uid);
+            pod.is_some_and(|pod| pod.has_started())
+        })
     }
 
     /// Age order: the oldest pod first, then the order of names.

@@ -205,6 +205,12 @@ impl Pod {
             || (self.metadata.is_terminating() && !self.status.is_running)
     }
 
+    /// Whether a container runs, or has run: all volumes are mounted before the first one.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.status.phase == PodPhase::Running || self.status.is_running
+    }
+
     /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
     #[must_use]
     pub fn claim_of(&self, volume: &PodVolume) -> Option<ClaimKey> {

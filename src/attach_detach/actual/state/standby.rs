@@ -49,6 +49,21 @@ impl ActualState {
         }
     }
 
+    /// The volumes that a kubelet reports in use, of which nothing else tells whether it has them.
+    pub fn merely_in_use(&self, node: &NodeName) -> impl Iterator<Item = &VolumeId> {
+        let in_use = |node_volume: &NodeVolume| node_volume.in_use && node_volume.mount != Mount::Possible;
+        self.volumes_on(node).filter(move |(_, node_volume)| in_use(node_volume)).map(|(volume, _)| volume)
+    }
+
+    /// Notes that a pod runs here with the volume: if its kubelet reports it in use, it is mounted. Returns whether that
+    /// is news.
+    pub fn note_mounted(&mut self, volume: &VolumeId, node: &NodeName) -> bool {
+        let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
+        let news =
+            node_volume.filter(|node_volume| node_volume.in_use && node_volume.mount != Mount::Possible);
+        news.map(|node_volume| node_volume.mount = Mount::Possible).is_some()
+    }
+
     /// Notes that no pod needs a volume here any more, if anything is known of it.
     pub(in crate::attach_detach) fn note_desire_ended(
         &mut self,
@@ -109,8 +124,7 @@ impl ActualState {
     /// it is elsewhere, and what was on a node that is gone once that is listed elsewhere, or the attachment was
     /// deleted. Why, force for one, does not show. But it takes off the list before it deletes, and forces nothing
     /// before its time: what a node still listed when it went, and is on no other node, it had not given up until
-    /// then, also if its attachment was deleted. What is in use where a pod runs with it is mounted, and so it may be
-    /// where no pod needs it, no other kubelet reports it and no other node has it.
+    /// then, also if its attachment was deleted. What is in use where a pod runs with it is mounted.
     fn forget_given_up(
         &mut self,
         gone: Duration,
@@ -122,7 +136,6 @@ impl ActualState {
             let stays = |node_volume: &NodeVolume| node_volume.known.is_some() && !node_volume.is_going();
             let is_placed = |node_volume: &NodeVolume| node_volume.is_listed() || stays(node_volume);
             let placed = state.nodes.values().filter(|node_volume| is_placed(node_volume)).count();
-            let reports = state.nodes.values().filter(|node_volume| node_volume.in_use).count();
             for (name, node_volume) in state.nodes.iter_mut() {
                 if node_volume.is_listed() {
                     continue;
@@ -130,9 +143,8 @@ impl ActualState {
                 let is_elsewhere = placed > usize::from(is_placed(node_volume));
                 let node = self.nodes.get(name);
                 let is_given_up = if let Some(node) = node.and_then(|state| state.node.as_deref()) {
-                    let is_alone = reports == 1 && !is_elsewhere && !wanted(volume, name);
                     let is_reported = node.uses(volume.as_str());
-                    if node_volume.in_use && (is_alone && node.is_ready() || runs(volume, name)) {
+                    if node_volume.in_use && runs(volume, name) {
                         node_volume.mount = Mount::Possible;
                     } else if is_reported && !node.is_ready() && node_volume.mount == Mount::Possible {
                         // Held, but not listed again: a predecessor may have given it up by force.
