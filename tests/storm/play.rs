@@ -51,6 +51,8 @@ pub struct Record {
     pub began: Instant,
     /// When a daemon was killed.
     pub kills: Vec<Instant>,
+    /// When one was started.
+    pub starts: Vec<Instant>,
     /// The revision at which the last kill came, in the calm.
     pub killed: u64,
     /// Where the last kill is among the requests.
@@ -70,6 +72,7 @@ struct Daemons {
     launch: Launch,
     running: Vec<(Proxy, Option<Daemon>)>,
     kills: Vec<Instant>,
+    starts: Vec<Instant>,
     /// How many writes each had made when the last one that writes was looked for, and which it was.
     seen: Vec<usize>,
     leader: usize,
@@ -78,8 +81,9 @@ struct Daemons {
 impl Daemons {
     async fn start(server: Embedded, has_replicas: bool) -> Self {
         let launch = if has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
-        let mut daemons =
-            Self { server, launch, running: Vec::new(), kills: Vec::new(), seen: Vec::new(), leader: 0 };
+        let (running, seen) = (Vec::new(), Vec::new());
+        let (kills, starts) = (Vec::new(), Vec::new());
+        let mut daemons = Self { server, launch, running, kills, starts, seen, leader: 0 };
         for _ in 0..=usize::from(has_replicas) {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -112,6 +116,7 @@ impl Daemons {
             if daemon.as_ref().is_none_or(Daemon::is_over) {
                 proxy.thaw();
                 *daemon = Some(self.server.start(&self.launch, proxy));
+                self.starts.push(Instant::now());
             }
         }
     }
@@ -130,6 +135,7 @@ impl Daemons {
         proxy.thaw();
         sleep(pause).await;
         *daemon = Some(self.server.start(&self.launch, proxy));
+        self.starts.push(Instant::now());
     }
 
     /// Kills whichever comes to a write first: before, in or after the n-th from now.
@@ -222,7 +228,7 @@ async fn run(script: &Script) -> Record {
     daemons.revive();
     sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
-    let kills = daemons.kills.clone();
+    let (kills, starts) = (daemons.kills.clone(), daemons.starts.clone());
     let place = daemons.leader();
     daemons.replace(place, false, Duration::from_millis(100)).await;
     sleep(AFTER).await;
@@ -236,6 +242,7 @@ async fn run(script: &Script) -> Record {
         times,
         began,
         kills,
+        starts,
         killed,
         killed_request,
     }

@@ -80,6 +80,7 @@ fn record(happenings: &[Happening]) -> Record {
         times: Vec::new(),
         began,
         kills: Vec::new(),
+        starts: Vec::new(),
         killed: u64::MAX,
         killed_request: usize::MAX,
     };

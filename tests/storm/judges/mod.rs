@@ -26,7 +26,7 @@ use crate::play::Record;
 /// What a judge has found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Judge and rule: what `known.yaml` names.
+    /// Judge and rule.
     pub rule: &'static str,
     pub what: String,
 }

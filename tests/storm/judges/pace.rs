@@ -19,12 +19,22 @@ const MINUTE: Duration = Duration::from_mins(1);
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut recent: BTreeMap<(&str, &str, String), VecDeque<Instant>> = BTreeMap::new();
     let mut faults = BTreeMap::new();
-    let mut kills = record.kills.iter().peekable();
+    let mut starts = record.starts.iter().peekable();
     for moment in timeline.moments.iter().filter(|moment| moment.is_ours()) {
-        while kills.next_if(|kill| **kill <= moment.at).is_some() {
+        let change = moment.change;
+        let holder = |lease: &Option<Value>| {
+            lease
+                .as_ref()
+                .filter(|_| change.resource == "leases")
+                .map(|lease| lease["spec"]["holderIdentity"].clone())
+        };
+        let mut is_another = holder(&change.before) != holder(&change.after);
+        while starts.next_if(|start| **start <= moment.at).is_some() {
+            is_another = true;
+        }
+        if is_another {
             recent.clear();
         }
-        let change = moment.change;
         let Some(after) = &change.after else { continue };
         if ["events", "leases", "configmaps"].contains(&change.resource.as_str()) {
             continue;
@@ -38,8 +48,8 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             faults.entry((&change.resource, &change.name)).or_insert_with(|| Fault {
                 rule: "pace: against a writer that undoes",
                 what: format!(
-                    "more than {MOST} times the same within a minute to {} {}",
-                    change.resource, change.name
+                    "more than {MOST} times the same within a minute to {} {} until revision {}",
+                    change.resource, change.name, change.revision
                 ),
             });
         }
