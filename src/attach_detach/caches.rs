@@ -12,7 +12,7 @@ use super::{
     actual::{
         identification::{candidates, is_exclusive, volume_of},
         node::NodeState,
-        state::ActualState,
+        state::{ActualState, NodeVolume},
         unpublishing::Sequence,
     },
     clock::Clock,
@@ -214,7 +214,9 @@ impl Caches {
         let before = self.desired.pod(key);
         let desired_pod = pod.as_deref().and_then(|pod| {
             let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
-            populator::populate(pod, &self.objects, &self.drivers, is_managed, before)
+            let node_volume = |volume: &VolumeId| self.actual.node_volume(volume, &pod.spec.node_name);
+            let has = |volume: &VolumeId| node_volume(volume).is_some_and(NodeVolume::may_be_attached);
+            populator::populate(pod, &self.objects, &self.drivers, is_managed, before, has)
         });
         self.learnt.extend(unresolved(key, before, desired_pod.as_ref()));
         let nodes: BTreeSet<NodeName> = before

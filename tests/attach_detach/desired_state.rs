@@ -187,7 +187,7 @@ impl World {
         let wishes = pod.and_then(|pod| {
             let is_managed =
                 self.objects.nodes.get(&pod.spec.node_name).is_some_and(|node| node.is_managed());
-            populator::populate(&pod, &self.objects, &AttachRequired::default(), is_managed, before)
+            populator::populate(&pod, &self.objects, &AttachRequired::default(), is_managed, before, |_| true)
         });
         self.desired.set(key, wishes)
     }

@@ -158,7 +158,7 @@ fn look(patches: &Patches, also: &[Value], before: Option<&DesiredPod>) -> Optio
     }
     let pod: Pod = decode(object("pod").expect("every case has the pod"));
     let is_managed = objects.nodes.get(&pod.spec.node_name).is_some_and(|node| node.is_managed());
-    populator::populate(&pod, &objects, &AttachRequired::default(), is_managed, before)
+    populator::populate(&pod, &objects, &AttachRequired::default(), is_managed, before, |_| true)
 }
 
 fn apply<T: Stored>(objects: &Objects, object: Option<Value>) {

@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// What the pod needs now, on a node that is handed to the controller if `is_managed`. `before` is what it needed until
-/// now: what a pod was given stays desired while it lives, also if claim, volume or driver say otherwise, because it
-/// may have it mounted (S44, attach-detach §2, pain 14). Only a driver that no longer needs attaching ends the desired
-/// attachment (P-04, S16).
+/// now: what its node has of that stays desired while the pod lives, also if claim, volume or driver say otherwise,
+/// because it may have it mounted (S44, attach-detach §2, pain 14). Only a driver that no longer needs attaching ends the
+/// desired attachment (P-04, S16).
 #[must_use]
 pub fn populate(
     pod: &Pod,
@@ -35,6 +35,7 @@ pub fn populate(
     drivers: &AttachRequired,
     is_managed: bool,
     before: Option<&DesiredPod>,
+    has: impl Fn(&VolumeId) -> bool,
 ) -> Option<DesiredPod> {
     if pod.spec.node_name.is_empty() || pod.spec.volumes.is_empty() || pod.is_terminated() {
         return None;
@@ -63,7 +64,7 @@ pub fn populate(
         let is_so_now = |now: &Arc<DesiredVolume>| {
             now.pod_volumes == wanted.pod_volumes && now.exclusive == wanted.exclusive
         };
-        if desired_pod.volumes.get(id).is_some_and(is_so_now) {
+        if desired_pod.volumes.get(id).is_some_and(is_so_now) || !has(id) {
             continue;
         }
         if id.kind() == VolumeKind::Csi {

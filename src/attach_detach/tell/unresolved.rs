@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::announcer::{LONG, NOTEWORTHY};
 use crate::{
     attach_detach::{
+        actual::state::{ActualState, NodeVolume},
         desired::state::{DesiredPod, Unresolved, WhyUnresolved},
         known::Known,
     },
@@ -99,13 +100,15 @@ fn events(key: &PodKey, known: Known<'_>) -> Vec<Event> {
     {
         return Vec::new();
     }
-    let waits = desired.unresolved.iter().filter(|unresolved| is_without(desired, unresolved));
+    let waits = desired.unresolved.iter().filter(|unresolved| is_without(desired, unresolved, known.actual));
     waits.filter(|unresolved| patience(&unresolved.why).is_some()).map(|waits| event(&pod, waits)).collect()
 }
 
-/// Whether the pod was not given the volume before.
-fn is_without(desired: &DesiredPod, unresolved: &Unresolved) -> bool {
-    desired.volume(&unresolved.pod_volume).is_none()
+/// Whether its node has not the volume that the pod was given before.
+fn is_without(desired: &DesiredPod, unresolved: &Unresolved, actual: &ActualState) -> bool {
+    let given = desired.volume(&unresolved.pod_volume);
+    let node_volume = given.and_then(|(volume, _)| actual.node_volume(volume, &desired.node));
+    !node_volume.is_some_and(NodeVolume::is_attached)
 }
 
 fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Event {

@@ -131,8 +131,8 @@ fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {
 fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
-    // Without its volume the attacher cannot detach.
-    if is_terminating(attachment) {
+    // Without its volume the attacher cannot detach, and whose it is cannot be told (L9).
+    if is_terminating(attachment) || objects.get("persistentvolumes", source).is_none() {
         return false;
     }
     let name = attachment["metadata"]["name"].as_str();
