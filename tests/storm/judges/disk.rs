@@ -26,6 +26,8 @@ struct Machines<'a> {
     shared: BTreeSet<String>,
     /// Node and disk: we took it off the node's list while it was mounted and reported in use.
     unlisted: BTreeSet<(String, String)>,
+    /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3).
+    falsified: BTreeSet<(String, String)>,
 }
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
@@ -36,6 +38,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         out_of_service: BTreeMap::new(),
         shared: BTreeSet::new(),
         unlisted: BTreeSet::new(),
+        falsified: BTreeSet::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
     let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
@@ -139,6 +142,13 @@ impl Machines<'_> {
         for disk in new.difference(&old) {
             self.unlisted.remove(&(node.clone(), (*disk).to_owned()));
         }
+        let (old_use, new_use) = (in_use(before), in_use(after));
+        for disk in &new_use {
+            self.falsified.remove(&(node.clone(), (*disk).to_owned()));
+        }
+        for disk in old_use.difference(&new_use).filter(|_| moment.author == "admin") {
+            self.falsified.insert((node.clone(), (*disk).to_owned()));
+        }
         for disk in old.difference(&new).filter(|disk| moment.is_ours() && in_use(before).contains(*disk)) {
             if self.mounted(disk, node, moment.at).is_some() {
                 self.unlisted.insert((node.clone(), (*disk).to_owned()));
@@ -215,6 +225,9 @@ impl Machines<'_> {
         match step {
             Step::Unpublished => {
                 let Some(since) = self.mounted(disk, machine, *at) else { return };
+                if self.falsified.contains(&(machine.clone(), disk.clone())) {
+                    return;
+                }
                 if is_ours(machine).is_some_and(|(_, ours)| ours) && !self.is_excused(machine, since, *at) {
                     let what = format!("{disk} from {machine}");
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });

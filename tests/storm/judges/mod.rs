@@ -95,6 +95,7 @@ impl<'a> Timeline<'a> {
                 authors.entry(revision).or_insert(user);
                 authors
             });
+        let ends = ends(&record.requests);
         let mut times = record.times.iter().peekable();
         let mut moments = Vec::new();
         for change in &record.changes {
@@ -102,7 +103,9 @@ impl<'a> Timeline<'a> {
                 times.next();
             }
             let at = times.peek().map_or(record.began, |(_, at)| *at);
-            let author = authors.get(&change.revision).copied().unwrap_or("somebody");
+            let ended_by =
+                || ends.get(uid(change.before.as_ref().filter(|_| change.after.is_none())?)).copied();
+            let author = authors.get(&change.revision).copied().or_else(ended_by).unwrap_or("somebody");
             moments.push(Moment { change, at, author });
         }
         Self { moments }
@@ -126,6 +129,22 @@ impl<'a> Timeline<'a> {
         }
         objects
     }
+}
+
+/// Who ended each object, by UID: whose delete it was, or who took off the last finalizer.
+fn ends(requests: &[audit::Entry]) -> BTreeMap<&str, &str> {
+    let is_end = |entry: &&audit::Entry| {
+        let metadata = &entry.response["metadata"];
+        let is_free = metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
+        entry.verb == "delete" || (is_terminating(&entry.response) && is_free)
+    };
+    let ends = requests.iter().filter(|entry| entry.code < 300).filter(is_end);
+    ends.filter_map(|entry| {
+        let uid = &entry.response["metadata"]["uid"];
+        let uid = if uid.is_string() { uid } else { &entry.response["details"]["uid"] };
+        Some((uid.as_str()?, entry.user.as_str()))
+    })
+    .collect()
 }
 
 /// All objects, by resource and key.
