@@ -166,6 +166,12 @@ pub enum Act {
     Away {
         time: Duration,
     },
+    /// The daemon that writes hears nothing that long, and so many of its writes are carried out only then, as of a process
+    /// or a machine that was stopped.
+    Freeze {
+        writes: usize,
+        time: Duration,
+    },
     /// The daemon is killed, or asked to end, and another goes on.
     Replace {
         in_order: bool,
@@ -248,6 +254,7 @@ impl Script {
                     | Act::DelayWatch { .. }
                     | Act::RewindWatch { .. }
                     | Act::Away { .. }
+                    | Act::Freeze { .. }
                     | Act::Replace { .. }
             );
             let kill =
@@ -297,6 +304,7 @@ impl Script {
             },
             93..95 => Act::RewindWatch { kind: rng.usize(..WATCHED.len()), revisions: rng.u64(1..40) },
             95 | 96 => Act::Away { time: seconds(rng, 1..20) },
+            97 => Act::Freeze { writes: rng.usize(1..4), time: seconds(rng, 1..40) },
             _ => Act::Replace { in_order: rng.bool(), pause: seconds(rng, 0..3) },
         }
     }

@@ -17,10 +17,11 @@ use testbed::{
         Attacher, AttacherBehaviour, Fact, KubeletBehaviour, Kubelets, Protection, Provisioner,
         ProvisionerBehaviour, Reaction, Scheduler, Storage,
     },
-    faults::{CrashPoint, Storm},
+    faults::{Caught, CrashPoint, Faults, Storm},
 };
 use tokio::{
     runtime::Builder,
+    task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
@@ -73,6 +74,7 @@ struct Daemons {
     running: Vec<(Proxy, Option<Daemon>)>,
     kills: Vec<Instant>,
     starts: Vec<Instant>,
+    troubles: JoinSet<()>,
     /// How many writes each had made when the last one that writes was looked for, and which it was.
     seen: Vec<usize>,
     leader: usize,
@@ -83,7 +85,8 @@ impl Daemons {
         let launch = if has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
         let (running, seen) = (Vec::new(), Vec::new());
         let (kills, starts) = (Vec::new(), Vec::new());
-        let mut daemons = Self { server, launch, running, kills, starts, seen, leader: 0 };
+        let troubles = JoinSet::new();
+        let mut daemons = Self { server, launch, running, kills, starts, troubles, seen, leader: 0 };
         for _ in 0..=usize::from(has_replicas) {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -102,12 +105,6 @@ impl Daemons {
         }
         self.seen = counts;
         self.leader
-    }
-
-    /// Its proxy.
-    fn proxy(&mut self) -> &Proxy {
-        let place = self.leader();
-        &self.running[place].0
     }
 
     /// Starts another where one has ended by itself, as a Deployment does.
@@ -149,33 +146,42 @@ impl Daemons {
     }
 
     async fn act(&mut self, act: &Act) {
+        self.revive();
         match *act {
             Act::Faults { seed, time } => {
-                for (proxy, _) in &self.running {
-                    proxy.begin(&Storm::new(seed));
+                for place in 0..self.running.len() {
+                    self.running[place].0.begin(&Storm::new(seed));
+                    self.later(place, time, |faults| {
+                        let _ = faults.calm();
+                    });
                 }
-                sleep(time).await;
-                for (proxy, _) in &self.running {
-                    let _ = proxy.calm();
-                }
-                self.revive();
             }
             Act::DelayWatch { kind, time } => {
+                let place = self.leader();
                 let kinds = kind.map_or(0..WATCHED.len(), |kind| kind..kind + 1);
-                let proxy = self.proxy();
-                kinds.clone().for_each(|kind| proxy.watches().delay(watched(kind)));
-                sleep(time).await;
-                kinds.for_each(|kind| proxy.watches().resume(watched(kind)));
+                kinds.clone().for_each(|kind| self.running[place].0.watches().delay(watched(kind)));
+                self.later(place, time, |faults| {
+                    kinds.for_each(|kind| faults.watches().resume(watched(kind)))
+                });
             }
             Act::RewindWatch { kind, revisions } => {
-                self.proxy().watches().rewind(watched(kind), revisions);
+                let place = self.leader();
+                self.running[place].0.watches().rewind(watched(kind), revisions);
             }
             Act::Away { time } => {
                 let place = self.leader();
                 self.running[place].0.take_away();
-                sleep(time).await;
-                self.running[place].0.bring_back();
-                self.revive();
+                self.later(place, time, Faults::bring_back);
+            }
+            Act::Freeze { writes, time } => {
+                let place = self.leader();
+                let proxy = &self.running[place].0;
+                let late: Vec<Caught> = (0..writes).map(|_| proxy.delay(|_| true)).collect();
+                (0..WATCHED.len()).for_each(|kind| proxy.watches().delay(watched(kind)));
+                self.later(place, time, |faults| {
+                    drop(late);
+                    (0..WATCHED.len()).for_each(|kind| faults.watches().resume(watched(kind)));
+                });
             }
             Act::Replace { in_order, pause } => {
                 let place = self.leader();
@@ -183,6 +189,21 @@ impl Daemons {
             }
             _ => {}
         }
+    }
+
+    /// Ends a trouble of one's way to the API server after a while, in which people go on.
+    fn later(&mut self, place: usize, time: Duration, end: impl FnOnce(&Faults) + Send + 'static) {
+        let faults = Faults::clone(&self.running[place].0);
+        self.troubles.spawn(async move {
+            sleep(time).await;
+            end(&faults);
+        });
+    }
+
+    /// All troubles end by themselves, and every daemon runs.
+    async fn calm(&mut self) {
+        while self.troubles.join_next().await.is_some() {}
+        self.revive();
     }
 }
 
@@ -225,7 +246,7 @@ async fn run(script: &Script) -> Record {
         }
     }
     world.calm().await;
-    daemons.revive();
+    daemons.calm().await;
     sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
     let (kills, starts) = (daemons.kills.clone(), daemons.starts.clone());

@@ -87,7 +87,11 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
             let free = objects.all("persistentvolumes").any(|(name, volume)| {
                 fits(volume) && volume["spec"]["claimRef"].is_null() && !is_named(name)
             });
-            if free {
+            // Of a class that waits for a pod the scheduler takes it.
+            let class = claim["spec"]["storageClassName"].as_str();
+            let class = class.and_then(|class| objects.get("storageclasses", class));
+            let is_delayed = class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer");
+            if free && !is_delayed {
                 return Some("calm: Pending beside a free volume");
             }
             asks_another(objects, claim).then_some("calm: asked of another provisioner than its class's")
