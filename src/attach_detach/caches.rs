@@ -438,6 +438,9 @@ impl Caches {
         let known = self.actual.node_volume_of(name, None, candidates);
         let is_undone = known.is_some_and(|node_volume| !node_volume.is_ended_by_us());
         let mut second_volumes = self.actual.second_volumes_of(name);
+        if attachment.is_none() {
+            second_volumes.extend(self.actual.beside(name));
+        }
         let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
         if second_volumes.is_empty() {
             second_volumes = self.actual.second_volumes_of(name);

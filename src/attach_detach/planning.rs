@@ -14,7 +14,7 @@ use super::{
         exclusivity::Exclusivity,
         reconciler::{self, VolumeView},
         scope::Scope,
-        verdict::{Step, Verdict},
+        verdict::{StandOff, Step, Verdict},
     },
     desired::volume_name::VolumeId,
     queue::AT_ONCE,
@@ -78,6 +78,12 @@ impl Controller {
         self.caches.actual.note_undesired(volume, scope, wanted, wall);
         let state = self.caches.actual.volume(volume);
         let names = reconciler::names(desired_nodes, state, scope);
+        let mut stand_off_on = self.blocks(now).on_nodes_of(volume);
+        for node in names.iter().filter(|node| !wanted(node)) {
+            if self.caches.actual.is_beside_another(volume, node) {
+                stand_off_on.insert((*node).clone(), StandOff::Beside((*node).clone()));
+            }
+        }
         let nodes =
             names.into_iter().filter_map(|name| self.caches.actual.node(name).map(|node| (name, node)));
         let blocks = self.blocks(now);
@@ -90,7 +96,7 @@ impl Controller {
             policy: self.options.force,
             exclusive: turn.exclusive.as_ref(),
             stand_off: blocks.everywhere(),
-            stand_off_on: blocks.on_nodes_of(volume),
+            stand_off_on,
             unreadable: blocks.unreadable(volume, unreadable.as_ref()),
             wall,
         };

@@ -256,6 +256,8 @@ pub enum StandOff {
         /// Until when, by this process' clock.
         until: Timestamp,
     },
+    /// The driver would take another volume from this node in its place (S44).
+    Beside(NodeName),
 }
 
 pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> Verdict {
@@ -291,6 +293,9 @@ impl Verdict {
                 Waiting::ForeignWriter { writer: by.to_string(), until: *until }
             }
             StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
+            StandOff::Beside(node) => {
+                Waiting::HeldByNode { conflict: ConflictingNode { node: node.clone(), is_attached: true } }
+            }
         };
         wait(report_as_attached, waiting)
     }

@@ -136,7 +136,10 @@ fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
     // Without its volume the attacher cannot detach, and whose it is cannot be told (L9).
-    if is_terminating(attachment) || objects.get("persistentvolumes", source).is_none() {
+    let leads_to = objects.get("persistentvolumes", source).and_then(disk_of);
+    let is_explained = leads_to.and_then(|disk| attachment_of(&disk, node)).as_deref()
+        == attachment["metadata"]["name"].as_str();
+    if is_terminating(attachment) || !is_explained {
         return false;
     }
     let name = attachment["metadata"]["name"].as_str();
@@ -185,6 +188,18 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
         let is_going = attachment_of(&disk, name)
             .and_then(|name| objects.get("volumeattachments", &name))
             .is_some_and(is_terminating);
-        is_bound && !is_elsewhere && !is_broken && !is_going && !listed(node).contains(disk.as_str())
+        // The node has the disk that this name led to before, which an attachment of this one would end (S44).
+        let is_beside_another = objects.all("volumeattachments").any(|(attachment, object)| {
+            let spec = &object["spec"];
+            spec["nodeName"] == name
+                && spec["source"]["persistentVolumeName"] == volume["metadata"]["name"]
+                && attachment_of(&disk, name).as_deref() != Some(attachment)
+        });
+        is_bound
+            && !is_elsewhere
+            && !is_beside_another
+            && !is_broken
+            && !is_going
+            && !listed(node).contains(disk.as_str())
     })
 }

@@ -43,16 +43,16 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     // By attachment: who asked for its deletion, and who made it vanish.
     let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
     let mut next = 0;
-    timeline.fold(|objects, moment| {
+    let end = timeline.fold(|objects, moment| {
         // What the storage did before this change was sent.
         while let Some(fact) = record.facts.get(next).filter(|fact| fact.at < moment.at) {
-            machines.judge_fact(fact, &deleted_by, &mut faults);
+            machines.judge_fact(objects, fact, &deleted_by, &mut faults);
             next += 1;
         }
         machines.note(moment);
         match moment.change.resource.as_str() {
             "volumeattachments" => {
-                note_deletion(moment, &mut deleted_by);
+                note_deletion(moment, leads_elsewhere(objects, moment), &mut deleted_by);
                 if let Some((disk, node)) = given_by_attachment(objects, moment) {
                     machines.judge_given(objects, moment, &disk, &node, &mut faults);
                 }
@@ -66,12 +66,26 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         }
     });
     for fact in &record.facts[next..] {
-        machines.judge_fact(fact, &deleted_by, &mut faults);
+        machines.judge_fact(&end, fact, &deleted_by, &mut faults);
     }
     faults
 }
 
-fn note_deletion<'a>(moment: &Moment<'a>, deleted_by: &mut BTreeMap<&'a str, (&'a str, bool)>) {
+/// Whether people made the PersistentVolume of an attachment anew with another handle: the driver goes by its name, and
+/// detached another disk.
+fn leads_elsewhere(objects: &Objects, moment: &Moment) -> bool {
+    let Some(before) = &moment.change.before else { return false };
+    let source = before["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+    let node = before["spec"]["nodeName"].as_str().unwrap_or_default();
+    let disk = objects.get("persistentvolumes", source).and_then(disk_of);
+    disk.is_some_and(|disk| attachment_of(&disk, node).as_deref() != Some(moment.change.name.as_str()))
+}
+
+fn note_deletion<'a>(
+    moment: &Moment<'a>,
+    leads_elsewhere: bool,
+    deleted_by: &mut BTreeMap<&'a str, (&'a str, bool)>,
+) {
     let name = moment.change.name.as_str();
     let was = moment.change.before.as_ref().is_some_and(is_terminating);
     match &moment.change.after {
@@ -83,6 +97,9 @@ fn note_deletion<'a>(moment: &Moment<'a>, deleted_by: &mut BTreeMap<&'a str, (&'
         }
         Some(after) if !is_terminating(after) => {
             deleted_by.remove(name);
+        }
+        None if leads_elsewhere => {
+            deleted_by.insert(name, ("admin", false));
         }
         // Whoever takes the finalizer off in the attacher's place has taken the disk from its care.
         None if moment.author == "admin" => {
@@ -214,7 +231,13 @@ impl Machines<'_> {
         }
     }
 
-    fn judge_fact(&self, fact: &Fact, deleted_by: &BTreeMap<&str, (&str, bool)>, faults: &mut Vec<Fault>) {
+    fn judge_fact(
+        &self,
+        objects: &Objects,
+        fact: &Fact,
+        deleted_by: &BTreeMap<&str, (&str, bool)>,
+        faults: &mut Vec<Fault>,
+    ) {
         let Fact { at, disk, machine, step } = fact;
         if self.shared.contains(disk) {
             return;
@@ -228,7 +251,18 @@ impl Machines<'_> {
                 if self.falsified.contains(&(machine.clone(), disk.clone())) {
                     return;
                 }
-                if is_ours(machine).is_some_and(|(_, ours)| ours) && !self.is_excused(machine, since, *at) {
+                // The driver goes by the name of the volume: an attachment of another disk of that name ends this one.
+                let ends_it = |(name, object): (&str, &Value)| {
+                    let source =
+                        object["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+                    object["spec"]["nodeName"] == **machine
+                        && is_terminating(object)
+                        && deleted_by.get(name).is_some_and(|(_, ours)| *ours)
+                        && objects.get("persistentvolumes", source).and_then(disk_of).as_ref() == Some(disk)
+                };
+                let by_us = is_ours(machine).is_some_and(|(_, ours)| ours)
+                    || objects.all("volumeattachments").any(ends_it);
+                if by_us && !self.is_excused(machine, since, *at) {
                     let what = format!("{disk} from {machine}");
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });
                 }

@@ -46,25 +46,23 @@ impl ActualState {
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
             self.unidentified.remove(name);
-            let Identity { volume, node, ours, source, second_volumes, .. } = self.identities.remove(name)?;
+            let Identity { volume, node, .. } = self.forget_identity(name)?;
             give_back_room(&mut self.identities);
-            if let Some(source) = source {
-                self.sources.remove(&source, name);
-            }
-            if ours {
-                self.node_volume_mut(&volume, &node).forget_attachment();
-            }
-            for held in second_volumes.iter().chain((!ours).then_some(&volume)) {
-                if let Some(state) = self.volumes.get_mut(held) {
-                    state.foreign.remove(name);
-                    state.of_another.remove(name);
-                }
-            }
             return Some((volume, node));
         };
-        let identity = match self.identities.get(name) {
-            Some(identity) => identity.clone(),
-            None => match identify(&attachment, candidates(&attachment)) {
+        let mut known = self.identities.get(name).cloned();
+        let mut found = None;
+        if known.as_ref().is_none_or(|known| !known.ours) {
+            found = identify(&attachment, candidates(&attachment));
+            // Its node may explain the name of one that its source does not.
+            if known.is_some() && found.as_ref().is_some_and(|found| found.ours) {
+                self.forget_identity(name);
+                known = None;
+            }
+        }
+        let identity = match known {
+            Some(identity) => identity,
+            None => match found {
                 Some(identity) => {
                     if identity.ours {
                         self.unidentified.remove(name);
@@ -99,6 +97,23 @@ impl ActualState {
         Some((identity.volume, identity.node))
     }
 
+    fn forget_identity(&mut self, name: &AttachmentName) -> Option<Identity> {
+        let identity = self.identities.remove(name)?;
+        if let Some(source) = &identity.source {
+            self.sources.remove(source, name);
+        }
+        if identity.ours {
+            self.node_volume_mut(&identity.volume, &identity.node).forget_attachment();
+        }
+        for held in identity.second_volumes.iter().chain((!identity.ours).then_some(&identity.volume)) {
+            if let Some(state) = self.volumes.get_mut(held) {
+                state.foreign.remove(name);
+                state.of_another.remove(name);
+            }
+        }
+        Some(identity)
+    }
+
     /// Notes that an attachment holds a volume by something else than its name, or by its name alone.
     fn note_second_volume(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName, ours: bool) {
         let state = self.volumes.entry(volume.clone()).or_default();
@@ -121,6 +136,30 @@ impl ActualState {
                 another.and_then(|another| self.node_volume(another, node)).is_some_and(has)
             })
             .map(|(_, node)| node)
+    }
+
+    /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it
+    /// names leads to that one by now, which is attached there, too, and a driver goes by that name.
+    #[must_use]
+    pub fn is_beside_another(&self, volume: &VolumeId, node: &NodeName) -> bool {
+        let attachment = self.node_volume(volume, node).and_then(NodeVolume::attachment);
+        let name = attachment.map(|attachment| AttachmentName::from(attachment.metadata.name.clone()));
+        let identity = name.and_then(|name| self.identities.get(&name));
+        let others = identity.into_iter().flat_map(|identity| &identity.second_volumes);
+        others.filter_map(|other| self.node_volume(other, node)).any(|other| other.attachment().is_some())
+    }
+
+    /// The volumes of the other VolumeAttachments on the same node that name the same PersistentVolume.
+    #[must_use]
+    pub fn beside(&self, name: &AttachmentName) -> Vec<VolumeId> {
+        let identity = self.identities.get(name);
+        let others = identity.into_iter().flat_map(|identity| {
+            let source = identity.source.clone();
+            let names = source.into_iter().flat_map(|source| self.sources.of(source));
+            let others = names.filter_map(|other| self.identities.get(other));
+            others.filter(|other| other.node == identity.node && other.volume != identity.volume)
+        });
+        others.map(|other| other.volume.clone()).collect()
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
