@@ -161,7 +161,7 @@ impl Daemons {
                 let kinds = kind.map_or(0..WATCHED.len(), |kind| kind..kind + 1);
                 kinds.clone().for_each(|kind| self.running[place].0.watches().delay(watched(kind)));
                 self.later(place, time, |faults| {
-                    kinds.for_each(|kind| faults.watches().resume(watched(kind)))
+                    kinds.for_each(|kind| faults.watches().resume(watched(kind)));
                 });
             }
             Act::RewindWatch { kind, revisions } => {
