@@ -155,8 +155,10 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
                 .writing(pending(claim));
         }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
-            // Its own volume that is being deleted goes to no other claim (S45): the phase says so.
-            let keeps_phase = mismatch == Mismatch::Terminating && was_bound(claim);
+            // Its own volume goes to no other claim (S45): its phase says so, and that of the volume says it, too, unless it
+            // was made free to be deleted.
+            let vouches = mismatch == Mismatch::Terminating || volume.status.phase == VolumePhase::Bound;
+            let keeps_phase = vouches && was_bound(claim);
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             let write = if keeps_phase { None } else { pending(claim) };
             return ClaimDecision::waiting(claim, reason).writing(write);

@@ -188,16 +188,16 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
         let is_going = attachment_of(&disk, name)
             .and_then(|name| objects.get("volumeattachments", &name))
             .is_some_and(is_terminating);
-        // The node has the disk that this name led to before, which an attachment of this one would end (S44).
-        let is_beside_another = objects.all("volumeattachments").any(|(attachment, object)| {
+        // A driver may have attached either disk of those that this name led to (S43, S44).
+        let is_held_by_name = objects.all("volumeattachments").any(|(attachment, object)| {
             let spec = &object["spec"];
-            spec["nodeName"] == name
-                && spec["source"]["persistentVolumeName"] == volume["metadata"]["name"]
-                && attachment_of(&disk, name).as_deref() != Some(attachment)
+            let node = spec["nodeName"].as_str().unwrap_or_default();
+            spec["source"]["persistentVolumeName"] == volume["metadata"]["name"]
+                && attachment_of(&disk, node).as_deref() != Some(attachment)
         });
         is_bound
             && !is_elsewhere
-            && !is_beside_another
+            && !is_held_by_name
             && !is_broken
             && !is_going
             && !listed(node).contains(disk.as_str())
