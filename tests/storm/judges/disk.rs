@@ -10,7 +10,8 @@ use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Objects, Timeline, disk_of, in_use, is_out_of_service, is_ready, is_terminating, listed,
+    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_out_of_service, is_ready,
+    is_terminating, listed, uid,
 };
 use crate::{play::Record, world::attachment_of};
 
@@ -189,8 +190,11 @@ impl Machines<'_> {
 
     fn is_excused(&self, machine: &str, mounted: Instant, at: Instant) -> bool {
         let forced = self.unready.get(machine).is_some_and(|since| at - *since >= FORCE);
-        let fenced = self.out_of_service.get(machine).is_some_and(|tainted| *tainted >= mounted);
-        forced || fenced
+        forced || self.is_fenced(machine, mounted)
+    }
+
+    fn is_fenced(&self, machine: &str, mounted: Instant) -> bool {
+        self.out_of_service.get(machine).is_some_and(|tainted| *tainted >= mounted)
     }
 
     /// A disk is given to a node: is it mounted on another machine?
@@ -262,7 +266,9 @@ impl Machines<'_> {
                 };
                 let by_us = is_ours(machine).is_some_and(|(_, ours)| ours)
                     || objects.all("volumeattachments").any(ends_it);
-                if by_us && !self.is_excused(machine, since, *at) {
+                let is_forced = self.is_excused(machine, since, *at);
+                let is_shown = !self.is_fenced(machine, since) && shows_pod(objects, disk, machine);
+                if by_us && (!is_forced || is_shown) {
                     let what = format!("{disk} from {machine}");
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });
                 }
@@ -286,4 +292,36 @@ impl Machines<'_> {
             Step::Mounted | Step::Unmounted => {}
         }
     }
+}
+
+/// Whether objects show a pod that runs on the machine with the disk, and that no time takes it from (S4, S44): its claim
+/// has the volume, or was made anew under it.
+fn shows_pod(objects: &Objects, disk: &str, machine: &str) -> bool {
+    let names_claim = |key: &str| {
+        objects.all("persistentvolumes").find(|(_, volume)| {
+            let reference = &volume["spec"]["claimRef"];
+            let (namespace, name) = key.split_once('/').unwrap_or_default();
+            disk_of(volume).as_deref() == Some(disk)
+                && reference["namespace"] == namespace
+                && reference["name"] == name
+        })
+    };
+    // Of a node that is gone nothing says any more that its volumes are ours to attach.
+    objects.get("nodes", machine).is_some()
+        && objects.all("pods").any(|(_, pod)| {
+            let is_there = pod["spec"]["nodeName"] == machine
+                && pod["status"]["phase"] == "Running"
+                && !is_terminating(pod);
+            let created =
+                |object: &Value| object["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
+            is_there
+                && claims_of(pod).iter().any(|key| {
+                    let Some((volume, object)) = names_claim(key) else { return false };
+                    let Some(claim) = objects.get("persistentvolumeclaims", key) else { return true };
+                    let is_bound = claim["status"]["phase"] == "Bound"
+                        && claim["spec"]["volumeName"] == volume
+                        && object["spec"]["claimRef"]["uid"] == uid(claim);
+                    is_bound || created(claim) > created(pod)
+                })
+        })
 }
