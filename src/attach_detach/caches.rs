@@ -166,7 +166,9 @@ impl Caches {
                     }
                     let volume = volume_of(&self.objects, name);
                     if let Some(volume) = &volume {
-                        self.actual.observe_source(name, volume);
+                        for before in self.actual.observe_source(name, volume) {
+                            self.queue.add(before, Scope::All);
+                        }
                     }
                     if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
                         self.actual.note_exclusivity(&volume, Exclusivity::Unknown);

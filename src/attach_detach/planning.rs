@@ -8,7 +8,7 @@
 use tokio::time::Instant;
 
 use super::{
-    actual::state::AttachmentCall,
+    actual::{identification::volume_of, state::AttachmentCall},
     controller::Controller,
     decide::{
         exclusivity::Exclusivity,
@@ -21,7 +21,7 @@ use super::{
     tell::metrics::Planned,
     turn::{Turn, others},
 };
-use crate::kube_api::ids::NodeName;
+use crate::kube_api::ids::{NodeName, VolumeName};
 
 impl Controller {
     /// Plans dirty volumes and nodes until there is no room, or it was enough for once.
@@ -80,7 +80,8 @@ impl Controller {
         let names = reconciler::names(desired_nodes, state, scope);
         let mut stand_off_on = self.blocks(now).on_nodes_of(volume);
         for node in names.iter().filter(|node| !wanted(node)) {
-            if self.caches.actual.is_beside_another(volume, node) {
+            let leads_to = |source: &VolumeName| volume_of(&self.caches.objects, source);
+            if self.caches.actual.is_beside_another(volume, node, leads_to) {
                 stand_off_on.insert((*node).clone(), StandOff::Beside((*node).clone()));
             }
         }

@@ -6,7 +6,7 @@
 //! waits for an object that does. Where name and source speak of different volumes, as after a
 //! PersistentVolume was made anew, which one the driver has attached is not known: both count as attached.
 
-use std::{borrow::Cow, mem, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, mem, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -139,27 +139,34 @@ impl ActualState {
     }
 
     /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it
-    /// names leads to that one by now, which is attached there, too, and a driver goes by that name.
+    /// names leads to that one now, which is attached there, too, and a driver goes by that name. Of several of one name
+    /// that one alone is kept, so that no two wait for each other.
     #[must_use]
-    pub fn is_beside_another(&self, volume: &VolumeId, node: &NodeName) -> bool {
+    pub fn is_beside_another(
+        &self,
+        volume: &VolumeId,
+        node: &NodeName,
+        leads_to: impl Fn(&VolumeName) -> Option<VolumeId>,
+    ) -> bool {
         let attachment = self.node_volume(volume, node).and_then(NodeVolume::attachment);
         let name = attachment.map(|attachment| AttachmentName::from(attachment.metadata.name.clone()));
         let identity = name.and_then(|name| self.identities.get(&name));
-        let others = identity.into_iter().flat_map(|identity| &identity.second_volumes);
-        others.filter_map(|other| self.node_volume(other, node)).any(|other| other.attachment().is_some())
+        let source = identity.filter(|identity| !identity.second_volumes.is_empty());
+        let other = source.and_then(|identity| leads_to(identity.source.as_ref()?));
+        let other = other.filter(|other| other != volume);
+        other.and_then(|other| self.node_volume(&other, node)?.attachment()).is_some()
     }
 
-    /// The volumes of the other VolumeAttachments on the same node that name the same PersistentVolume.
+    /// The volumes of other VolumeAttachments of ours on the same node that name the same PersistentVolume.
     #[must_use]
     pub fn beside(&self, name: &AttachmentName) -> Vec<VolumeId> {
         let identity = self.identities.get(name);
         let others = identity.into_iter().flat_map(|identity| {
-            let source = identity.source.clone();
-            let names = source.into_iter().flat_map(|source| self.sources.of(source));
-            let others = names.filter_map(|other| self.identities.get(other));
-            others.filter(|other| other.node == identity.node && other.volume != identity.volume)
+            let state = self.volumes.get(&identity.volume);
+            let others = state.into_iter().flat_map(|state| &state.of_another);
+            others.filter(|(_, node)| **node == identity.node).filter_map(|(other, _)| self.volume_of(other))
         });
-        others.map(|other| other.volume.clone()).collect()
+        others.cloned().collect()
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
@@ -169,17 +176,24 @@ impl ActualState {
     }
 
     /// Takes the volume that a PersistentVolume stands for now. A driver follows the name of the PersistentVolume, so
-    /// an attachment that names it may be of that one as well as of the one before.
-    pub fn observe_source(&mut self, source: &VolumeName, volume: &VolumeId) {
+    /// an attachment that names it may be of that one as well as of the one before. Returns those before, whose end it may have
+    /// held up.
+    pub fn observe_source(&mut self, source: &VolumeName, volume: &VolumeId) -> BTreeSet<VolumeId> {
+        let mut before = BTreeSet::new();
         let names: Vec<AttachmentName> = self.sources.of(source.clone()).cloned().collect();
         for name in names {
             let Some(identity) = self.identities.get_mut(&name) else { continue };
-            if identity.volume != *volume && !identity.second_volumes.contains(volume) {
+            if identity.volume == *volume {
+                continue;
+            }
+            before.insert(identity.volume.clone());
+            if !identity.second_volumes.contains(volume) {
                 identity.second_volumes.push(volume.clone());
                 let (node, ours) = (identity.node.clone(), identity.ours);
                 self.note_second_volume(volume, &name, &node, ours);
             }
         }
+        before
     }
 
     /// Whether the VolumeAttachment last taken under this name was another object: it is gone, and this one
