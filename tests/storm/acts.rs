@@ -294,7 +294,7 @@ impl Script {
                 time: if long { Duration::from_mins(40) } else { seconds(rng, 30..240) },
             },
             77..82 => Act::Hang { node, time: seconds(rng, 20..300) },
-            82..85 => Act::Silence { node, time: seconds(rng, 20..if long { 900 } else { 300 }) },
+            82..85 => Act::Silence { node, time: seconds(rng, 20..if long { 900 } else { 600 }) },
             85..87 => Act::FailAttach { volume, time: seconds(rng, 5..200) },
             87..89 => Act::FailDetach { volume, time: seconds(rng, 5..200) },
             89..91 => Act::Faults { seed: rng.u64(..), time: seconds(rng, 2..30) },
