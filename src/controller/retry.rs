@@ -72,6 +72,13 @@ impl Retry {
         Self { failures, silences: 0, at, message: None }
     }
 
+    /// Notes a conflict: the first few in a row are tried again at once.
+    #[must_use]
+    pub fn after_conflict(self, now: Instant, jitter: f64) -> Self {
+        let retry = self.after_failure(now, jitter, Duration::ZERO);
+        if retry.failures > FREE_CONFLICTS { retry } else { retry.due() }
+    }
+
     /// Notes that a read was not answered, which says nothing about the object (L16).
     #[must_use]
     pub fn after_silence(self, now: Instant, jitter: f64) -> Self {

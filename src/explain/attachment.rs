@@ -47,7 +47,9 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
         links.push(on_two_nodes(view, twice, node));
         return links;
     }
-    if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting {
+    if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting
+        && conflict.node != *node
+    {
         let holder = holder(view, volume, &conflict.node);
         links.extend(holder.map(|link| outlasted(view, link, (volume, node), &conflict.node)));
     } else if is_for_one_node(view, volume, node) && node_volume.state != State::Attached {
@@ -389,6 +391,11 @@ fn waits(
         Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
             "the node has no object, and may still use the volume".to_owned()
         }
+        // A driver goes by the name of the PersistentVolume: the end of the one would take the other.
+        Waiting::HeldByNode { conflict } if conflict.node == *node => {
+            "another volume of the same PersistentVolume is on this node, and has to leave it first"
+                .to_owned()
+        }
         waiting => waiting.to_string(),
     };
     let link = |verdict| Link::new(&subject, code, format!("on {node}: {told}"), verdict);
@@ -437,6 +444,7 @@ fn waits(
                 .act(logs_of(view, driver))
                 .act(never_by_hand())
         }
+        Waiting::HeldByNode { conflict } if conflict.node == *node => link(Verdict::Waiting),
         Waiting::HeldByNode { conflict } => link(Verdict::Waiting)
             .blocked_by(Subject::Node(conflict.node.clone()).json(), "holds the volume, or comes first")
             .next("Attach", Some("the volume is detached there")),

@@ -83,9 +83,13 @@ impl ClaimProtection {
 
     fn look(&mut self, key: &ClaimKey, now: Instant) -> Option<Call> {
         let unused = self.unused.remove(key);
-        let claim = self.objects.claims.get(key)?;
+        let claim = self.objects.claims.get(key);
+        let Some(claim) = claim.filter(|claim| Step::of(&claim.metadata, FINALIZER) != Step::Nothing) else {
+            self.keys.retries.clear(key);
+            return None;
+        };
         let step = Step::of(&claim.metadata, FINALIZER);
-        if step == Step::Nothing || self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
+        if self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
             return None;
         }
         if step == Step::Remove {

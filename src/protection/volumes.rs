@@ -43,9 +43,13 @@ impl VolumeProtection {
 
     /// Looks at one volume. What is taken off during the grace after a restore waits for its end (E11).
     fn look(&mut self, name: &VolumeName, now: Instant) -> Option<Call> {
-        let volume = self.objects.volumes.get(name)?;
+        let volume = self.objects.volumes.get(name);
+        let Some(volume) = volume.filter(|volume| decide(volume) != Step::Nothing) else {
+            self.keys.retries.clear(name);
+            return None;
+        };
         let step = decide(&volume);
-        if step == Step::Nothing || self.objects.unreadable::<PersistentVolume>(name).is_some() {
+        if self.objects.unreadable::<PersistentVolume>(name).is_some() {
             return None;
         }
         if let Some(left) = self.objects.restore_grace().left(now).filter(|_| step == Step::Remove) {

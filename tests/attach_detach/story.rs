@@ -140,6 +140,8 @@ struct Counts {
 enum Reply {
     Refused,
     Conflict,
+    /// Another writer has written to the attachment just before.
+    Overtaken,
     RequestLost,
     AnswerLost,
     /// Answered when what is left by then has gone, and watches that were blind have listed.
@@ -509,6 +511,14 @@ impl<'a> Play<'a> {
             _ if !self.lease => CallError::NotLeader,
             None => return Ok(Some(self.world.perform(call)?)),
             Some(Reply::Never) => return Ok(None),
+            Some(Reply::Overtaken) => {
+                if let Call::Attachment(volume, node, _) = call {
+                    let key = ("attachment", volume.attachment_name(node).as_str().to_owned());
+                    let object = self.world.store.objects.get(&key).cloned();
+                    object.into_iter().for_each(|object| drop(self.world.store.put(&key, object)));
+                }
+                return Ok(Some(self.world.perform(call)?));
+            }
             Some(Reply::Late) => {
                 let answer = self.world.perform(call)?;
                 let left = match &answer {

@@ -67,7 +67,7 @@ pub enum Act {
         class: usize,
         is_foreign: bool,
     },
-    /// A claim is deleted by force and made again at once under its pods.
+    /// A claim, one in use where there is one, is deleted by force and made again at once under its pods.
     RemakeClaim {
         claim: usize,
     },
@@ -220,8 +220,8 @@ impl Script {
             seed,
             is_provisioned,
             is_delayed: is_provisioned && (rng.bool() || seed % 10 == 3),
-            has_replicas: rng.u8(..3) == 0,
-            has_iscsi: rng.u8(..3) == 0,
+            has_replicas: rng.bool(),
+            has_iscsi: rng.bool(),
             has_shared: rng.u8(..4) == 0,
             has_odd_names: rng.u8(..5) == 0,
             broken: (rng.u8(..6) == 0).then(|| rng.usize(..3)),
@@ -294,7 +294,11 @@ impl Script {
                 time: if long { Duration::from_mins(40) } else { seconds(rng, 30..240) },
             },
             77..82 => Act::Hang { node, time: seconds(rng, 20..300) },
-            82..85 => Act::Silence { node, time: seconds(rng, 20..if long { 900 } else { 600 }) },
+            82..85 => {
+                // One in three outlasts the six minutes after which a detach is forced.
+                let range = if rng.u8(..3) == 0 { 400..900 } else { 20..300 };
+                Act::Silence { node, time: seconds(rng, range) }
+            }
             85..87 => Act::FailAttach { volume, time: seconds(rng, 5..200) },
             87..89 => Act::FailDetach { volume, time: seconds(rng, 5..200) },
             89..91 => Act::Faults { seed: rng.u64(..), time: seconds(rng, 2..30) },

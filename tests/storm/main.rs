@@ -60,7 +60,11 @@ fn storm(seed: u64) -> Result<(), Failed> {
         for step in &shrunk.steps {
             let _ = writeln!(text, "  {step:?}");
         }
-        text.push_str(&list(&judges::judge(&play::play(&shrunk))));
+        let record = play::play(&shrunk);
+        if let Ok(folder) = std::env::var("MOORING_TRACE") {
+            std::fs::write(format!("{folder}/seed-{seed}-shrunk.txt"), trace::text(&record))?;
+        }
+        text.push_str(&list(&judges::judge(&record)));
     }
     Err(text.into())
 }

@@ -54,6 +54,8 @@ pub struct Record {
     pub kills: Vec<Instant>,
     /// When one was started.
     pub starts: Vec<Instant>,
+    /// From when to when what one sees or does may be late.
+    pub late: Vec<(Instant, Instant)>,
     /// The revision at which the last kill came, in the calm.
     pub killed: u64,
     /// Where the last kill is among the requests.
@@ -74,6 +76,7 @@ struct Daemons {
     running: Vec<(Proxy, Option<Daemon>)>,
     kills: Vec<Instant>,
     starts: Vec<Instant>,
+    late: Vec<(Instant, Instant)>,
     troubles: JoinSet<()>,
     /// How many writes each had made when the last one that writes was looked for, and which it was.
     seen: Vec<usize>,
@@ -84,9 +87,9 @@ impl Daemons {
     async fn start(server: Embedded, has_replicas: bool) -> Self {
         let launch = if has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
         let (running, seen) = (Vec::new(), Vec::new());
-        let (kills, starts) = (Vec::new(), Vec::new());
+        let (kills, starts, late) = (Vec::new(), Vec::new(), Vec::new());
         let troubles = JoinSet::new();
-        let mut daemons = Self { server, launch, running, kills, starts, troubles, seen, leader: 0 };
+        let mut daemons = Self { server, launch, running, kills, starts, late, troubles, seen, leader: 0 };
         for _ in 0..=usize::from(has_replicas) {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -193,6 +196,7 @@ impl Daemons {
 
     /// Ends a trouble of one's way to the API server after a while, in which people go on.
     fn later(&mut self, place: usize, time: Duration, end: impl FnOnce(&Faults) + Send + 'static) {
+        self.late.push((Instant::now(), Instant::now() + time));
         let faults = Faults::clone(&self.running[place].0);
         self.troubles.spawn(async move {
             sleep(time).await;
@@ -249,7 +253,7 @@ async fn run(script: &Script) -> Record {
     daemons.calm().await;
     sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
-    let (kills, starts) = (daemons.kills.clone(), daemons.starts.clone());
+    let (kills, starts, late) = (daemons.kills.clone(), daemons.starts.clone(), daemons.late.clone());
     let place = daemons.leader();
     daemons.replace(place, false, Duration::from_millis(100)).await;
     sleep(AFTER).await;
@@ -264,6 +268,7 @@ async fn run(script: &Script) -> Record {
         began,
         kills,
         starts,
+        late,
         killed,
         killed_request,
     }

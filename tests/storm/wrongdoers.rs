@@ -81,6 +81,7 @@ fn record(happenings: &[Happening]) -> Record {
         began,
         kills: Vec::new(),
         starts: Vec::new(),
+        late: Vec::new(),
         killed: u64::MAX,
         killed_request: usize::MAX,
     };

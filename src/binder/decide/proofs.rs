@@ -16,7 +16,7 @@ use crate::{
 pub enum ClaimProof {
     /// Not found, or another UID: that UID is gone and never comes back.
     Gone,
-    /// Found, naming another volume, which it never stops to do (S20).
+    /// Found, naming another volume, which it never stops to do (S20), or none: then it takes none that is being deleted.
     BoundElsewhere,
 }
 
@@ -26,8 +26,7 @@ impl ClaimProof {
     #[must_use]
     pub fn of(found: Option<&PersistentVolumeClaim>, uid: &Uid, volume: &VolumeName) -> Option<Self> {
         let Some(claim) = found.filter(|claim| claim.metadata.uid == *uid) else { return Some(Self::Gone) };
-        let named = &claim.spec.volume_name;
-        (!named.is_empty() && named != volume).then_some(Self::BoundElsewhere)
+        (claim.spec.volume_name != *volume).then_some(Self::BoundElsewhere)
     }
 }
 
@@ -175,7 +174,7 @@ mod tests {
         let claims = [
             (None, gone),
             (Some(("2", "v")), gone),
-            (Some(("1", "")), None),
+            (Some(("1", "")), elsewhere),
             (Some(("1", "v")), None),
             (Some(("1", "w")), elsewhere),
         ];

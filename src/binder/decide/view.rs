@@ -115,7 +115,7 @@ impl View<'_> {
             .map(|claim| claim.key())
     }
 
-    fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+    pub(super) fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
         let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
         claims.filter(|claim| claim.spec.volume_name == *volume)
     }

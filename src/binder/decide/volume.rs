@@ -4,12 +4,14 @@
 //! The dangerous one is Released: it hands the data to the reclaimer, so it takes a live read
 //! that shows the claim's UID gone (S23).
 
+use std::sync::Arc;
+
 use super::{
     binding,
     decision::{Decision, Step, VolumeDecision},
     proofs::ClaimProof,
     reclaim, upkeep,
-    view::View,
+    view::{View, was_bound},
 };
 use crate::{
     binder::{
@@ -82,8 +84,11 @@ fn claim_open(
 ) -> VolumeDecision {
     // The claim does not take it, and looks for another once it is given back; as long as it is Bound it is kept from
     // going. That the claim has not been given its name has to be certain (S21).
-    if volume.metadata.is_terminating() && view.doubts.of(claim).is_none() {
-        return Decision::step(VolumeReason::Undoing(key), Step::Write(binding::undo(volume)));
+    if let Some(reference) = &volume.spec.claim_ref
+        && volume.metadata.is_terminating()
+        && view.doubts.of(claim).is_none()
+    {
+        return claim_elsewhere(volume, reference, view);
     }
     if !modes_differ(volume, claim) {
         return Decision::rest(VolumeReason::ClaimBindsNext(key));
@@ -92,12 +97,24 @@ fn claim_open(
     events::modes_differ(volume, claim).into_iter().fold(decision, Decision::telling)
 }
 
-/// The claim's UID is not in our tables.
+/// No claim of that name has this UID in our tables. A claim that was bound to the volume and names it keeps it (S45): people
+/// wrote over the name, or over the UID, or restored the claim under a new one. What is kept anyway (Retain) is released.
 fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
-    released(volume, reference, view, ClaimProof::Gone)
+    let decision = released(volume, reference, view, ClaimProof::Gone);
+    if matches!(decision.step, None | Some(Step::ProveClaim { .. })) {
+        return decision;
+    }
+    let is_namesake = |claim: &PersistentVolumeClaim| {
+        claim.key() == reference.key() && volume.spec.reclaim_policy != ReclaimPolicy::Retain
+    };
+    let is_its = |claim: &Arc<PersistentVolumeClaim>| {
+        was_bound(claim) && (claim.metadata.uid == reference.uid || is_namesake(claim))
+    };
+    let owner = view.naming(&volume.key()).find(is_its);
+    owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
 }
 
-/// The claim names another volume. One made for it on demand is superfluous and goes; any other
+/// The claim names another volume, or cannot take this one, which is being deleted. One made for it on demand is superfluous and goes; any other
 /// gets its reservation undone.
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);

@@ -71,15 +71,17 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
             || (reference["name"] == claim_name
                 && reference["uid"].as_str().is_none_or(|of| of.is_empty() || of == uid(claim)))
     };
+    let has_its_class =
+        |volume: &Value| volume["spec"]["storageClassName"] == claim["spec"]["storageClassName"];
+    // One that names no claim has to suit it.
+    let is_its =
+        |volume: &Value| names_it(volume) && (!volume["spec"]["claimRef"].is_null() || has_its_class(volume));
     match phase(claim) {
         "Bound" => None,
         "Lost" => volume.filter(|volume| names_it(volume)).map(|_| "calm: Lost with its volume"),
-        _ if volume.is_some_and(names_it) => Some("calm: half-bound"),
+        _ if volume.is_some_and(is_its) => Some("calm: half-bound"),
         _ => {
-            let fits = |volume: &Value| {
-                volume["spec"]["storageClassName"] == claim["spec"]["storageClassName"]
-                    && !is_terminating(volume)
-            };
+            let fits = |volume: &Value| has_its_class(volume) && !is_terminating(volume);
             // No claim may name it, or it is that one's.
             let is_named = |name: &str| {
                 objects.all("persistentvolumeclaims").any(|(_, other)| other["spec"]["volumeName"] == name)

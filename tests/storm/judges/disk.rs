@@ -18,9 +18,13 @@ use crate::{play::Record, world::attachment_of};
 /// Six minutes of true time, less what the clocks of the tests are coarse.
 const FORCE: Duration = Duration::from_secs(355);
 
+/// A request that was decided on what people had done may arrive so long after that.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+
 /// What is known of machines and disks up to a moment.
 struct Machines<'a> {
     facts: &'a [Fact],
+    late: &'a [(Instant, Instant)],
     /// Nodes by name: since when it is not Ready (or gone), and whether it was out of service since the mount.
     unready: BTreeMap<String, Instant>,
     out_of_service: BTreeMap<String, Instant>,
@@ -29,6 +33,10 @@ struct Machines<'a> {
     unlisted: BTreeSet<(String, String)>,
     /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3).
     falsified: BTreeSet<(String, String)>,
+    /// Node and disk: when the kubelet reported again what people had taken away.
+    reported_again: BTreeMap<(String, String), Instant>,
+    /// When a node was made that people had deleted.
+    made: BTreeMap<String, Instant>,
 }
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
@@ -40,6 +48,9 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         shared: BTreeSet::new(),
         unlisted: BTreeSet::new(),
         falsified: BTreeSet::new(),
+        late: &record.late,
+        reported_again: BTreeMap::new(),
+        made: BTreeMap::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
     let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
@@ -147,6 +158,9 @@ impl Machines<'_> {
             _ => {}
         }
         if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after) {
+            if change.before.is_none() {
+                self.made.insert(change.name.clone(), moment.at);
+            }
             if is_out_of_service(node) {
                 self.out_of_service.insert(change.name.clone(), moment.at);
             }
@@ -162,7 +176,10 @@ impl Machines<'_> {
         }
         let (old_use, new_use) = (in_use(before), in_use(after));
         for disk in &new_use {
-            self.falsified.remove(&(node.clone(), (*disk).to_owned()));
+            let place = (node.clone(), (*disk).to_owned());
+            if self.falsified.remove(&place) {
+                self.reported_again.insert(place, moment.at);
+            }
         }
         for disk in old_use.difference(&new_use).filter(|_| moment.author == "admin") {
             self.falsified.insert((node.clone(), (*disk).to_owned()));
@@ -172,6 +189,11 @@ impl Machines<'_> {
                 self.unlisted.insert((node.clone(), (*disk).to_owned()));
             }
         }
+    }
+
+    /// Whether what happened at the one time may be unseen at the other.
+    fn is_late(&self, happened: Instant, now: Instant) -> bool {
+        self.late.iter().any(|(begin, end)| *begin <= now && *end + UNDER_WAY >= happened)
     }
 
     /// Since when it is mounted on this machine, strictly before and not unmounted at or before that moment.
@@ -219,9 +241,13 @@ impl Machines<'_> {
             let is_attached =
                 attachment.is_some_and(|name| objects.get("volumeattachments", &name).is_some());
             let holder = objects.get("nodes", machine);
-            let witness =
-                holder.is_some_and(|node| listed(node).contains(disk) || in_use(node).contains(disk));
-            let is_unlisted = self.unlisted.contains(&(machine.to_owned(), disk.to_owned()));
+            let place = (machine.to_owned(), disk.to_owned());
+            // What is decided while no list has it may be under way when the kubelet reports it again.
+            let is_new = self.reported_again.get(&place).is_some_and(|at| moment.at - *at < UNDER_WAY)
+                || self.made.get(machine).is_some_and(|at| since < *at && self.is_late(*at, moment.at));
+            let witness = holder
+                .is_some_and(|node| listed(node).contains(disk) || (in_use(node).contains(disk) && !is_new));
+            let is_unlisted = self.unlisted.contains(&place);
             if !is_attached && !witness && !is_unlisted {
                 continue;
             }

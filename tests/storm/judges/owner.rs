@@ -1,20 +1,30 @@
 //! S45: a volume that was Bound goes to no other claim while its claim lives and names it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{Fault, Moment, Objects, Timeline, is_terminating, uid};
 
 /// The claim of a volume: key and UID.
 type Owner = (String, String);
 
+/// A claim whose volume was proven gone may be written Lost so long after that: the request is under way.
+const UNDER_WAY: Duration = Duration::from_secs(2);
+
 pub fn judge(timeline: &Timeline) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut owners: BTreeMap<String, Owner> = BTreeMap::new();
+    let mut made: BTreeMap<&str, Instant> = BTreeMap::new();
     timeline.fold(|objects, moment| match moment.change.resource.as_str() {
-        "persistentvolumes" => volume(objects, moment, &mut owners, &mut faults),
-        "persistentvolumeclaims" => claim(objects, moment, &mut owners, &mut faults),
+        "persistentvolumes" => {
+            if moment.change.before.is_none() {
+                made.insert(&moment.change.name, moment.at);
+            }
+            volume(objects, moment, &mut owners, &mut faults);
+        }
+        "persistentvolumeclaims" => claim(objects, moment, &made, &mut owners, &mut faults),
         _ => {}
     });
     faults
@@ -54,7 +64,13 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     }
 }
 
-fn claim(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner>, faults: &mut Vec<Fault>) {
+fn claim(
+    objects: &Objects,
+    moment: &Moment,
+    made: &BTreeMap<&str, Instant>,
+    owners: &mut BTreeMap<String, Owner>,
+    faults: &mut Vec<Fault>,
+) {
     let Some(after) = &moment.change.after else { return };
     let Some(name) = after["spec"]["volumeName"].as_str() else { return };
     let owner = (moment.change.name.clone(), uid(after).to_owned());
@@ -67,7 +83,8 @@ fn claim(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner
     }
     let was_lost = moment.change.before.as_ref().is_some_and(|before| before["status"]["phase"] == "Lost");
     if phase == "Lost" && !was_lost && moment.is_ours() {
-        let Some(volume) = volume.filter(|volume| !is_terminating(volume)) else { return };
+        let is_new = made.get(name).is_some_and(|at| moment.at - *at < UNDER_WAY);
+        let Some(volume) = volume.filter(|volume| !is_terminating(volume) && !is_new) else { return };
         let reference = &volume["spec"]["claimRef"];
         let claim = owner.0.split_once('/').map_or("", |(_, name)| name);
         let is_own = reference.is_null()

@@ -12,8 +12,8 @@ use super::{Fault, Timeline};
 use crate::play::Record;
 
 /// In any minute. A writer that undoes at once is answered some ten times in the first minute and three in each that
-/// follows; a process that begins anew knows of none of them.
-const MOST: usize = 14;
+/// follows, and two that undo one object in turn up to fifteen times; a process that begins anew knows of none of them.
+const MOST: usize = 18;
 const MINUTE: Duration = Duration::from_mins(1);
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {

@@ -34,7 +34,7 @@ pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
 
 /// Checks the writes of these revisions, over a history that begins with an empty cluster.
 pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
-    let mut objects = Objects(BTreeMap::new());
+    let mut objects = Objects { now: BTreeMap::new(), made_anew: BTreeSet::new() };
     let mut violations = Vec::new();
     for change in changes {
         let kind = match change.resource.as_str() {
@@ -55,31 +55,40 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
             && ours.contains(&change.revision)
         {
             let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
-            let volume = objects.0.get(&("persistentvolumes", source)).map(|volume| Volume::of(volume).0);
+            let volume = objects.now.get(&("persistentvolumes", source)).map(|volume| Volume::of(volume).0);
             if let Some(rule) = volume.and_then(|volume| attachments::misnamed(after, &volume)) {
                 violations.push(format!("{rule}: {} at {}", change.name, change.revision));
             }
         }
         let key = (change.resource.as_str(), change.name.as_str());
         match &change.after {
-            Some(after) => objects.0.insert(key, after),
-            None => objects.0.remove(&key),
-        };
+            Some(after) => drop(objects.now.insert(key, after)),
+            None => {
+                objects.now.remove(&key);
+                objects.made_anew.insert(key);
+            }
+        }
     }
     violations
 }
 
 /// The objects as they were at a write, by resource and name. What its writer had seen is on no record.
-struct Objects<'a>(BTreeMap<(&'a str, &'a str), &'a Value>);
+struct Objects<'a> {
+    now: BTreeMap<(&'a str, &'a str), &'a Value>,
+    /// Those that were gone once: a writer may have seen that.
+    made_anew: BTreeSet<(&'a str, &'a str)>,
+}
 
 impl Known for Objects<'_> {
     fn all(&self, kind: Kind) -> Vec<(String, &Value)> {
-        let of_kind = self.0.iter().filter(|((resource, _), _)| *resource == resource_of(kind));
+        let of_kind = self.now.iter().filter(|((resource, _), _)| *resource == resource_of(kind));
         of_kind.map(|((_, name), object)| ((*name).to_owned(), *object)).collect()
     }
 
     fn states(&self, kind: Kind, name: &str) -> Vec<Option<&Value>> {
-        vec![self.0.get(&(resource_of(kind), name)).copied()]
+        let key = (resource_of(kind), name);
+        let gone = self.made_anew.contains(&key).then_some(None);
+        [self.now.get(&key).copied()].into_iter().chain(gone).collect()
     }
 
     fn reads(&self, _: Kind, _: &str) -> Option<Vec<Option<&Value>>> {

@@ -102,6 +102,7 @@ impl NodeVolume {
                 if self.attachment().is_some_and(is_newest) {
                     self.why_read = Some(WhyRead::DeletionRefused(revision));
                 }
+                self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
                 Told::default()
             }
             error => {
@@ -135,7 +136,14 @@ impl NodeVolume {
             self.pause(|retry| answered.in_vain(retry));
             return Found::Known;
         }
-        self.retry = Retry::default();
+        if self.known.is_none() {
+            // It is older than what the watch has told of it, and as unknown as it was.
+            self.pause(|retry| answered.in_vain(retry));
+            return Found::Known;
+        }
+        if !matches!(why_read, Some(WhyRead::DeletionRefused(_))) {
+            self.retry = Retry::default();
+        }
         let made = uid.filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother));
         made.map_or(Found::Known, Found::MadeByAnother)
     }

@@ -36,6 +36,7 @@ impl ActualState {
             };
             known.iter().filter(in_use).cloned().collect()
         };
+        let is_back = node.is_some() && state.node.is_none();
         let all = state.observe(node, used, wall);
         if state.is_over() {
             self.nodes.remove(name);
@@ -63,6 +64,10 @@ impl ActualState {
             };
             if in_use && (node_volume.known.is_some() || !(node_volume.in_use || wanted(volume))) {
                 node_volume.note_unexplained_use();
+            }
+            // What an earlier object of the node listed, this process may not have seen.
+            if is_back && in_use {
+                node_volume.distrust();
             }
             node_volume.take_report(volume.kind(), now_listed, in_use);
             let vanished = listed && node_volume.known.is_none() && node_volume.call.is_none();

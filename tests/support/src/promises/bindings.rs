@@ -200,11 +200,14 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
         "Available" => broken.unless(holds.is_empty(), "S25 a volume of a claim becomes Available"),
         "Released" | "Failed" => {
             let key = format!("{}/{}", text(after_ref, "/namespace"), text(after_ref, "/name"));
-            // A surplus volume of a claim that is bound to another is released.
+            // A surplus volume of a claim that is bound to another is released, and one that is being deleted and that its
+            // claim does not name yet.
+            let goes = !before["metadata"]["deletionTimestamp"].is_null();
             let lives = |claim: Option<&Value>| {
                 claim.is_some_and(|claim| {
                     let named = text(claim, "/spec/volumeName");
-                    claim["metadata"]["uid"] == after_ref["uid"] && (named.is_empty() || named == name)
+                    let is_its = named == name || (named.is_empty() && !goes);
+                    claim["metadata"]["uid"] == after_ref["uid"] && is_its
                 })
             };
             let now = known.states(Kind::Claim, &key).first().copied().flatten();
