@@ -9,6 +9,7 @@
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stderr)]
 
+mod attachers;
 mod stage;
 mod stories;
 
@@ -24,8 +25,9 @@ fn main() {
             "The chain stories are not run: MOORING_REQUIRE_CHAIN=1 builds what they need, and runs them."
         );
     }
-    let trials = stories::stories()
-        .into_iter()
-        .map(|(name, story)| Trial::test(name, move || stage::play(story)).with_ignored_flag(!is_required));
+    let stories = stories::stories().into_iter();
+    let stories = stories.map(|(name, story)| Trial::test(name, move || stage::play(story)));
+    let attachers = Trial::test("the_stand_in_attacher_does_what_the_real_one_does", attachers::compare);
+    let trials = stories.chain([attachers]).map(|trial| trial.with_ignored_flag(!is_required));
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }

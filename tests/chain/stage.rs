@@ -38,13 +38,13 @@ pub type Play = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// What all stories share.
-struct Theatre {
-    runtime: Runtime,
-    chain: Assets,
-    real: Arc<Real>,
+pub struct Theatre {
+    pub runtime: Runtime,
+    pub chain: Assets,
+    pub real: Arc<Real>,
 }
 
-fn theatre() -> &'static Result<Theatre, String> {
+pub fn theatre() -> &'static Result<Theatre, String> {
     static THEATRE: OnceLock<Result<Theatre, String>> = OnceLock::new();
     THEATRE.get_or_init(|| {
         let (assets, chain) = (Assets::find()?, Assets::chain()?);
