@@ -28,12 +28,6 @@ impl Undone {
         Self { times: 1, ..Self::default() }
     }
 
-    /// How often in a row others have undone it.
-    #[must_use]
-    pub fn times(&self) -> u32 {
-        self.times
-    }
-
     /// It is sent.
     pub fn sent(&mut self, now: Instant) {
         if self.stands(now) {

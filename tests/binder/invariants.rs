@@ -104,7 +104,9 @@ fn is_used(server: &Server, volume: &Value) -> bool {
     let claim = format!("{CLAIMS}{}", text(volume, "/spec/claimRef/name"));
     server.store.objects.get(&claim).is_some_and(|claim| {
         let named = text(claim, "/spec/volumeName");
-        let goes = !volume["metadata"]["deletionTimestamp"].is_null();
+        let goes = !volume["metadata"]["deletionTimestamp"].is_null()
+            && volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"].is_string()
+            && text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete";
         claim["metadata"]["uid"] == volume["spec"]["claimRef"]["uid"]
             && (named == text(volume, "/metadata/name") || (named.is_empty() && !goes))
     })

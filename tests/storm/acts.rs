@@ -67,9 +67,10 @@ pub enum Act {
         class: usize,
         is_foreign: bool,
     },
-    /// A claim, one in use where there is one, is deleted by force and made again at once under its pods.
+    /// A claim, one in use on that node where there is one, is deleted by force and made again at once under its pods.
     RemakeClaim {
         claim: usize,
+        node: usize,
     },
     DeleteVolume {
         volume: usize,
@@ -206,6 +207,9 @@ pub struct Script {
 pub const WATCHED: [&str; 6] =
     ["pods", "nodes", "persistentvolumes", "persistentvolumeclaims", "volumeattachments", "storageclasses"];
 
+/// Seconds: longer than the six minutes after which a detach is forced.
+const OUTLASTS_FORCE: u64 = 400;
+
 fn seconds(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range.start * 1_000..range.end * 1_000))
 }
@@ -259,7 +263,14 @@ impl Script {
             );
             let kill =
                 (is_of_people && rng.bool()).then(|| Kill { write: rng.usize(1..4), point: rng.usize(..3) });
-            script.steps.push(Step { pause, act, kill });
+            script.steps.push(Step { pause, act: act.clone(), kill });
+            // What a pod on that node was given is to stay its own meanwhile (S44).
+            if let Act::Silence { node, time } = act
+                && time >= Duration::from_secs(OUTLASTS_FORCE)
+            {
+                let act = Act::RemakeClaim { claim: rng.usize(..6), node };
+                script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
+            }
         }
     }
 
@@ -274,7 +285,7 @@ impl Script {
             24..36 => Act::DeletePod { pod: rng.usize(..20), by_force },
             36..39 => Act::DeleteClaim { claim, by_force },
             39..45 => Act::MakeClaim { claim, class: rng.usize(..4) / 3, is_foreign: rng.u8(..6) == 0 },
-            45..48 => Act::RemakeClaim { claim },
+            45..48 => Act::RemakeClaim { claim, node },
             48..51 => Act::DeleteVolume { volume, by_force },
             51..54 => Act::MakeVolume { volume, has_other_handle: by_force },
             54..57 => Act::RemakeVolume { volume, has_other_handle: rng.bool(), keeps_claim: rng.bool() },
@@ -295,8 +306,7 @@ impl Script {
             },
             77..82 => Act::Hang { node, time: seconds(rng, 20..300) },
             82..85 => {
-                // One in three outlasts the six minutes after which a detach is forced.
-                let range = if rng.u8(..3) == 0 { 400..900 } else { 20..300 };
+                let range = if rng.bool() { OUTLASTS_FORCE..900 } else { 20..300 };
                 Act::Silence { node, time: seconds(rng, range) }
             }
             85..87 => Act::FailAttach { volume, time: seconds(rng, 5..200) },

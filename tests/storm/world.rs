@@ -220,12 +220,16 @@ impl World {
         (!all.is_empty()).then(|| all[volume % all.len()].clone())
     }
 
-    /// The claim, among those of pods that run.
-    async fn used_claim(&self, claim: usize) -> usize {
+    /// A claim of a pod that runs on the node, or else that claim.
+    async fn used_claim(&self, claim: usize, node: usize) -> usize {
         let pods = self.hands.list(PODS).await;
-        let running = pods.iter().filter(|pod| pod["status"]["phase"] == "Running");
-        let used: Vec<&Value> =
-            running.map(|pod| &pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]).collect();
+        let runs_here =
+            |pod: &&Value| pod["status"]["phase"] == "Running" && pod["spec"]["nodeName"] == self.nodes[node];
+        let used: Vec<&Value> = pods
+            .iter()
+            .filter(runs_here)
+            .map(|pod| &pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"])
+            .collect();
         let chosen = (!used.is_empty()).then(|| used[claim % used.len()]);
         self.claims.iter().position(|name| chosen.is_some_and(|chosen| chosen == name)).unwrap_or(claim)
     }
@@ -254,8 +258,8 @@ impl World {
             }
             Act::DeleteClaim { claim, by_force } => hands.end(&self.claim(claim), by_force).await,
             Act::MakeClaim { claim, class, is_foreign } => self.make_claim(claim, class, is_foreign).await,
-            Act::RemakeClaim { claim } => {
-                let claim = self.used_claim(claim).await;
+            Act::RemakeClaim { claim, node } => {
+                let claim = self.used_claim(claim, node).await;
                 hands.remove(&self.claim(claim)).await;
                 self.make_claim(claim, 0, false).await;
             }

@@ -41,9 +41,9 @@ pub fn is_exclusive_by_attachments(objects: &Objects, state: &VolumeState) -> bo
     ours.chain(foreign).any(|attachment| is_exclusive(objects, &attachment))
 }
 
-/// Whether a VolumeAttachment names such a PersistentVolume or spec, or one that is gone or cannot be read (S42).
+/// Whether a VolumeAttachment names such a PersistentVolume or spec.
 pub fn is_exclusive(objects: &Objects, attachment: &VolumeAttachment) -> bool {
-    source(objects, attachment).is_none_or(|volume| volume.sharing == Sharing::Exclusive)
+    source(objects, attachment).is_some_and(|volume| volume.sharing == Sharing::Exclusive)
 }
 
 /// The volume that a PersistentVolume stands for.

@@ -14,10 +14,9 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::state::{ActualState, Mount, NodeVolume, WhyRead},
+        actual::state::{ActualState, Mount, WhyRead},
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
-    controller::undone::Undone,
     kube_api::ids::NodeName,
     state::VecMap,
 };
@@ -81,10 +80,9 @@ impl Exclusive {
                 Some(WhyRead::NameTaken(_))
             )
         };
-        // A single failure may be an accident, such as a server that is busy; so may be one deletion by others.
-        let undone = |it: &NodeVolume| it.undone.as_deref().map_or(0, Undone::times);
+        // A single failure may be an accident, such as a server that is busy.
         let failures =
-            |name| node_volume(name).map_or(0, |it| it.retry.failures().max(undone(it)).saturating_sub(1));
+            |name| node_volume(name).map_or(0, |node_volume| node_volume.retry.failures().saturating_sub(1));
         let turn = |name, desired: &DesiredAttachment| {
             let cannot = (is_gone(name), !desired.is_current(), is_taken(name), failures(name));
             let reports_it_before =

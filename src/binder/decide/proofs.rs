@@ -24,9 +24,12 @@ impl ClaimProof {
     /// What a live read proves about the claim of this UID that a volume refers to; `None` if the claim is there and
     /// may be the volume's.
     #[must_use]
-    pub fn of(found: Option<&PersistentVolumeClaim>, uid: &Uid, volume: &VolumeName) -> Option<Self> {
+    pub fn of(found: Option<&PersistentVolumeClaim>, uid: &Uid, volume: &PersistentVolume) -> Option<Self> {
         let Some(claim) = found.filter(|claim| claim.metadata.uid == *uid) else { return Some(Self::Gone) };
-        (claim.spec.volume_name != *volume).then_some(Self::BoundElsewhere)
+        let named = &claim.spec.volume_name;
+        let is_elsewhere =
+            if named.is_empty() { volume.metadata.is_terminating() } else { *named != volume.key() };
+        is_elsewhere.then_some(Self::BoundElsewhere)
     }
 }
 
@@ -170,21 +173,25 @@ mod tests {
     #[test]
     fn s23_what_a_live_read_proves() {
         let (gone, elsewhere) = (Some(ClaimProof::Gone), Some(ClaimProof::BoundElsewhere));
-        // the claim's UID and the volume that it names, if it is there
+        // the claim's UID and the volume that it names, if it is there; of a volume that stays, and one that goes
         let claims = [
-            (None, gone),
-            (Some(("2", "v")), gone),
-            (Some(("1", "")), elsewhere),
-            (Some(("1", "v")), None),
-            (Some(("1", "w")), elsewhere),
+            (None, gone, gone),
+            (Some(("2", "v")), gone, gone),
+            (Some(("1", "")), None, elsewhere),
+            (Some(("1", "v")), None, None),
+            (Some(("1", "w")), elsewhere, elsewhere),
         ];
-        for (found, expected) in claims {
+        for (found, stays, goes) in claims {
             let found = found.map(|(uid, volume)| {
                 let mut claim = PersistentVolumeClaim::default();
                 (claim.metadata.uid, claim.spec.volume_name) = (uid.into(), volume.into());
                 claim
             });
-            assert_eq!(ClaimProof::of(found.as_ref(), &"1".into(), &"v".into()), expected, "{found:?}");
+            let mut volume = PersistentVolume::default();
+            volume.metadata.name = "v".into();
+            assert_eq!(ClaimProof::of(found.as_ref(), &"1".into(), &volume), stays, "{found:?}");
+            volume.metadata.deletion_timestamp = Some(Box::default());
+            assert_eq!(ClaimProof::of(found.as_ref(), &"1".into(), &volume), goes, "{found:?}");
         }
         let other = VolumeProof::OtherClaim("2".into());
         let mut claim = PersistentVolumeClaim::default();

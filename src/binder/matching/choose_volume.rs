@@ -254,6 +254,9 @@ impl VolumeIndex {
                     let modes = AccessModes::known(&volume.spec.access_modes).count();
                     reserved.entry((held, modes)).or_insert(volume);
                 }
+                // What is released while it goes is out of the claim's hands.
+                Some(Mismatch::Terminating)
+                    if matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed) => {}
                 Some(mismatch) if held => {
                     mismatched.get_or_insert((volume, mismatch));
                 }

@@ -23,7 +23,7 @@ use crate::{
     controller::retry::RetryMap,
     kube_api::{
         call::CallError,
-        ids::{ClassName, ResourceVersion, Uid, VolumeName},
+        ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
     },
 };
@@ -284,13 +284,16 @@ impl Planner {
         jitter: f64,
     ) {
         let Target::Volume(name) = &op.subject else { return self.release(op, now) };
-        let proof = ClaimProof::of(found.as_ref(), uid, name);
+        let volume = self.known.objects.volumes.get(name);
+        let proof = volume.as_ref().and_then(|volume| ClaimProof::of(found.as_ref(), uid, volume));
+        let living = found.as_ref().filter(|claim| claim.metadata.uid == *uid).map(Narrow::key);
         let news = found.is_some_and(|claim| self.observe_response(Answer::Claim(claim), now));
-        if let Some(volume) = self.known.objects.volumes.get(name)
-            && let Some(proof) = proof
-        {
-            self.known.proofs.note_claim(&volume, uid, proof);
-        } else if !news {
+        if let (Some(volume), Some(proof)) = (&volume, proof) {
+            self.known.proofs.note_claim(volume, uid, proof);
+        }
+        let claims = &self.known.objects.claims;
+        let is_shown = |key: &ClaimKey| claims.get(key).is_some_and(|claim| claim.metadata.uid == *uid);
+        if (proof.is_none() && !news) || living.is_some_and(|key| !is_shown(&key)) {
             // The claim is there, and our table does not show it as it is: the watch is about to.
             self.retries.failed(&op.subject, now, jitter);
         }

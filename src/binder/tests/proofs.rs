@@ -51,7 +51,7 @@ fn s23_only_a_claim_that_is_gone_or_bound_elsewhere_is_proven_to_be() {
         (Some(("uid-c", "")), false, (None, false)),
         // The watch is ahead of the answer, and shows no such claim.
         (Some(("uid-c", "pv")), true, (None, true)),
-        (Some(("uid-c", "other")), true, (Some(ClaimProof::BoundElsewhere), false)),
+        (Some(("uid-c", "other")), true, (Some(ClaimProof::BoundElsewhere), true)),
     ];
     for (found, late, expected) in rows {
         assert_eq!(claim_read(found, late), expected, "{found:?}, late: {late}");

@@ -73,9 +73,11 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
     };
     let has_its_class =
         |volume: &Value| volume["spec"]["storageClassName"] == claim["spec"]["storageClassName"];
-    // One that names no claim has to suit it.
-    let is_its =
-        |volume: &Value| names_it(volume) && (!volume["spec"]["claimRef"].is_null() || has_its_class(volume));
+    // One that names no claim has to suit it, unless it was bound to it.
+    let was_bound = claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_string();
+    let is_its = |volume: &Value| {
+        names_it(volume) && (!volume["spec"]["claimRef"].is_null() || was_bound || has_its_class(volume))
+    };
     match phase(claim) {
         "Bound" => None,
         "Lost" => volume.filter(|volume| names_it(volume)).map(|_| "calm: Lost with its volume"),

@@ -71,6 +71,10 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             }
             "nodes" => {
                 for disk in given_by_list(moment) {
+                    // What is listed again where it is mounted is not given.
+                    if machines.mounted(&disk, &moment.change.name, moment.at).is_some() {
+                        continue;
+                    }
                     machines.judge_given(objects, moment, &disk, &moment.change.name, &mut faults);
                 }
             }
@@ -105,7 +109,12 @@ fn note_deletion<'a>(
             deleted_by.insert(name, (moment.author, moment.is_ours()));
         }
         None if !was => {
-            deleted_by.insert(name, (moment.author, moment.is_ours()));
+            // An attacher that answers for an earlier attachment of that name leaves this one attached without its finalizer,
+            // and nobody detaches it.
+            let is_unguarded = moment.change.before.as_ref().is_some_and(|before| {
+                before["status"]["attached"] == true && before["metadata"]["finalizers"].is_null()
+            });
+            deleted_by.insert(name, (moment.author, moment.is_ours() && !is_unguarded));
         }
         Some(after) if !is_terminating(after) => {
             deleted_by.remove(name);
@@ -193,7 +202,7 @@ impl Machines<'_> {
 
     /// Whether what happened at the one time may be unseen at the other.
     fn is_late(&self, happened: Instant, now: Instant) -> bool {
-        self.late.iter().any(|(begin, end)| *begin <= now && *end + UNDER_WAY >= happened)
+        self.late.iter().any(|(begin, end)| *begin <= happened + UNDER_WAY && *end + UNDER_WAY >= now)
     }
 
     /// Since when it is mounted on this machine, strictly before and not unmounted at or before that moment.

@@ -12,7 +12,7 @@ use super::{Fault, Timeline};
 use crate::play::Record;
 
 /// In any minute. A writer that undoes at once is answered some ten times in the first minute and three in each that
-/// follows, and two that undo one object in turn up to fifteen times; a process that begins anew knows of none of them.
+/// follows, and two that undo one object in turn up to eighteen times; a process that begins anew knows of none of them.
 const MOST: usize = 18;
 const MINUTE: Duration = Duration::from_mins(1);
 

@@ -34,9 +34,10 @@ pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
 
 /// Checks the writes of these revisions, over a history that begins with an empty cluster.
 pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
-    let mut objects = Objects { now: BTreeMap::new(), made_anew: BTreeSet::new() };
+    let mut objects = Objects { now: BTreeMap::new(), made_anew: BTreeMap::new(), revision: 0 };
     let mut violations = Vec::new();
     for change in changes {
+        objects.revision = change.revision;
         let kind = match change.resource.as_str() {
             "persistentvolumes" => Some(Kind::Volume),
             "persistentvolumeclaims" => Some(Kind::Claim),
@@ -55,28 +56,37 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
             && ours.contains(&change.revision)
         {
             let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
-            let volume = objects.now.get(&("persistentvolumes", source)).map(|volume| Volume::of(volume).0);
+            let volume = objects.states(Kind::Volume, source);
+            // One that was made anew may have had another handle when its attachment was decided on.
+            let volume = match &volume[..] {
+                [Some(volume)] => Some(Volume::of(volume).0),
+                _ => None,
+            };
             if let Some(rule) = volume.and_then(|volume| attachments::misnamed(after, &volume)) {
                 violations.push(format!("{rule}: {} at {}", change.name, change.revision));
             }
         }
         let key = (change.resource.as_str(), change.name.as_str());
-        match &change.after {
-            Some(after) => drop(objects.now.insert(key, after)),
-            None => {
-                objects.now.remove(&key);
-                objects.made_anew.insert(key);
-            }
+        if change.before.is_none() {
+            objects.made_anew.insert(key, change.revision);
         }
+        match &change.after {
+            Some(after) => objects.now.insert(key, after),
+            None => objects.now.remove(&key),
+        };
     }
     violations
 }
 
+/// So many revisions later a request may arrive that was decided on before.
+const UNDER_WAY: u64 = 20;
+
 /// The objects as they were at a write, by resource and name. What its writer had seen is on no record.
 struct Objects<'a> {
     now: BTreeMap<(&'a str, &'a str), &'a Value>,
-    /// Those that were gone once: a writer may have seen that.
-    made_anew: BTreeSet<(&'a str, &'a str)>,
+    /// At which revision what was gone was made anew: a writer may have seen that it was gone, if it wrote soon after.
+    made_anew: BTreeMap<(&'a str, &'a str), u64>,
+    revision: u64,
 }
 
 impl Known for Objects<'_> {
@@ -87,7 +97,8 @@ impl Known for Objects<'_> {
 
     fn states(&self, kind: Kind, name: &str) -> Vec<Option<&Value>> {
         let key = (resource_of(kind), name);
-        let gone = self.made_anew.contains(&key).then_some(None);
+        let is_new = self.made_anew.get(&key).is_some_and(|made| self.revision - made <= UNDER_WAY);
+        let gone = is_new.then_some(None);
         [self.now.get(&key).copied()].into_iter().chain(gone).collect()
     }
 

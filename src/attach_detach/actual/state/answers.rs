@@ -138,7 +138,7 @@ impl NodeVolume {
         }
         if self.known.is_none() {
             // It is older than what the watch has told of it, and as unknown as it was.
-            self.pause(|retry| answered.in_vain(retry));
+            self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
             return Found::Known;
         }
         if !matches!(why_read, Some(WhyRead::DeletionRefused(_))) {

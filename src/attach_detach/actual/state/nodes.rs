@@ -66,7 +66,7 @@ impl ActualState {
                 node_volume.note_unexplained_use();
             }
             // What an earlier object of the node listed, this process may not have seen.
-            if is_back && in_use {
+            if is_back && in_use && node_volume.is_attached() {
                 node_volume.distrust();
             }
             node_volume.take_report(volume.kind(), now_listed, in_use);

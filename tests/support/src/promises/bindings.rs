@@ -200,9 +200,11 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
         "Available" => broken.unless(holds.is_empty(), "S25 a volume of a claim becomes Available"),
         "Released" | "Failed" => {
             let key = format!("{}/{}", text(after_ref, "/namespace"), text(after_ref, "/name"));
-            // A surplus volume of a claim that is bound to another is released, and one that is being deleted and that its
-            // claim does not name yet.
-            let goes = !before["metadata"]["deletionTimestamp"].is_null();
+            // A surplus volume of a claim that is bound to another is released, and a provisioned one that is being deleted
+            // and that its claim does not name yet.
+            let goes = !before["metadata"]["deletionTimestamp"].is_null()
+                && annotation(before, "pv.kubernetes.io/provisioned-by").is_some()
+                && text(before, "/spec/persistentVolumeReclaimPolicy") == "Delete";
             let lives = |claim: Option<&Value>| {
                 claim.is_some_and(|claim| {
                     let named = text(claim, "/spec/volumeName");
