@@ -373,17 +373,9 @@ fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
     }
 }
 
-/// What a wait comes to, with who has to act.
-fn waits(
-    view: &View<'_>,
-    volume: &VolumeId,
-    node: &NodeName,
-    waiting: &Waiting,
-    since: Option<Timestamp>,
-) -> Link {
-    let subject = subject(volume, node);
-    let code = waiting.code();
-    let told = match waiting {
+/// What is said of a wait on the node.
+fn told(view: &View<'_>, node: &NodeName, waiting: &Waiting) -> String {
+    match waiting {
         // When that is, is told as far as it is known.
         Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
             "the node is not Ready and its kubelet has not unmounted the volume".to_owned()
@@ -397,7 +389,20 @@ fn waits(
                 .to_owned()
         }
         waiting => waiting.to_string(),
-    };
+    }
+}
+
+/// What a wait comes to, with who has to act.
+fn waits(
+    view: &View<'_>,
+    volume: &VolumeId,
+    node: &NodeName,
+    waiting: &Waiting,
+    since: Option<Timestamp>,
+) -> Link {
+    let subject = subject(volume, node);
+    let code = waiting.code();
+    let told = told(view, node, waiting);
     let link = |verdict| Link::new(&subject, code, format!("on {node}: {told}"), verdict);
     let node_object = || Subject::Node(node.clone()).json();
     let (driver, _) = volume.driver_and_handle();

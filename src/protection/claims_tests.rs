@@ -216,10 +216,10 @@ fn s40_a_claim_that_is_gone_leaves_no_failures_behind() {
     let (objects, mut controller, now) = stage(false);
     let list = only(&controller.plan(now));
     controller.answered(list, Err(CallError::Unknown("cut".to_owned())), now, 0.0);
-    let mut last = claim("");
-    last.metadata.resource_version = ResourceVersion(9);
-    let key = last.key();
-    objects.delete(last);
+    let mut gone = claim("");
+    gone.metadata.resource_version = ResourceVersion(9);
+    let key = gone.key();
+    objects.delete(gone);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     assert!(controller.plan(now + Duration::from_secs(9)).calls.is_empty());
     assert_eq!(controller.keys.retries.failures(&key), 0);

@@ -515,7 +515,9 @@ impl<'a> Play<'a> {
                 if let Call::Attachment(volume, node, _) = call {
                     let key = ("attachment", volume.attachment_name(node).as_str().to_owned());
                     let object = self.world.store.objects.get(&key).cloned();
-                    object.into_iter().for_each(|object| drop(self.world.store.put(&key, object)));
+                    if let Some(object) = object {
+                        self.world.store.put(&key, object);
+                    }
                 }
                 return Ok(Some(self.world.perform(call)?));
             }
