@@ -34,7 +34,8 @@ pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
 
 /// Checks the writes of these revisions, over a history that begins with an empty cluster.
 pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
-    let mut objects = Objects { now: BTreeMap::new(), made_anew: BTreeMap::new(), revision: 0 };
+    let mut objects =
+        Objects { now: BTreeMap::new(), gone: BTreeSet::new(), made_anew: BTreeMap::new(), revision: 0 };
     let mut violations = Vec::new();
     for change in changes {
         objects.revision = change.revision;
@@ -67,7 +68,9 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
             }
         }
         let key = (change.resource.as_str(), change.name.as_str());
-        if change.before.is_none() {
+        if change.after.is_none() {
+            objects.gone.insert(key);
+        } else if change.before.is_none() && objects.gone.contains(&key) {
             objects.made_anew.insert(key, change.revision);
         }
         match &change.after {
@@ -84,7 +87,9 @@ const UNDER_WAY: u64 = 20;
 /// The objects as they were at a write, by resource and name. What its writer had seen is on no record.
 struct Objects<'a> {
     now: BTreeMap<(&'a str, &'a str), &'a Value>,
-    /// At which revision what was gone was made anew: a writer may have seen that it was gone, if it wrote soon after.
+    /// Those that were gone once.
+    gone: BTreeSet<(&'a str, &'a str)>,
+    /// At which revision they were made anew: a writer may have seen that they were gone, if it wrote soon after.
     made_anew: BTreeMap<(&'a str, &'a str), u64>,
     revision: u64,
 }
