@@ -17,6 +17,7 @@ use super::{
     sidecars::Sidecar,
     subject::Subject,
     view::{Missing, View, get},
+    waiting,
 };
 use crate::{
     attach_detach::{
@@ -373,25 +374,6 @@ fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
     }
 }
 
-/// What is said of a wait on the node.
-fn told(view: &View<'_>, node: &NodeName, waiting: &Waiting) -> String {
-    match waiting {
-        // When that is, is told as far as it is known.
-        Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
-            "the node is not Ready and its kubelet has not unmounted the volume".to_owned()
-        }
-        Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
-            "the node has no object, and may still use the volume".to_owned()
-        }
-        // A driver goes by the name of the PersistentVolume: the end of the one would take the other.
-        Waiting::HeldByNode { conflict } if conflict.node == *node => {
-            "another volume of the same PersistentVolume is on this node, and has to leave it first"
-                .to_owned()
-        }
-        waiting => waiting.to_string(),
-    }
-}
-
 /// What a wait comes to, with who has to act.
 fn waits(
     view: &View<'_>,
@@ -402,7 +384,7 @@ fn waits(
 ) -> Link {
     let subject = subject(volume, node);
     let code = waiting.code();
-    let told = told(view, node, waiting);
+    let told = waiting::told(view, node, waiting);
     let link = |verdict| Link::new(&subject, code, format!("on {node}: {told}"), verdict);
     let node_object = || Subject::Node(node.clone()).json();
     let (driver, _) = volume.driver_and_handle();

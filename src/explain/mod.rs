@@ -47,6 +47,7 @@ pub mod text;
 mod topology;
 mod view;
 mod volume;
+mod waiting;
 pub mod whatif;
 mod writes;
 

@@ -84,11 +84,11 @@ impl ClaimProtection {
     fn look(&mut self, key: &ClaimKey, now: Instant) -> Option<Call> {
         let unused = self.unused.remove(key);
         let claim = self.objects.claims.get(key);
-        let Some(claim) = claim.filter(|claim| Step::of(&claim.metadata, FINALIZER) != Step::Nothing) else {
+        let step = claim.as_ref().map_or(Step::Nothing, |claim| Step::of(&claim.metadata, FINALIZER));
+        let Some(claim) = claim.filter(|_| step != Step::Nothing) else {
             self.keys.retries.clear(key);
             return None;
         };
-        let step = Step::of(&claim.metadata, FINALIZER);
         if self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
             return None;
         }

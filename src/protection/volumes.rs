@@ -44,11 +44,11 @@ impl VolumeProtection {
     /// Looks at one volume. What is taken off during the grace after a restore waits for its end (E11).
     fn look(&mut self, name: &VolumeName, now: Instant) -> Option<Call> {
         let volume = self.objects.volumes.get(name);
-        let Some(volume) = volume.filter(|volume| decide(volume) != Step::Nothing) else {
+        let step = volume.as_deref().map_or(Step::Nothing, decide);
+        let Some(volume) = volume.filter(|_| step != Step::Nothing) else {
             self.keys.retries.clear(name);
             return None;
         };
-        let step = decide(&volume);
         if self.objects.unreadable::<PersistentVolume>(name).is_some() {
             return None;
         }

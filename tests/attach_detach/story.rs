@@ -507,20 +507,13 @@ impl<'a> Play<'a> {
 
     fn answer(&mut self, text: &str, call: &Call) -> Result<Option<Result<Answer, CallError>>, String> {
         let reply = self.answers.iter().find(|(request, _)| text.starts_with(request.as_str()));
+        if let Some((_, Reply::Overtaken)) = reply {
+            self.world.overtake(call);
+        }
         let error = match reply.map(|(_, reply)| *reply) {
             _ if !self.lease => CallError::NotLeader,
-            None => return Ok(Some(self.world.perform(call)?)),
+            None | Some(Reply::Overtaken) => return Ok(Some(self.world.perform(call)?)),
             Some(Reply::Never) => return Ok(None),
-            Some(Reply::Overtaken) => {
-                if let Call::Attachment(volume, node, _) = call {
-                    let key = ("attachment", volume.attachment_name(node).as_str().to_owned());
-                    let object = self.world.store.objects.get(&key).cloned();
-                    if let Some(object) = object {
-                        self.world.store.put(&key, object);
-                    }
-                }
-                return Ok(Some(self.world.perform(call)?));
-            }
             Some(Reply::Late) => {
                 let answer = self.world.perform(call)?;
                 let left = match &answer {

@@ -287,6 +287,15 @@ impl World {
         nodes.map(|((_, name), node)| (name.clone(), listed(node))).collect()
     }
 
+    /// Another writer writes to the attachment that a call is about.
+    pub fn overtake(&mut self, call: &Call) {
+        let Call::Attachment(volume, node, _) = call else { return };
+        let key = ("attachment", volume.attachment_name(node).as_str().to_owned());
+        if let Some(object) = self.store.objects.get(&key).cloned() {
+            self.store.put(&key, object);
+        }
+    }
+
     /// Carries a call out. The outer error is a broken promise.
     pub fn perform(&mut self, call: &Call) -> Result<Result<Answer, CallError>, String> {
         match call {

@@ -114,8 +114,8 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) 
     owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
 }
 
-/// The claim names another volume, or cannot take this one, which is being deleted. One made for it on demand is superfluous and goes; any other
-/// gets its reservation undone.
+/// The claim names another volume, or cannot take this one, which is being deleted. One made for it on demand is
+/// superfluous and goes; any other gets its reservation undone.
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
     if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete {
