@@ -12,7 +12,7 @@ use super::{
     actual::{
         identification::{candidates, is_exclusive, volume_of},
         node::NodeState,
-        state::{ActualState, NodeVolume},
+        state::ActualState,
         unpublishing::Sequence,
     },
     clock::Clock,
@@ -21,7 +21,7 @@ use super::{
         attach_required::AttachRequired,
         populator,
         state::{DesiredAttachment, DesiredPod, DesiredState, Unresolved},
-        volume_name::VolumeId,
+        volume_name::{VolumeId, VolumeKind},
     },
     known::Known,
     options::ForcePolicy,
@@ -217,7 +217,12 @@ impl Caches {
         let desired_pod = pod.as_deref().and_then(|pod| {
             let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
             let node_volume = |volume: &VolumeId| self.actual.node_volume(volume, &pod.spec.node_name);
-            let has = |volume: &VolumeId| node_volume(volume).is_some_and(NodeVolume::may_be_attached);
+            // A kubelet reports what it mounts. Where no VolumeAttachment says that the volume was attached for the
+            // pod, one that has not started and reports nothing waits (S44).
+            let has = |volume: &VolumeId| {
+                let is_given = volume.kind() == VolumeKind::Csi || pod.has_started();
+                node_volume(volume).is_some_and(|it| it.may_be_attached() && (is_given || it.in_use))
+            };
             populator::populate(pod, &self.objects, &self.drivers, is_managed, before, has)
         });
         self.learnt.extend(unresolved(key, before, desired_pod.as_ref()));
@@ -314,7 +319,20 @@ impl Caches {
             |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|pods| pods.runs(&self.objects));
         let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
         touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
+        for pod in self.given_no_more(name, &touched) {
+            self.refresh_pod(&pod, now);
+        }
         touched
+    }
+
+    /// The pods that need what their claim or volume does not lead to any more, and their kubelet does not report in use.
+    fn given_no_more(&self, node: &NodeName, touched: &BTreeSet<VolumeId>) -> Vec<PodKey> {
+        let is_unused = |volume: &&VolumeId| {
+            self.actual.node_volume(volume, node).is_none_or(|node_volume| !node_volume.in_use)
+        };
+        let unused = touched.iter().filter(|volume| volume.kind() == VolumeKind::NoOp).filter(is_unused);
+        let desired = unused.filter_map(|volume| self.desired.get(volume, node));
+        desired.flat_map(DesiredAttachment::stale).cloned().collect()
     }
 
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision

@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
     exclusivity::Leaders,
     verdict::{ConflictingNode, Verdict},
@@ -85,9 +87,11 @@ impl Exclusive {
             |name| node_volume(name).map_or(0, |node_volume| node_volume.retry.failures().saturating_sub(1));
         let turn = |name, desired: &DesiredAttachment| {
             let cannot = (is_gone(name), !desired.is_current(), is_taken(name), failures(name));
-            let reports_it_before =
-                node_volume(name).is_some_and(|node_volume| node_volume.mount == Mount::ReportedBefore);
-            (cannot, !reports_it_before, !is_used(name))
+            let reported_before = match node_volume(name).map(|node_volume| node_volume.mount) {
+                Some(Mount::ReportedBefore { since }) => since,
+                _ => Timestamp::MAX,
+            };
+            (cannot, reported_before, !is_used(name))
         };
         let first = desired_nodes.iter().min_by(|(name, desired), (other_name, other)| {
             turn(name, desired)

@@ -217,6 +217,11 @@ impl DesiredAttachment {
         })
     }
 
+    /// The pods that were given the volume, and whose claim or volume says otherwise by now.
+    pub fn stale(&self) -> impl Iterator<Item = &PodKey> {
+        self.pods.values().filter(|(_, volume)| !volume.current).map(|(pod, _)| &pod.key)
+    }
+
     /// Age order: the oldest pod first, then the order of names.
     #[must_use]
     pub fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {

@@ -132,10 +132,16 @@ pub enum Mount {
     #[default]
     No,
     /// It reports the volume in use, and nothing else tells whether it has it or announces a pod.
-    Reported,
+    Reported {
+        /// Since when, by this process' clock.
+        since: Timestamp,
+    },
     /// The same, and the first pod that needs it here came later: that pod is not what it announces, though one before may
-    /// have been. Such a node comes first, and holds no other up.
-    ReportedBefore,
+    /// have been. Such a node comes first, of several the one that has reported it longest, and holds no other up.
+    ReportedBefore {
+        /// Since when, by this process' clock.
+        since: Timestamp,
+    },
     /// It may: its node listed the volume, or a pod runs there with it.
     Possible,
 }
@@ -236,7 +242,7 @@ impl NodeVolume {
             || self.call == Some(AttachmentCall::Create)
             || self.is_listed()
             || self.mount == Mount::Possible
-            || (matches!(self.mount, Mount::Reported | Mount::ReportedBefore) && !is_wanted)
+            || (matches!(self.mount, Mount::Reported { .. } | Mount::ReportedBefore { .. }) && !is_wanted)
             || self.may_be_listed
             || self.report_as_attached == ReportAsAttached::Yes
     }
@@ -254,15 +260,15 @@ impl NodeVolume {
         self.mount = match self.mount {
             _ if self.is_listed() => Mount::Possible,
             Mount::Possible if stays => Mount::Possible,
-            Mount::Reported | Mount::ReportedBefore if in_use => self.mount,
+            Mount::Reported { .. } | Mount::ReportedBefore { .. } if in_use => self.mount,
             _ => Mount::No,
         };
     }
 
     /// Notes that its kubelet reports the volume in use, and that this need not announce a pod.
-    pub(super) fn note_unexplained_use(&mut self) {
+    pub(super) fn note_unexplained_use(&mut self, since: Timestamp) {
         if self.mount == Mount::No {
-            self.mount = Mount::Reported;
+            self.mount = Mount::Reported { since };
         }
     }
 

@@ -63,7 +63,7 @@ impl ActualState {
                 (listed, _) => listed.into(),
             };
             if in_use && (node_volume.known.is_some() || !(node_volume.in_use || wanted(volume))) {
-                node_volume.note_unexplained_use();
+                node_volume.note_unexplained_use(wall);
             }
             // What an earlier object of the node listed, this process may not have seen.
             if is_back && in_use && node_volume.is_attached() {

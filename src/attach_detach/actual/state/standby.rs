@@ -44,8 +44,10 @@ impl ActualState {
     /// that pod.
     pub(in crate::attach_detach) fn note_desired(&mut self, volume: &VolumeId, node: &NodeName) {
         let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
-        if let Some(node_volume) = node_volume.filter(|node_volume| node_volume.mount == Mount::Reported) {
-            node_volume.mount = Mount::ReportedBefore;
+        if let Some(node_volume) = node_volume
+            && let Mount::Reported { since } = node_volume.mount
+        {
+            node_volume.mount = Mount::ReportedBefore { since };
         }
     }
 
@@ -148,7 +150,7 @@ impl ActualState {
                         node_volume.mount = Mount::Possible;
                     } else if is_reported && !node.is_ready() && node_volume.mount == Mount::Possible {
                         // Held, but not listed again: a predecessor may have given it up by force.
-                        node_volume.mount = Mount::Reported;
+                        node_volume.mount = Mount::Reported { since: wall };
                     }
                     !node_volume.in_use || (!node.is_ready() && is_elsewhere && !stays(node_volume))
                 } else {
