@@ -500,15 +500,21 @@ impl Caches {
     }
 }
 
-/// Which volumes of a pod cannot be attached yet, if they are others than before.
+/// Which volumes of a pod cannot be attached yet, if they are others than before, or it has lost what it was given instead.
 fn unresolved(key: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&DesiredPod>) -> Option<Learnt> {
     let of = |desired_pod: Option<&DesiredPod>| {
         desired_pod.map_or(Vec::new(), |desired_pod| desired_pod.unresolved.clone())
     };
     let new: Vec<_> =
         desired_pod.iter().flat_map(|desired_pod| desired_pod.newly_unresolved(before)).cloned().collect();
+    let has_lost = |desired_pod: &DesiredPod| {
+        let given = before.into_iter().flat_map(|before| before.volumes.keys());
+        !desired_pod.unresolved.is_empty()
+            && given.into_iter().any(|id| !desired_pod.volumes.contains_key(id))
+    };
+    let has_lost = desired_pod.is_some_and(has_lost);
     let (before, found) = (of(before), of(desired_pod));
-    let is_news = before != found || !new.is_empty();
+    let is_news = before != found || !new.is_empty() || has_lost;
     is_news.then(|| Learnt::Unresolved(Box::new(UnresolvedVolumes { pod: key.clone(), before, found, new })))
 }
 

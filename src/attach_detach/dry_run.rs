@@ -20,11 +20,7 @@ use super::{
     clock::Clock,
     controller::Controller,
     decide::verdict::Waiting,
-    desired::{
-        state::WhyUnresolved,
-        volume_name::VolumeId,
-        volume_source::{self, Storage},
-    },
+    desired::{state::WhyUnresolved, volume_name::VolumeId, volume_source},
     options::AttachDetachOptions,
     tell::{
         diagnostics::State,
@@ -132,11 +128,7 @@ pub fn dry_run(
 #[must_use]
 pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
     let volume = objects.volumes.get(name)?;
-    match volume_source::of_persistent_volume(&volume.metadata, &volume.spec).ok()? {
-        Storage::Csi(volume) => Some(volume.id),
-        Storage::NoOp(id, _) => Some(id),
-        Storage::NotAttachable | Storage::FlexVolume(_) => None,
-    }
+    volume_source::of_persistent_volume(&volume.metadata, &volume.spec).ok()?.id()
 }
 
 /// Plans until there is nothing more to plan at that time.

@@ -32,6 +32,18 @@ pub enum Storage {
     NotAttachable,
 }
 
+impl Storage {
+    /// Its unique volume name, if a kubelet waits for it to be attached.
+    #[must_use]
+    pub fn id(self) -> Option<VolumeId> {
+        match self {
+            Self::Csi(volume) => Some(volume.id),
+            Self::NoOp(id, _) => Some(id),
+            Self::NotAttachable | Self::FlexVolume(_) => None,
+        }
+    }
+}
+
 /// A CSI volume, or an in-tree one translated to CSI.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CsiVolume {

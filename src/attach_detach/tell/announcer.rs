@@ -23,7 +23,11 @@ use crate::{
             csi,
             verdict::{Verdict, Waiting},
         },
-        desired::{state::DesiredState, volume_name::VolumeId},
+        desired::{
+            state::DesiredState,
+            volume_name::VolumeId,
+            volume_source::{Storage, of_persistent_volume},
+        },
         known::Known,
     },
     controller::event_dedup::Recorded,
@@ -267,7 +271,7 @@ impl Look<'_> {
                 self.record_once(Topic::Undone, &Announcement::Undone(Arc::clone(writer)));
             }
             Some(Waiting::ClaimOrVolumeChanged) if self.lasts(NOTEWORTHY) => {
-                self.record_once(Topic::Failure, &Announcement::Failed(self.what_changed().to_owned()));
+                self.record_once(Topic::Failure, &Announcement::Failed(self.what_changed()));
             }
             Some(Waiting::HeldByNode { conflict }) if !conflict.is_attached && self.lasts(NOTEWORTHY) => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
@@ -333,19 +337,24 @@ impl Look<'_> {
         }
     }
 
-    /// Why the volume that its pods were given is attached no more.
-    fn what_changed(&self) -> &'static str {
+    /// Why the volume that its pods were given is attached no more. Two that had one PersistentVolume after the other are
+    /// told apart.
+    fn what_changed(&self) -> String {
         let desired = self.known.desired.get(self.volume, self.node);
         let mut volumes = desired.into_iter().flat_map(|desired| desired.pods.values());
         let is_terminating = volumes.any(|(_, volume)| {
             let found = self.known.objects.volumes.get(&VolumeName::from(volume.spec_name.as_str()));
-            found.is_some_and(|found| found.metadata.is_terminating())
+            let found = found.filter(|found| found.metadata.is_terminating());
+            let source = found.and_then(|found| of_persistent_volume(&found.metadata, &found.spec).ok());
+            source.and_then(Storage::id).as_ref() == Some(self.volume)
         });
         if is_terminating {
-            "the PersistentVolume is being deleted"
-        } else {
-            "its claim, PersistentVolume or driver is not the one any more that the pod was given"
+            return "the PersistentVolume is being deleted".to_owned();
         }
+        let volume = self.volume;
+        format!(
+            "the pod was given \"{volume}\", and its claim, PersistentVolume or driver is another one since"
+        )
     }
 
     /// Whether the wait here has lasted that long; if not, there is another look then.

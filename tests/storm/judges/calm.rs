@@ -55,6 +55,10 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     faults
 }
 
+fn made(object: &Value) -> &str {
+    object["metadata"]["creationTimestamp"].as_str().unwrap_or_default()
+}
+
 fn phase(object: &Value) -> &str {
     object["status"]["phase"].as_str().unwrap_or_default()
 }
@@ -149,7 +153,7 @@ fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let name = attachment["metadata"]["name"].as_str();
     let used: BTreeSet<&str> = objects.get("nodes", node).map(in_use).unwrap_or_default();
     let is_used = used.iter().any(|disk| attachment_of(disk, node).as_deref() == name);
-    // What a pod was given stays its own, also if its claim is another by now (S44).
+    // What a pod was given stays its own, also if its claim is another by now, and people have cleared the claimRef (S44).
     let reference = objects.get("persistentvolumes", source).map(|volume| &volume["spec"]["claimRef"]);
     let named = reference.and_then(|reference| {
         Some(format!("{}/{}", reference["namespace"].as_str()?, reference["name"].as_str()?))
@@ -158,8 +162,10 @@ fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
         pod["spec"]["nodeName"] == node
             && claims_of(pod).iter().any(|key| {
                 let claim = objects.get("persistentvolumeclaims", key);
+                let is_younger = |than: &Value| claim.is_none_or(|claim| made(than) < made(claim));
                 claim.is_some_and(|claim| claim["spec"]["volumeName"] == source)
                     || named.as_ref() == Some(key)
+                    || (named.is_none() && is_younger(pod) && is_younger(attachment))
             })
     });
     !is_used && !is_wanted
