@@ -8,8 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::jiff::Timestamp;
-
 use super::{
     exclusivity::Leaders,
     verdict::{ConflictingNode, Verdict},
@@ -89,7 +87,7 @@ impl Exclusive {
             let cannot = (is_gone(name), !desired.is_current(), is_taken(name), failures(name));
             let reported_before = match node_volume(name).map(|node_volume| node_volume.mount) {
                 Some(Mount::ReportedBefore { since }) => since,
-                _ => Timestamp::MAX,
+                _ => i64::MAX,
             };
             (cannot, reported_before, !is_used(name))
         };

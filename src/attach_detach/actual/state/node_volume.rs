@@ -133,14 +133,14 @@ pub enum Mount {
     No,
     /// It reports the volume in use, and nothing else tells whether it has it or announces a pod.
     Reported {
-        /// Since when, by this process' clock.
-        since: Timestamp,
+        /// Since when, by this process' clock, in milliseconds of Unix time.
+        since: i64,
     },
     /// The same, and the first pod that needs it here came later: that pod is not what it announces, though one before may
     /// have been. Such a node comes first, of several the one that has reported it longest, and holds no other up.
     ReportedBefore {
-        /// Since when, by this process' clock.
-        since: Timestamp,
+        /// Since when, likewise.
+        since: i64,
     },
     /// It may: its node listed the volume, or a pod runs there with it.
     Possible,
@@ -266,9 +266,9 @@ impl NodeVolume {
     }
 
     /// Notes that its kubelet reports the volume in use, and that this need not announce a pod.
-    pub(super) fn note_unexplained_use(&mut self, since: Timestamp) {
+    pub(super) fn note_unexplained_use(&mut self, wall: Timestamp) {
         if self.mount == Mount::No {
-            self.mount = Mount::Reported { since };
+            self.mount = Mount::Reported { since: wall.as_millisecond() };
         }
     }
 

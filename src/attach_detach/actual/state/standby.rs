@@ -150,7 +150,7 @@ impl ActualState {
                         node_volume.mount = Mount::Possible;
                     } else if is_reported && !node.is_ready() && node_volume.mount == Mount::Possible {
                         // Held, but not listed again: a predecessor may have given it up by force.
-                        node_volume.mount = Mount::Reported { since: wall };
+                        node_volume.mount = Mount::Reported { since: wall.as_millisecond() };
                     }
                     !node_volume.in_use || (!node.is_ready() && is_elsewhere && !stays(node_volume))
                 } else {
