@@ -106,9 +106,6 @@ pub struct Case {
     /// The writes, by what they are for, in order; not compared where they are left out.
     #[serde(default)]
     pub writes: Option<Vec<String>>,
-    /// Text of the event about the nearest volume; not compared where it is left out.
-    #[serde(default)]
-    pub nearest: Option<String>,
     /// Labels of reasons why something waited at one time or other.
     #[serde(default)]
     pub waited: Vec<String>,

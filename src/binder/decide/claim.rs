@@ -59,18 +59,6 @@ pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecisi
 
 /// Never bound, names no volume.
 fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
-    let decision = find_volume(requirements, view);
-    if !decision.reason.lacks_volume() {
-        return decision;
-    }
-    let near = view.volumes.unbound().nearest(requirements, 1, &|name| {
-        view.compared.note();
-        view.unowned(name)
-    });
-    near.iter().fold(decision, |decision, near| decision.telling(events::nearest(requirements, near)))
-}
-
-fn find_volume(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
     let claim = requirements.claim;
     let class = view.class(requirements.class);
     if class.is_none() && !requirements.class.is_empty() {

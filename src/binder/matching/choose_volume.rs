@@ -14,7 +14,6 @@ use std::{
 };
 
 use super::{
-    nearest::Unbound,
     predicate::{
         AccessModes, Comparisons, Group, Label, Mismatch, Requirements, capacity, held_by,
         mismatch_for_reserved, mismatch_for_search, selects,
@@ -81,7 +80,6 @@ pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
     free: BTreeMap<Bucket, BTreeMap<AccessModes, BySize>>,
     by_claim: Relation<ClaimKey, VolumeName>,
-    unbound: Unbound,
     /// Volumes that no search finds just now.
     hidden: HashSet<VolumeName>,
 }
@@ -101,7 +99,6 @@ impl VolumeIndex {
     /// Takes a volume's current content, or its absence. Returns the claim it referred to before,
     /// if that has changed.
     pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
-        self.unbound.update(name, volume);
         let entry = volume.map(|volume| Entry {
             free: FreeVolume::of(volume).map(Box::new),
             claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
@@ -189,12 +186,6 @@ impl VolumeIndex {
         if let Some(claim) = &entry.claim {
             self.by_claim.remove(claim, name);
         }
-    }
-
-    /// The volumes that are not Bound, to explain why none of them is taken.
-    #[must_use]
-    pub fn unbound(&self) -> &Unbound {
-        &self.unbound
     }
 
     /// Whether the binder may pick this volume by itself.

@@ -1,7 +1,7 @@
 //! Why every claim and volume that is not settled is where it is, for explanations and debugging.
 //!
 //! Written by [`Reasons`](crate::binder::reasons::Reasons) with each decision; no decision reads it. `/debug/binder`
-//! prints the very values that were decided on, and for each claim without a volume those that come nearest.
+//! prints the very values that were decided on.
 
 use std::{
     collections::BTreeMap,
@@ -17,29 +17,19 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    events,
     failure::Failure,
     reason::{ClaimReason, VolumeReason},
 };
 use crate::{
-    binder::{
-        act::write::Target,
-        matching::{
-            nearest::{Near, Unbound},
-            predicate::Requirements,
-        },
-    },
+    binder::act::write::Target,
     controller::diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
     kube_api::{
         ids::{ClaimKey, VolumeName},
-        kinds::{ClaimPhase, Narrow, PersistentVolumeClaim},
+        kinds::{ClaimPhase, PersistentVolumeClaim},
     },
     metrics::Metrics,
     state::Objects,
 };
-
-/// Volumes shown for each claim.
-const NEAREST: usize = 5;
 
 impl Subject for ClaimKey {
     fn names(&self) -> Map<String, Value> {
@@ -200,17 +190,12 @@ impl Diagnostics {
     }
 
     /// As JSON: whether this replica decides; every claim that is not Bound or waits otherwise, and every volume that
-    /// waits. For claims also the volumes that come nearest, with all that is wrong with each.
+    /// waits.
     #[must_use]
     pub fn page(&self) -> Page {
-        let mut unbound = Unbound::default();
-        for (name, volume) in self.objects.volumes.snapshot() {
-            unbound.update(&name, Some(&volume));
-        }
         Page {
             clock: WallClock::now(),
             objects: Arc::clone(&self.objects),
-            unbound,
             alarm: self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             leads: self.leads(),
             second_writers: self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -271,7 +256,6 @@ impl Diagnostics {
 pub struct Page {
     clock: WallClock,
     objects: Arc<Objects>,
-    unbound: Unbound,
     alarm: Option<String>,
     leads: bool,
     second_writers: Vec<Value>,
@@ -280,30 +264,12 @@ pub struct Page {
 }
 
 impl Page {
-    fn nearest(&self, requirements: &Requirements<'_>) -> Vec<Value> {
-        let near = self.unbound.nearest(requirements, NEAREST, &|name| self.objects.volumes.get(name));
-        let row = |near: &Near| {
-            let text = |mismatch| events::wrong(mismatch, &near.volume, requirements);
-            let wrong = near
-                .mismatches
-                .iter()
-                .map(|mismatch| json!({ "code": mismatch.code(), "text": text(*mismatch) }));
-            json!({ "volume": near.volume.key(), "wrong": wrong.collect::<Vec<_>>() })
-        };
-        near.iter().map(row).collect()
-    }
-
     fn claim_row(
         &self,
         key: &ClaimKey,
         claim: &PersistentVolumeClaim,
         wait: Option<&Wait<WaitReason<ClaimReason>>>,
     ) -> Value {
-        let open = claim.spec.volume_name.is_empty();
-        let near = match Requirements::of(claim) {
-            Ok(requirements) if open => self.nearest(&requirements),
-            _ => Vec::new(),
-        };
         let mut row = match wait {
             Some(wait) => row(Kind::Claim, key, wait, &self.clock),
             None => json!({
@@ -316,7 +282,6 @@ impl Page {
         };
         if let Some(facts) = row.get_mut("facts").and_then(Value::as_object_mut) {
             facts.insert("phase".to_owned(), json!(claim.status.phase));
-            facts.insert("nearest".to_owned(), json!(near));
         }
         row
     }

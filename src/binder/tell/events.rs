@@ -11,21 +11,12 @@ use super::{
     reason::{ClaimReason, HeldBack, Unprovisioned, Unreclaimable, VolumeReason},
 };
 use crate::{
-    binder::{
-        act::write::WriteKind,
-        matching::{
-            nearest::Near,
-            predicate::{Mismatch, Requirements, STORAGE, volume_class},
-        },
-    },
+    binder::{act::write::WriteKind, matching::predicate::Mismatch},
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved, Novelty},
         ids::{PodKey, VolumeName},
-        kinds::{
-            ClaimRef, Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
-        },
-        text::{Text, TextMap},
+        kinds::{ClaimRef, Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
     },
 };
 
@@ -207,52 +198,6 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason, refers: Option<&Cl
         ),
     };
     [warning(claim, stock, why.to_string()), normal(claim, reason, text)]
-}
-
-/// Which volume comes closest to what a claim asks for.
-#[must_use]
-pub fn nearest(requirements: &Requirements<'_>, near: &Near) -> Event {
-    let wrong: Vec<String> =
-        near.mismatches.iter().map(|mismatch| wrong(*mismatch, &near.volume, requirements)).collect();
-    let text = format!("the nearest volume is {:?}, but {}", &*near.volume.metadata.name, wrong.join(", "));
-    normal(requirements.claim, "NearestVolume", text)
-}
-
-/// What is wrong with a volume for a claim, with the facts. Names no other claim: the reader may not be allowed to see
-/// it (S41).
-#[must_use]
-pub fn wrong(mismatch: Mismatch, volume: &PersistentVolume, requirements: &Requirements<'_>) -> String {
-    match mismatch {
-        Mismatch::Taken if volume.status.phase == VolumePhase::Released => {
-            "it is Released and still refers to the claim that used it".to_owned()
-        }
-        Mismatch::Taken => "it is reserved for another claim".to_owned(),
-        Mismatch::Terminating => "it is being deleted".to_owned(),
-        Mismatch::TooSmall => {
-            let size = |map: &TextMap| map.get(STORAGE).cloned().unwrap_or_default();
-            let requests = &requirements.claim.spec.resources.requests;
-            format!("it has {:?} of the {:?} asked for", size(&volume.spec.capacity), size(requests))
-        }
-        Mismatch::Class => {
-            format!("its class is {:?} and the claim's {:?}", volume_class(volume), requirements.class)
-        }
-        Mismatch::Attributes => "its VolumeAttributesClass is another".to_owned(),
-        Mismatch::VolumeMode => "its volumeMode is another".to_owned(),
-        Mismatch::AccessModes => {
-            let offered = &volume.spec.access_modes;
-            let missing: Vec<&str> = requirements
-                .claim
-                .spec
-                .access_modes
-                .iter()
-                .filter(|mode| !offered.contains(mode))
-                .map(Text::as_str)
-                .collect();
-            format!("it does not offer {}", missing.join(" and "))
-        }
-        Mismatch::Phase => format!("it is {}", volume.status.phase.as_str()),
-        Mismatch::Selector => "its labels do not match the claim's selector".to_owned(),
-    }
 }
 
 /// A request about a claim, or about the volume that it waits for, failed. The reason is KCM's where it has one.

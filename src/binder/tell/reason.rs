@@ -174,19 +174,6 @@ impl ClaimReason {
         matches!(self, Self::Bound(_))
     }
 
-    /// Whether only a volume made or changed by hand would end the wait.
-    #[must_use]
-    pub fn lacks_volume(&self) -> bool {
-        matches!(
-            self,
-            Self::NoVolume
-                | Self::ProvisioningOff
-                | Self::NoClass(_)
-                | Self::NoProvisioner(_)
-                | Self::CannotProvision(_)
-        )
-    }
-
     /// Whether a free volume that fits would end the wait.
     #[must_use]
     pub fn wants_volume(&self) -> bool {
