@@ -316,7 +316,9 @@ fn start_subsystems(
     Ok(router.personal(online::PATH, Arc::new(Online::new(knowledge))))
 }
 
-fn own_namespace(config: &Config, api: &ApiServer) -> String {
+/// The namespace of the objects that the daemon keeps for itself, the lease among them.
+#[must_use]
+pub fn own_namespace(config: &Config, api: &ApiServer) -> String {
     let namespace = config.own_namespace.as_ref().or(api.own_namespace.as_ref());
     namespace.cloned().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())
 }

@@ -14,17 +14,19 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client, api::PostParams};
 use mooring::{
-    app::Daemon,
+    app::{self, Daemon},
     asking::Page,
     cli::{self, Cli, Command},
     config::Config,
     explain::assumptions::Assumptions,
-    kube_api::{connect::ApiServer, restore::RestoreGrace},
+    kube_api::{connect::ApiServer, lease, restore::RestoreGrace},
     supervise::Threads,
     telemetry,
 };
+use serde_json::json;
 use testbed::{
     Options, Server,
     troubles::{
@@ -186,6 +188,7 @@ impl Demo {
         let page = Page::over(&api, assumptions).await.context("cannot serve the page")?;
         let address = page.url();
         tokio::spawn(page.serve(serving.clone()));
+        add_lease(&client, &config, &api).await.context("cannot make the lease")?;
         let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
         let explanations = Arc::clone(daemon.gate().router());
         let observer = Observer::new(&client, explanations, seed, &place.kubeconfig(), &address);
@@ -245,6 +248,14 @@ impl Demo {
         self.serving.cancel();
         Ok(summary)
     }
+}
+
+/// No process has led this cluster before: its Lease says so, and the daemon does not wait for one that may.
+async fn add_lease(client: &Client, config: &Config, api: &ApiServer) -> anyhow::Result<()> {
+    let lease = json!({ "metadata": { "name": config.own_name }, "spec": lease::given_up() });
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &app::own_namespace(config, api));
+    leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
+    Ok(())
 }
 
 async fn perform(client: &Client, stage: &Stage, act: Act, observer: &mut Observer) {

@@ -385,6 +385,13 @@ pub fn renewal(
     Some(object)
 }
 
+/// The spec of a Lease that was given up. In a cluster that no process has led yet, such a Lease is won at once; where
+/// there is none, it may have been deleted under a leader.
+#[must_use]
+pub fn given_up() -> Value {
+    json!({ "holderIdentity": "", "leaseDurationSeconds": GIVEN_UP.as_secs() })
+}
+
 /// The observed Lease, given up; who seeks a successor seeks it no longer. `None` unless it is ours.
 ///
 /// client-go: tools/leaderelection/leaderelection.go, release. The server refuses a duration of

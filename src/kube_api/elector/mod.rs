@@ -260,6 +260,7 @@ impl Elector {
         let mut hints = pin!(self.hints(client));
         let mut synced = pin!(synced);
         let mut is_synced = false;
+        let mut noted_until = None;
         while !release.is_cancelled() {
             is_synced = is_synced || synced.as_mut().now_or_never().is_some();
             let fitness = self.fitness(is_synced);
@@ -272,7 +273,16 @@ impl Elector {
             let pause = timing.retry_period.mul_f64(1.0 + fastrand::f64() * JITTER_FACTOR);
             // Unlike client-go, not later than it can be won (L14).
             let free_at = self.observed.as_ref().map(|observed| observed.free_at(&timing));
-            let wake = free_at.filter(|free_at| *free_at > now).unwrap_or(now + pause).min(now + pause);
+            let free_at = free_at.filter(|free_at| *free_at > now);
+            let is_vacant = self.observed.as_ref().is_some_and(|observed| observed.holder().is_empty());
+            if let Some(at) = free_at.filter(|at| is_vacant && noted_until.replace(*at) != Some(*at)) {
+                let wait = (at - now).as_secs_f64().ceil();
+                tracing::info!(
+                    lease = %self.lease(), seconds = wait,
+                    "no process holds the lease; it may have been deleted under a leader, so it is left alone for a while"
+                );
+            }
+            let wake = free_at.unwrap_or(now + pause).min(now + pause);
             tokio::select! {
                 () = release.cancelled() => return None,
                 () = &mut synced, if !is_synced => is_synced = true,

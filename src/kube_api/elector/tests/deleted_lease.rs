@@ -18,6 +18,16 @@ async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn l14_a_new_cluster_is_led_at_once_if_its_lease_says_that_no_process_led_it() {
+    let server = Server::default();
+    server.with(|store| {
+        store.store(json!({"kind": "Lease", "metadata": {"name": "mooring"}, "spec": lease::given_up()}));
+    });
+    let first = start(&server, "a", async {});
+    first.wins_within(1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn m8_a_deleted_lease_is_not_taken_while_its_holder_may_lead() {
     let server = Server::default();
     server.put("dead", "2099-01-01T00:00:00Z");
