@@ -12,7 +12,7 @@ use super::{
     actual::{
         identification::{candidates, is_exclusive, volume_of},
         node::NodeState,
-        state::ActualState,
+        state::{ActualState, NodeVolume},
         unpublishing::Sequence,
     },
     clock::Clock,
@@ -217,12 +217,7 @@ impl Caches {
         let desired_pod = pod.as_deref().and_then(|pod| {
             let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
             let node_volume = |volume: &VolumeId| self.actual.node_volume(volume, &pod.spec.node_name);
-            // A kubelet reports what it mounts. Where no VolumeAttachment says that the volume was attached for the
-            // pod, one that has not started and reports nothing waits (S44).
-            let has = |volume: &VolumeId| {
-                let is_given = volume.kind() == VolumeKind::Csi || pod.has_started();
-                node_volume(volume).is_some_and(|it| it.may_be_attached() && (is_given || it.in_use))
-            };
+            let has = |volume: &VolumeId| node_volume(volume).is_some_and(NodeVolume::may_be_attached);
             populator::populate(pod, &self.objects, &self.drivers, is_managed, before, has)
         });
         self.learnt.extend(unresolved(key, before, desired_pod.as_ref()));
@@ -319,20 +314,32 @@ impl Caches {
             |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|pods| pods.runs(&self.objects));
         let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
         touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
-        for pod in self.given_no_more(name, &touched) {
-            self.refresh_pod(&pod, now);
-        }
         touched
     }
 
-    /// The pods that need what their claim or volume does not lead to any more, and their kubelet does not report in use.
-    fn given_no_more(&self, node: &NodeName, touched: &BTreeSet<VolumeId>) -> Vec<PodKey> {
-        let is_unused = |volume: &&VolumeId| {
-            self.actual.node_volume(volume, node).is_none_or(|node_volume| !node_volume.in_use)
+    /// The nodes that list a volume without attachments for pods that have not started, whose claim or volume does not
+    /// lead to it any more, and whose kubelet does not report it in use. A list alone gave those pods nothing (S44).
+    pub fn leftovers(&self, volume: &VolumeId) -> BTreeSet<NodeName> {
+        let Some(nodes) = self.desired.nodes(volume).filter(|_| volume.kind() == VolumeKind::NoOp) else {
+            return BTreeSet::new();
         };
-        let unused = touched.iter().filter(|volume| volume.kind() == VolumeKind::NoOp).filter(is_unused);
-        let desired = unused.filter_map(|volume| self.desired.get(volume, node));
-        desired.flat_map(DesiredAttachment::stale).cloned().collect()
+        let is_unused = |node: &NodeName| {
+            self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
+        };
+        let is_left = |(node, desired): &(&NodeName, &DesiredAttachment)| {
+            !(desired.is_current() || desired.runs(&self.objects) || desired.is_unreadable(&self.desired))
+                && is_unused(node)
+        };
+        nodes.iter().filter(is_left).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// A volume was given up on a node: what its pods were given there, they have no more.
+    pub fn given_up(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let pods: Vec<PodKey> =
+            self.desired.get(volume, node).map(DesiredAttachment::keys).unwrap_or_default();
+        for pod in pods {
+            self.refresh_pod(&pod, now);
+        }
     }
 
     /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision
@@ -520,7 +527,52 @@ fn unresolved(key: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&De
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::kube_api::{
+        ids::{ClaimKey, ResourceVersion},
+        kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
+    };
+
+    #[test]
+    fn s42_s44_a_list_alone_gives_a_waiting_pod_nothing_but_what_cannot_be_read_takes_nothing() {
+        let meta = |name: &str| json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+        let iscsi = json!({"targetPortal": "p", "iqn": "i", "lun": 0});
+        let objects = Arc::new(Objects::default());
+        let lists = json!([{"name": "kubernetes.io/iscsi/p:i:0", "devicePath": ""}]);
+        let managed = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        let mut node = json!({"metadata": meta("n1"), "status": {"volumesAttached": lists}});
+        node["metadata"]["annotations"] = managed;
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let of_claim = json!({"namespace": "ns", "name": "c", "uid": "c"});
+        let volume = json!({"metadata": meta("v"), "spec": {"iscsi": iscsi, "claimRef": of_claim}});
+        objects.apply::<PersistentVolume>(serde_json::from_value(volume).unwrap());
+        let claim = |revision: &str, phase: &str, volume: &str| -> Value {
+            let mut metadata = meta("c");
+            metadata["resourceVersion"] = revision.into();
+            json!({"metadata": metadata, "spec": {"volumeName": volume}, "status": {"phase": phase}})
+        };
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim("1", "Bound", "v")).unwrap());
+        let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let pod = json!({"metadata": meta("p1"), "spec": {"nodeName": "n1", "volumes": source}});
+        objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+        let now = Instant::now();
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+        let mut caches = Caches::new(Arc::clone(&objects), clock, WorkQueue::default());
+        caches.load(now);
+        let id = VolumeId::iscsi("p", "i", 0);
+        assert_eq!(caches.leftovers(&id), BTreeSet::new(), "the claim leads to it");
+        let key = ClaimKey::new("ns", "c");
+        let revision = Some(ResourceVersion(2));
+        objects.note_unreadable::<PersistentVolumeClaim>(None, &key, None, revision, "bad".to_owned());
+        caches.take_changes(BTreeSet::from([ObjectRef::Claim(key.clone())]), now);
+        assert_eq!(caches.leftovers(&id), BTreeSet::new(), "what the claim leads to is not known");
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim("3", "Pending", "")).unwrap());
+        caches.take_changes(BTreeSet::from([ObjectRef::Claim(key)]), now);
+        assert_eq!(caches.leftovers(&id), BTreeSet::from(["n1".into()]), "the claim leads elsewhere");
+    }
 
     #[test]
     fn what_is_learnt_of_each_of_150_000_pods_at_a_start_is_small() {

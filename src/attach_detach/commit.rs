@@ -92,7 +92,10 @@ impl Controller {
                 }
                 self.caches.queue.add_node(node.clone());
             }
-            Some(Step::GiveUp(_)) => self.caches.actual.node_volume_mut(volume, node).mount = Mount::No,
+            Some(Step::GiveUp(_)) => {
+                self.caches.actual.node_volume_mut(volume, node).mount = Mount::No;
+                self.caches.given_up(volume, node, now);
+            }
         }
         held && !self.caches.actual.node_volume_mut(volume, node).may_be_attached()
     }

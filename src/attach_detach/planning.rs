@@ -98,6 +98,7 @@ impl Controller {
             exclusive: turn.exclusive.as_ref(),
             stand_off: blocks.everywhere(),
             stand_off_on,
+            leftovers: self.caches.leftovers(volume),
             unreadable: blocks.unreadable(volume, unreadable.as_ref()),
             wall,
         };

@@ -1,6 +1,11 @@
 //! `reconciler.yaml`: each case is one call of the reconciler's pure function.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::Trial;
@@ -152,6 +157,7 @@ fn run(case: &Case, compared: &mut Comparison) {
             } else {
                 case.stand_off.then(|| StandOff::ForeignWriter { by: "another".into(), until: wall() })
             },
+            leftovers: BTreeSet::new(),
             stand_off_on: case
                 .stand_off_on
                 .iter()

@@ -167,8 +167,10 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
             Err(unforced) => {
                 // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
                 // kubelet that finds a mounted volume unpublished takes it for lost.
-                let is_attached = attachment.status.attached;
-                let report = if is_attached { ReportAsAttached::Yes } else { unattached(node_volume) };
+                // But it is listed nowhere where it never may have been, while it is elsewhere (S43).
+                let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
+                let may_list = attachment.status.attached && (node_volume.is_listed() || !is_elsewhere);
+                let report = if may_list { ReportAsAttached::Yes } else { unattached(node_volume) };
                 return still_in_use(view, report, unforced, now);
             }
         }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        actual::state::{ActualState, Mount, WhyRead},
+        actual::state::{ActualState, Mount, NodeVolume, WhyRead},
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
     kube_api::ids::NodeName,
@@ -27,8 +27,8 @@ pub struct Exclusive {
     /// Nodes where it is, or may be, attached, those that no longer need it first: it is their detach that
     /// ends the wait.
     holders: Vec<NodeName>,
-    /// Of several to which it is attached, the one that may list it: where it is mounted, or may be, and else that of the
-    /// oldest pod.
+    /// The one that may list it: where it is mounted, or may be, also if its attachment is gone, and else, of several to
+    /// which it is attached, that of the oldest pod.
     publisher: Option<NodeName>,
     /// Nodes that have another volume whose VolumeAttachment names the same PersistentVolume: to end it would take this one
     /// from the node, for a driver goes by that name.
@@ -58,12 +58,15 @@ impl Exclusive {
         let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
-            let publishers =
-                holders.iter().filter(|name| node_volume(name).is_some_and(|it| it.is_attached()));
+            let is_listed = |it: &NodeVolume| it.is_listed() || it.may_be_listed;
+            let has = |name: &NodeName, it: &NodeVolume| {
+                is_listed(it) || it.is_mounted(desired_nodes.contains_key(name))
+            };
+            let publishers = holders
+                .iter()
+                .filter(|name| node_volume(name).is_some_and(|it| it.is_attached() || has(name, it)));
             let publisher = publishers.min_by_key(|name| {
-                let mount = node_volume(name).map(|node_volume| {
-                    (!node_volume.is_listed(), node_volume.mount != Mount::Possible, !node_volume.in_use)
-                });
+                let mount = node_volume(name).map(|it| (!is_listed(it), !has(name, it), !it.in_use));
                 let seniority = desired_nodes.get(*name).and_then(DesiredAttachment::seniority);
                 (mount, seniority.is_none(), seniority, *name)
             });

@@ -21,10 +21,7 @@ use crate::{
             node::NodeState,
             state::{NodeVolume, VolumeState},
         },
-        desired::{
-            state::DesiredAttachment,
-            volume_name::{VolumeId, VolumeKind},
-        },
+        desired::{state::DesiredAttachment, volume_name::VolumeId},
         options::ForcePolicy,
     },
     kube_api::ids::NodeName,
@@ -52,6 +49,8 @@ pub struct VolumeView<'a> {
     pub stand_off: Option<StandOff>,
     /// Nodes from which alone nothing may be taken away, and why (S14).
     pub stand_off_on: BTreeMap<NodeName, StandOff>,
+    /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
+    pub leftovers: BTreeSet<NodeName>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
     pub unreadable: BTreeMap<NodeName, String>,
     /// The time by this process' clock.
@@ -63,7 +62,7 @@ pub struct VolumeView<'a> {
 pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> {
     let absent = NodeVolume::default();
     // Whether a volume that no pod needs may be on several nodes is not known.
-    let is_sharing_unknown = view.volume.kind() == VolumeKind::NoOp && view.desired_nodes.is_none();
+    let is_sharing_unknown = view.desired_nodes.is_none();
     let node_volumes = view.state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
     let listing = node_volumes.filter(|(_, node_volume)| node_volume.is_listed()).map(|(name, _)| name);
     let first_listing: Vec<&NodeName> = listing.take(2).collect();
@@ -72,6 +71,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         let node_volume =
             view.state.and_then(|state| state.nodes.get(node)).map_or(&absent, |node_volume| &**node_volume);
         let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));
+        let desired = desired.filter(|_| !view.leftovers.contains(node));
         let conflict = view.exclusive.and_then(|exclusive| exclusive.conflict_of(node));
         let view_of_node = NodeVolumeView {
             kind: view.volume.kind(),

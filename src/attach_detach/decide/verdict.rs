@@ -38,7 +38,7 @@ pub struct NodeVolumeView<'a> {
     pub node: Option<&'a NodeState>,
     /// The node that keeps this one from attaching, if the volume is exclusive.
     pub conflict: Option<&'a ConflictingNode>,
-    /// Whether another node lists a volume of which lists alone tell who has it, and that no pod needs.
+    /// Whether another node lists the volume, and no pod needs it: whether it may be on several is not known then.
     pub is_listed_elsewhere: bool,
     /// Of several nodes that have the volume, one may list it: whether that is this one.
     pub publishes: Option<bool>,

@@ -217,9 +217,17 @@ impl DesiredAttachment {
         })
     }
 
-    /// The pods that were given the volume, and whose claim or volume says otherwise by now.
-    pub fn stale(&self) -> impl Iterator<Item = &PodKey> {
-        self.pods.values().filter(|(_, volume)| !volume.current).map(|(pod, _)| &pod.key)
+    /// Whether something cannot be read that one of the pods needs (S42).
+    #[must_use]
+    pub fn is_unreadable(&self, desired: &DesiredState) -> bool {
+        let pods = self.pods.values().filter_map(|(facts, _)| desired.pod(&facts.key));
+        pods.flat_map(|pod| &pod.unresolved).any(|it| matches!(it.why, WhyUnresolved::Unreadable(..)))
+    }
+
+    /// The pods.
+    #[must_use]
+    pub fn keys(&self) -> Vec<PodKey> {
+        self.pods.values().map(|(facts, _)| facts.key.clone()).collect()
     }
 
     /// Age order: the oldest pod first, then the order of names.

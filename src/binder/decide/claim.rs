@@ -159,8 +159,10 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
     let reason = ClaimReason::NamedTaken(name.clone(), reference.key());
     let decision = ClaimDecision::waiting(claim, reason);
     // A claim that says the binder chose this volume for it contradicts the volume: nothing is
-    // written over that.
-    if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) {
+    // written over that. Nor over the phase, which says that the volume was its own, where the volume names it still, by
+    // name or by UID (S45).
+    let is_its = reference.key() == claim.key() || reference.uid == claim.metadata.uid;
+    if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) || (is_its && was_bound(claim)) {
         return decision;
     }
     decision.writing(pending(claim))

@@ -104,21 +104,21 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) 
     if matches!(decision.step, None | Some(Step::ProveClaim { .. })) {
         return decision;
     }
-    let is_namesake = |claim: &PersistentVolumeClaim| {
-        claim.key() == reference.key() && volume.spec.reclaim_policy != ReclaimPolicy::Retain
-    };
+    let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
     let is_its = |claim: &Arc<PersistentVolumeClaim>| {
-        was_bound(claim) && (claim.metadata.uid == reference.uid || is_namesake(claim))
+        was_bound(claim) && (claim.metadata.uid == reference.uid || !is_kept)
     };
     let owner = view.naming(&volume.key()).find(is_its);
     owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
 }
 
 /// The claim names another volume, or cannot take this one, which is being deleted. One made for it on demand is
-/// superfluous and goes; any other gets its reservation undone.
+/// superfluous and goes; any other gets its reservation undone, and so does what was another claim's, which takes it back
+/// (S45).
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
-    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete {
+    let is_anothers = view.naming(&volume.key()).any(|claim| was_bound(&claim));
+    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && !is_anothers {
         return released(volume, reference, view, ClaimProof::BoundElsewhere);
     }
     let write = binding::undo(volume);

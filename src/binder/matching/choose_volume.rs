@@ -246,8 +246,9 @@ impl VolumeIndex {
                     reserved.entry((held, modes)).or_insert(volume);
                 }
                 // What is released while it goes is out of the claim's hands.
-                Some(Mismatch::Terminating)
-                    if matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed) => {}
+                Some(_)
+                    if volume.metadata.is_terminating()
+                        && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed) => {}
                 Some(mismatch) if held => {
                     mismatched.get_or_insert((volume, mismatch));
                 }

@@ -144,6 +144,12 @@ impl Planner {
                 self.known.doubts.look_at_claim(key, claim.metadata.resource_version);
                 self.second_writer.look_at_claim(&claim, now);
                 self.queue.add(target, now);
+                // Whose a volume without claimRef is, the phase of a claim that names it says, too (S45).
+                let name = &claim.spec.volume_name;
+                if self.known.objects.volumes.get(name).is_some_and(|volume| volume.spec.claim_ref.is_none())
+                {
+                    self.queue.add(Target::Volume(name.clone()), now);
+                }
             }
         }
         self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);

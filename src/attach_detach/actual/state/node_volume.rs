@@ -241,10 +241,19 @@ impl NodeVolume {
             || self.uncertain.is_some()
             || self.call == Some(AttachmentCall::Create)
             || self.is_listed()
-            || self.mount == Mount::Possible
-            || (matches!(self.mount, Mount::Reported { .. } | Mount::ReportedBefore { .. }) && !is_wanted)
+            || self.is_mounted(is_wanted)
             || self.may_be_listed
             || self.report_as_attached == ReportAsAttached::Yes
+    }
+
+    /// Whether a kubelet may have it mounted. Where a pod needs it, a report may merely announce that pod.
+    #[must_use]
+    pub fn is_mounted(&self, is_wanted: bool) -> bool {
+        match self.mount {
+            Mount::No => false,
+            Mount::Reported { .. } | Mount::ReportedBefore { .. } => !is_wanted,
+            Mount::Possible => true,
+        }
     }
 
     /// Takes what the node's status says, or said last. A kubelet may mount what is listed, and has it until it

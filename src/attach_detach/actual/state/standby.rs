@@ -152,7 +152,8 @@ impl ActualState {
                         // Held, but not listed again: a predecessor may have given it up by force.
                         node_volume.mount = Mount::Reported { since: wall.as_millisecond() };
                     }
-                    !node_volume.in_use || (!node.is_ready() && is_elsewhere && !stays(node_volume))
+                    let is_forced = !node.is_ready() && is_elsewhere && !stays(node_volume);
+                    !node_volume.in_use || (is_forced && !runs(volume, name))
                 } else {
                     let since = node.and_then(|state| state.unready_since);
                     let is_early = since
