@@ -72,6 +72,7 @@ pub enum Act {
         claim: usize,
         node: usize,
     },
+    /// A volume, one whose claim does not name it yet where there is one, is deleted.
     DeleteVolume {
         volume: usize,
         by_force: bool,
@@ -266,6 +267,11 @@ impl Script {
             let kill = (is_of_people && !lives && rng.bool())
                 .then(|| Kill { write: rng.usize(1..4), point: rng.usize(..3) });
             script.steps.push(Step { pause, act: act.clone(), kill });
+            // A bind that the kill has cut in two is not to wait for a volume that goes.
+            if kill.is_some() && rng.u8(..4) == 0 {
+                let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
+                script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
+            }
             // What a pod on that node was given is to stay its own meanwhile (S44).
             if let Act::Silence { node, time } = act
                 && time >= Duration::from_secs(OUTLASTS_FORCE)

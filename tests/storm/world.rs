@@ -220,6 +220,16 @@ impl World {
         (!all.is_empty()).then(|| all[volume % all.len()].clone())
     }
 
+    /// A volume that names a claim which does not name it yet.
+    async fn half_bound(&self) -> Option<Value> {
+        let claims = self.hands.list(CLAIMS).await;
+        let is_open = |claim: &Value| claim["spec"]["volumeName"].is_null();
+        let uids: Vec<&Value> =
+            claims.iter().filter(|it| is_open(it)).map(|claim| &claim["metadata"]["uid"]).collect();
+        let volumes = self.hands.list(VOLUMES).await;
+        volumes.into_iter().find(|volume| uids.contains(&&volume["spec"]["claimRef"]["uid"]))
+    }
+
     /// A claim of a pod that runs on the node, or else that claim.
     async fn used_claim(&self, claim: usize, node: usize) -> usize {
         let pods = self.hands.list(PODS).await;
@@ -264,7 +274,8 @@ impl World {
                 self.make_claim(claim, 0, false).await;
             }
             Act::DeleteVolume { volume, by_force } => {
-                let Some(volume) = self.volume_now(volume).await else { return };
+                let half_bound = self.half_bound().await;
+                let Some(volume) = half_bound.or(self.volume_now(volume).await) else { return };
                 let path = format!("{VOLUMES}/{}", name(&volume));
                 hands.end(&path, by_force).await;
             }
