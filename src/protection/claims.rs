@@ -83,12 +83,15 @@ impl ClaimProtection {
 
     fn look(&mut self, key: &ClaimKey, now: Instant) -> Option<Call> {
         let unused = self.unused.remove(key);
-        let claim = self.objects.claims.get(key);
-        let step = claim.as_ref().map_or(Step::Nothing, |claim| Step::of(&claim.metadata, FINALIZER));
-        let Some(claim) = claim.filter(|_| step != Step::Nothing) else {
-            self.keys.retries.clear(key);
+        let Some(claim) = self.objects.claims.get(key) else {
+            self.keys.gone(key);
             return None;
         };
+        let step = Step::of(&claim.metadata, FINALIZER);
+        if step == Step::Nothing {
+            self.keys.retries.clear(key);
+            return None;
+        }
         if self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
             return None;
         }
@@ -106,7 +109,10 @@ impl ClaimProtection {
                 return None;
             }
         }
-        self.keys.sends(key);
+        if step == Step::Add && self.keys.is_undone(key, now) {
+            return None;
+        }
+        self.keys.sends(key, step, now);
         let request = patch(PersistentVolumeClaim::path(key), &claim.metadata, FINALIZER, step);
         Some(Call::Claim(key.clone(), step, request))
     }

@@ -15,13 +15,17 @@ mod second_writer;
 mod users;
 pub mod volumes;
 
-use std::{collections::BTreeSet, fmt::Display, hash::Hash};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    hash::Hash,
+};
 
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    controller::{queue::Queue, retry::RetryMap},
+    controller::{queue::Queue, retry::RetryMap, undone::Undone},
     kube_api::{
         call::{CallError, Request, Verb},
         kinds::Meta,
@@ -94,6 +98,8 @@ struct Keys<K> {
     /// Of those, the ones that changed meanwhile.
     again: BTreeSet<K>,
     others: SecondWriter<K>,
+    /// Of those whose finalizer was put on: how often others have taken it off again (S46).
+    undone: BTreeMap<K, Undone>,
 }
 
 impl<K> Default for Keys<K> {
@@ -104,6 +110,7 @@ impl<K> Default for Keys<K> {
             busy: BTreeSet::new(),
             again: BTreeSet::new(),
             others: SecondWriter::default(),
+            undone: BTreeMap::new(),
         }
     }
 }
@@ -134,10 +141,29 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
         None
     }
 
+    /// The finalizer is to be put on. Whether that has to wait, as others have taken it off at once (S46).
+    fn is_undone(&mut self, key: &K, now: Instant) -> bool {
+        let Some(undone) = self.undone.get_mut(key) else { return false };
+        undone.undone(now);
+        let Some(at) = undone.pending(now) else { return false };
+        tracing::warn!(object = %key, reason = "WriteUndone", "another writer takes the finalizer off, waiting");
+        self.retries.wait_until(key, at);
+        true
+    }
+
     /// A patch is sent.
-    fn sends(&mut self, key: &K) {
+    fn sends(&mut self, key: &K, step: Step, now: Instant) {
         self.busy.insert(key.clone());
         self.others.patched(key);
+        if step == Step::Add {
+            self.undone.entry(key.clone()).or_default().sent(now);
+        }
+    }
+
+    /// The object is gone.
+    fn gone(&mut self, key: &K) {
+        self.retries.clear(key);
+        self.undone.remove(key);
     }
 
     /// What a plan says beside its requests.
@@ -151,6 +177,12 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
         self.busy.remove(key);
         if result.as_ref().is_err_and(CallError::is_certain) {
             self.others.refused(key);
+        }
+        if let Some(undone) = self.undone.get_mut(key) {
+            match result {
+                Ok(_) => undone.landed(now, jitter),
+                Err(_) => undone.withdrawn(now),
+            }
         }
         match result {
             Ok(_) | Err(CallError::NotFound(_)) => self.retries.clear(key),

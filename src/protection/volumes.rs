@@ -43,12 +43,15 @@ impl VolumeProtection {
 
     /// Looks at one volume. What is taken off during the grace after a restore waits for its end (E11).
     fn look(&mut self, name: &VolumeName, now: Instant) -> Option<Call> {
-        let volume = self.objects.volumes.get(name);
-        let step = volume.as_deref().map_or(Step::Nothing, decide);
-        let Some(volume) = volume.filter(|_| step != Step::Nothing) else {
-            self.keys.retries.clear(name);
+        let Some(volume) = self.objects.volumes.get(name) else {
+            self.keys.gone(name);
             return None;
         };
+        let step = decide(&volume);
+        if step == Step::Nothing {
+            self.keys.retries.clear(name);
+            return None;
+        }
         if self.objects.unreadable::<PersistentVolume>(name).is_some() {
             return None;
         }
@@ -56,7 +59,10 @@ impl VolumeProtection {
             self.keys.retries.wait_until(name, now + left);
             return None;
         }
-        self.keys.sends(name);
+        if step == Step::Add && self.keys.is_undone(name, now) {
+            return None;
+        }
+        self.keys.sends(name, step, now);
         let request = patch(PersistentVolume::path(name), &volume.metadata, FINALIZER, step);
         Some(Call::Volume(name.clone(), step, request))
     }
@@ -155,6 +161,38 @@ mod tests {
             volume.metadata.finalizers = finalizers.iter().copied().collect();
             volume.metadata.deletion_timestamp = is_going.then(Box::default);
             assert_eq!(decide(&volume), expected, "{phase:?} {finalizers:?} {is_going}");
+        }
+    }
+
+    #[test]
+    fn s46_a_finalizer_that_others_take_off_at_once_is_put_on_at_longer_intervals_and_one_that_stood_at_once()
+    {
+        let start = Instant::now();
+        for (stands, expected) in [(0, 8..=11), (60, 5..=6)] {
+            let objects = Arc::new(Objects::default());
+            let mut controller = VolumeProtection::new(Arc::clone(&objects));
+            controller.leads = true;
+            let (mut now, mut writes, mut revision) = (start, 0, 0);
+            let end = start + std::time::Duration::from_secs(if stands == 0 { 60 } else { 300 });
+            while now <= end {
+                // The other writer has taken it off.
+                revision += 1;
+                let mut volume = PersistentVolume::default();
+                volume.metadata.name = "v".into();
+                volume.metadata.resource_version = crate::kube_api::ids::ResourceVersion(revision);
+                objects.apply(volume.clone());
+                controller.changed(BTreeSet::from([ObjectRef::Volume("v".into())]), now);
+                let plan = controller.plan(now);
+                let Some(call) = plan.calls.into_iter().next() else {
+                    now = plan.wake_at.unwrap();
+                    continue;
+                };
+                writes += 1;
+                assert!(writes < 100, "{stands}");
+                controller.answered(call, Ok(Answer::Volume(volume)), now, 0.0);
+                now += std::time::Duration::from_secs(stands);
+            }
+            assert!(expected.contains(&writes), "{stands}: {writes}");
         }
     }
 }
