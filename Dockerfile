@@ -10,7 +10,7 @@ WORKDIR /src
 COPY . .
 ARG COMMIT=unknown
 # Of the workspace the daemon alone: no demo, no testbed, and nothing that only they need.
-RUN MOORING_COMMIT=${COMMIT} cargo auditable build --profile dist --locked --package mooring --bin mooring
+RUN MOORING_COMMIT=${COMMIT} cargo auditable build --release --locked --package mooring --bin mooring
 
 FROM ${BASE_IMAGE}
 ARG BASE_IMAGE
@@ -22,7 +22,7 @@ LABEL org.opencontainers.image.title="mooring" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}" \
       org.opencontainers.image.base.name="${BASE_IMAGE}"
-COPY --from=build /src/target/dist/mooring /usr/local/bin/mooring
+COPY --from=build /src/target/release/mooring /usr/local/bin/mooring
 USER 65532:65532
 ENTRYPOINT ["/usr/local/bin/mooring"]
 CMD ["run"]

@@ -7,11 +7,11 @@ default:
 
 # A cluster in the process, to be looked at.
 demo *args:
-    cargo run --release -- demo {{args}}
+    cargo run -- demo {{args}}
 
 # Against the cluster of a kubeconfig, with kube-controller-manager's two loops switched off there.
 run *args:
-    cargo run --profile dist --package mooring -- run --kubeconfig ~/.kube/config {{args}}
+    cargo run --release --package mooring -- run --kubeconfig ~/.kube/config {{args}}
 
 # What a small change needs, in a minute: units, cases, documents.
 quick:
