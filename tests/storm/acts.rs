@@ -92,6 +92,11 @@ pub enum Act {
         volume: usize,
         is_uid_only: bool,
     },
+    /// Its `claimRef` gets the name of that claim, and a UID that none has, as from the manifest of another cluster.
+    EditRef {
+        volume: usize,
+        claim: usize,
+    },
     DeleteAttachment {
         attachment: usize,
         takes_finalizers: bool,
@@ -286,7 +291,8 @@ impl Script {
         let (claim, node, volume) = (rng.usize(..6), rng.usize(..3), rng.usize(..6));
         let by_force = rng.u8(..3) == 0;
         match rng.u8(..100) {
-            0..18 => Act::Pod { claim, node },
+            0..17 => Act::Pod { claim, node },
+            17 => Act::EditRef { volume, claim },
             18 => Act::SwapClass { class: rng.usize(..2), time: seconds(rng, 5..60) },
             19 => Act::EditVolume { volume },
             20..24 => Act::BriefPod { claim, node, after: Duration::from_millis(rng.u64(..30)) },

@@ -300,6 +300,13 @@ impl World {
                 let body = json!({ "spec": { "claimRef": claim_ref } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
+            Act::EditRef { volume, claim } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let reference =
+                    json!({ "namespace": "default", "name": self.claims[claim], "uid": "of-another" });
+                let body = json!({ "spec": { "claimRef": reference } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
+            }
             Act::DeleteAttachment { attachment, takes_finalizers } => {
                 let all = hands.list(ATTACHMENTS).await;
                 if all.is_empty() {

@@ -125,9 +125,9 @@ impl Step {
         match self {
             Self::Write(write) => write.kind.is_destructive(),
             Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
-            // Its proof is for the step after it, and would be old by the time that one may be made.
-            Self::ProveReleased { .. } => true,
-            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveClass { .. } => false,
+            // Their proof is for the step after it, and would be old by the time that one may be made.
+            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveReleased { .. } => true,
+            Self::ProveClass { .. } => false,
         }
     }
 }

@@ -1,13 +1,18 @@
 //! The calm: nothing terminating, half-bound, Lost or unattached without a cause that the world shows. And a kill in the
 //! calm: no event, and no write but the lease's and the force-detach timers'.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::Value;
-use test_support::audit::DAEMON;
+use test_support::audit::{DAEMON, Entry};
 
-use super::{Fault, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, uid};
+use super::{
+    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, uid,
+};
 use crate::{play::Record, world::attachment_of};
+
+/// So long an event is not told again while it holds.
+const STANDS: Duration = Duration::from_mins(45);
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let objects = timeline.at(record.killed);
@@ -37,12 +42,15 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         let is_quiet = ["leases", "configmaps"].contains(&entry.resource.as_str());
         let writes = ["create", "update", "patch", "delete"].contains(&entry.verb.as_str());
         // A create that is refused, as an event of that name stands, writes nothing.
-        if entry.user == DAEMON && writes && entry.code < 400 && !is_quiet {
+        if entry.user == DAEMON && writes && entry.code < 400 && !is_quiet && !is_repeated(timeline, entry) {
             let rule = match entry.resource.as_str() {
                 "events" => "calm: an event after a kill",
                 _ => "calm: a write after a kill",
             };
             let body = &entry.request;
+            if entry.resource != "events" && is_unexplained(&objects, entry) {
+                continue;
+            }
             let what = if entry.resource == "events" {
                 let of = &body["involvedObject"]["name"];
                 format!("{} about {of}: {} {}", entry.verb, body["reason"], body["message"])
@@ -53,6 +61,21 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         }
     }
     faults
+}
+
+/// An event that would expire soon is told again, by the process that leads then.
+fn is_repeated(timeline: &Timeline, entry: &Entry) -> bool {
+    let of = |moment: &&Moment| {
+        moment.change.resource == "events" && Some(moment.change.revision) == entry.revision()
+    };
+    let Some(again) = timeline.moments.iter().find(of) else { return false };
+    let is_it = |moment: &&Moment| {
+        moment.change.resource == "events"
+            && moment.change.name == again.change.name
+            && moment.change.revision < again.change.revision
+    };
+    let last = timeline.moments.iter().rfind(is_it);
+    last.is_some_and(|last| again.at.duration_since(last.at) >= STANDS)
 }
 
 fn made(object: &Value) -> &str {
@@ -136,18 +159,41 @@ fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {
     if is_terminating(volume) && is_open {
         return Some("calm: a terminating volume and its open claim wait for each other");
     }
-    let is_dead = !reference["uid"].is_null() && claim.is_none();
+    // One that a claim names which was bound to it is kept for that claim (S45).
+    let name = volume["metadata"]["name"].as_str().unwrap_or_default();
+    let is_kept = objects
+        .all("persistentvolumeclaims")
+        .any(|(_, claim)| claim["spec"]["volumeName"] == name && ["Bound", "Lost"].contains(&phase(claim)));
+    let is_dead = !reference["uid"].is_null() && claim.is_none() && !is_kept;
     (is_dead && phase(volume) == "Bound").then_some("calm: Bound to a claim that is gone")
+}
+
+/// Whether the volume that an attachment names is the one that it was made for.
+fn is_explained(objects: &Objects, attachment: &Value) -> bool {
+    let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
+    let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+    let leads_to = objects.get("persistentvolumes", source).and_then(disk_of);
+    leads_to.and_then(|disk| attachment_of(&disk, node)).as_deref() == attachment["metadata"]["name"].as_str()
+}
+
+/// A write about an attachment, or to the list of its node, of whose volume nothing tells what a pod was given by it: one
+/// of another handle has its name (S44).
+fn is_unexplained(objects: &Objects, entry: &Entry) -> bool {
+    objects.all("volumeattachments").any(|(name, attachment)| {
+        let is_about = match entry.resource.as_str() {
+            "volumeattachments" => entry.name == name,
+            "nodes/status" => attachment["spec"]["nodeName"] == entry.name.as_str(),
+            _ => false,
+        };
+        is_about && !is_explained(objects, attachment)
+    })
 }
 
 fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
     // Without its volume the attacher cannot detach, and whose it is cannot be told (L9).
-    let leads_to = objects.get("persistentvolumes", source).and_then(disk_of);
-    let is_explained = leads_to.and_then(|disk| attachment_of(&disk, node)).as_deref()
-        == attachment["metadata"]["name"].as_str();
-    if is_terminating(attachment) || !is_explained {
+    if is_terminating(attachment) || !is_explained(objects, attachment) {
         return false;
     }
     let name = attachment["metadata"]["name"].as_str();

@@ -1,4 +1,4 @@
-//! S45: a volume that was Bound goes to no other claim while its claim lives and names it.
+//! S45: a volume that was Bound goes to no other claim while its claim lives and names it, and its data is not given up.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -38,7 +38,20 @@ fn lives(objects: &Objects, volume: &str, (key, owner): &Owner) -> bool {
 
 fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner>, faults: &mut Vec<Fault>) {
     let name = moment.change.name.as_str();
-    let (Some(after), Some(owner)) = (&moment.change.after, owners.get(name)) else { return };
+    let Some(after) = &moment.change.after else { return };
+    let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
+    let was = |phase_then| moment.change.before.as_ref().is_some_and(|before| phase(before) == phase_then);
+    let is_deleted_then = after["spec"]["persistentVolumeReclaimPolicy"] == "Delete";
+    if moment.is_ours() && phase(after) == "Released" && !was("Released") && is_deleted_then {
+        let bound = objects.all("persistentvolumeclaims").find(|(_, claim)| {
+            claim["spec"]["volumeName"] == name && ["Bound", "Lost"].contains(&phase(claim).as_str())
+        });
+        if let Some((key, _)) = bound {
+            let what = format!("{name} of {key} at revision {}", moment.change.revision);
+            faults.push(Fault { rule: "owner: made Released", what });
+        }
+    }
+    let Some(owner) = owners.get(name) else { return };
     if !lives(objects, name, owner) {
         owners.remove(name);
         return;
@@ -53,10 +66,17 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
         }
         return;
     }
-    let before = moment.change.before.as_ref();
-    let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
     let is_made_available =
-        phase(after) == "Available" && before.is_some_and(|before| phase(before) != "Available");
+        phase(after) == "Available" && moment.change.before.is_some() && !was("Available");
+    // Of two claims that were bound to it the older one may have it, where people made it anew without a claimRef.
+    let was_another_owners = objects.all("persistentvolumeclaims").any(|(_, claim)| {
+        reference["uid"] == uid(claim)
+            && claim["spec"]["volumeName"] == name
+            && ["Bound", "Lost"].contains(&phase(claim).as_str())
+    });
+    if was_another_owners && !is_made_available {
+        return;
+    }
     if names_other || is_made_available {
         let what = format!("{name} of {} at revision {}", owner.0, moment.change.revision);
         let rule = if names_other { "owner: given to another claim" } else { "owner: made Available" };
