@@ -188,7 +188,10 @@ impl Demo {
         let page = Page::over(&api, assumptions).await.context("cannot serve the page")?;
         let address = page.url();
         tokio::spawn(page.serve(serving.clone()));
-        add_lease(&client, &config, &api).await.context("cannot make the lease")?;
+        // Where a Prometheus is to be started, it is to see the first binds, too: they wait as at any first installation.
+        if args.metrics.is_none() {
+            add_lease(&client, &config, &api).await.context("cannot make the lease")?;
+        }
         let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
         let explanations = Arc::clone(daemon.gate().router());
         let observer = Observer::new(&client, explanations, seed, &place.kubeconfig(), &address);
