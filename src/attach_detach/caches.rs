@@ -317,12 +317,16 @@ impl Caches {
         touched
     }
 
-    /// The nodes that list a volume without attachments for pods that have not started, whose claim or volume does not
+    /// Those of these nodes that list a volume without attachments for pods that have not started, whose claim or volume does not
     /// lead to it any more, and whose kubelet does not report it in use. A list alone gave those pods nothing (S44).
-    pub fn leftovers(&self, volume: &VolumeId) -> BTreeSet<NodeName> {
-        let Some(nodes) = self.desired.nodes(volume).filter(|_| volume.kind() == VolumeKind::NoOp) else {
+    pub fn leftovers<'a>(
+        &self,
+        volume: &VolumeId,
+        nodes: impl Iterator<Item = &'a NodeName>,
+    ) -> BTreeSet<NodeName> {
+        if volume.kind() != VolumeKind::NoOp {
             return BTreeSet::new();
-        };
+        }
         let is_unused = |node: &NodeName| {
             self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
         };
@@ -330,7 +334,8 @@ impl Caches {
             !(desired.is_current() || desired.runs(&self.objects) || desired.is_unreadable(&self.desired))
                 && is_unused(node)
         };
-        nodes.iter().filter(is_left).map(|(node, _)| node.clone()).collect()
+        let desired = nodes.filter_map(|node| Some((node, self.desired.get(volume, node)?)));
+        desired.filter(is_left).map(|(node, _)| node.clone()).collect()
     }
 
     /// A volume was given up on a node: what its pods were given there, they have no more.
@@ -562,16 +567,17 @@ mod tests {
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut caches = Caches::new(Arc::clone(&objects), clock, WorkQueue::default());
         caches.load(now);
-        let id = VolumeId::iscsi("p", "i", 0);
-        assert_eq!(caches.leftovers(&id), BTreeSet::new(), "the claim leads to it");
+        let (id, node) = (VolumeId::iscsi("p", "i", 0), NodeName::from("n1"));
+        let left = |caches: &Caches| caches.leftovers(&id, std::iter::once(&node));
+        assert_eq!(left(&caches), BTreeSet::new(), "the claim leads to it");
         let key = ClaimKey::new("ns", "c");
         let revision = Some(ResourceVersion(2));
         objects.note_unreadable::<PersistentVolumeClaim>(None, &key, None, revision, "bad".to_owned());
         caches.take_changes(BTreeSet::from([ObjectRef::Claim(key.clone())]), now);
-        assert_eq!(caches.leftovers(&id), BTreeSet::new(), "what the claim leads to is not known");
+        assert_eq!(left(&caches), BTreeSet::new(), "what the claim leads to is not known");
         objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim("3", "Pending", "")).unwrap());
         caches.take_changes(BTreeSet::from([ObjectRef::Claim(key)]), now);
-        assert_eq!(caches.leftovers(&id), BTreeSet::from(["n1".into()]), "the claim leads elsewhere");
+        assert_eq!(left(&caches), BTreeSet::from(["n1".into()]), "the claim leads elsewhere");
     }
 
     #[test]

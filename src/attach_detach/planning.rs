@@ -85,6 +85,7 @@ impl Controller {
                 stand_off_on.insert((*node).clone(), StandOff::Beside((*node).clone()));
             }
         }
+        let leftovers = self.caches.leftovers(volume, names.iter().copied());
         let nodes =
             names.into_iter().filter_map(|name| self.caches.actual.node(name).map(|node| (name, node)));
         let blocks = self.blocks(now);
@@ -98,7 +99,7 @@ impl Controller {
             exclusive: turn.exclusive.as_ref(),
             stand_off: blocks.everywhere(),
             stand_off_on,
-            leftovers: self.caches.leftovers(volume),
+            leftovers,
             unreadable: blocks.unreadable(volume, unreadable.as_ref()),
             wall,
         };

@@ -262,6 +262,21 @@ async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_sho
     assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
+/// The volume may be back, and a watch that was cut not have told of it.
+#[tokio::test(start_paused = true)]
+async fn s24_a_loss_that_was_proven_before_it_was_held_back_is_proven_anew() {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let (objects, mut planner) = planner(vec![], vec![bound]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    objects.restore_grace().begin(now);
+    assert_eq!(planner.plan(now).ops, []);
+    assert_eq!(only(planner.plan(now + RESTORE_GRACE)).call, read.call);
+}
+
 /// Two that ask of each other, and forget what they were told as they are held back, would ask without end.
 #[tokio::test(start_paused = true)]
 async fn s24_s40_a_loss_that_is_held_back_is_proven_when_that_is_over() {
