@@ -287,7 +287,10 @@ impl Machines<'_> {
         match step {
             Step::Unpublished => {
                 let Some(since) = self.mounted(disk, machine, *at) else { return };
-                if self.falsified.contains(&(machine.clone(), disk.clone())) {
+                // What is decided while no list has it may be under way when the kubelet reports it again.
+                let place = (machine.clone(), disk.clone());
+                let is_new = self.reported_again.get(&place).is_some_and(|again| *at - *again < UNDER_WAY);
+                if self.falsified.contains(&place) || is_new {
                     return;
                 }
                 // The driver goes by the name of the volume: an attachment of another disk of that name ends this one.
