@@ -18,8 +18,8 @@ use mooring::explain::{
     subject::Subject,
     text::{Style, dot, text},
 };
-use serde_json::{Value, json};
-use test_support::cases::{self, blesses};
+use serde_json::json;
+use test_support::cases::{self, blesses, fields_of};
 
 fn main() {
     let mut trials = Vec::new();
@@ -28,8 +28,7 @@ fn main() {
         let case: Case = cases::read(&path);
         let answers = answers(&case);
         seen.extend(answers.iter().flat_map(|(_, answer)| codes(answer)));
-        let of_case: BTreeSet<_> =
-            answers.iter().flat_map(|(_, answer)| fields_of(&json!(answer), "")).collect();
+        let of_case: BTreeSet<_> = answers.iter().flat_map(|(_, answer)| fields_of(&json!(answer))).collect();
         if path.with_extension("json").exists() {
             shown.extend(of_case.clone());
         }
@@ -61,19 +60,6 @@ fn answers(case: &Case) -> Vec<(String, Explanation)> {
         (question.clone(), explain(&snapshot, &subject, &Assumptions::default()))
     };
     case.ask.iter().map(ask).collect()
-}
-
-/// The fields of a value, by their paths and what they hold.
-fn fields_of(value: &Value, path: &str) -> BTreeSet<String> {
-    match value {
-        Value::Object(fields) => {
-            fields.iter().flat_map(|(name, value)| fields_of(value, &format!("{path}.{name}"))).collect()
-        }
-        Value::Array(values) if values.is_empty() => [format!("{path}: none")].into(),
-        Value::Array(values) => values.iter().flat_map(|value| fields_of(value, path)).collect(),
-        Value::Null => [format!("{path}: null")].into(),
-        _ => [path.to_owned()].into(),
-    }
 }
 
 fn codes(answer: &Explanation) -> BTreeSet<String> {

@@ -1,6 +1,7 @@
 //! Runs `tests/cases/explain/{doctor,drain,whatif,repair}/*.yaml`: clusters in, text and JSON out.
 //!
-//! The answers are beside the cases, in `.txt`. `MOORING_BLESS=1` writes them anew; what changed is then to be read.
+//! The answers are beside the cases, in `.txt`, as JSON where that shows a field for the first time. `MOORING_BLESS=1` writes
+//! them anew; what changed is then to be read.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, missing_docs)]
@@ -8,7 +9,7 @@
 mod applied;
 mod cluster;
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::{
@@ -24,7 +25,7 @@ use mooring::{
     kube_api::ids::{ClaimKey, PodKey},
 };
 use serde::Deserialize;
-use test_support::cases::{self, blesses};
+use test_support::cases::{self, blesses, fields_of};
 
 use cluster::Cluster;
 
@@ -69,7 +70,7 @@ fn main() {
 }
 
 fn file(path: &Path) -> Result<(), Failed> {
-    let mut found = String::new();
+    let (mut found, mut shown) = (String::new(), BTreeSet::new());
     for case in cases::read::<Vec<Case>>(path) {
         let Answer { text, json, exit } = ask(&case)?;
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -92,8 +93,13 @@ fn file(path: &Path) -> Result<(), Failed> {
         if let Some(line) = too_long.filter(|line| !is_free(line)) {
             return Err(format!("{}: longer than a terminal: {line:?}", case.name).into());
         }
-        let json = serde_json::to_string_pretty(&json).unwrap();
-        let _ = writeln!(found, "=== {}\n$ mooring {}\n{text}exit {exit}\n{json}\n", case.name, case.ask);
+        let _ = writeln!(found, "=== {}\n$ mooring {}\n{text}exit {exit}", case.name, case.ask);
+        let (before, fields) = (shown.len(), fields_of(&json));
+        shown.extend(fields);
+        if shown.len() > before {
+            let _ = writeln!(found, "{}", serde_json::to_string_pretty(&json).unwrap());
+        }
+        found.push('\n');
     }
     let answers = path.with_extension("txt");
     if blesses() {

@@ -8,9 +8,13 @@ mod shown;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::repository;
 
@@ -62,4 +66,21 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths
+}
+
+/// The fields of a value, by their paths and whether they hold something: a new one is shown by some recorded answer.
+#[must_use]
+pub fn fields_of(value: &Value) -> BTreeSet<String> {
+    fn below(value: &Value, path: &str) -> BTreeSet<String> {
+        match value {
+            Value::Object(fields) => {
+                fields.iter().flat_map(|(name, value)| below(value, &format!("{path}.{name}"))).collect()
+            }
+            Value::Array(values) if values.is_empty() => [format!("{path}: none")].into(),
+            Value::Array(values) => values.iter().flat_map(|value| below(value, path)).collect(),
+            Value::Null => [format!("{path}: null")].into(),
+            _ => [path.to_owned()].into(),
+        }
+    }
+    below(value, "")
 }
