@@ -3,7 +3,8 @@
 //! In: a request with a [`Gate`] among its extensions. Out: the same with `Expect: 100-continue`, and a body
 //! that the connection gets to see only when the server has said so and [`super::deadline`] lets it go. Without
 //! its body no write can be carried out, however late its head arrives; and with it the server's own clock is
-//! known to have begun. A proxy that answers for the server takes this away; then only the time-outs are left.
+//! known to have begun. A proxy that answers for the server takes this away, and so does one that swallows the answer, once
+//! [`super::overdue`] has found that out; then only the time-outs are left.
 //!
 //! [`Gated`] belongs below the client's other layers, above the connections. Where it is missing (a server in
 //! this process) nothing is kept back.
@@ -117,6 +118,11 @@ impl Gate {
                 () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() && stage == Stage::Begun => {}
             }
         }
+    }
+
+    /// Whether the server has begun with the write.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self.lock().stage, Stage::Begun | Stage::Open)
     }
 
     /// Shuts the gate, if the body is still behind it. Returns why it was, and then it never leaves.

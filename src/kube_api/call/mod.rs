@@ -462,13 +462,17 @@ impl Caller {
     /// Sends a write that must be over before another leader's may begin.
     async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Guarded {
         let gate = Gate::new(self.leadership.clone(), server_time);
-        let mut exchange = pin!(self.exchange(request, accept, server_time, Some(&gate)));
+        let waits = (!self.overdue.is_swallowed()).then_some(&gate);
+        let mut exchange = pin!(self.exchange(request, accept, server_time, waits));
         let exchanged = tokio::select! {
             biased;
             exchanged = &mut exchange => Some(exchanged),
             () = gate.decide() => timeout(server_time + ANSWER, exchange).await.ok(),
             () = sleep(server_time + ANSWER) => None,
         };
+        if gate.has_begun() {
+            self.overdue.begun();
+        }
         let kept = gate.shut();
         let is_known = exchanged.as_ref().is_some_and(|(_, result)| match result {
             Ok(_) => true,

@@ -3,7 +3,7 @@
 //! In: each request and how it ended. Out: a counter, and an alarm with a line in the log when so many of one
 //! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. Another alarm is
 //! of writes that no server began with. An alarm is lowered when one of that kind is answered, or none was tried for
-//! long.
+//! long. Where no server has ever begun with a write, a proxy swallows `100 Continue`: from then on no write waits for it.
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +21,10 @@ use crate::metrics::{Alarms, ApiMetrics};
 const TIMED_OUT: &str = "requests_time_out";
 /// Name of the alarm about writes that no server begins with.
 const NOT_BEGUN: &str = "writes_not_begun";
+
+/// What that alarm says when no write waits for `100 Continue` any more.
+const SWALLOWED: &str = "no 100 Continue has come since this process began, as behind a proxy that swallows it: writes are sent \
+                         without it, and one that the proxy holds for longer than the lease may land under the next leader";
 
 /// So many in a row are no accident.
 const TOO_MANY: u32 = 3;
@@ -76,10 +80,24 @@ struct Streak {
     last: Instant,
 }
 
+/// What is known of `100 Continue`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Continues {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// A server has said it: one that does not say it now hangs.
+    Seen,
+    /// None has, to too many writes in a row.
+    Swallowed,
+}
+
 /// What is known of each kind.
 #[derive(Debug, Default)]
 struct State {
     streaks: BTreeMap<Kind, Streak>,
+    /// Whether a server has begun with a write, or that none ever does.
+    continues: Continues,
     /// Whether a task waits to forget them.
     is_being_forgotten: bool,
 }
@@ -121,6 +139,10 @@ impl Overdue {
                 state.streaks.insert(kind, Streak { ending, count, last: now });
                 if count == TOO_MANY {
                     tracing::warn!(verb, resource, "requests are not answered in time, again and again");
+                    if ending == Ending::NotBegun && state.continues == Continues::Unknown {
+                        state.continues = Continues::Swallowed;
+                        tracing::warn!("{SWALLOWED}");
+                    }
                 }
             }
         }
@@ -130,10 +152,22 @@ impl Overdue {
         }
     }
 
+    /// A server has begun with a write.
+    pub(super) fn begun(&self) {
+        self.lock().continues = Continues::Seen;
+    }
+
+    /// Whether a write need not wait for `100 Continue`, which never comes.
+    pub(super) fn is_swallowed(&self) -> bool {
+        self.lock().continues == Continues::Swallowed
+    }
+
     fn tell(&self, state: &State) {
         let Some(alarms) = &self.alarms else { return };
         alarms.set(TIMED_OUT, text(state, Ending::TimedOut));
-        alarms.set(NOT_BEGUN, text(state, Ending::NotBegun));
+        let is_swallowed = state.continues == Continues::Swallowed;
+        let swallowed = is_swallowed.then(|| SWALLOWED.to_owned());
+        alarms.set(NOT_BEGUN, swallowed.or_else(|| text(state, Ending::NotBegun)));
     }
 
     /// Forgets what was not tried for long. Returns when to look again, if there is anything left.
@@ -169,7 +203,7 @@ fn text(state: &State, ending: Ending) -> Option<String> {
     }
     (!text.is_empty()).then(|| {
         text.push_str(if ending == Ending::NotBegun {
-            ": no 100 Continue, so nothing was sent; does the API server hang, or is a proxy in between?"
+            ": no 100 Continue, so nothing was sent; does the API server hang?"
         } else {
             ": not answered in time; does an admission webhook hang, or etcd not keep up?"
         });
@@ -266,14 +300,33 @@ mod tests {
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
+        overdue.begun();
         for ending in [Ending::TimedOut, Ending::TimedOut, Ending::NotBegun, Ending::NotBegun] {
             overdue.note(&create, ending, Instant::now());
         }
         assert!(alarms.raised().is_empty());
         overdue.note(&create, Ending::NotBegun, Instant::now());
         let expected = "writes_not_begun: create volumeattachments (3 in a row): no 100 Continue, so nothing was sent; \
-                        does the API server hang, or is a proxy in between?";
+                        does the API server hang?";
         assert_eq!(alarms.raised(), [expected]);
+        assert!(!overdue.is_swallowed(), "a server that has begun before hangs now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s37_where_no_server_ever_says_that_it_begins_no_write_waits_for_that() {
+        let metrics = Metrics::default();
+        let alarms = Alarms::new(&metrics).unwrap();
+        let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+        let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
+        let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
+        for is_swallowed in [false, false, true] {
+            overdue.note(&create, Ending::NotBegun, Instant::now());
+            assert_eq!(overdue.is_swallowed(), is_swallowed);
+        }
+        // It is told for as long as it is so, also when such writes are answered.
+        overdue.note(&create, Ending::Answered, Instant::now());
+        tokio::time::sleep(FORGOTTEN_AFTER * 2).await;
+        assert_eq!(alarms.raised(), [format!("writes_not_begun: {SWALLOWED}")]);
     }
 
     #[test]

@@ -200,6 +200,27 @@ async fn e9_m8_a_write_that_was_held_up_on_its_way_never_arrives() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s37_behind_a_proxy_that_swallows_100_continue_the_fourth_write_is_sent_at_once() {
+    let service = tower::service_fn(|request: http::Request<Body>| async move {
+        if Gated::request(request).headers().contains_key(http::header::EXPECT) {
+            std::future::pending::<()>().await;
+        }
+        let answer = http::Response::builder().status(201).body(Body::from(b"{}".to_vec()));
+        answer.map_err(tower::BoxError::from)
+    });
+    let leadership = Leadership::new(Term::Until(Instant::now() + Duration::from_mins(10)));
+    let requests = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    let caller = Caller::new(Client::new(service, "default"), leadership, None, requests);
+    let write = Request { body: Some(json!({})), ..request(Verb::Create) };
+    for _ in 0..3 {
+        assert!(matches!(caller.send(&write).await, Err(CallError::NotSent(_))));
+    }
+    let asked = Instant::now();
+    caller.send(&write).await.unwrap();
+    assert_eq!(asked.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_that_was_cut_off_before_it_was_sent_certainly_was_not() {
     let mut sent = Sent::create().await;
     sent.head().await;
