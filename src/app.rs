@@ -37,10 +37,10 @@ use crate::{
         events::EventQueue,
         kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
         leadership::{Leadership, Term},
+        lease_note::LeaseNote,
         pulse::Pulse,
         restore::RestoreGrace,
         sight::Sight,
-        tally::LeaseTally,
     },
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
@@ -193,7 +193,7 @@ impl Daemon {
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let pulse = watch_itself(&mut tasks, &config, api.clone());
         let namespace = own_namespace(&config, api);
-        let tally = config.election.is_some().then(LeaseTally::default);
+        let lease_note = config.election.is_some().then(LeaseNote::default);
         let mut runtimes = vec![Handle::current()];
         runtimes.extend(workplace.runtime());
         let view = match &config.election {
@@ -214,7 +214,7 @@ impl Daemon {
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
                     let elector = elector.with_pulse(pulse.clone());
-                    let elector = elector.with_tally(tally.clone().unwrap_or_default());
+                    let elector = elector.with_note(lease_note.clone().unwrap_or_default());
                     anyhow::Ok((elector.with_grace(grace.clone()), api.client()?))
                 })?;
                 let view = elector.view();
@@ -246,7 +246,7 @@ impl Daemon {
             caller,
             namespace,
             identity,
-            tally,
+            lease_note,
             alarms,
             events,
             traces,

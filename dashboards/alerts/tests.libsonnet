@@ -29,7 +29,7 @@ local well = {
   'second binder': ['mooring_alarm', { instance: 'a', alarm: 'second_binder' }, '0x300'],
   'second protection': ['mooring_alarm', { instance: 'a', alarm: 'second_claim_protection_controller' }, '0x300'],
   restored: ['mooring_alarm', { instance: 'a', alarm: 'etcd_restored' }, '0x300'],
-  timers: ['mooring_alarm', { instance: 'a', alarm: 'force_detach_timers' }, '0x300'],
+  late: ['mooring_alarm', { instance: 'a', alarm: 'requests_time_out' }, '0x300'],
   'foreign deletes': ['mooring_foreign_writes_total', { instance: 'a', kind: 'attachment_deleted' }, '0x300'],
   'foreign phases': ['mooring_foreign_writes_total', { instance: 'a', kind: 'phase_changed' }, '0x300'],
   'a serves': ['mooring_serving_certificate_expiry_timestamp_seconds', { instance: 'a' }, '31536000x300'],
@@ -191,7 +191,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl delete volumeattachment', { 'foreign deletes': '0x10 1x300' }),
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.
     outage('MooringAlarm', 'warning', 5, 9, 45, { restored: '0x6 1x4 0x300', 'foreign phases': '0x6 40x300', 'restore grace': ['mooring_guard_refusals_total', { instance: 'a', guard: 'RestoreGrace' }, '0x6 0+50x4 200x300'] }, 'etcd was restored'),
-    outage('MooringAlarm', 'warning', 5, 12, 20, { timers: '0x6 1x10 0x300' }),
+    outage('MooringAlarm', 'warning', 5, 12, 20, { late: '0x6 1x10 0x300' }),
     // Of the protection controllers two do no harm.
     outage('MooringAlarm', 'warning', 5, 12, 20, { 'second protection': '0x6 1x10 0x300' }, 'a second protection controller'),
     // A week and ten minutes are left; renewed after half an hour.
@@ -213,7 +213,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'oldest detach': '20x14 20+60x3 20x300',
     }),
     ordinary(['MooringForceDetached'], 'a leader that has forced detaches yesterday is followed by another', { forced: '40x20 stale', 'forced by b': ['attach_detach_controller_attachdetach_controller_forced_detaches', { instance: 'b', reason: 'timeout' }, '_x20 0x300'] }),
-    ordinary(['MooringAlarm'], 'the API server refuses the ConfigMap of the timers for a moment', { timers: '0x6 1 0x300' }),
+    ordinary(['MooringAlarm'], 'requests of a kind are answered too late for a moment', { late: '0x6 1 0x300' }),
     ordinary(['MooringUnreadableObjects'], 'an object that is corrected as soon as it is seen', { unreadable: '0x5 1x10 0x300' }),
     ordinary(['MooringDetachStuck'], 'a storage system that takes ten minutes for a detach', { 'oldest detach': '0x10 0+60x10 0x300' }),
     outage('MooringForceDetached', 'info', 5, 8, 25, { forced: '0x5 2x300' }),

@@ -7,11 +7,11 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{self, AttachDetach, TimersConfigMap},
+    attach_detach::{self, AttachDetach},
     binder::{self, Binder},
     config::{Config, Controllers},
     http::Answer,
-    kube_api::{call::Caller, events::EventQueue, leadership::Leadership, tally::LeaseTally},
+    kube_api::{call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote},
     metrics::{Alarms, Metrics, WatchMetrics},
     protection::{Protection, claims::ClaimProtection, volumes::VolumeProtection},
     state::Objects,
@@ -38,8 +38,8 @@ pub struct Parts {
     pub namespace: String,
     /// As whom it is held.
     pub identity: String,
-    /// What the lease tells beside; `None` without leader election.
-    pub tally: Option<LeaseTally>,
+    /// What the lease tells a successor; `None` without leader election.
+    pub lease_note: Option<LeaseNote>,
     /// What an operator has to know at once.
     pub alarms: Alarms,
     /// Takes events for users.
@@ -140,15 +140,7 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         &parts.metrics,
         parts.alarms.clone(),
     )?
-    .with_force_timers(
-        TimersConfigMap {
-            namespace: parts.namespace.clone(),
-            name: format!("{}-force-detach-timers", parts.config.own_name),
-            earlier_name: Some(format!("{}-wish-clock", parts.config.own_name)),
-        },
-        parts.identity.clone(),
-        parts.tally.clone(),
-    )
+    .with_lease_note(parts.lease_note.clone())
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
     let attachments = attach_detach.diagnostics();

@@ -1,4 +1,4 @@
-//! What follows from a verdict: the state, a request, timers, and what the [recorder](super::tell::recorder) tells.
+//! What follows from a verdict: the state, a request, waits for force, and what the [recorder](super::tell::recorder) tells.
 //!
 //! In: verdicts, each once. Out: all of that, in the [`Effects`](super::controller::Effects) of the turn.
 
@@ -50,7 +50,7 @@ impl Controller {
         if self.caches.actual.node_volume_mut(volume, node).known.is_none() {
             self.force_off_the_list(volume, node, verdict.forced, now);
         }
-        self.force_timers.judged(volume, node, verdict, &self.caches.actual);
+        self.force_waits.judged(node, verdict);
         let call = verdict.step.as_ref().and_then(Step::call);
         let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
         let (recorder, known) = self.recording(now);

@@ -25,7 +25,7 @@ use super::{
     guard::{
         blocks::{Blocks, Grace, UnreadableAttachments},
         evidence::Target,
-        force_timers::{ForceTimers, TimersConfigMap},
+        force_waits::{ForceWaits, Said},
         second_writer::SecondController,
     },
     known::Known,
@@ -39,12 +39,7 @@ use super::{
     },
 };
 use crate::{
-    kube_api::{
-        events::Event,
-        ids::NodeName,
-        kinds::ObjectRef,
-        tally::{LeaseTally, Tally},
-    },
+    kube_api::{events::Event, ids::NodeName, kinds::ObjectRef, lease_note::LeaseNote},
     metrics::QueueCounts,
     state::Objects,
 };
@@ -70,7 +65,7 @@ pub struct Controller {
     pub(super) recorder: Recorder,
     pub(super) second_writer: SecondController,
     grace: Grace,
-    pub(super) force_timers: ForceTimers,
+    pub(super) force_waits: ForceWaits,
     pub(super) unreadable: UnreadableAttachments,
 }
 
@@ -78,6 +73,7 @@ impl Controller {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
+        let ForcePolicy { unready, gone, .. } = options.force;
         Self {
             caches: Caches::new(objects, clock, WorkQueue::sweeping(options.sweep_period)),
             options,
@@ -86,7 +82,7 @@ impl Controller {
             recorder: Recorder::default(),
             second_writer: SecondController::default(),
             grace: Grace::default(),
-            force_timers: ForceTimers::default(),
+            force_waits: ForceWaits::of(unready.max(gone)),
             unreadable: UnreadableAttachments::default(),
         }
     }
@@ -105,26 +101,19 @@ impl Controller {
         fork
     }
 
-    /// Keeps the force-detach timers where they survive this process, which is of that identity.
-    pub fn keep_timers_in(&mut self, place: TimersConfigMap, identity: String) {
-        let ForcePolicy { unready, gone, .. } = self.options.force;
-        self.force_timers = ForceTimers::kept_in(place, identity, unready.max(gone));
+    /// See [`ForceWaits::follow`].
+    pub(super) fn follow_lease(&mut self, lease: LeaseNote) {
+        self.force_waits.follow(lease);
     }
 
-    /// See [`ForceTimers::follow`].
-    pub(super) fn follow_lease(&mut self, lease: LeaseTally) {
-        self.force_timers.follow(lease);
+    /// See [`ForceWaits::succeed`].
+    pub fn succeed(&mut self, told: Option<Arc<str>>) {
+        self.force_waits.succeed(told);
     }
 
-    /// The lease told this of who led before, whose force-detach timers are judged by it.
-    pub fn succeed(&mut self, told: Option<Tally>) {
-        self.force_timers.succeed(told);
-    }
-
-    /// What a successor has to know of the force-detach timers, whether or not they can be written.
-    #[must_use]
-    pub fn waits_broken_off(&self) -> u64 {
-        self.force_timers.broken_off()
+    /// See [`ForceWaits::take_note`].
+    pub fn take_note(&mut self) -> Option<String> {
+        self.force_waits.take_note()
     }
 
     /// Whether this process may write, as far as the controller knows.
@@ -148,10 +137,10 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let timers = self.force_timers.due_at().filter(|_| self.leads);
+        let waits = self.force_waits.due_at().filter(|_| self.leads);
         let told = self.recorder.next_at().filter(|_| self.leads);
         let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at()).chain(told);
-        self.caches.queue.next_at().into_iter().chain(alarms).chain(timers).min()
+        self.caches.queue.next_at().into_iter().chain(alarms).chain(waits).min()
     }
 
     /// The recorder, and what is known when it records.
@@ -217,7 +206,7 @@ impl Controller {
                 // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by
                 // then (S4).
                 Learnt::Desired(volume, node) if self.leads => {
-                    self.force_timers.break_off(&volume, &node);
+                    self.force_waits.break_off(&node);
                     let (scope, wall) = (Scope::of(&node), self.caches.clock.wall(now));
                     self.caches.actual.note_undesired(&volume, &scope, |_| true, wall);
                 }
@@ -257,18 +246,19 @@ impl Controller {
             return Effects { reports: self.take_reports(), ..Effects::default() };
         }
         self.plan_dirty(now);
-        self.write_timers(now);
+        let at = (now, self.caches.clock.wall(now));
+        let said = self.force_waits.look(&self.caches.actual, &self.caches.desired, at);
+        self.tell_of_waits(said);
         let (recorder, known) = self.recording(now);
         recorder.tell_unresolved(known);
         let (events, reports) = self.recorder.take();
         Effects { calls: self.dispatcher.take(), events, reports }
     }
 
-    fn write_timers(&mut self, now: Instant) {
-        if let Some(request) = self.force_timers.next(now, self.caches.clock.wall(now)) {
-            self.dispatcher.send(Call::Timers(request), now);
+    pub(super) fn tell_of_waits(&mut self, said: Option<Said>) {
+        if let Some(said) = said {
+            self.recorder.log(Line::ForceWaits(said));
         }
-        self.recorder.extend(Vec::new(), self.force_timers.take_reports());
     }
 
     pub(super) fn send(

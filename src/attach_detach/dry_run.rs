@@ -160,8 +160,7 @@ fn settle(
                 }
                 Call::Attachment(_, _, AttachmentRequest::Read(_))
                 | Call::ReadNode(_)
-                | Call::ReadOwner(..)
-                | Call::Timers(_) => {
+                | Call::ReadOwner(..) => {
                     let Some(result) = read(controller, &call, asked, is_absent) else { continue };
                     controller.take_outcome(Outcome { call, sent, result }, now, 0.0);
                     goes_on = true;
@@ -184,8 +183,7 @@ fn read(
     let object = match call {
         Call::Attachment(_, _, AttachmentRequest::Read(name)) => ObjectRef::Attachment(name.clone()),
         Call::ReadNode(name) => ObjectRef::Node(name.clone()),
-        // Timers that were kept, and who wrote what, are not known here.
-        Call::Timers(_) => return Some(Err(CallError::NotFound("no timers".to_owned()))),
+        // Who wrote what is not known here.
         Call::ReadOwner(..) => return Some(Ok(Answer::Owners(Vec::new()))),
         Call::Attachment(..) | Call::PatchNode(..) => return None,
     };

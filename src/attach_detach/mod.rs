@@ -13,11 +13,11 @@
 //! * [`decide`]: pure: multi-attach, detach order, force detach after `maxWaitForUnmountDuration`, the node's list
 //! * [`act`]: requests as values, how many at once, and what their answers mean
 //! * [`tell`]: events, metrics, logs, phases and the debug page
-//! * [`guard`]: what holds writes back or outlives a restart: a second controller, force-detach timers
+//! * [`guard`]: what holds writes back or outlives a restart: a second controller, waits for force
 //!
 //! [`caches`] are both states and the work [`queue`] that they feed; they take changes in. [`controller`] hands what is
 //! [learnt](caches::Learnt) by that to the parts that remember something else: dispatcher, recorder, second controller,
-//! force-detach timers, which are handed what they need to see ([`Known`](known::Known)). [`planning`] gives the volumes
+//! waits for force, which are handed what they need to see ([`Known`](known::Known)). [`planning`] gives the volumes
 //! of the queue their [`turn`]; [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time.
 
 pub mod act;
@@ -40,6 +40,5 @@ mod subsystem;
 pub mod tell;
 mod turn;
 
-pub use guard::force_timers::TimersConfigMap;
 pub use options::AttachDetachOptions;
 pub use subsystem::AttachDetach;

@@ -14,6 +14,7 @@ use super::{
     controller::Controller,
     decide::scope::Scope,
     desired::volume_name::VolumeId,
+    guard::force_waits::{Said, waits_on},
     queue::{AT_ONCE, Key},
 };
 use crate::{kube_api::ids::NodeName, state::VecMap};
@@ -50,13 +51,36 @@ impl Controller {
         }
     }
 
+    /// Goes on with the waits that a predecessor of this process has proven on the lease (S6). After a restore of etcd
+    /// that is of another time (E11).
+    fn go_on_waiting(&mut self, now: Instant) {
+        let is_restored = self.caches.objects.restore_grace().left(now).is_some();
+        let note = match self.force_waits.take_over() {
+            Ok(note) if note.is_empty() => return,
+            Ok(note) => note,
+            Err(said) => return self.tell_of_waits(Some(said)),
+        };
+        let (wall, mut go_on) = (self.caches.clock.wall(now), Vec::new());
+        for name in self.caches.actual.node_names().filter(|_| !is_restored) {
+            let Some(wait) = waits_on(name, &self.caches.actual, &self.caches.desired) else { continue };
+            if let Some(elapsed) = note.elapsed(&wait) {
+                go_on.push((name.clone(), wait, elapsed));
+            }
+        }
+        let (count, begin_anew) = (go_on.len(), note.len().saturating_sub(go_on.len()));
+        for (name, wait, elapsed) in go_on {
+            self.caches.actual.go_on(&name, &wait, elapsed, wall);
+            self.force_waits.add(&name);
+        }
+        self.tell_of_waits(Some(Said::TakenOver { go_on: count, begin_anew }));
+    }
+
     /// Starts to plan: this process may write from now on. Volumes that pods wait for come first, node by
     /// node, then those that no pod needs, then those that are as they should be.
     pub fn take_over(&mut self, now: Instant) {
         self.caches.queue.at(now);
         self.leads = true;
         self.second_writer.take_over(now);
-        self.force_timers.take_over();
         let desired = &self.caches.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         let objects = &self.caches.objects;
@@ -65,6 +89,7 @@ impl Controller {
         };
         let wall = self.caches.clock.wall(now);
         self.caches.actual.begin_to_lead(self.options.force.gone, wanted, runs, wall);
+        self.go_on_waiting(now);
         let (recorder, known) = self.recording(now);
         recorder.lead(known);
         for node in self.caches.actual.distrusted_nodes() {

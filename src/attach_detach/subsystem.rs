@@ -17,7 +17,7 @@ use super::{
     actual::unpublishing::Sequence,
     clock::Clock,
     controller::{Controller, Effects},
-    guard::{evidence::Target, force_timers::TimersConfigMap},
+    guard::evidence::Target,
     options::AttachDetachOptions,
     tell::{
         backlog, diagnostics::Diagnostics, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter,
@@ -26,11 +26,11 @@ use super::{
 use crate::{
     controller::{self, Executor, Plan, Runner},
     kube_api::{
-        call::{CallError, Caller, Verb},
+        call::{CallError, Caller},
         events::{Event, EventRecorder},
         kinds::{Narrow, Node, ObjectRef, VolumeAttachment},
         leadership::Leadership,
-        tally::LeaseTally,
+        lease_note::LeaseNote,
     },
     metrics::{Alarms, Metrics, QueueCounts, Subsystem},
     state::Objects,
@@ -76,21 +76,13 @@ impl AttachDetach {
         Ok(Self { runner, diagnostics })
     }
 
-    /// The same with force-detach timers that survive this process (S6), which has that identity; the tally is what
-    /// the lease tells of them, if there is one.
+    /// The same, whose waits for force the lease carries, if there is one (S6).
     #[must_use]
-    pub fn with_force_timers(
-        mut self,
-        place: TimersConfigMap,
-        identity: String,
-        tally: Option<LeaseTally>,
-    ) -> Self {
-        let controller = self.runner.controller_mut();
-        controller.keep_timers_in(place, identity);
-        if let Some(lease) = tally.clone() {
-            controller.follow_lease(lease);
+    pub fn with_lease_note(mut self, note: Option<LeaseNote>) -> Self {
+        if let Some(note) = note.clone() {
+            self.runner.controller_mut().follow_lease(note);
         }
-        self.runner.executor_mut().tally = tally;
+        self.runner.executor_mut().lease_note = note;
         self
     }
 
@@ -126,8 +118,8 @@ pub struct Measures {
     /// Of volumes and nodes; a replica that stands by looks at nothing.
     counts: Option<[QueueCounts; 2]>,
     reports: Reports,
-    /// What a successor has to know of the force-detach timers.
-    broken_off: Option<u64>,
+    /// What the lease says of waits for force, if that has changed.
+    note: Option<String>,
 }
 
 impl controller::Controller for Controller {
@@ -161,13 +153,13 @@ impl controller::Controller for Controller {
 
     fn plan(&mut self, now: Instant) -> Plan<Self::Call, Measures> {
         let Effects { calls, events, reports } = self.reconcile(now);
-        let of_leader = self.leads().then(|| (self.take_counts(), self.waits_broken_off()));
-        let (counts, broken_off) = of_leader.unzip();
-        Plan { calls, events, measures: Measures { counts, reports, broken_off }, wake_at: self.wake_at() }
+        let counts = self.leads().then(|| self.take_counts());
+        let note = self.take_note();
+        Plan { calls, events, measures: Measures { counts, reports, note }, wake_at: self.wake_at() }
     }
 
     fn unplanned(&mut self) -> Option<Measures> {
-        Some(Measures { counts: None, reports: self.take_reports(), broken_off: None })
+        Some(Measures { counts: None, reports: self.take_reports(), note: None })
     }
 
     fn event_lost(&mut self, event: &Event, now: Instant) {
@@ -183,14 +175,14 @@ pub struct Requests {
     rest: Caller,
     metrics: AttachDetachMetrics,
     reporter: Reporter,
-    tally: Option<LeaseTally>,
+    lease_note: Option<LeaseNote>,
 }
 
 impl Requests {
     fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: Reporter) -> Self {
         let (attachments, rest) =
             (caller.with_own_budget(ATTACHMENT_CALLS), caller.with_own_budget(NODE_CALLS));
-        Self { attachments, rest, metrics, reporter, tally: None }
+        Self { attachments, rest, metrics, reporter, lease_note: None }
     }
 }
 
@@ -208,8 +200,8 @@ impl Executor<Controller> for Requests {
     }
 
     fn planned(&mut self, _: &Controller, measures: Measures, now: Instant) {
-        if let (Some(tally), Some(broken_off)) = (&self.tally, measures.broken_off) {
-            tally.set(broken_off);
+        if let (Some(lease), Some(text)) = (&self.lease_note, &measures.note) {
+            lease.set(text);
         }
         if let Some(counts) = &measures.counts {
             self.metrics.queued(counts);
@@ -253,10 +245,6 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
             };
             caller.owners(path, uid, target.field()).await.map(Answer::Owners)
         }
-        Call::Timers(request) if request.verb == Verb::Delete => {
-            caller.send(request).await.map(|_| Answer::Gone)
-        }
-        Call::Timers(request) => caller.config_map(request).await.map(Answer::Timers),
     }
 }
 

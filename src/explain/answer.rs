@@ -248,7 +248,7 @@ fn unknown(links: &[Link]) -> Vec<String> {
     let is_open = |next: &Next| next.action == "ForceDetach" && next.at.is_none();
     let is_forced = links.iter().filter_map(|link| link.step.next.as_ref()).any(is_open);
     let text = "Since when a pod there last had the volume, the controller saw; no object says. It counts anew after a restart, \
-                unless it kept its timers.";
+                unless the lease carries it.";
     is_forced.then(|| text.to_owned()).into_iter().collect()
 }
 

@@ -9,13 +9,11 @@
 //! and jumps neither steal a lease nor keep a dead one alive (S36, E10). What is written is the
 //! object as read with only our fields changed, so fields we do not know survive.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
-
-use super::tally::Tally;
 
 /// client-go: tools/leaderelection/leaderelection.go, JitterFactor.
 pub const JITTER_FACTOR: f64 = 1.2;
@@ -103,19 +101,20 @@ pub mod note {
     pub const SUCCESSOR_SOUGHT: &str = "mooring.dev/successor-sought-by";
     /// The replica that sees everything, and would lead.
     pub const SUCCESSOR: &str = "mooring.dev/successor";
-    /// How many waits for force the leader has seen broken off, and who that is (S4).
-    pub const BROKEN_OFF: &str = "mooring.dev/waits-broken-off";
+    /// What the leader tells its successor of nodes that are not Ready (S6), behind the term in which it does: how often
+    /// the lease had changed hands.
+    pub const NODES_NOT_READY: &str = "mooring.dev/nodes-not-ready";
 }
 
 /// What the holder notes when it writes the lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// What is left of the grace after a restore of etcd.
     pub grace: Option<Duration>,
     /// Whether it sees nothing any more and looks for a successor.
     pub seeks_successor: bool,
-    /// What it has counted for its successor; `None` leaves what another has.
-    pub tally: Option<u64>,
+    /// What it tells its successor; `None` leaves what another has told.
+    pub for_successor: Option<Arc<str>>,
 }
 
 /// Who held a lease that is gone or was blanked by hand, and until when that one may think that it leads.
@@ -222,10 +221,22 @@ impl Observed {
         self.note(note::SUCCESSOR)
     }
 
-    /// What the last that led had counted when it last wrote the lease.
+    /// What the leader of the last term told its successor. What is of an earlier term, or was written by hand, is not
+    /// believed: another program may have led since, which tells nothing.
     #[must_use]
-    pub fn tally(&self) -> Option<Tally> {
-        Tally::parse(self.note(note::BROKEN_OFF)?)
+    pub fn told(&self) -> Option<&str> {
+        let (term, text) = self.note(note::NODES_NOT_READY)?.split_once(' ')?;
+        (term.parse() == Ok(self.transitions())).then_some(text)
+    }
+
+    /// Whether something is told that is not believed.
+    #[must_use]
+    pub fn is_told_in_vain(&self) -> bool {
+        self.note(note::NODES_NOT_READY).is_some() && self.told().is_none()
+    }
+
+    fn transitions(&self) -> i64 {
+        self.field("leaseTransitions").and_then(Value::as_i64).unwrap_or_default()
     }
 
     fn note(&self, name: &str) -> Option<&str> {
@@ -367,7 +378,7 @@ pub fn renewal(
     wall: Timestamp,
 ) -> Option<Value> {
     let ours = observed.holder() == identity;
-    let transitions = observed.field("leaseTransitions").and_then(Value::as_i64).unwrap_or_default();
+    let transitions = observed.transitions();
     // Others go by its change: with a wall clock that stands still the same content would be no write at all.
     let is_known = |time: &str| observed.field("renewTime").and_then(Value::as_str) == Some(time);
     let renewed = Some(micro_time(wall)).filter(|time| !is_known(time));
@@ -444,9 +455,10 @@ fn write_notes(object: &mut Value, identity: &str, notes: Notes) {
     if !notes.seeks_successor {
         write_note(object, note::SUCCESSOR, None);
     }
-    if let Some(count) = notes.tally {
-        let tally = Tally { by: identity.to_owned(), count };
-        write_note(object, note::BROKEN_OFF, Some(tally.to_string()));
+    if let Some(text) = notes.for_successor {
+        let term = object.pointer("/spec/leaseTransitions").and_then(Value::as_i64).unwrap_or_default();
+        let text = (!text.is_empty()).then(|| format!("{term} {text}"));
+        write_note(object, note::NODES_NOT_READY, text);
     }
 }
 

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod kinds;
 pub mod leadership;
 pub mod lease;
+pub mod lease_note;
 pub mod managed_fields;
 pub mod progress;
 mod protobuf;
@@ -19,7 +20,6 @@ pub mod pulse;
 pub mod restore;
 pub mod sight;
 pub mod suspension;
-pub mod tally;
 pub mod text;
 pub mod wire;
 

@@ -96,7 +96,7 @@ fn table() -> Vec<Row> {
             ("operation_name", of(&["provision", "delete"])),
         ]
     };
-    let writes: Vec<&str> = ["delete_attachment", "patch_node_status", "write_force_timers"]
+    let writes: Vec<&str> = ["delete_attachment", "patch_node_status"]
         .into_iter()
         .chain(WriteKind::ALL.map(WriteKind::as_str))
         .collect();
@@ -184,7 +184,6 @@ fn table() -> Vec<Row> {
                 "alarm",
                 of(&[
                     "etcd_restored",
-                    "force_detach_timers",
                     "requests_time_out",
                     "second_attach_detach_controller",
                     "second_binder",

@@ -11,7 +11,6 @@ use mooring::{
         guard::evidence::Target,
     },
     kube_api::{
-        call::Verb,
         events::{Event, EventType, Novelty},
         ids::Uid,
     },
@@ -147,14 +146,11 @@ pub fn words(call: &Call) -> String {
         Call::Attachment(_, _, AttachmentRequest::Read(_)) | Call::ReadNode(_) => "read",
         Call::ReadOwner(..) => "who wrote",
         Call::PatchNode(..) => "list",
-        Call::Timers(request) if request.verb == Verb::Get => "read",
-        Call::Timers(_) => "write",
     };
     match call {
         Call::Attachment(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
         Call::ReadNode(node) | Call::ReadOwner(Target::Node(node), _) => format!("{verb} {node}"),
         Call::ReadOwner(Target::Attachment(..), _) => format!("{verb} an attachment"),
-        Call::Timers(_) => format!("{verb} the timers"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();
             let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();

@@ -14,7 +14,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        AttachDetachOptions, TimersConfigMap,
+        AttachDetachOptions,
         act::calls::{Answer, Call, Outcome},
         clock::Clock,
         controller::Controller,
@@ -25,7 +25,6 @@ use mooring::{
         call::CallError,
         events::Event,
         kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-        tally::Tally,
     },
     metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects, Stored},
@@ -79,8 +78,8 @@ struct Options {
     sweep: Option<u64>,
     /// Requests for pairs under way at once, at most.
     attachment_calls: Option<usize>,
-    /// Whether the force-detach timers are kept where they survive the process.
-    timers: bool,
+    /// Whether a lease carries the waits for force.
+    lease: bool,
     /// The manager under whose name others write; none if nobody owns what they wrote.
     others: Option<String>,
 }
@@ -92,7 +91,7 @@ impl Default for Options {
             leads: true,
             sweep: None,
             attachment_calls: None,
-            timers: false,
+            lease: false,
             others: None,
         }
     }
@@ -110,6 +109,12 @@ struct Step {
     restart: bool,
     /// The clock of the machine where the next process starts shows so many seconds more than it should.
     clock_ahead: i64,
+    /// Somebody has the lease say this of waits for force.
+    lease_says: Option<String>,
+    /// Somebody replaces the one by the other in what it says.
+    lease_edited: Option<[String; 2]>,
+    /// What it says afterwards.
+    lease_is: Option<String>,
     /// The lease comes or goes.
     leads: Option<bool>,
     /// From now on the watches of these kinds deliver nothing.
@@ -225,8 +230,8 @@ struct Play<'a> {
     suspended: bool,
     /// How often a process was started anew.
     starts: usize,
-    /// What the lease tells of who led last.
-    told: Option<Tally>,
+    /// What the lease says of waits for force.
+    note: String,
     /// Events on the server.
     written: Written,
     /// Whether there is reason to look although no object changed and no time has come.
@@ -235,7 +240,6 @@ struct Play<'a> {
 
 fn tables(
     options: &Options,
-    identity: String,
     shown: Timestamp,
     now: Instant,
 ) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Reporter, Metrics) {
@@ -244,30 +248,19 @@ fn tables(
     let metrics = Metrics::default();
     let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
     let sweep_period = options.sweep.map(Duration::from_secs);
-    let keeps_timers = options.timers;
     let options = AttachDetachOptions { force, sweep_period, attachment_calls: options.attachment_calls };
     let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    let mut controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
+    let controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
     let reporter = Reporter::new(of_ours);
     reporter.diagnostics().register(&metrics).unwrap();
-    if keeps_timers {
-        let place =
-            TimersConfigMap { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
-        controller.keep_timers_in(place, identity);
-    }
     (objects, changes, controller, reporter, metrics)
-}
-
-/// The identity of a process.
-fn replica(starts: usize) -> String {
-    format!("replica_{starts}")
 }
 
 impl<'a> Play<'a> {
     fn new(options: &'a Options) -> Self {
         let (mut world, now) = (World::new(), Instant::now());
         world.others.clone_from(&options.others);
-        let (objects, changes, controller, reporter, metrics) = tables(options, replica(0), world.wall, now);
+        let (objects, changes, controller, reporter, metrics) = tables(options, world.wall, now);
         Self {
             options,
             world,
@@ -285,7 +278,7 @@ impl<'a> Play<'a> {
             lease: options.leads,
             suspended: false,
             starts: 0,
-            told: None,
+            note: String::new(),
             written: Written::default(),
             due: true,
         }
@@ -300,7 +293,7 @@ impl<'a> Play<'a> {
     fn start(&mut self) {
         self.starts += 1;
         (self.objects, self.changes, self.controller, self.reporter, self.metrics) =
-            tables(self.options, replica(self.starts), self.shown(), self.now);
+            tables(self.options, self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
         let _listed = self.changes.take_now();
@@ -324,6 +317,13 @@ impl<'a> Play<'a> {
         self.blind.extend(step.blind.iter().cloned());
         if step.relist {
             self.relist();
+        }
+        if let Some(says) = &step.lease_says {
+            self.note.clone_from(says);
+        }
+        if let Some([old, new]) = &step.lease_edited {
+            assert!(self.note.contains(old), "{}", self.note);
+            self.note = self.note.replace(old, new);
         }
         if step.restart {
             self.ahead = SignedDuration::from_secs(step.clock_ahead);
@@ -410,7 +410,7 @@ impl<'a> Play<'a> {
     /// The watches deliver what has changed.
     fn deliver(&mut self) {
         let mut seen = self.world.store.objects.clone();
-        seen.retain(|(kind, _), _| *kind != "timers" && !self.blind.contains(*kind));
+        seen.retain(|(kind, _), _| !self.blind.contains(*kind));
         seen.extend(self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind)).map(owned));
         let before = mem::replace(&mut self.delivered, seen);
         for (key, object) in &self.delivered {
@@ -467,17 +467,18 @@ impl<'a> Play<'a> {
                 continue;
             }
             self.controller.take_changes(changed, self.now);
+            if is_to_lead && self.options.lease {
+                self.controller.succeed(Some(self.note.as_str().into()));
+            }
             if is_to_lead {
-                self.controller.succeed(self.told.take());
                 self.controller.take_over(self.now);
             }
             if self.suspended {
                 continue;
             }
             let effects = self.controller.reconcile(self.now);
-            if self.controller.leads() {
-                self.told =
-                    Some(Tally { by: replica(self.starts), count: self.controller.waits_broken_off() });
+            if let Some(note) = self.controller.take_note() {
+                self.note = note;
             }
             for event in effects.events {
                 if self.written.is_new(&event, self.starts, self.now) {
@@ -549,6 +550,9 @@ impl<'a> Play<'a> {
             let time = |next: Instant| next.duration_since(self.now).as_secs();
             let seen = entries.iter().filter_map(|(key, entry)| Some((pair(key), time(entry.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
+        }
+        if let Some(note) = &step.lease_is {
+            compared.same(&["lease_is"], note, &self.note);
         }
         if let Some(lists) = &step.lists {
             compared.same(&["lists"], lists, &self.world.lists());

@@ -12,7 +12,7 @@ use mooring::{
         desired::volume_name::VolumeId,
     },
     kube_api::{
-        call::{CallError, Request, Verb},
+        call::{CallError, Request},
         ids::{DriverName, NodeName},
     },
 };
@@ -309,10 +309,6 @@ impl World {
                 Ok(self.read("attachment", name.as_str()))
             }
             Call::PatchNode(name, _, request) => self.patch_node(name, request),
-            Call::Timers(request) => {
-                check("configmaps", request)?;
-                Ok(self.timers(request))
-            }
             Call::ReadNode(name) => Ok(self.read("node", name.as_str())),
             Call::ReadOwner(..) => Ok(Ok(Answer::Owners(self.others.iter().cloned().collect()))),
         }
@@ -322,23 +318,6 @@ impl World {
         let object =
             self.store.get(&(kind, name.to_owned())).map_err(|refusal| refused(refusal, name))?.clone();
         Ok(if kind == "node" { Answer::Node(decode(object)) } else { Answer::Attachment(decode(object)) })
-    }
-
-    fn timers(&mut self, request: &Request) -> Result<Answer, CallError> {
-        let key = ("timers", "timers".to_owned());
-        let body = request.body.clone().unwrap_or_default();
-        let known = self.store.objects.get(&key).cloned();
-        let object = match (request.verb, known) {
-            (Verb::Create, None) => Some(self.base("timers", "timers", body)),
-            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("timers".to_owned())),
-            (Verb::Patch, Some(known)) => Some(merge(known, &body)),
-            (_, known) => known,
-        };
-        let object = object.ok_or_else(|| CallError::NotFound("timers".to_owned()))?;
-        if request.verb != Verb::Get {
-            self.put("timers", "timers", Some(object));
-        }
-        Ok(Answer::Timers(decode(self.store.objects[&key].clone())))
     }
 
     fn create(

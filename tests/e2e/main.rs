@@ -23,7 +23,7 @@ mod economy;
 mod exclusive;
 mod faults;
 mod force;
-mod force_timers;
+mod force_waits;
 #[path = "../explain/form.rs"]
 mod form;
 mod harness;
@@ -85,7 +85,7 @@ fn main() {
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(slow::stories());
-    stories.extend(force_timers::stories());
+    stories.extend(force_waits::stories());
     stories.extend(serving::stories());
     stories.extend(online::stories());
     stories.extend(logs::stories());

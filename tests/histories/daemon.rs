@@ -2,10 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,14 +15,12 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        guard::force_timers::TimersConfigMap,
         tell::{metrics::AttachDetachMetrics, reporter::Reporter},
     },
     kube_api::{
         call::CallError,
         ids::{NodeName, Uid},
         kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-        tally::Tally,
     },
     metrics::{Alarms, Metrics},
     state::{ChangeSet, Objects, Stored},
@@ -45,9 +40,6 @@ thread_local! {
     };
 }
 
-/// How many processes there were: each has an identity of its own.
-static STARTED: AtomicU64 = AtomicU64::new(0);
-
 /// Longest time for which a request that the daemon gave up may still take effect.
 const LATE: Duration = Duration::from_secs(5);
 
@@ -59,7 +51,7 @@ impl Clone for Daemon {
     fn clone(&self) -> Self {
         let objects = Arc::new(Objects::clone(&self.objects));
         Self {
-            identity: self.identity.clone(),
+            note: self.note.clone(),
             changes: objects.subscribe(),
             controller: self.controller.fork(Arc::clone(&objects)),
             reporter: self.reporter.clone(),
@@ -77,7 +69,8 @@ impl Clone for Daemon {
 }
 
 pub struct Daemon {
-    identity: String,
+    /// What it says on the lease when it renews it.
+    note: Option<Arc<str>>,
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub(super) controller: Controller,
@@ -110,18 +103,16 @@ pub(super) fn kind(key: &ObjectRef) -> &'static str {
 }
 
 impl Daemon {
-    /// Starts with a complete list of everything, and leads; it keeps no force-detach timers.
+    /// Starts with a complete list of everything, and leads; no lease carries its waits for force.
     pub fn start(server: &Server) -> Self {
-        let mut daemon = Self::listed(server, None);
+        let mut daemon = Self::listed(server);
         daemon.controller.take_over(daemon.now);
         daemon
     }
 
     /// Starts with a complete list of everything, and does not lead yet.
     pub fn stand_by(server: &Server) -> Self {
-        let place =
-            TimersConfigMap { namespace: "ns".to_owned(), name: "timers".to_owned(), earlier_name: None };
-        Self::listed(server, Some(place))
+        Self::listed(server)
     }
 
     /// Wins the lease. What it reads then (the take-over barrier) is news, and proves nothing gone.
@@ -144,12 +135,12 @@ impl Daemon {
         self.reconcile()
     }
 
-    /// What it tells when it renews the lease.
-    pub fn tally(&self) -> Tally {
-        Tally { by: self.identity.clone(), count: self.controller.waits_broken_off() }
+    /// What it says when it renews the lease; `None` if it has nothing to say yet.
+    pub fn note(&self) -> Option<Arc<str>> {
+        self.note.clone()
     }
 
-    fn listed(server: &Server, timers: Option<TimersConfigMap>) -> Self {
+    fn listed(server: &Server) -> Self {
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
         for kind in KINDS {
@@ -163,13 +154,9 @@ impl Daemon {
             options,
             Clock::new(server.clocks.show(Machine::Replica, server.wall()), now),
         );
-        let identity = format!("replica_{}", STARTED.fetch_add(1, Ordering::Relaxed));
-        if let Some(place) = timers {
-            controller.keep_timers_in(place, identity.clone());
-        }
         controller.load(now);
         Self {
-            identity,
+            note: None,
             objects,
             changes,
             controller,
@@ -194,6 +181,9 @@ impl Daemon {
     pub fn reconcile(&mut self) -> Result<(), String> {
         self.controller.take_changes(self.changes.take_now(), self.now);
         let effects = self.controller.reconcile(self.now);
+        if let Some(note) = self.controller.take_note() {
+            self.note = Some(note.into());
+        }
         // What is shown is as new as what is asked.
         self.reporter.take(effects.reports, self.now);
         for (_, call) in &effects.calls {
@@ -495,7 +485,6 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             None => Err(CallError::NotFound(name.to_string())),
         },
         Call::PatchNode(name, _, request) => server.patch_node(name, request)?.map(Answer::Node),
-        Call::Timers(request) => server.keep_timers(request).map(Answer::Timers),
         Call::ReadNode(name) => match server.nodes.get(name) {
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),

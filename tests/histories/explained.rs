@@ -282,10 +282,7 @@ fn writes(daemon: &mut Daemon, server: &Server) -> Result<BTreeSet<Write>, Strin
 fn is_write(call: &Call) -> bool {
     let is_read = matches!(
         call,
-        Call::Attachment(_, _, AttachmentRequest::Read(_))
-            | Call::ReadNode(_)
-            | Call::ReadOwner(..)
-            | Call::Timers(_)
+        Call::Attachment(_, _, AttachmentRequest::Read(_)) | Call::ReadNode(_) | Call::ReadOwner(..)
     );
     !is_read
 }

@@ -419,7 +419,6 @@ impl<'a> Print<'a> {
                 let list = request.body.as_ref().map(|body| &body["status"]);
                 self.plain(list);
             }
-            Call::Timers(request) => self.plain(request),
         }
     }
 
@@ -476,7 +475,6 @@ impl<'a> Print<'a> {
                     }
                 }
             }
-            Answer::Timers(map) => self.plain(map),
             Answer::Owners(managers) => self.plain(managers),
             Answer::Gone => {}
         }
@@ -503,7 +501,6 @@ fn place(call: &Call) -> (&'static str, String) {
         Call::Attachment(volume, node, AttachmentRequest::Read(_)) => ("read", format!("{volume} {node}")),
         Call::PatchNode(node, ..) => ("patch", node.to_string()),
         Call::ReadNode(node) => ("node", node.to_string()),
-        Call::Timers(_) => ("timers", String::new()),
         Call::ReadOwner(suspect, _) => ("owner", suspect.to_string()),
     }
 }

@@ -78,8 +78,6 @@ struct History {
     rng: Rng,
     /// Chance, for what clocks show.
     clocks: Rng,
-    /// Chance, for whether some policy refuses to write the force-detach timers; in some histories none does.
-    policy: Option<Rng>,
     ending: Ending,
 }
 
@@ -96,7 +94,6 @@ impl History {
             server,
             rng: Rng::with_seed(seed),
             clocks,
-            policy: (seed % 8 == 6).then(|| Rng::with_seed(seed ^ 0x5eed)),
             ending: Ending::AllIsWell,
         };
         history.daemon.wins(&history.server)?;
@@ -104,14 +101,9 @@ impl History {
     }
 
     fn step(&mut self, rivalry: bool) -> Result<(), String> {
-        let Self { server, daemon, standby, rng, clocks, policy, .. } = self;
+        let Self { server, daemon, standby, rng, clocks, .. } = self;
         if clocks.u32(0..20) == 0 {
             server.clocks.step_all(clocks);
-        }
-        if let Some(policy) = policy
-            && policy.u32(0..15) == 0
-        {
-            server.refuses_timers = policy.bool();
         }
         match rng.u32(0..100) {
             0..7 => server.user_acts(rng),
@@ -232,7 +224,6 @@ impl History {
             self.server.machine_goes(index, self.ending == Ending::NodeIsGone);
         }
         self.server.everything_is_well();
-        self.server.refuses_timers = false;
         match self.ending {
             Ending::DriverNeedsNone => self.server.driver_says(Some(false)),
             Ending::NodeIsGone if self.rng.bool() => self.leader_changes()?,
@@ -250,8 +241,7 @@ impl History {
             // S14: an alarm holds everything up while it lasts.
             left -= usize::from(!self.daemon.is_alarmed());
             self.round()?;
-            // What was refused is tried again so late that a successor may find nothing yet.
-            if self.rng.u32(0..15) == 0 && self.policy.is_none() {
+            if self.rng.u32(0..15) == 0 {
                 self.leader_changes()?;
                 left += INHERITED;
             }

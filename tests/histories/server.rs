@@ -12,16 +12,15 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
     attach_detach::desired::volume_name::{VolumeId, VolumeKind},
     kube_api::{
-        call::{CallError, Request, Verb},
+        call::{CallError, Request},
         ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
         kinds::{
-            AttachedVolume, ConfigMap, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
+            AttachedVolume, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
             PersistentVolumeClaim, Pod, VolumeAttachment,
         },
-        tally::Tally,
     },
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use test_support::promises::requests;
 
 use super::{
@@ -109,16 +108,10 @@ pub struct Server {
     pub(super) unreported: BTreeSet<NodeName>,
     /// S43: what is mounted, though no node told so when the leader changed.
     pub(super) unwitnessed: BTreeSet<(NodeName, VolumeId)>,
-    /// The ConfigMap of the force-detach timers.
-    pub(super) timers: Option<Value>,
-    /// For how long its writer had seen no pod want each volume in it on each node, when it arrived.
+    /// For how long the leader had seen no pod want each volume on each node, when it last renewed the lease.
     pub(super) kept: BTreeMap<(NodeName, VolumeId), SignedDuration>,
-    /// What the leader has seen wanted since that was written, and has not told on the lease.
-    pub(super) wanted_since: BTreeSet<(NodeName, VolumeId)>,
-    /// Whether some policy refuses to write it.
-    pub refuses_timers: bool,
-    /// What the lease told when it was last renewed.
-    pub told: Option<Tally>,
+    /// What the lease said of waits for force when it was last renewed.
+    pub told: Option<Arc<str>>,
 }
 
 /// What may entitle to a detach.
@@ -190,10 +183,7 @@ impl Server {
             overdue: BTreeSet::new(),
             unreported: BTreeSet::new(),
             unwitnessed: BTreeSet::new(),
-            timers: None,
             kept: BTreeMap::new(),
-            wanted_since: BTreeSet::new(),
-            refuses_timers: false,
             told: None,
         };
         for name in NODES.map(NodeName::from) {
@@ -436,39 +426,6 @@ impl Server {
             }
         }
         Ok(())
-    }
-
-    /// Reads or writes the ConfigMap of the force-detach timers.
-    pub fn keep_timers(&mut self, request: &Request) -> Result<ConfigMap, CallError> {
-        let body = request.body.clone().unwrap_or_default();
-        if self.refuses_timers && request.verb != Verb::Get {
-            return Err(CallError::Refused { code: 403, message: "policy".to_owned() });
-        }
-        let known = match (&request.verb, self.timers.clone()) {
-            (Verb::Get, Some(known)) => known,
-            (Verb::Create, None) => {
-                json!({"metadata": {"name": "timers", "uid": "timers"}, "data": body["data"]})
-            }
-            (Verb::Create, Some(_)) => return Err(CallError::AlreadyExists("timers".to_owned())),
-            (Verb::Patch, Some(mut known)) => {
-                if known["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-                    return Err(CallError::Conflict("timers".to_owned()));
-                }
-                json_patch::merge(&mut known, &body);
-                known
-            }
-            _ => return Err(CallError::NotFound("timers".to_owned())),
-        };
-        let known = self.timers.insert(known);
-        if request.verb != Verb::Get {
-            self.revision += 1;
-            known["metadata"]["resourceVersion"] = json!(self.revision.to_string());
-        }
-        let map = serde_json::from_value(known.clone()).expect("a ConfigMap");
-        if request.verb != Verb::Get {
-            self.note_kept();
-        }
-        Ok(map)
     }
 
     /// Where a volume is attached; one without VolumeAttachments is so where it is listed.

@@ -7,7 +7,6 @@ use mooring::{
     attach_detach::{
         act::calls::{AttachmentRequest, Call},
         desired::volume_name::VolumeId,
-        guard::force_timers::WaitKey,
     },
     kube_api::{ids::NodeName, kinds::Node},
 };
@@ -139,38 +138,28 @@ impl Server {
     fn note_wishes_seen_by(&mut self, daemon: &Daemon) {
         let wanted = NODES.map(|node| (NodeName::from(node), daemon.wanted_on(&node.into())));
         note(&mut self.seen_unwanted_since, &wanted, self.wall);
-        for (node, volumes) in &wanted {
-            self.wanted_since.extend(volumes.iter().map(|volume| (node.clone(), volume.clone())));
-        }
     }
 
-    /// Notes for how long the leader had seen no pod want what the ConfigMap tells of, when it told so.
-    pub(super) fn note_kept(&mut self) {
-        let data = self.timers.as_ref().and_then(|timers| timers["data"].as_object());
-        let is_kept = |(node, volume): &(NodeName, VolumeId)| {
-            data.is_some_and(|data| data.contains_key(WaitKey::new(volume, node).as_str()))
+    /// The leader renews its lease, and says how long volumes have waited for force; it has seen that no pod wanted
+    /// them for no longer than is noted here.
+    pub(super) fn lease_is_renewed(&mut self, daemon: &Daemon) {
+        self.told = daemon.note();
+        self.kept.clear();
+        let text = self.told.as_deref().unwrap_or_default();
+        let is_carried = |node: &NodeName| {
+            self.nodes.get(node).is_none_or(|node| text.contains(&node.metadata.uid.to_string()))
         };
-        let mut kept = BTreeMap::new();
         for since in [&self.unwanted_since, &self.seen_unwanted_since] {
-            for (pair, since) in since.iter().filter(|(pair, _)| is_kept(pair)) {
-                let elapsed: &mut SignedDuration = kept.entry(pair.clone()).or_default();
+            for (pair, since) in since.iter().filter(|((node, _), _)| is_carried(node)) {
+                let elapsed: &mut SignedDuration = self.kept.entry(pair.clone()).or_default();
                 *elapsed = (*elapsed).max(self.wall.duration_since(*since));
             }
         }
-        self.kept = kept;
-        self.wanted_since.clear();
     }
 
-    /// The leader renews its lease, and tells that waits were broken off, no matter what the ConfigMap says.
-    pub(super) fn lease_is_renewed(&mut self, daemon: &Daemon) {
-        self.told = Some(daemon.tally());
-        let wanted = std::mem::take(&mut self.wanted_since);
-        self.kept.retain(|pair, _| !wanted.contains(pair));
-    }
-
-    /// Notes what a new leader inherits of that: no more than had passed when it was written. Its predecessor may
-    /// have seen a pod want a volume and died before it could note so, or tell it on the lease; that pod is gone,
-    /// and nothing tells of it any more.
+    /// Notes what a new leader inherits of that: no more than had passed when the lease was renewed. Its predecessor
+    /// may have seen a pod want a volume and died before it renewed the lease; that pod is gone, and nothing tells of it
+    /// any more.
     pub(super) fn note_wishes_inherited_by(&mut self, daemon: &Daemon) {
         self.note_wishes_seen_by(daemon);
         for (pair, seen) in &mut self.seen_unwanted_since {
@@ -178,6 +167,9 @@ impl Server {
                 *seen = (*seen).min(self.wall.checked_sub(*kept).unwrap());
             }
         }
+        // It is of an earlier term from now on.
+        self.told = None;
+        self.kept.clear();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     kube_api::{
         call::{CallError, Request, Verb},
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
-        kinds::{ConfigMap, Narrow, Node, VolumeAttachment, api_root},
+        kinds::{Narrow, Node, VolumeAttachment, api_root},
     },
 };
 
@@ -32,8 +32,6 @@ pub enum Call {
     ReadNode(NodeName),
     /// Read who wrote the field that matters of the object with this UID (S14).
     ReadOwner(Target, Uid),
-    /// Read or write the ConfigMap of the force-detach timers, or be rid of an earlier version's.
-    Timers(Request),
 }
 
 /// A request for one volume on a node.
@@ -77,8 +75,6 @@ pub enum Answer {
     Attachment(VolumeAttachment),
     /// A Node.
     Node(Node),
-    /// The ConfigMap of the force-detach timers.
-    Timers(ConfigMap),
     /// The managers that own a field.
     Owners(Vec<String>),
     /// The object is gone for good.

@@ -142,7 +142,7 @@ impl Budget {
         match call {
             Call::Attachment(_, _, request) => Self::Attachment(request.kind()),
             Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => Self::Node,
-            Call::ReadOwner(Target::Attachment(..), _) | Call::Timers(_) => Self::None,
+            Call::ReadOwner(Target::Attachment(..), _) => Self::None,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         },
         controller::Controller,
         desired::volume_name::VolumeId,
-        guard::{evidence::Target, force_timers::Candidate},
+        guard::evidence::Target,
         tell::{phases::Ending, report::Line},
     },
     kube_api::{
@@ -56,7 +56,6 @@ impl Controller {
                 self.owner_read(&Target::Node(name), result, now);
             }
             Call::ReadOwner(target @ Target::Attachment(..), _) => self.owner_read(&target, result, now),
-            Call::Timers(_) => self.timers_answered(result, now, jitter),
         }
         self.note_learnt(now);
     }
@@ -242,31 +241,6 @@ impl Controller {
         self.caches.queue.add_on(name, volumes, &self.caches.actual);
         if *error != CallError::NotLeader {
             self.recorder.log(Line::NodeFailed { node: name.clone(), attempt, error: error.clone() });
-        }
-    }
-
-    fn timers_answered(&mut self, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        let result = result.and_then(|answer| match answer {
-            Answer::Timers(map) => Ok(Some(map)),
-            Answer::Gone => Ok(None),
-            _ => Err(CallError::Unknown("not a ConfigMap".to_owned())),
-        });
-        let (actual, wall) = (&self.caches.actual, self.caches.clock.wall(now));
-        // What a backup says of waits is of another time (E11).
-        let is_restored = self.caches.objects.restore_grace().left(now).is_some();
-        let desired = &self.caches.desired;
-        let is_unwanted = |candidate: &Candidate| desired.get(&candidate.volume, &candidate.node).is_none();
-        let candidates = || {
-            let waiting = if is_restored { Vec::new() } else { actual.waiting_for_force() };
-            waiting.into_iter().filter(is_unwanted).collect()
-        };
-        let inherited = self.force_timers.take(result, candidates, jitter, (now, wall));
-        self.recorder.extend(Vec::new(), self.force_timers.take_reports());
-        for proven in &inherited {
-            self.caches.actual.inherit(proven, wall);
-        }
-        if !inherited.is_empty() {
-            self.caches.queue.add_all();
         }
     }
 }

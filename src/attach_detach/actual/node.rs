@@ -130,7 +130,7 @@ impl NodeState {
         match (&self.node, self.unready_since) {
             (before, Some(since)) if is_the_same_failure(before.as_ref(), node) => Some(since),
             // Our own clock serves, also where we did not see the change: the condition bears the time of another
-            // one, which may be wrong (E10). What a predecessor saw of it, the force-detach timers tell.
+            // one, which may be wrong (E10). What a predecessor saw of it, the lease tells.
             _ => Some(wall),
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! * [`blocks`]: the reasons to stand off: a second writer, a restore of etcd, an object that cannot be read
 //! * [`evidence`], [`second_writer`]: what shows another attach/detach controller, and where that holds writes back
-//! * [`force_timers`]: how long detaches have waited for nodes that are not Ready, kept in a ConfigMap
+//! * [`force_waits`], [`wait_note`]: how long volumes have waited on nodes that are not Ready, carried by the lease
 
 pub mod blocks;
 pub mod evidence;
-pub mod force_timers;
+pub mod force_waits;
 pub(super) mod second_writer;
+pub mod wait_note;

@@ -30,9 +30,6 @@ use crate::{
 /// The alarm that another attach/detach controller is at work (S14).
 const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
 
-/// The alarm that how long detaches have waited cannot be kept for a successor (S6).
-const FORCE_TIMERS: &str = "force_detach_timers";
-
 /// What is looked at, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
@@ -109,18 +106,16 @@ const PATCH_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 25
 enum WriteOp {
     DeleteAttachment,
     PatchNodeStatus,
-    WriteForceTimers,
 }
 
 impl WriteOp {
     /// All that name a UID or a revision; what is created names none.
-    const ALL: [Self; 3] = [Self::DeleteAttachment, Self::PatchNodeStatus, Self::WriteForceTimers];
+    const ALL: [Self; 2] = [Self::DeleteAttachment, Self::PatchNodeStatus];
 
     fn label(self) -> &'static str {
         match self {
             Self::DeleteAttachment => "delete_attachment",
             Self::PatchNodeStatus => "patch_node_status",
-            Self::WriteForceTimers => "write_force_timers",
         }
     }
 
@@ -128,7 +123,6 @@ impl WriteOp {
         match call {
             Call::Attachment(_, _, AttachmentRequest::Delete(..)) => Some(Self::DeleteAttachment),
             Call::PatchNode(..) => Some(Self::PatchNodeStatus),
-            Call::Timers(_) => Some(Self::WriteForceTimers),
             Call::Attachment(_, _, AttachmentRequest::Create(_) | AttachmentRequest::Read(_))
             | Call::ReadNode(_)
             | Call::ReadOwner(..) => None,
@@ -157,7 +151,6 @@ impl AttachDetachMetrics {
         )?;
         metrics.register(&foreign_attachments)?;
         alarms.set(SECOND_CONTROLLER, None);
-        alarms.set(FORCE_TIMERS, None);
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
@@ -278,11 +271,6 @@ impl AttachDetachMetrics {
         self.alarms.set(SECOND_CONTROLLER, text.map(str::to_owned));
     }
 
-    /// Raises or ends the alarm that the force-detach timers cannot be kept.
-    pub fn alarm_of_timers(&self, text: Option<&str>) {
-        self.alarms.set(FORCE_TIMERS, text.map(str::to_owned));
-    }
-
     /// Counts a detach although the volume was, or may have been, in use.
     pub fn forced(&self, reason: ForceReason) {
         self.forced.with_label_values(&[reason.label()]).inc();
@@ -376,7 +364,7 @@ impl AttachDetachMetrics {
         match call {
             Call::Attachment(volume, node, _) => Some((&self.volumes, format!("{volume} {node}"))),
             Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((&self.nodes, node.to_string())),
-            Call::ReadOwner(..) | Call::Timers(_) => None,
+            Call::ReadOwner(..) => None,
         }
     }
 

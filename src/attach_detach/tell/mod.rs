@@ -5,7 +5,6 @@
 //!   often
 //! * [`unresolved`]: what a pod is told of a volume that is not in the desired state
 //! * [`report`], [`reporter`]: what a plan has to say to operators, and what becomes of it
-//! * [`timers`]: what there is to log of the force-detach timers
 //! * [`diagnostics`]: `/debug/attach-detach`: what waits for what, since when
 //! * [`reason`]: a sentence for each reason
 //! * [`transitions`]: a log line for each change of a volume on a node
@@ -23,7 +22,6 @@ pub(super) mod reason;
 pub(super) mod recorder;
 pub mod report;
 pub mod reporter;
-pub(super) mod timers;
 mod traces;
 mod transitions;
 mod unresolved;

@@ -11,14 +11,13 @@ use super::{
     diagnostics::State,
     metrics::{Counted, Planned},
     phases::{Ended, Progress},
-    timers::Said,
 };
 use crate::{
     attach_detach::{
         actual::state::ForceReason,
         decide::{scope::Scope, verdict::Waiting},
         desired::{state::Unresolved, volume_name::VolumeId},
-        guard::evidence::Evidence,
+        guard::{evidence::Evidence, force_waits::Said},
     },
     kube_api::{
         call::CallError,
@@ -77,8 +76,8 @@ pub(in crate::attach_detach) enum Line {
     DeletedByAnother { attachment: AttachmentName, act: Evidence },
     /// The grace after a restore is over.
     GraceOver,
-    /// What becomes of the force-detach timers.
-    Timers(Said),
+    /// What the lease tells of waits for force.
+    ForceWaits(Said),
 }
 
 /// One thing to report.
@@ -108,8 +107,6 @@ pub(in crate::attach_detach) enum Report {
     SecondController(Evidence, u64),
     /// The alarm about another controller, and where nothing is detached.
     SecondWriters { alarm: Option<String>, rows: Vec<Value> },
-    /// The alarm that force-detach timers cannot be kept.
-    TimersAlarm(Option<String>),
     /// A log line.
     Line(Line),
 }

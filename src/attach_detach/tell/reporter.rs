@@ -12,7 +12,6 @@ use super::{
     metrics::{AttachDetachMetrics, Planned},
     phases::Progress,
     report::{Forced, Judged, Line, Report, Reports},
-    timers::Said,
     traces,
     transitions::{Stood, log_change, named, named_pod},
 };
@@ -21,6 +20,7 @@ use crate::{
         actual::state::ForceReason,
         decide::verdict::Waiting,
         desired::{state::Unresolved, volume_name::VolumeId},
+        guard::force_waits::Said,
     },
     controller::diagnostics::Reason,
     kube_api::{
@@ -126,7 +126,6 @@ impl Reporter {
                     self.metrics.alarm(alarm.as_deref());
                 }
             }
-            Report::TimersAlarm(alarm) => self.metrics.alarm_of_timers(alarm.as_deref()),
             Report::Line(line) => log(&line),
         }
     }
@@ -273,36 +272,24 @@ fn log(line: &Line) {
             tracing::info!(%attachment, act = act.label(), "deleted by another");
         }
         Line::GraceOver => tracing::warn!("the grace after the restore is over: detaching again"),
-        Line::Timers(said) => log_timers(said),
+        Line::ForceWaits(said) => log_waits(*said),
     }
 }
 
-fn log_timers(said: &Said) {
+fn log_waits(said: Said) {
     match said {
+        Said::Unreadable => tracing::warn!(
+            "what the lease says of nodes that are not Ready is ignored, as it cannot be read: the six minutes of all of \
+             them begin anew"
+        ),
+        Said::TakenOver { go_on, begin_anew } => tracing::info!(
+            go_on,
+            begin_anew,
+            "nodes that are not Ready: the lease says how long volumes have waited there"
+        ),
         Said::LeftOut(left_out) => tracing::warn!(
             left_out,
-            "more detaches wait for nodes that are not Ready than can be kept for a successor, which would begin the \
-             latest anew"
+            "volumes wait on more nodes that are not Ready than the lease has room for: a successor begins the latest anew"
         ),
-        Said::BeginAnew { config_map, waits } => tracing::info!(
-            %config_map,
-            waits,
-            "waits begin anew: whether they went on after they were written is not known"
-        ),
-        Said::CannotBeKept { config_map, error } => tracing::warn!(
-            %config_map,
-            %error,
-            "the timers of forced detaches cannot be kept: with each restart and each change of leader the six minutes \
-             of nodes that are not Ready begin anew. Needed are the verbs get and patch on this ConfigMap, and create \
-             on ConfigMaps, in that namespace"
-        ),
-        Said::KeptAgain => tracing::info!("the timers of forced detaches are kept again"),
-        Said::NoneLeft => tracing::info!("there are no timers of forced detaches left to keep"),
-        Said::EarlierBeginAnew { config_map, waits } => {
-            tracing::info!(%config_map, waits, "waits that an earlier version kept begin anew");
-        }
-        Said::EarlierLeft { config_map, error } => {
-            tracing::info!(%config_map, %error, "left, which an earlier version kept and no version reads");
-        }
     }
 }

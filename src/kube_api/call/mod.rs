@@ -41,7 +41,7 @@ use self::{
 use super::{
     error_chain,
     ids::Uid,
-    kinds::{ConfigMap, Narrow},
+    kinds::Narrow,
     leadership::{Leadership, Term},
     managed_fields::{OwnedField, owners},
     wire::{Accept, Encoding},
@@ -329,14 +329,6 @@ impl Caller {
     /// See [`CallError`]; an answer that cannot be read counts as unknown outcome.
     pub async fn write<T: Narrow>(&self, request: &Request) -> Result<T, CallError> {
         single::object(&self.answer(request, self.accept).await?, request)
-    }
-
-    /// Sends a request about a ConfigMap and returns that.
-    ///
-    /// # Errors
-    /// See [`CallError`]; an answer that is not that ConfigMap counts as unknown outcome.
-    pub async fn config_map(&self, request: &Request) -> Result<ConfigMap, CallError> {
-        single::config_map(&self.answer(request, Accept::Json).await?, request)
     }
 
     /// Sends a request and returns the body of the answer, as JSON.

@@ -224,14 +224,13 @@ fn verb(verb: Verb) -> &'static str {
 
 /// What a request is about, in words that are known beforehand.
 fn resource(target: Target<'_>) -> &'static str {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 7] = [
         "volumeattachments",
         "nodes",
         "persistentvolumes",
         "persistentvolumeclaims",
         "pods",
         "events",
-        "configmaps",
         "leases",
     ];
     match (target.plural, target.subresource) {

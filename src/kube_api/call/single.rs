@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{Answer, CallError, Request, Verb};
 use crate::kube_api::{
     ids::ResourceVersion,
-    kinds::{ConfigMap, Meta, Narrow},
+    kinds::{Meta, Narrow},
     wire::Encoding,
 };
 
@@ -30,19 +30,6 @@ pub(super) fn object<T: Narrow>((encoding, body): &Answer, request: &Request) ->
     let object: T = encoding.object(body).map_err(|error| unreadable(&error.to_string()))?;
     is_it(object.metadata(), &T::path(&object.key()), request).map_err(unreadable)?;
     Ok(object)
-}
-
-/// Decodes the ConfigMap that the request is about, of JSON.
-pub(super) fn config_map((_, body): &Answer, request: &Request) -> Result<ConfigMap, CallError> {
-    let unreadable =
-        |why: &str| CallError::Unknown(format!("unreadable {} in the answer: {why}", ConfigMap::KIND));
-    if kind(body).as_deref() != Some(ConfigMap::KIND) {
-        return Err(unreadable("another kind"));
-    }
-    let map: ConfigMap = serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))?;
-    let path = ConfigMap::path(&map.metadata.namespace, &map.metadata.name);
-    is_it(&map.metadata, &path, request).map_err(unreadable)?;
-    Ok(map)
 }
 
 /// Whether what has that metadata and path is what the request is about; if not, why.
@@ -169,31 +156,6 @@ mod tests {
         object::<PersistentVolumeClaim>(&unsaid, &get).expect_err("it may be anything");
         let bare = (Some(Encoding::Protobuf), Bytes::new());
         object::<Node>(&bare, &request(Verb::Get, "/api/v1/nodes/n")).expect_err("no envelope");
-    }
-
-    #[test]
-    fn s4_s6_a_config_map_is_believed_if_it_is_the_one_that_was_asked_for() {
-        let get = request(Verb::Get, "/api/v1/namespaces/ns/configmaps/c");
-        let map = |change: &dyn Fn(&mut Value)| {
-            let mut map = claim();
-            map["kind"] = json!("ConfigMap");
-            map["data"] = json!({"a": "1"});
-            change(&mut map);
-            config_map(&json(&map), &get)
-        };
-        assert_eq!(map(&|_| {}).unwrap().data["a"], "1");
-        let others: [&dyn Fn(&mut Value); 7] = [
-            &|map| map["kind"] = json!("Secret"),
-            &|map| map["kind"] = Value::Null,
-            &|map| map["metadata"]["name"] = json!("d"),
-            &|map| map["metadata"]["namespace"] = json!("other"),
-            &|map| map["metadata"]["uid"] = Value::Null,
-            &|map| map["metadata"]["resourceVersion"] = Value::Null,
-            &|map| map["data"] = json!({"a": 1}),
-        ];
-        for (index, other) in others.iter().enumerate() {
-            assert!(matches!(map(other), Err(CallError::Unknown(_))), "{index}");
-        }
     }
 
     #[test]

@@ -79,9 +79,8 @@ impl Elector {
             return Err(AttemptError::Succeeded(successor));
         }
         let notes = self.notes(role);
-        let body = lease::renewal(&observed, &identity, &timing, notes, Timestamp::now());
+        let body = lease::renewal(&observed, &identity, &timing, notes.clone(), Timestamp::now());
         let fitness = if let Role::Candidate(fitness) = role { fitness } else { Fitness::Fit };
-        let told = observed.tally();
         let action = lease::evaluate(&observed, Instant::now(), &identity, &timing, fitness);
         self.observed = Some(observed);
         let deadline = match action {
@@ -96,15 +95,18 @@ impl Elector {
             Action::StandAside => return Err(AttemptError::NotFit),
             Action::Renew => self.write(Verb::Update, body).await?,
             Action::TakeOver { from } => {
-                // Also if the answer gets lost: then what it told is written over.
-                self.tally.leave(told);
+                // Also if the answer gets lost: then the lease is in another term.
+                self.note.leave(self.observed.as_ref().and_then(Observed::told));
+                if self.observed.as_ref().is_some_and(Observed::is_told_in_vain) {
+                    tracing::info!(lease = %self.lease(), "what the lease says of nodes is not of its last term, and is ignored");
+                }
                 let deadline = self.write(Verb::Update, body).await?;
                 tracing::info!(lease = %self.lease(), %from, "took over the lease");
                 deadline
             }
             Action::Create => {
                 if !leading {
-                    self.tally.leave(None);
+                    self.note.leave(None);
                 }
                 let body = lease::creation(&namespace, &name, &identity, &timing, notes, Timestamp::now());
                 self.write(Verb::Create, Some(body)).await?
@@ -115,7 +117,7 @@ impl Elector {
 
     fn notes(&self, role: Role) -> Notes {
         let seeks_successor = matches!(role, Role::Leader { seeks_successor: true });
-        Notes { grace: self.grace.left(Instant::now()), seeks_successor, tally: self.tally.own() }
+        Notes { grace: self.grace.left(Instant::now()), seeks_successor, for_successor: self.note.own() }
     }
 
     /// Tells the holder what it has to know from us: that we would take its place, if it asks for that, or that
@@ -196,7 +198,8 @@ impl Elector {
     async fn release(&mut self) -> Result<(), CallError> {
         let identity = self.candidacy.identity.clone();
         let notes = self.notes(Role::Leader { seeks_successor: false });
-        let body = |observed: &Observed| lease::released(observed, &identity, notes, Timestamp::now());
+        let body =
+            |observed: &Observed| lease::released(observed, &identity, notes.clone(), Timestamp::now());
         let mut request = self.observed.as_ref().and_then(body);
         if request.is_none() {
             return Ok(());

@@ -37,12 +37,12 @@ use super::{
     call::{Caller, Verb},
     leadership::{Leadership, Term},
     lease::{Fitness, JITTER_FACTOR, Observed, Timing},
+    lease_note::LeaseNote,
     progress::Progress,
     pulse::{Listener, Pulse},
     restore::RestoreGrace,
     sight::Sight,
     suspension::Suspended,
-    tally::LeaseTally,
 };
 use crate::metrics::ElectionMetrics;
 
@@ -135,7 +135,7 @@ pub struct Elector {
     sight: Sight,
     grace: RestoreGrace,
     progress: Progress,
-    tally: LeaseTally,
+    note: LeaseNote,
     listener: Option<Listener>,
     /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
     suspended: Suspended,
@@ -163,7 +163,7 @@ impl Elector {
             sight: Sight::default(),
             grace: RestoreGrace::default(),
             progress: Progress::default(),
-            tally: LeaseTally::default(),
+            note: LeaseNote::default(),
             listener: None,
             suspended: Suspended::default(),
             seen: Arc::default(),
@@ -189,10 +189,10 @@ impl Elector {
         Self { progress, ..self }
     }
 
-    /// The same, that keeps this on the lease, and finds there what the last leader kept.
+    /// The same, that keeps this on the lease, and finds there what the last leader said.
     #[must_use]
-    pub fn with_tally(self, tally: LeaseTally) -> Self {
-        Self { tally, ..self }
+    pub fn with_note(self, note: LeaseNote) -> Self {
+        Self { note, ..self }
     }
 
     /// The same, that does not hold the lease for a thread that stands still.

@@ -18,8 +18,8 @@ use crate::{
 
 mod deleted_lease;
 mod grace;
+mod note;
 mod pulse;
-mod tally;
 
 const TIMING: Timing = Timing {
     lease_duration: Duration::from_secs(15),
@@ -171,7 +171,7 @@ struct Running {
     sight: Sight,
     grace: RestoreGrace,
     progress: Progress,
-    tally: LeaseTally,
+    note: LeaseNote,
     release: CancellationToken,
     view: watch::Receiver<ElectionView>,
     task: tokio::task::JoinHandle<Result<(), ElectionError>>,
@@ -199,17 +199,17 @@ fn start_as(
 ) -> Running {
     let leadership = Leadership::new(Term::None).with_reserve(timing.reserve());
     let (sight, grace) = (Sight::default(), RestoreGrace::default());
-    let (progress, tally) = (Progress::default(), LeaseTally::default());
+    let (progress, note) = (Progress::default(), LeaseNote::default());
     let elector = server
         .elector(identity, &leadership, timing)
         .with_sight(sight.clone())
         .with_grace(grace.clone())
         .with_progress(progress.clone())
-        .with_tally(tally.clone());
+        .with_note(note.clone());
     let release = CancellationToken::new();
     let view = elector.view();
     let task = tokio::spawn(elector.run(None, synced, barrier, release.clone()));
-    Running { leadership, sight, grace, progress, tally, release, view, task }
+    Running { leadership, sight, grace, progress, note, release, view, task }
 }
 
 impl Running {

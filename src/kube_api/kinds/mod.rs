@@ -7,7 +7,6 @@
 mod attachment;
 mod claim;
 mod class;
-mod config_map;
 mod csi;
 mod meta;
 mod node;
@@ -29,7 +28,6 @@ pub use claim::{
     ClaimPhase, ClaimResources, ClaimSpec, ClaimStatus, LabelExpression, LabelSelector, PersistentVolumeClaim,
 };
 pub use class::{BindingMode, StorageClass};
-pub use config_map::ConfigMap;
 pub use csi::{CsiDriver, CsiDriverSpec};
 pub(super) use meta::is_kept_annotation;
 pub use meta::{Meta, OwnerReference};

@@ -269,8 +269,9 @@ fn e11_m2_notes_come_and_go_and_leave_others_alone() {
     let renew = |object: &Value, identity: &str, notes| {
         renewal(&see(object), identity, &TIMING, notes, wall()).unwrap()
     };
-    let all = Notes { grace: Some(Duration::from_millis(61_200)), seeks_successor: true, tally: None };
-    let noted = renew(&object, "me", all);
+    let all =
+        Notes { grace: Some(Duration::from_millis(61_200)), seeks_successor: true, for_successor: None };
+    let noted = renew(&object, "me", all.clone());
     let annotations = json!({
         "team": "storage",
         "mooring.dev/restore-grace-seconds": "62",
@@ -286,14 +287,14 @@ fn e11_m2_notes_come_and_go_and_leave_others_alone() {
     let answer = answered(&see(&noted), "you").unwrap();
     assert_eq!(answer["spec"], noted["spec"]);
     assert_eq!((see(&answer).successor(), see(&answer).seeks_successor()), (Some("you"), false));
-    assert_eq!(see(&renew(&answer, "me", all)).successor(), Some("you"));
+    assert_eq!(see(&renew(&answer, "me", all.clone())).successor(), Some("you"));
     assert_eq!(renew(&answer, "me", Notes::default())["metadata"]["annotations"], plain);
 
     // Who takes it begins anew; who gives it up leaves what is left of the grace.
-    let taken = renew(&answer, "you", Notes { seeks_successor: false, ..all });
+    let taken = renew(&answer, "you", Notes { seeks_successor: false, ..all.clone() });
     assert_eq!(see(&taken).successor(), None);
     assert!(see(&taken).grace_for("me").is_some() && !see(&taken).seeks_successor());
-    let left = Notes { grace: Some(Duration::from_secs(5)), ..all };
+    let left = Notes { grace: Some(Duration::from_secs(5)), ..all.clone() };
     let released = released(&see(&answer), "me", left, wall()).unwrap();
     assert_eq!(
         (see(&released).grace_for("you"), see(&released).successor()),
@@ -320,20 +321,24 @@ fn e11_m2_notes_come_and_go_and_leave_others_alone() {
 }
 
 #[test]
-fn s4_a_tally_stays_until_another_counts() {
+fn s6_what_is_told_a_successor_is_of_the_last_term_or_proves_nothing() {
     let now = Instant::now();
     let see = |object: &Value| Observed::update(None, Some(object.clone()), now);
-    let tally = |count| Notes { tally: count, ..Notes::default() };
+    let tells = |text: Option<&str>| Notes { for_successor: text.map(Arc::from), ..Notes::default() };
     let object = lease("me", "1999-01-01T00:00:00.000000Z");
-    assert_eq!(see(&object).tally(), None);
-    let renewed = renewal(&see(&object), "me", &TIMING, tally(Some(3)), wall()).unwrap();
-    let told = Some(Tally { by: "me".to_owned(), count: 3 });
-    assert_eq!(see(&renewed).tally(), told);
-    // Who takes it leaves it there as long as it counts nothing itself.
-    let taken = renewal(&see(&renewed), "you", &TIMING, tally(None), wall()).unwrap();
-    assert_eq!((see(&taken).holder(), see(&taken).tally()), ("you", told));
-    let counted = renewal(&see(&taken), "you", &TIMING, tally(Some(0)), wall()).unwrap();
-    assert_eq!(see(&counted).tally(), Some(Tally { by: "you".to_owned(), count: 0 }));
-    let given_up = released(&see(&counted), "you", tally(Some(1)), wall()).unwrap();
-    assert_eq!(see(&given_up).tally(), Some(Tally { by: "you".to_owned(), count: 1 }));
+    assert_eq!(see(&object).told(), None);
+    let renewed = renewal(&see(&object), "me", &TIMING, tells(Some("a b")), wall()).unwrap();
+    assert_eq!(see(&renewed).told(), Some("a b"));
+    let given_up = released(&see(&renewed), "me", tells(Some("c")), wall()).unwrap();
+    assert_eq!(see(&given_up).told(), Some("c"));
+    // Who takes the lease and says nothing, as every other program does, makes what stands there one of the past.
+    let taken = renewal(&see(&given_up), "you", &TIMING, tells(None), wall()).unwrap();
+    assert_eq!((see(&taken).told(), see(&taken).is_told_in_vain()), (None, true));
+    let none = renewal(&see(&taken), "you", &TIMING, tells(Some("")), wall()).unwrap();
+    assert_eq!((see(&none).told(), see(&none).is_told_in_vain()), (None, false));
+    for by_hand in ["", "a b", "-1 a", "4294967296000000000000 a", "1.0 a"] {
+        let mut edited = renewed.clone();
+        edited["metadata"]["annotations"][note::NODES_NOT_READY] = json!(by_hand);
+        assert_eq!((see(&edited).told(), see(&edited).is_told_in_vain()), (None, true), "{by_hand:?}");
+    }
 }

@@ -1,5 +1,5 @@
 //! The calm: nothing terminating, half-bound, Lost or unattached without a cause that the world shows. And a kill in the
-//! calm: no event, and no write but the lease's and the force-detach timers'.
+//! calm: no event, and no write but the lease's.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -39,7 +39,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         }
     }
     for entry in &record.requests[record.killed_request..] {
-        let is_quiet = ["leases", "configmaps"].contains(&entry.resource.as_str());
+        let is_quiet = entry.resource == "leases";
         let writes = ["create", "update", "patch", "delete"].contains(&entry.verb.as_str());
         // A create that is refused, as an event of that name stands, writes nothing.
         if entry.user == DAEMON && writes && entry.code < 400 && !is_quiet && !is_repeated(timeline, entry) {

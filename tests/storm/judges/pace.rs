@@ -36,7 +36,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             recent.clear();
         }
         let Some(after) = &change.after else { continue };
-        if ["events", "leases", "configmaps"].contains(&change.resource.as_str()) {
+        if ["events", "leases"].contains(&change.resource.as_str()) {
             continue;
         }
         let writes = recent.entry((&change.resource, &change.name, content(after))).or_default();

@@ -47,7 +47,6 @@ rules:
   - {group: "", resources: [persistentvolumes, persistentvolumes/status, persistentvolumeclaims, persistentvolumeclaims/status, nodes/status]}
   - {group: storage.k8s.io, resources: [volumeattachments, volumeattachments/status]}
   - {group: coordination.k8s.io, resources: [leases]}
-  - {group: "", resources: [configmaps]}
   verbs: [create, update, patch, delete, deletecollection]
 - level: RequestResponse
   userGroups: ["system:serviceaccounts:mooring-system"]

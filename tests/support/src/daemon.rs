@@ -27,17 +27,9 @@ impl Launch {
     pub fn alone() -> Self {
         let flags = [
             "--leader-elect=false",
-            // Where its ServiceAccount may keep its ConfigMap.
-            "--leader-elect-resource-namespace=mooring-system",
             // What is never answered should not be waited for long.
             "--request-timeout=5s",
         ];
-        Self { flags: flags.map(str::to_owned).to_vec(), authorities_of_the_cluster: false }
-    }
-
-    /// The same for a daemon outside the cluster to which nobody has said where its own objects are.
-    pub fn alone_and_astray() -> Self {
-        let flags = ["--leader-elect=false", "--request-timeout=5s"];
         Self { flags: flags.map(str::to_owned).to_vec(), authorities_of_the_cluster: false }
     }
 

@@ -30,7 +30,7 @@ pub fn broken(request: Request<'_>) -> Vec<&'static str> {
         // Reviews store nothing.
         | (
             "create",
-            "volumeattachments" | "configmaps" | "persistentvolumes" | "tokenreviews" | "subjectaccessreviews",
+            "volumeattachments" | "persistentvolumes" | "tokenreviews" | "subjectaccessreviews",
         ) => {}
         ("delete", "volumeattachments") => {
             must(is_guarded, "S7 a VolumeAttachment is deleted without its UID or its revision");
@@ -40,7 +40,7 @@ pub fn broken(request: Request<'_>) -> Vec<&'static str> {
             let is_gated = gates.is_some_and(|gates| !gates.is_empty());
             must(is_gated, "S23 a recycler pod may run before the volume is proven to be released");
         }
-        ("delete", "pods" | "persistentvolumes" | "configmaps") => {
+        ("delete", "pods" | "persistentvolumes") => {
             must(is_guarded, "S35 a deletion names no UID or no revision");
         }
         (_, "volumeattachments" | "volumeattachments/status") => {

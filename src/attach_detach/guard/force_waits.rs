@@ -1,0 +1,188 @@
+//! Force waits: on which nodes volumes wait to be detached by force, told to a successor by the note on the lease (S6).
+//! Pure.
+//!
+//! In: verdicts that wait for force, pods that want a volume again, and what the lease said of the term before. Out: the
+//! text of the note, made anew every [`PERIOD`] while something waits, so that a change of leader makes a wait longer by
+//! no more than that and by the time without a leader; and what a predecessor has proven.
+
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::wait_note::{MOST, NodeWait, WaitNote};
+use crate::{
+    attach_detach::{
+        actual::state::ActualState,
+        decide::{
+            force::Unforced,
+            verdict::{Verdict, Waiting},
+        },
+        desired::{state::DesiredState, volume_name::VolumeId},
+    },
+    kube_api::{ids::NodeName, lease_note::LeaseNote},
+};
+
+/// How often the note is made anew while something waits.
+pub const PERIOD: Duration = Duration::from_secs(5);
+
+/// Time between two looks at all nodes on which something waits, at least.
+const LEAST_PERIOD: Duration = Duration::from_secs(1);
+
+/// What there is to log of the waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::attach_detach) enum Said {
+    /// The note of the predecessor is none that this version reads.
+    Unreadable,
+    /// On so many nodes waits go on; so many further entries of the note prove nothing now.
+    TakenOver { go_on: usize, begin_anew: usize },
+    /// On so many nodes something waits that the note has no room for.
+    LeftOut(usize),
+}
+
+/// On which nodes something waits, and what the note says of each.
+#[derive(Clone, Debug, Default)]
+pub struct ForceWaits {
+    /// Whether there is a lease to carry the note.
+    is_carried: bool,
+    lease: Option<LeaseNote>,
+    told: Option<Arc<str>>,
+    /// How long a wait is at most: of one that has lasted as long there is nothing new to say.
+    patience: Duration,
+    /// The entry of each node; `None` where it is to be looked at.
+    nodes: BTreeMap<NodeName, Option<String>>,
+    looked_at: Option<Instant>,
+    changed: bool,
+    /// Whether some entry has to be made anew as time passes.
+    runs: bool,
+    is_news: bool,
+    left_out: usize,
+}
+
+impl ForceWaits {
+    /// Waits of so long at most.
+    #[must_use]
+    pub fn of(patience: Duration) -> Self {
+        Self { patience, ..Self::default() }
+    }
+
+    /// This lease carries the note.
+    pub fn follow(&mut self, lease: LeaseNote) {
+        (self.is_carried, self.lease) = (true, Some(lease));
+    }
+
+    /// The lease said this of the term before ours.
+    pub fn succeed(&mut self, told: Option<Arc<str>>) {
+        (self.is_carried, self.told) = (true, told);
+    }
+
+    /// This process leads from now on. Returns what its predecessor said, if it can be read.
+    pub(in crate::attach_detach) fn take_over(&mut self) -> Result<WaitNote, Said> {
+        self.is_news = self.is_carried;
+        if let Some(lease) = &self.lease {
+            self.told = lease.left();
+        }
+        match self.told.take() {
+            Some(text) if !text.is_empty() => WaitNote::parse(&text).ok_or(Said::Unreadable),
+            _ => Ok(WaitNote::default()),
+        }
+    }
+
+    /// Something waits on that node.
+    pub fn add(&mut self, node: &NodeName) {
+        if self.is_carried {
+            self.nodes.entry(node.clone()).or_default();
+            self.changed = true;
+        }
+    }
+
+    /// Takes the verdict on a volume on a node.
+    pub fn judged(&mut self, node: &NodeName, verdict: &Verdict) {
+        let waits = matches!(
+            verdict.waiting,
+            Some(
+                Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+            )
+        );
+        if waits || self.nodes.contains_key(node) {
+            self.add(node);
+        }
+    }
+
+    /// A pod wants a volume on that node: what the note says of it is over at once (S4).
+    pub fn break_off(&mut self, node: &NodeName) {
+        if let Some(entry) = self.nodes.get_mut(node) {
+            self.is_news |= entry.take().is_some();
+            self.changed = true;
+        }
+    }
+
+    /// When to look although nothing happens.
+    #[must_use]
+    pub fn due_at(&self) -> Option<Instant> {
+        let period = if self.changed { Some(LEAST_PERIOD) } else { self.runs.then_some(PERIOD) };
+        Some(self.looked_at? + period?)
+    }
+
+    /// Looks at all nodes on which something waits, if it is time.
+    pub(in crate::attach_detach) fn look(
+        &mut self,
+        actual: &ActualState,
+        desired: &DesiredState,
+        (now, wall): (Instant, Timestamp),
+    ) -> Option<Said> {
+        let is_first = self.changed && self.looked_at.is_none();
+        if !is_first && self.due_at().is_none_or(|due| due > now) {
+            return None;
+        }
+        (self.looked_at, self.changed, self.runs) = (Some(now), false, false);
+        let mut waits = Vec::new();
+        for name in self.nodes.keys() {
+            if let Some(wait) = waits_on(name, actual, desired) {
+                waits.push((elapsed_on(name, &wait, actual, wall).min(self.patience), name.clone(), wait));
+            }
+        }
+        waits.sort_by(|(one, ..), (other, ..)| other.cmp(one));
+        let left_out = waits.len().saturating_sub(MOST);
+        self.runs = waits.iter().take(MOST).any(|(elapsed, ..)| *elapsed < self.patience);
+        let entries = waits.into_iter().enumerate().map(|(index, (elapsed, name, wait))| {
+            let is_told = index < MOST && elapsed.as_secs() > 0;
+            (name, is_told.then(|| wait.entry(elapsed.as_secs())))
+        });
+        let nodes = entries.collect();
+        self.is_news |= self.nodes != nodes;
+        self.nodes = nodes;
+        let is_more = left_out > mem::replace(&mut self.left_out, left_out);
+        is_more.then_some(Said::LeftOut(left_out))
+    }
+
+    /// The note, if it has changed since it was last taken; empty if there is nothing to say.
+    pub fn take_note(&mut self) -> Option<String> {
+        let entries = || self.nodes.values().flatten().map(String::as_str).collect::<Vec<_>>();
+        mem::take(&mut self.is_news).then(|| entries().join(" "))
+    }
+}
+
+/// What waits on a node: what is or may be attached there and no pod wants.
+pub(in crate::attach_detach) fn waits_on(
+    name: &NodeName,
+    actual: &ActualState,
+    desired: &DesiredState,
+) -> Option<NodeWait> {
+    let waiting = actual
+        .volumes_on(name)
+        .filter(|(volume, node_volume)| node_volume.may_be_attached() && desired.get(volume, name).is_none())
+        .map(|(volume, node_volume)| (volume.clone(), node_volume.uid().cloned()));
+    NodeWait::new(name, actual.node(name)?.node.as_deref(), waiting.collect())
+}
+
+/// For how long the node has not been Ready, and no pod has wanted any of what waits there, as far as this process knows.
+fn elapsed_on(name: &NodeName, wait: &NodeWait, actual: &ActualState, wall: Timestamp) -> Duration {
+    let unready_since = actual.node(name).and_then(|state| state.unready_since).unwrap_or(wall);
+    let undesired_since = |volume: &VolumeId| {
+        actual.node_volume(volume, name).and_then(|node_volume| node_volume.undesired_since()).unwrap_or(wall)
+    };
+    let since = wait.volumes().map(undesired_since).max().unwrap_or(wall).max(unready_since);
+    wall.duration_since(since).try_into().unwrap_or_default()
+}
