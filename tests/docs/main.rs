@@ -12,12 +12,12 @@
 mod files;
 mod ids;
 mod links;
+mod names;
 mod pages;
 mod promises;
 mod reasons;
 mod sections;
 mod switches;
-mod words;
 
 /// One line per place, or nothing.
 fn none(kind: &str, wrong: &[String]) {
@@ -56,7 +56,7 @@ fn every_switch_of_the_tests_is_described() {
 
 #[test]
 fn every_reason_code_on_the_page_is_one() {
-    none("codes are none", &words::codes_without_code());
+    none("codes are none", &names::codes_without_code());
 }
 
 #[test]
@@ -84,12 +84,7 @@ fn the_index_of_reasons_is_printed_from_the_rules() {
 
 #[test]
 fn every_room_on_the_map_is_there() {
-    none("rooms are not there", &words::rooms_without_code());
-}
-
-#[test]
-fn every_comment_says_whom_or_what_it_is_about() {
-    none("comments leave that open", &words::comments_without_nouns());
+    none("rooms are not there", &names::rooms_without_code());
 }
 
 /// What is built is not what the changelog says was released before these changes.
@@ -120,5 +115,5 @@ fn the_version_is_the_same_everywhere_and_not_a_released_one() {
 
 #[test]
 fn every_command_of_the_justfile_can_be_read_without_it() {
-    none("commands are not described", &words::commands_without_words());
+    none("commands are not described", &names::commands_without_words());
 }

@@ -1,4 +1,6 @@
-//! Words that stand on a page and in the code: reason codes, rooms, and the commands of the justfile.
+//! Names that pages and code share: reason codes, files of the map, and the commands of the justfile.
+//!
+//! In: the text of the pages and of the code. Out: one line for each name that only the page has, or only the justfile.
 
 use std::path::Path;
 
@@ -15,28 +17,6 @@ const COMMANDS: &str = "CONTRIBUTING.md";
 /// The page that says where a rule lives, and what a section of it may name the folder of its paths with.
 const ROOMS: &str = "docs/architecture.md";
 const BELOW: &str = "below `";
-
-/// Words in place of a noun: who or what it is, a comment says.
-const NO_NOUNS: [&str; 7] =
-    ["anybody", "everybody", "nobody", "somebody", "whatever", "whichever", "whoever"];
-/// Where comments have none of them.
-const PLAIN: [&str; 6] = ["src/", "testbed/src/", "demo/src/", "benches/", "tests/e2e/", "tests/histories/"];
-
-/// Comments that leave open whom or what they are about.
-pub fn comments_without_nouns() -> Vec<String> {
-    let plain =
-        |file: &&files::File| file.is("rs") && PLAIN.iter().any(|folder| file.path.starts_with(folder));
-    let of = |file: &'static files::File| {
-        let comments =
-            file.lines().filter_map(|(number, line)| Some((number, line.trim_start().strip_prefix("//")?)));
-        comments.flat_map(move |(number, comment)| {
-            let words = comment.split(|letter: char| !letter.is_alphabetic());
-            let found = words.filter(|word| NO_NOUNS.contains(&word.to_lowercase().as_str()));
-            found.map(move |word| format!("{}:{number}: {word}", file.path)).collect::<Vec<_>>()
-        })
-    };
-    files::all().iter().filter(plain).flat_map(of).collect()
-}
 
 /// Reason codes that the code does not have.
 pub fn codes_without_code() -> Vec<String> {
