@@ -103,11 +103,11 @@ const GROUPS: [Group; 8] = [
 
 const HEAD: &str = "# Reasons
 
-Why something waits: one page for each reason code, for the one who is called at three in the morning. What it means, who acts, how long is
-normal, what to look at, what to do, and what never. The codes are the same in `mooring explain`, events, logs, metrics and pages, and keep
-their meaning. Alerts have [runbooks](../runbooks/README.md).
+Each reason code has a page for the engineer on call. The page states what the reason means, who acts, how long it normally lasts, what to
+look at, what to do, and what never to do. The codes are the same in `mooring explain`, events, logs, metrics and pages, and they keep their
+meaning. Alerts have [runbooks](../runbooks/README.md).
 
-Printed from the rules and the pages by `MOORING_WRITE_DOCS=1 cargo test --test docs -- index`; do not edit.
+`MOORING_WRITE_DOCS=1 cargo test --test docs -- index` generates this page from the rules and the pages. Do not edit it.
 ";
 
 impl Group {
