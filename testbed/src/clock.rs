@@ -1,7 +1,8 @@
-//! What time it is on the embedded server.
+//! The time on the embedded server.
 //!
-//! A start time plus what tokio's clock has measured since. So a test with paused time also moves
-//! creation timestamps, grace periods and watch timeouts, and nothing here waits for real.
+//! It is a start time plus the time that tokio's clock has measured since. So a test with paused time
+//! also moves creation timestamps, grace periods and watch timeouts, and the server never waits in real
+//! time.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;

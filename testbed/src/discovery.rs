@@ -1,5 +1,5 @@
-//! What the server says it has: versions, groups and resources, in the old form and in the
-//! aggregated one that kubectl asks for first.
+//! Discovery: versions, groups and resources, in the old form and in the aggregated form that kubectl
+//! requests first.
 
 use serde_json::{Value, json};
 

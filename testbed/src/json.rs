@@ -1,7 +1,7 @@
 //! Reading and writing single fields of an object that is a [`Value`].
 //!
-//! Paths are JSON pointers (`/spec/nodeName`). Objects here have been brought into the schema's
-//! shape before, so a field of the wrong type does not occur and reads as absent.
+//! Paths are JSON pointers (`/spec/nodeName`). Objects already have the schema's shape, so a field of the
+//! wrong type does not occur and reads as absent.
 
 use serde_json::{Map, Value};
 

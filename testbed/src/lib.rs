@@ -1,4 +1,4 @@
-//! An API server in this process, as small as the kinds allow that storage controllers use.
+//! An API server in this process, limited to the kinds that storage controllers use.
 //!
 //! ```text
 //!  kube::Client ─┐
@@ -8,9 +8,9 @@
 //!                                                  └─▶ discovery, openapi
 //! ```
 //!
-//! For tests (fast, faults at every request, paused time) and for the demo. It knows nothing of what it tests. What it
-//! answers is compared with the real kube-apiserver by `tests/fidelity`; what differs on purpose is listed in the README
-//! beside this crate's manifest.
+//! It is for tests (fast, faults at every request, paused time) and for the demo. It does not depend on the program under
+//! test. `tests/fidelity` compares its answers with the real kube-apiserver, and the README beside this crate's manifest
+//! lists the intended differences.
 
 pub mod actors;
 pub mod clock;

@@ -1,8 +1,8 @@
-//! Lists: a collection as it is, as it was at a revision, or page by page at one revision.
+//! Lists: a collection at the newest revision, at an earlier one, or page by page at one revision.
 //!
-//! In: the store, a place, the query. Out: the objects with the revision they are shown at and the
-//! token of the next page. What a revision in the query means follows the real server's table of
-//! `resourceVersion` and `resourceVersionMatch`.
+//! In: the store, a place, the query. Out: the objects with their revision and the token of the next
+//! page. The real server's table of `resourceVersion` and `resourceVersionMatch` defines the meaning of a
+//! revision in the query.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! Who wrote which field: `metadata.managedFields`.
+//! The owner of each field: `metadata.managedFields`.
 //!
-//! In: an object before and after a write, and who wrote. Out: the entries as the real server keeps them: a manager owns
-//! what it set or changed last, an update takes it away from all others, and what is gone has no owner. What admission
-//! and the kind's own rules change after that has no owner. Lists are
-//! owned whole, and a map's own entry (`.`) is left out.
+//! In: an object before and after a write, and its author. Out: the entries as the real server keeps them. A manager owns
+//! the fields that it set or changed last, and an update removes them from all other managers. A removed field has no
+//! owner, and neither has a field that admission and the kind's own rules change after that. Lists are owned as a whole,
+//! and a map's own entry (`.`) is left out.
 // kube-apiserver: apimachinery/pkg/util/managedfields/internal, structured-merge-diff/merge/update.go.
 
 use serde_json::{Map, Value, json};

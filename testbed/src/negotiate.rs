@@ -1,6 +1,6 @@
-//! How objects are shown: whole, as a table, or only their metadata.
+//! The form of objects in an answer: whole, as a table, or only their metadata.
 //!
-//! In: the Accept header. Out: a view, which turns objects and lists into what is sent.
+//! In: the Accept header. Out: a view, which converts objects and lists into that form.
 
 use std::sync::Arc;
 

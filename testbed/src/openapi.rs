@@ -1,7 +1,7 @@
-//! OpenAPI v3, as far as `kubectl apply` and `kubectl explain` read it.
+//! OpenAPI v3: the part that `kubectl apply` and `kubectl explain` read.
 //!
-//! In: the schema. Out: the index and one document per group: types with their fields and merge
-//! keys, and for every kind the PATCH that says what the server takes.
+//! In: the schema. Out: the index and one document per group: types with their fields and merge keys, and
+//! for every kind the PATCH with the media types that the server accepts.
 
 use serde_json::{Map, Value, json};
 

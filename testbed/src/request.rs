@@ -1,7 +1,7 @@
-//! What a request asks for: the place its path names and the options of its query.
+//! A request: the place that its path names and the options of its query.
 //!
-//! In: method, path, query, headers. Out: typed values. A feature that is known upstream and not
-//! here is refused by name as early as this.
+//! In: method, path, query, headers. Out: typed values. A feature that only upstream supports is refused
+//! by name at this point.
 
 use serde_json::Value;
 

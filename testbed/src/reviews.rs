@@ -1,8 +1,8 @@
-//! Reviews: whose token it is, and who may read which path.
+//! Reviews: the user of a token, and the paths that a user may read.
 //!
-//! Here every user may do everything; this is for those who delegate such questions, as the daemon does for
-//! its own pages. In: users with their tokens and paths, made known by a test. Out: what
-//! kube-apiserver answers. Nothing is stored.
+//! On this server every user may do everything. Reviews are for programs that delegate authentication and
+//! authorization, as the daemon does for its own pages. In: users with their tokens and paths, which a
+//! test registers. Out: the answers of kube-apiserver. The server stores none of them.
 
 use std::{
     collections::HashMap,

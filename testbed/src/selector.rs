@@ -1,7 +1,7 @@
-//! Label and field selectors, as lists and watches take them.
+//! Label and field selectors of lists and watches.
 //!
-//! In: the texts of the query. Out: a predicate on objects. Field selectors take only the fields
-//! that the kind names, as upstream's do.
+//! In: the texts of the query. Out: a predicate on objects. Field selectors accept only the fields that
+//! the kind names, as upstream's do.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! The same service over HTTP, for kubectl and other programs.
 //!
-//! In: a listener and any service that answers like a server, so that layers around it are served
-//! too. An error of the service breaks its connection. HTTP/1.1 without TLS: it is meant for loopback.
+//! In: a listener and any service that answers like a server, also one with layers around it. An error
+//! of the service breaks its connection. It uses HTTP/1.1 without TLS, because it is for loopback.
 
 use http::{Request, Response};
 use hyper::{

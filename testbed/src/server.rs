@@ -1,9 +1,9 @@
 //! The server: requests in, answers out.
 //!
-//! [`Server`] is a `tower::Service`, so it plugs into `kube::Client::new` without a socket, takes
-//! layers (faults, delays) like any service, and is served over HTTP by [`super::serve()`]. Each
-//! request that writes runs to its end under the store's lock, but for DELETE, which reads and removes in two steps;
-//! nothing waits while holding it.
+//! [`Server`] is a `tower::Service`, so `kube::Client::new` uses it without a socket, layers (faults,
+//! delays) wrap it like any service, and [`super::serve()`] serves it over HTTP. Each request that writes
+//! completes under the store's lock, except DELETE, which reads and removes in two steps. No request
+//! waits while it holds the lock.
 
 use std::{
     convert::Infallible,

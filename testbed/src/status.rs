@@ -1,7 +1,7 @@
-//! Refusals: what the server answers instead of doing what was asked.
+//! Refusals: the answers to requests that the server does not execute.
 //!
-//! One value per refusal, printed as the `Status` body that clients know. Code, reason and details
-//! are upstream's (they are what programs decide by); messages follow it where people know them.
+//! Each refusal is one value, printed as the `Status` body that clients know. Code, reason and details
+//! are upstream's, because programs depend on them. Messages follow upstream if people know them.
 
 use serde_json::{Value, json};
 

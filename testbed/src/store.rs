@@ -1,9 +1,9 @@
-//! The objects, their one revision counter, and what changed lately.
+//! The objects, their one revision counter, and the latest changes.
 //!
-//! In: committed writes, one at a time. Out: objects of a kind in the order of their keys, now or
-//! at an earlier revision, and the changes after a revision, in order, each once. Each kind keeps
-//! a bounded log of changes; what fell off it can neither be watched nor listed any more (410).
-//! Nothing here knows what objects mean.
+//! In: committed writes, one at a time. Out: objects of a kind in the order of their keys, now or at an
+//! earlier revision, and the changes after a revision, in order, each once. Each kind keeps a bounded log
+//! of changes. A revision before this log can be neither watched nor listed any more (410). The store
+//! does not interpret objects.
 
 use std::{
     collections::{BTreeMap, VecDeque},

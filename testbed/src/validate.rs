@@ -1,5 +1,5 @@
-//! Checks that all kinds share: names, labels, annotations, finalizers, owners, and what an update
-//! of metadata may change.
+//! Checks that all kinds share: names, labels, annotations, finalizers, owners, and the changes of
+//! metadata that an update may make.
 //!
 //! In: an object in its type's shape. Out: causes for an Invalid. Fields and reasons are
 //! upstream's.

@@ -1,8 +1,8 @@
 //! Watches: every change after a revision, in order, exactly once.
 //!
-//! In: the store's log and a wake-up per change. Out: a stream of lines, one event each. A watcher
-//! holds nothing but its position in the log, so a slow one costs nothing and learns of a gap by
-//! finding its position gone (410, in-band). Bookmarks tell it how far it has come.
+//! In: the store's log and a wake-up per change. Out: a stream of lines, one event each. A watcher holds
+//! only its position in the log, so a slow watcher costs nothing, and detects a gap when its position is
+//! gone (410, in-band). Bookmarks report its position.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

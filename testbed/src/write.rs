@@ -1,8 +1,8 @@
 //! Creates and updates: from a body to a committed object.
 //!
-//! In: the store, a place, the object as the client wants it. Out: the object as it is now, or a
-//! refusal. The order of the steps is the real server's, because it decides which error a request
-//! with two faults gets.
+//! In: the store, a place, the object that the client sends. Out: the committed object, or a refusal.
+//! The steps have the order of the real server, because it decides which error a request with two faults
+//! gets.
 
 use std::sync::Arc;
 

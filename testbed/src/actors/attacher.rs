@@ -1,11 +1,11 @@
-//! Stand-in for external-attacher: attaches and detaches what VolumeAttachments of one driver ask
-//! for (attach-detach §7.6).
+//! Stand-in for external-attacher: attaches and detaches volumes as the VolumeAttachments of one driver
+//! require (attach-detach §7.6).
 //!
-//! As the real one it writes merge patches, puts its finalizer on the PersistentVolume and on the
-//! VolumeAttachment before it attaches, refuses volumes that are being deleted, takes the finalizer
-//! away after it has detached (from a volume that goes, after its last attachment), and does not
-//! enforce exclusive access. It asks the driver for the handle that the volume of that name has now. It repeats what
-//! failed after 1 s, and twice as long each time up to 5 min, and each time writes the error with a new time.
+//! Like the real one, it writes merge patches and refuses volumes that are being deleted. It puts its finalizer on the
+//! PersistentVolume and on the VolumeAttachment before it attaches, and removes the finalizer after it has detached
+//! (from a volume that is being deleted, after its last attachment). It does not enforce exclusive access. It gives the
+//! driver the present handle of the volume of that name. It retries after 1 s, doubles the pause each time up to 5 min,
+//! and each time writes the error with a new time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,9 +1,9 @@
 //! Stand-in for the kubelets of all nodes (attach-detach §14).
 //!
-//! For each pod on a node: report its volumes in `volumesInUse`; when `volumesAttached` lists them
-//! and their VolumeAttachments are attached, mount them and run the pod; when the pod is deleted or
-//! done, stop it, unmount, take the volumes out of `volumesInUse`, and at last remove the pod object
-//! with grace 0. One write of a node at a time.
+//! It reports the volumes of each pod on a node in `volumesInUse`. When `volumesAttached` lists them and
+//! their VolumeAttachments are attached, it mounts them and runs the pod. When the pod is deleted or done,
+//! it stops the pod, unmounts the volumes, removes them from `volumesInUse`, and then removes the pod
+//! object with grace 0. One write of a node is in progress at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,9 +1,8 @@
-//! Stand-ins for the components around the daemon. They see and act through the API alone, in the
-//! order and with the kinds of requests of the real ones, and do what they are told: succeed, fail,
-//! be slow, be silent.
+//! Stand-ins for the components around the daemon. They see and act only through the API, in the order
+//! and with the kinds of requests of the real ones. A test makes them succeed, fail, be slow or be silent.
 //!
-//! All share one shape, as the daemon itself: watches keep tables, a change marks keys, a pure
-//! function names the next write of a key, one write of a key is under way at a time.
+//! All have the same structure as the daemon: watches keep tables, a change marks keys, a pure function
+//! names the next write of a key, and one write of a key is in progress at a time.
 
 mod attacher;
 mod kubelet;

@@ -1,4 +1,4 @@
-//! What several stand-ins read from pods, nodes, claims and volumes, and where they write to.
+//! The fields of pods, nodes, claims and volumes that several stand-ins read, and the paths of their writes.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Taint};
 use kube::{Resource, ResourceExt};

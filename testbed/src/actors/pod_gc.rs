@@ -1,10 +1,10 @@
-//! Stand-in for the two controllers that take pods off nodes: taint eviction and the pod garbage
+//! Stand-in for the two controllers that remove pods from nodes: taint eviction and the pod garbage
 //! collector (attach-detach §6).
 //!
-//! Eviction deletes the pods of a node with a `NoExecute` taint that they do not tolerate, or no
-//! longer; their kubelet ends them. Where no kubelet can, the collector removes the object: of pods
-//! whose node is gone, of terminating pods on a node that is not Ready and marked as out of
-//! service, and of terminating pods that never had a node. Before that it marks them as failed.
+//! Eviction deletes the pods of a node with a `NoExecute` taint that they do not tolerate, or no longer
+//! tolerate, and their kubelet ends them. If no kubelet can, the collector marks the pods as failed and
+//! removes their objects. These are pods whose node is gone, terminating pods on a node that is not Ready
+//! and marked as out of service, and terminating pods that never had a node.
 //!
 //! KCM: pkg/controller/podgc/gc_controller.go, pkg/controller/tainteviction.
 

@@ -1,8 +1,8 @@
-//! Stand-in for the two protection controllers: they let go of claims and volumes that are being
-//! deleted once they are not used any more (pv-binder §7).
+//! Stand-in for the two protection controllers: they release claims and volumes that are being deleted
+//! and no longer in use (pv-binder §7).
 //!
-//! A claim is in use while a pod that is on a node names it; a volume while its phase is Bound. The
-//! finalizers themselves are put on by the API server's admission.
+//! A claim is in use while a pod that is on a node names it, and a volume while its phase is Bound. The
+//! API server's admission adds the finalizers.
 //!
 //! KCM: pkg/controller/volume/pvcprotection, pkg/controller/volume/pvprotection.
 

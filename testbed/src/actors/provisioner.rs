@@ -1,10 +1,10 @@
 //! Stand-in for external-provisioner of one driver (pv-binder §7.5).
 //!
-//! Makes a volume for a claim that the binder has marked for this driver, once the scheduler has
-//! chosen a node where the class wants that, or gives that choice back when it cannot. Protects what
-//! is to be deleted with its finalizer while it is bound, and deletes what was released once it is
-//! attached nowhere. It decides nothing about binding: the volume it makes names the claim, the rest
-//! is the binder's.
+//! It creates a volume for a claim that the binder has marked for this driver. If the class requires it,
+//! it waits until the scheduler has chosen a node, and gives the choice back if it cannot serve it. It
+//! protects a bound volume with policy Delete with its finalizer, and deletes a released volume once it
+//! is attached nowhere. It decides nothing about binding: its volume names the claim, and the binder does
+//! the rest.
 
 use std::{collections::BTreeMap, sync::Arc};
 

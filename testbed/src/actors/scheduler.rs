@@ -1,10 +1,10 @@
 //! Stand-in for the scheduler: finds a node for every pod that has none (pv-binder §6).
 //!
-//! As the real one it binds through `pods/binding`, waits for claims of classes that bind at once,
-//! and for those that wait for a consumer writes the chosen node on the claim and waits until they
-//! are bound. It knows readiness, taints, cordons, and the node affinity of bound volumes; no
-//! resources, no affinity of pods, no volumes made beforehand for a delayed class. Why a pod has no
-//! node stands in its condition `PodScheduled`.
+//! Like the real one, it binds through `pods/binding` and waits for claims of classes that bind at once.
+//! For claims that wait for a consumer, it writes the chosen node on the claim and waits until they are
+//! bound. It supports readiness, taints, cordons, and the node affinity of bound volumes. It does not
+//! support resources, affinity of pods, or existing volumes of a delayed class. The condition
+//! `PodScheduled` of a pod states why it has no node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

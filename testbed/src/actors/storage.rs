@@ -1,8 +1,8 @@
-//! The storage system behind the stand-ins: which disk is on which machine, and what is mounted there.
+//! The storage system behind the stand-ins: the disks on each machine, and the mounts there.
 //!
-//! It asks no API object. In: each call of the attacher to the driver, as it returns, and each mount and unmount of a
+//! It reads no API object. In: each call of the attacher to the driver, as it returns, and each mount and unmount of a
 //! kubelet. Out: a log of facts in their order, for judges that the daemon cannot influence. Like most real
-//! drivers it does not refuse a second machine.
+//! drivers it accepts a second machine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

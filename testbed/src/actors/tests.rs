@@ -1,5 +1,5 @@
-//! What the stand-ins' decision tables share. The cases are in `tests/cases/actors`: objects (a
-//! patch on a small whole one of the kind), the key to decide about, and the write that follows.
+//! The common part of the stand-ins' decision tables. The cases are in `tests/cases/actors`: objects (a
+//! patch on a small complete object of the kind), the key of the decision, and the write that follows.
 
 use std::{fmt::Debug, path::Path};
 

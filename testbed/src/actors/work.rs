@@ -1,4 +1,4 @@
-//! Which keys need another look, and the one write of each that is under way.
+//! The keys that need another look, and for each the one write in progress.
 
 use std::{collections::BTreeSet, fmt::Debug, time::Duration};
 

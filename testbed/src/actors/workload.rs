@@ -1,10 +1,10 @@
 //! Stand-in for the controllers that keep pods with claims running, as StatefulSets and Deployments
-//! do: what a [`Seat`] asks for is made, and made again when it goes.
+//! do: it creates the pod and the claim of a [`Seat`], and recreates them when they are gone.
 //!
-//! A seat is a place for one pod with one claim, `data-<seat>`. Its pod either has the seat's name
-//! and is made again when it is gone for good (a StatefulSet), or gets a new name and is made again
-//! as soon as the last one is told to end (a Deployment), so that two pods want one volume for a
-//! while. When a seat is given up its pod goes, then its claim.
+//! A seat is a place for one pod with one claim, `data-<seat>`. As in a StatefulSet, its pod has the
+//! seat's name and is recreated when it is gone. Or, as in a Deployment, it gets a new name and is
+//! recreated as soon as the last pod is terminating, so that two pods need one volume for some time. When
+//! a seat ends, its pod is deleted, then its claim.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Faults between a program and its API server, each where a test wants it or a seed puts it.
+//! Faults between a program and its API server, at the places that a test or a seed selects.
 //!
 //! ```text
 //!  daemon ──request──▶ Faulty ──▶ the embedded server, or a client of a real one
@@ -8,9 +8,8 @@
 //!                        └ watches: cut, delayed per kind, begun from an older revision ([`watches`])
 //! ```
 //!
-//! A tower layer: [`Faults`] is the handle and the layer, [`Faulty`] the service. With
-//! [`super::serve()`] it is a proxy before any API server. An error of the service is a broken
-//! connection.
+//! [`Faults`] is the handle and the tower layer, [`Faulty`] the service. With [`super::serve()`] it is a
+//! proxy in front of any API server. An error of the service is a broken connection.
 
 pub mod record;
 pub mod rule;

@@ -1,4 +1,4 @@
-//! The writes that have come by, in the order they arrived, and their numbers.
+//! The writes in the order of their arrival, and their numbers.
 
 use http::{Method, StatusCode};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What a test asks for: one write, found by its number or its looks, and what becomes of it.
+//! A rule of a test: one write, selected by its number or its content, and its fate.
 
 use std::{
     pin::Pin,

@@ -1,8 +1,8 @@
 //! Seeded faults over all requests: delays, refusals and errors before and after the commit, lost
 //! answers, broken connections, watches cut short.
 //!
-//! What happens to a request depends on the seed and on the requests before it, and on nothing else.
-//! A storm is bounded: after its last fault everything passes.
+//! The fate of a request depends only on the seed and on the requests before it. A storm is bounded:
+//! after its last fault every request passes.
 
 use std::time::Duration;
 

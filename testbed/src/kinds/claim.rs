@@ -1,5 +1,5 @@
-//! PersistentVolumeClaims: defaults, the default StorageClass, the protection finalizer, what may
-//! change after creation.
+//! PersistentVolumeClaims: defaults, the default StorageClass, the protection finalizer, the fields that
+//! may change after creation.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! StorageClasses: defaults, which one is the default, and that nothing important changes.
+//! StorageClasses: defaults, the choice of the default class, and the fields that may not change.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
-//! Columns of `kubectl get`, and what their cells show.
+//! Columns of `kubectl get`, and the content of their cells.
 //!
-//! In: an object. Out: the texts people know from kubectl, the same as upstream's printers. A
-//! column is a name, a type and a function from object to cell.
+//! In: an object. Out: the same texts as from upstream's printers in kubectl. A column is a name, a type
+//! and a function from object to cell.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! CSIDrivers: what a driver can do; most of it is fixed once it is installed.
+//! CSIDrivers: the capabilities of a driver, most of which are fixed after its installation.
 
 use serde_json::{Value, json};
 

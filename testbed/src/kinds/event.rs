@@ -1,4 +1,4 @@
-//! Events (core/v1): what controllers tell people.
+//! Events (core/v1): the reports of controllers for people.
 
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! The kinds the server knows, as data.
 //!
-//! One static descriptor per kind says what is generic about it; what is not (defaults, admission,
-//! validation) is behind [`Rules`], one implementation per kind. Adding a kind means adding its
-//! Go type to the schema, a file here and a line in [`KINDS`].
+//! One static descriptor per kind has its generic properties. Its defaults, admission and validation are
+//! an implementation of [`Rules`]. To add a kind, add its Go type to the schema, a file here and a line in
+//! [`KINDS`].
 
 pub mod attachment;
 pub mod claim;

@@ -1,5 +1,5 @@
-//! Namespaces. Deleting one marks it as terminating; nothing here empties it, as on an API server
-//! without controllers.
+//! Namespaces. A delete marks a namespace as terminating, and the server does not empty it, as on an API
+//! server without controllers.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Nodes: taints on creation, and what may not change.
+//! Nodes: taints on creation, and the fields that may not change.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Pods: admission, status, generation, and which fields of the spec may change.
 //!
-//! What decoding fills into a pod's spec and how the spec is checked is in [`super::pod_spec`].
+//! [`super::pod_spec`] has the defaults of a pod's spec and its validation.
 
 use serde_json::{Value, json};
 

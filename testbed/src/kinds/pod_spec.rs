@@ -1,8 +1,8 @@
-//! The spec of a pod: what decoding fills in, what is checked, its quality of service.
+//! The spec of a pod: its defaults, its validation, its quality of service.
 //!
-//! Checked are containers (name, image, mounts), volumes and the policies. Probes, ports,
-//! resources, affinity and security contexts are taken as they come, which the list of deliberate
-//! differences names.
+//! The server checks containers (name, image, mounts), volumes and the policies. It accepts probes,
+//! ports, resources, affinity and security contexts without a check; the list of deliberate differences
+//! names this.
 
 use serde_json::{Value, json};
 

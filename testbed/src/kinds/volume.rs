@@ -1,7 +1,7 @@
 //! PersistentVolumes: defaults, protection finalizer, validation, immutability of the source.
 //!
-//! Of the volume sources CSI, hostPath, local and NFS are checked inside; of the others only that
-//! there is exactly one.
+//! The server checks the content of the sources CSI, hostPath, local and NFS. For other sources it only
+//! checks that there is exactly one.
 
 use serde_json::Value;
 

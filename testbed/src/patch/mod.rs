@@ -1,7 +1,7 @@
-//! Patches: four ways to say what should change.
+//! Patches: four ways to describe a change.
 //!
-//! In: an object and a patch. Out: the object as the patch wants it, still to be brought into
-//! shape and validated like the body of a PUT.
+//! In: an object and a patch. Out: the patched object, which is then brought into shape and validated
+//! like the body of a PUT.
 
 pub mod strategic;
 

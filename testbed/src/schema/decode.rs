@@ -1,5 +1,4 @@
-//! Bringing a value into the shape of its type, as decoding into Go's struct and encoding it again
-//! does.
+//! Brings a value into the shape of its type, as if it were decoded into Go's struct and encoded again.
 //!
 //! Unknown fields are dropped and named; a value of the wrong type is an error; empty values are
 //! left out or written out as the field says; times and quantities get their canonical text.

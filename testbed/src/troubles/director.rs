@@ -1,4 +1,4 @@
-//! Does to the cluster what the script says.
+//! Executes the script on the cluster.
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{

@@ -1,9 +1,8 @@
-//! What befalls the cluster, and when: a pure function of the seed and the flags.
+//! The troubles of the cluster and their times: a pure function of the seed and the flags.
 //!
-//! Pods are moved at a steady rate, now and then a seat is given up and another one taken, and
-//! nodes have their troubles in [`ROUND`]s: one is tainted for maintenance, another one dies. In
-//! every first round its operator says that the machine is off, in every second one it is
-//! removed from the cluster.
+//! Pods move at a steady rate, occasionally a seat ends and another one begins, and nodes have their
+//! troubles in [`ROUND`]s: one is tainted for maintenance, another one dies. In every odd round its
+//! operator declares the machine off, and in every even round the node is removed from the cluster.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The cluster of the demo: embedded API server, nodes, classes, volumes made beforehand, a claim
-//! that can never be bound, and the stand-ins.
+//! The cluster of the demo: embedded API server, nodes, classes, existing volumes, a claim that can never
+//! be bound, and the stand-ins.
 
 use std::time::Duration;
 

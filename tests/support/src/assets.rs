@@ -1,9 +1,9 @@
-//! Where the control plane's binaries are.
+//! The location of the control plane's binaries.
 //!
-//! `KUBEBUILDER_ASSETS` names their folder (the convention of kubebuilder's envtest). Without it they
-//! are built by `tests/control-plane/build`, once for each version of that folder, into a cache
-//! outside the tree. Without both there is a reason why not, and a cure. The CSI sidecars, the
-//! scheduler and the CSI driver are built apart from them, because only the chain stories need them.
+//! `KUBEBUILDER_ASSETS` names their folder (the convention of kubebuilder's envtest). Without it,
+//! `tests/control-plane/build` builds them once for each version of that folder, into a cache outside the
+//! tree. If neither is possible, the result is the cause and a remedy. The CSI sidecars, the scheduler
+//! and the CSI driver have a separate build, because only the chain stories need them.
 
 use std::{
     io::{BufRead, BufReader},

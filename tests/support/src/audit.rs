@@ -1,4 +1,4 @@
-//! Who asked the API server for what: its audit log.
+//! The requests to the API server and their users: its audit log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,7 +1,7 @@
-//! Where cases come from: `tests/cases/<suite>` of the repository and, if the variable `MOORING_CASES`
-//! names a folder, `<folder>/<suite>`. So a case can be added without touching code, or this repository.
+//! The folders of cases: `tests/cases/<suite>` of the repository and, if the variable `MOORING_CASES` names
+//! a folder, `<folder>/<suite>`. So you can add a case without a change of code, or of this repository.
 //!
-//! In: the name of a suite. Out: its files, the repository's first, each read as what its runner expects.
+//! In: the name of a suite. Out: its files, the repository's first, each in the type that its runner expects.
 
 pub mod comparison;
 mod shown;

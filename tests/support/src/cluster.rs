@@ -1,7 +1,7 @@
-//! The cluster as a test sees it: makes objects, waits for what becomes of them, clears them away.
+//! The cluster as a test sees it: it creates objects, waits for their state, and removes them.
 //!
-//! Waiting is on a watch of the one object, with a deadline that is generous because it only ends a
-//! failure; nothing here sleeps or measures.
+//! It waits with a watch of the one object. The deadline is generous, because it only ends a failure.
+//! Nothing here sleeps or measures.
 
 use std::{
     fmt::Debug,

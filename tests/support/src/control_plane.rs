@@ -1,9 +1,9 @@
 //! A real API server: etcd and kube-apiserver on loopback, for one test process.
 //!
-//! Starts both with a temporary folder, waits until they are ready, hands out a client per user,
-//! and takes both down when dropped. Objects are stored as JSON and never compacted, so that the
-//! whole history can be read back from etcd ([`super::history`]); every request of the daemon and
-//! every storage write is in the audit log ([`super::audit`]).
+//! It starts both with a temporary folder, waits until they are ready, gives out a client per user, and
+//! stops both when it is dropped. etcd stores objects as JSON and never compacts, so that
+//! [`super::history`] can read back the whole history. Every request of the daemon and every storage
+//! write is in the audit log ([`super::audit`]).
 
 use std::{
     net::TcpListener,

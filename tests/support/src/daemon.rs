@@ -1,5 +1,5 @@
-//! The daemon under test: the real binary as a process of its own, or the same parts in the test's
-//! process, which the test puts together.
+//! The daemon under test: the real binary as its own process, or the same parts in the test's process,
+//! which the test assembles.
 
 use std::{fmt::Debug, path::Path, time::Duration};
 

@@ -1,8 +1,8 @@
-//! What really happened: every revision of every object, read back from etcd.
+//! The complete history: every revision of every object, read back from etcd.
 //!
-//! etcd's history is the only complete record in a total order. It is read through etcd's JSON
-//! gateway: a watch over all keys from a past revision, up to the present one. The API server
-//! stores JSON and never compacts here ([`super::control_plane`]).
+//! etcd's history is the only complete record in a total order. This module reads it through etcd's JSON
+//! gateway: a watch over all keys from a past revision up to the present one. This API server stores JSON
+//! and never compacts ([`super::control_plane`]).
 
 use futures::{AsyncBufReadExt, StreamExt};
 use k8s_openapi::ByteString;

@@ -1,7 +1,7 @@
-//! The promises of safety.md, checked against what really happened.
+//! The promises of safety.md, checked against the complete history.
 //!
 //! In: the changes of objects from etcd ([`super::history`]) and the requests from the audit log
-//! ([`super::audit`]). Out: one line per violation, with the revision. Nothing here asks the daemon.
+//! ([`super::audit`]). Out: one line per violation, with the revision. The check does not use the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,8 +8,8 @@
 //! (whether what happened was allowed). And, for tests without any, [`cases`] (where they are) and [`store`] (an API server of
 //! values).
 //!
-//! It knows the daemon by its flags, pages and log alone. So a change of the daemon does not build this anew, and what is
-//! checked here is what others see.
+//! It depends only on the daemon's flags, pages and log. So a change of the daemon does not rebuild this crate, and the
+//! checks see the same as other programs.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]

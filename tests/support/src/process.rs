@@ -1,9 +1,9 @@
-//! Child processes that never outlive the test, and what they say.
+//! Child processes that never outlive the test, and their output.
 //!
-//! A process is killed when its [`Process`] is dropped. When the test process itself is killed, no
-//! destructor runs: a watchdog (a shell that reads from a pipe of ours) then meets the end of the
-//! pipe, kills what is left by its id, and removes the temporary folder. That needs neither `unsafe`
-//! nor a feature of one kernel.
+//! Dropping a [`Process`] kills its process. If the test process itself is killed, no destructor runs: a
+//! watchdog (a shell that reads from a pipe of ours) then reaches the end of the pipe, kills the remaining
+//! processes by their ids, and removes the temporary folder. That needs neither `unsafe` nor a feature of
+//! one kernel.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

@@ -1,7 +1,7 @@
-//! One thread of another process that stands still while its other threads go on: what a thread does that blocks or spins.
+//! Stops one thread of another process while its other threads continue, as if that thread blocked or span.
 //!
-//! SIGSTOP stops all of them. A debugger can stop one, so this is one; the program needs no hook for it that would have to be
-//! kept out of what is released. It goes on when this is dropped.
+//! SIGSTOP stops all threads, but a debugger can stop one, so this is a debugger. The program needs no hook for it that a
+//! release would have to leave out. The thread continues when this value is dropped.
 
 use std::{
     sync::mpsc::{Sender, channel},

@@ -1,8 +1,8 @@
 //! An API server of values: objects with revisions, preconditions and finalizers, as the real one keeps them.
 //!
-//! In: objects, and what requests ask. Out: what a request would make of an object, for a check to look at before it is
-//! done; what has become of it; or why not. Cases of both controllers and histories of the binder run on it; what else they
-//! watch for is theirs.
+//! In: objects and requests. Out: the object that a request would produce, so that a check can judge it first; the
+//! resulting object; or a refusal. Cases of both controllers and histories of the binder run on it, and add their own
+//! checks.
 
 use std::collections::BTreeMap;
 

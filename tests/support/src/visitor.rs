@@ -1,5 +1,5 @@
-//! Who comes to the daemon's port: an authority of client certificates, made once per test process, whom
-//! it vouches for, and requests with or without them.
+//! Clients of the daemon's port: an authority of client certificates, created once per test process, the
+//! certificates that it signs, and requests with or without them.
 
 use std::{path::PathBuf, sync::OnceLock};
 

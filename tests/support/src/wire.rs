@@ -1,8 +1,8 @@
-//! A wire between a daemon and its API server: what it carries upwards can be held up and delivered later.
+//! A wire between a daemon and its API server: it can hold up requests and deliver them later.
 //!
-//! It passes bytes, so it understands nothing of what it carries, TLS or not; like a balancer that freezes for a
-//! while and then goes on. What a client has sent is delivered although the client has hung up meanwhile, and the
-//! server learns of that only when it has answered: it must not spare it the trouble.
+//! It passes bytes without interpreting them, with or without TLS, like a load balancer that freezes for some time
+//! and then continues. It delivers the bytes of a client that has closed its connection in the meantime. The server
+//! notices the close only after its answer, so it executes the request.
 
 use std::sync::Arc;
 

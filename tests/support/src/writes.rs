@@ -1,8 +1,8 @@
-//! What the daemon itself writes to volumes and claims, checked against what each of its writes really changed; and what it
-//! calls the VolumeAttachments that it creates.
+//! The daemon's writes to volumes and claims, checked against the real change of each write; and the names of the
+//! VolumeAttachments that it creates.
 //!
-//! In: the changes of objects from etcd ([`super::history`]), and which of them the audit log says are the daemon's
-//! ([`super::audit`]). Out: one line per violation, with the revision. Nothing here asks the daemon.
+//! In: the changes of objects from etcd ([`super::history`]), and the audit log ([`super::audit`]), which names the changes
+//! of the daemon. Out: one line per violation, with the revision. The check does not use the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The embedded server, with a recorder before it that does what the audit log does.
+//! The embedded server, with a recorder in front of it in place of the audit log.
 
 use std::{
     convert::Infallible,

@@ -2,8 +2,8 @@
 //! ([`embedded`]), behind one trait.
 //!
 //! Both keep a complete record: every revision of every object and every request of the daemon. The
-//! embedded server and its daemon live in the test's own process, without sockets and in paused time:
-//! when everything waits, the clock jumps to whatever comes next.
+//! embedded server and its daemon run in the test's own process, without sockets and in paused time: when
+//! all tasks wait, the clock jumps to the next timer.
 
 pub mod embedded;
 pub mod real;

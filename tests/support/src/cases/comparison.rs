@@ -1,6 +1,6 @@
-//! What a case expects and what was seen, key by key. Nothing is written into a case: a person does that.
+//! Compares the expectation of a case with the result, key by key. It never writes into a case: a person does that.
 //!
-//! In: pairs of values with the key that has them. Out: nothing, or the text of the failure, which has both values as YAML.
+//! In: pairs of values with their key. Out: nothing, or the text of the failure, which has both values as YAML.
 
 use std::{
     fmt::{self, Write as _},

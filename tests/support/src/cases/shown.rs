@@ -1,6 +1,6 @@
-//! How a value of a case is shown where it differs: as YAML, in one line if it fits, else one item a line.
+//! The form of a differing value of a case: YAML, in one line if it fits, otherwise one item per line.
 //!
-//! In: a value, and what stands before it in its line. Out: its text, which a person can put into the case.
+//! In: a value, and the text before it in its line. Out: its text, which a person can copy into the case.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! How values are shown, and the width of all cases.
+//! The form of shown values, and the width of all cases.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
-//! Who may have a volume, and when it may be taken away: S1, S2, S3, S9 and S10.
+//! The nodes that may have a volume, and the time when it may be taken away: S1, S2, S3, S9 and S10.
 //!
-//! In: VolumeAttachments, and nodes as they were and are. Out: the promises that are broken.
+//! In: VolumeAttachments, and nodes before and after. Out: the broken promises.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
-//! What a write of the binder to a volume or claim must not break: S18 to S34.
+//! The promises about a write of the binder to a volume or claim: S18 to S34.
 //!
-//! In: the object before and after, and what its writer could know. Out: the promises that the write breaks. A story knows
-//! the objects as they were at the write; a history also what had been seen and read by then, and so what a decision may
-//! have rested on.
+//! In: the object before and after, and the knowledge of its writer. Out: the promises that the write breaks. A story knows
+//! the objects at the time of the write. A history also knows what the writer had seen and read by then, and so the
+//! possible basis of a decision.
 
 use std::collections::BTreeSet;
 

@@ -1,12 +1,12 @@
 //! The promises of safety.md as functions of values: one checker for each, for every writer.
 //!
-//! Cases and histories of the binder, cases of attach/detach and the stories on an API server ask the same functions; what
-//! they know of the world differs, and comes in as a value. Out: the promises that are broken, each with its id. Nothing
-//! here knows the daemon. The random histories of attach/detach ask [`requests`] alone: they hold typed objects, which they
-//! clone by the hundred thousand, and check those where they are kept (`tests/histories`).
+//! Cases and histories of the binder, cases of attach/detach and the stories on an API server use the same functions. Their
+//! knowledge of the world differs, and is an argument. Out: the broken promises, each with its id. This module does not
+//! depend on the daemon. The random histories of attach/detach use only [`requests`]: they hold typed objects, which they
+//! clone by the hundred thousand and check in place (`tests/histories`).
 //!
-//! [`requests`]: what a single request must have. [`bindings`]: what a write to a volume or claim may change.
-//! [`attachments`]: who may have a volume, and when it may be taken away. [`telling`]: who may read whose names.
+//! [`requests`] checks a single request, [`bindings`] a change of a volume or claim, [`attachments`] the nodes that may have
+//! a volume and the time of its removal, and [`telling`] the readers of names.
 
 pub mod attachments;
 pub mod bindings;

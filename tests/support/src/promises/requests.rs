@@ -1,4 +1,4 @@
-//! What a single request of the daemon must have: S7, S12, S13, S23, S34 and S35.
+//! The promises about a single request of the daemon: S7, S12, S13, S23, S34 and S35.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
-//! Who is told what: S41.
+//! The recipients of messages: S41.
 //!
-//! In: a message, who reads it, and which namespaces have a pod or claim of a name. Out: a name that is not theirs to know.
+//! In: a message, its readers, and the namespaces that have a pod or claim of a name. Out: a name that they may not see.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Each promise is seen to be broken by a write that breaks it, and by no other.
+//! Each promise is reported as broken for a write that breaks it, and for no other write.
 
 use std::collections::BTreeMap;
 
