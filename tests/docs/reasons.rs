@@ -42,7 +42,7 @@ const GROUPS: [Group; 8] = [
         added: &["HandleShared"],
     },
     Group {
-        title: "What speaks against a volume for a claim",
+        title: "Why a volume does not fit a claim",
         sources: &[("src/binder/matching/predicate.rs", "impl Mismatch ")],
         added: &["BoundToOther", "Chosen", "LargerThanBest"],
     },
@@ -85,7 +85,7 @@ const GROUPS: [Group; 8] = [
         ],
     },
     Group {
-        title: "What `mooring doctor` finds of the whole cluster",
+        title: "Findings of `mooring doctor` about the whole cluster",
         sources: &[],
         added: &[
             "AttacherLimited",
