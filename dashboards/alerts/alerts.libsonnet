@@ -116,7 +116,7 @@
             )
           ||| % { job: job, kcm: kcm, by_alarm: by(['alarm']), by_name: by(['name']) },
           'Two controllers manage the same volumes.',
-          'Another attach/detach controller or binder is at work beside mooring ({{ with $labels.alarm }}{{ . }}{{ end }}{{ with $labels.name }}kube-controller-manager’s work queue {{ . }}{{ end }}). What it was seen to change, mooring leaves alone. Turn one of them off.'
+          'Another attach/detach controller or binder is at work beside mooring ({{ with $labels.alarm }}{{ . }}{{ end }}{{ with $labels.name }}kube-controller-manager’s work queue {{ . }}{{ end }}). Until it is quiet, mooring detaches or releases nothing. Turn one of them off.'
         ),
         alert(
           'MooringReplicasMissing',

@@ -112,8 +112,8 @@ impl Caches {
 
     /// What is known now.
     pub fn known(&self, now: Instant) -> Known<'_> {
-        let Self { objects, desired, actual, clock, .. } = self;
-        Known { objects, desired, actual, clock, now }
+        let Self { objects, desired, actual, .. } = self;
+        Known { objects, desired, actual, now }
     }
 
     /// What has been learnt since this was last asked, and how much was looked at for it.

@@ -23,10 +23,9 @@ use super::{
     decide::scope::Scope,
     desired::volume_name::VolumeId,
     guard::{
-        blocks::{Blocks, Grace, UnreadableAttachments},
-        evidence::Target,
+        blocks::{Grace, UnreadableAttachments},
         force_waits::{ForceWaits, Said},
-        second_writer::SecondController,
+        second_writer::Target,
     },
     known::Known,
     options::{AttachDetachOptions, ForcePolicy},
@@ -39,7 +38,13 @@ use super::{
     },
 };
 use crate::{
-    kube_api::{events::Event, ids::NodeName, kinds::ObjectRef, lease_note::LeaseNote},
+    controller::second_writer::SecondWriters,
+    kube_api::{
+        events::Event,
+        ids::{NodeName, ResourceVersion},
+        kinds::ObjectRef,
+        lease_note::LeaseNote,
+    },
     metrics::QueueCounts,
     state::Objects,
 };
@@ -63,8 +68,10 @@ pub struct Controller {
     pub(super) leads: bool,
     pub(super) dispatcher: Dispatcher,
     pub(super) recorder: Recorder,
-    pub(super) second_writer: SecondController,
-    grace: Grace,
+    pub(super) second_writer: SecondWriters<Target>,
+    /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
+    pub(super) newest_attachment: ResourceVersion,
+    pub(super) grace: Grace,
     pub(super) force_waits: ForceWaits,
     pub(super) unreadable: UnreadableAttachments,
 }
@@ -80,7 +87,8 @@ impl Controller {
             leads: false,
             dispatcher: Dispatcher::new(options.attachment_calls),
             recorder: Recorder::default(),
-            second_writer: SecondController::default(),
+            second_writer: SecondWriters::default(),
+            newest_attachment: ResourceVersion::default(),
             grace: Grace::default(),
             force_waits: ForceWaits::of(unready.max(gone)),
             unreadable: UnreadableAttachments::default(),
@@ -148,11 +156,6 @@ impl Controller {
         (&mut self.recorder, self.caches.known(now))
     }
 
-    /// What holds writes back now.
-    pub(super) fn blocks(&self, now: Instant) -> Blocks<'_> {
-        Blocks::new(&self.second_writer, self.caches.known(now))
-    }
-
     /// Where volumes are attached, or may be.
     #[must_use]
     pub fn actual(&self) -> &ActualState {
@@ -162,7 +165,7 @@ impl Controller {
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
         for attachment in self.caches.objects.attachments.snapshot().values() {
-            self.second_writer.listed(attachment.metadata.resource_version);
+            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
         }
         self.caches.load(now);
         self.note_learnt(now);
@@ -221,7 +224,7 @@ impl Controller {
                 }
                 Learnt::ListChanged(node, uid) => {
                     self.caches.actual.node_mut(&node).requests.undone(now);
-                    self.note_evidence(Target::Node(node), &uid, now);
+                    self.note_foreign(&Target::Node(node), &uid, now);
                 }
             }
         }
@@ -234,11 +237,6 @@ impl Controller {
         self.caches.add_due(now);
         self.caches.queue.sweep(now);
         self.end_stand_offs(now);
-        if self.grace.ends(self.caches.objects.restore_grace().left(now), now) {
-            // All is judged anew.
-            self.recorder.log(Line::GraceOver);
-            self.caches.queue.add_all();
-        }
         self.caches.survey(now);
         self.note_learnt(now);
         if !self.leads {
@@ -249,6 +247,7 @@ impl Controller {
         let at = (now, self.caches.clock.wall(now));
         let said = self.force_waits.look(&self.caches.actual, &self.caches.desired, at);
         self.tell_of_waits(said);
+        self.report_second_writers();
         let (recorder, known) = self.recording(now);
         recorder.tell_unresolved(known);
         let (events, reports) = self.recorder.take();

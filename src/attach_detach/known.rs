@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{actual::state::ActualState, clock::Clock, desired::state::DesiredState};
+use super::{actual::state::ActualState, desired::state::DesiredState};
 use crate::state::Objects;
 
 /// What is known at one moment, as a view: for those parts of the controller that take note of it, or tell it.
@@ -14,8 +14,6 @@ pub struct Known<'a> {
     pub desired: &'a DesiredState,
     /// Actual state.
     pub actual: &'a ActualState,
-    /// The time of this process.
-    pub clock: &'a Clock,
     /// That moment.
     pub now: Instant,
 }

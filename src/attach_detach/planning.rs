@@ -14,9 +14,10 @@ use super::{
         exclusivity::Exclusivity,
         reconciler::{self, VolumeView},
         scope::Scope,
-        verdict::{StandOff, Step, Verdict},
+        verdict::{Step, Verdict},
     },
     desired::volume_name::VolumeId,
+    guard::blocks::unreadable_on,
     queue::AT_ONCE,
     tell::metrics::Planned,
     turn::{Turn, others},
@@ -78,17 +79,13 @@ impl Controller {
         self.caches.actual.note_undesired(volume, scope, wanted, wall);
         let state = self.caches.actual.volume(volume);
         let names = reconciler::names(desired_nodes, state, scope);
-        let mut stand_off_on = self.blocks(now).on_nodes_of(volume);
-        for node in names.iter().filter(|node| !wanted(node)) {
-            let leads_to = |source: &VolumeName| volume_of(&self.caches.objects, source);
-            if self.caches.actual.is_beside_another(volume, node, leads_to) {
-                stand_off_on.insert((*node).clone(), StandOff::Beside((*node).clone()));
-            }
-        }
+        let leads_to = |source: &VolumeName| volume_of(&self.caches.objects, source);
+        let is_beside =
+            |node: &&NodeName| !wanted(node) && self.caches.actual.is_beside_another(volume, node, leads_to);
+        let beside = names.iter().copied().filter(is_beside).cloned().collect();
         let leftovers = self.caches.leftovers(volume, names.iter().copied());
         let nodes =
             names.into_iter().filter_map(|name| self.caches.actual.node(name).map(|node| (name, node)));
-        let blocks = self.blocks(now);
         let view = VolumeView {
             volume,
             desired_nodes,
@@ -97,10 +94,10 @@ impl Controller {
             nodes: nodes.collect(),
             policy: self.options.force,
             exclusive: turn.exclusive.as_ref(),
-            stand_off: blocks.everywhere(),
-            stand_off_on,
+            stand_off: self.stand_off(now),
+            beside,
             leftovers,
-            unreadable: blocks.unreadable(volume, unreadable.as_ref()),
+            unreadable: unreadable_on(volume, unreadable.as_ref(), self.caches.known(now)),
             wall,
         };
         let verdicts = reconciler::plan(&view, now);

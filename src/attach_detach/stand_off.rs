@@ -1,89 +1,112 @@
-//! What the controller does about another one that writes to the same objects (S14): it has the objects read that tell
-//! who did it, stands off, and looks again at what that concerns when it begins and when it ends.
+//! What the controller does about another one that writes to the same objects (S14), and after a restore of etcd (E11):
+//! while either lasts, it takes nothing away.
 //!
-//! In: changes that the watch tells of, and what a live read says of who made them. Out: requests, dirty volumes and
-//! nodes, and what there is to tell. Only a leader looks: to one that stands by every act is another's.
+//! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
+//! more look at everything when that begins or ends. Only a leader looks: to one that stands by every act is another's.
 
 use tokio::time::Instant;
 
 use super::{
-    act::calls::Answer,
     actual::identification::candidates,
     controller::Controller,
-    guard::{
-        evidence::Target,
-        second_writer::{Noted, Sighting},
-    },
+    decide::verdict::StandOff,
+    guard::second_writer::{Act, DELETED, Target, act_of},
     tell::report::{Line, Report},
 };
 use crate::{
-    controller::second_writer::{Changes, Owner},
+    attach_detach::act::calls::{Answer, Call},
+    controller::second_writer::seconds,
     kube_api::{
         call::CallError,
+        events::{Event, EventType, Involved, Novelty},
         ids::{AttachmentName, Uid},
+        kinds::Node,
     },
 };
 
 impl Controller {
-    /// Notes an act of another party on an object with this UID, if it was ours to do.
-    pub(super) fn note_evidence(&mut self, target: Target, uid: &Uid, now: Instant) {
-        if !self.leads {
-            return;
+    /// Why nothing may be taken away now.
+    pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
+        let clock = &self.caches.clock;
+        // The stricter one first: it spares no node.
+        if let Some(left) = self.caches.objects.restore_grace().left(now) {
+            return Some(StandOff::Restored { until: clock.wall(now + left) });
         }
-        match self.second_writer.note(target, uid, now) {
-            Noted::Nothing => {}
-            Noted::ReadsNode(name) => self.caches.queue.add_node(name),
-            Noted::Reads(call) => self.dispatcher.send(call, now),
-            Noted::Judged(act, changes) => {
-                self.recorder.report(Report::SecondController(act, changes.acts));
-                self.stands_off(&changes, now);
-            }
+        let by = self.second_writer.signal()?;
+        Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) })
+    }
+
+    /// Looks at everything again when one of both has ended.
+    pub(super) fn end_stand_offs(&mut self, now: Instant) {
+        let grace_ends = self.grace.ends(self.caches.objects.restore_grace().left(now), now);
+        if grace_ends {
+            self.recorder.log(Line::GraceOver);
+        }
+        if self.second_writer.settle(now) || grace_ends {
+            self.caches.queue.add_all();
         }
     }
 
-    /// Takes the answer to the question who did it.
+    /// Notes a write of another to the object of this UID, which was ours to make.
+    pub(super) fn note_foreign(&mut self, target: &Target, uid: &Uid, now: Instant) {
+        if !self.leads {
+            return;
+        }
+        self.second_writer.note(target, uid, now);
+        if let Target::Node(name) = target {
+            // Read when it is its turn, as it must not be written to before.
+            self.caches.queue.add_node(name.clone());
+        }
+        while let Some((target, uid)) =
+            self.second_writer.take_read(|target| matches!(target, Target::Attachment(..)))
+        {
+            self.dispatcher.send(Call::ReadOwner(target, uid), now);
+        }
+    }
+
+    /// Takes the answer to the question who wrote it.
     pub(super) fn owner_read(&mut self, target: &Target, result: Result<Answer, CallError>, now: Instant) {
         if !self.leads {
             return;
         }
-        let owner = match result {
-            Ok(Answer::Owners(managers)) => Owner::of(&managers),
-            _ => Owner::Unknown,
-        };
-        self.recorder.log(Line::WrittenByAnother {
-            object: target.to_string(),
-            field: target.field().as_str(),
-            manager: owner.manager().unwrap_or_default().to_owned(),
-        });
+        let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+        let begins = self.second_writer.learn(target, &managers, now);
         if let Target::Node(name) = target {
-            self.caches.actual.node_mut(name).requests.note_manager(owner.manager());
+            let manager = self.second_writer.manager(target);
+            self.caches.actual.node_mut(name).requests.note_manager(manager);
         }
-        let changes = self.second_writer.learn(target, &owner, now);
-        self.recorder.report(Report::SecondController(target.act(), changes.acts));
-        self.stands_off(&changes, now);
-    }
-
-    /// Ends what is over.
-    pub(super) fn end_stand_offs(&mut self, now: Instant) {
-        let changes = self.second_writer.settle(now);
-        if !changes.is_empty() {
-            self.stands_off(&changes, now);
-        }
-    }
-
-    /// Stand-offs begin or end: looks again at what they concern.
-    fn stands_off(&mut self, changes: &Changes<Target>, now: Instant) {
-        let (events, reports) = self.second_writer.tell(changes, self.caches.known(now));
-        self.recorder.extend(events, reports);
-        if changes.everywhere {
+        if begins {
+            let events = self.events_of_second_writer();
+            self.recorder.extend(events, Vec::new());
             self.caches.queue.add_all();
-            return;
         }
-        for target in changes.begun.iter().chain(&changes.ended) {
-            let name = target.node();
-            let volumes = self.caches.actual.node(name).map(|state| state.volumes.clone());
-            self.caches.queue.add_on(name, volumes.into_iter().flatten(), &self.caches.actual);
-            self.caches.queue.add_node(name.clone());
+    }
+
+    /// One for each node where another controller was seen, but for those that are detached from nevertheless.
+    fn events_of_second_writer(&self) -> Vec<Event> {
+        let Some(by) = self.second_writer.signal() else { return Vec::new() };
+        let until = seconds(self.caches.clock.wall(by.until));
+        let mut names: Vec<_> = self.second_writer.evidence().map(Target::node).collect();
+        names.sort();
+        names.dedup();
+        let nodes = names.into_iter().filter_map(|name| self.caches.objects.nodes.get(name));
+        let event = |node: &Node| Event {
+            involved: Involved::object::<Node>(node),
+            r#type: EventType::Warning,
+            reason: "ForeignWriter",
+            message: format!(
+                "Nothing is detached until {until}: {by}, which only the attach/detach controller should"
+            ),
+            novelty: Novelty::default(),
+            subject: None,
+        };
+        nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
+    }
+
+    /// Reports what there is to tell of others.
+    pub(super) fn report_second_writers(&mut self) {
+        if let Some(news) = self.second_writer.take_news() {
+            self.recorder.report(Report::SecondWriters(Box::new(news)));
         }
     }
 
@@ -91,9 +114,12 @@ impl Controller {
     pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
         let objects = &self.caches.objects;
         let attachment = objects.attachments.get(name);
-        if !self.leads {
-            let revision = attachment.map(|attachment| attachment.metadata.resource_version);
-            self.second_writer.listed(revision.unwrap_or_default());
+        let revision =
+            attachment.as_ref().map(|attachment| attachment.metadata.resource_version).unwrap_or_default();
+        let newest = self.newest_attachment;
+        self.newest_attachment = newest.max(revision);
+        // A watch may begin again in the past, where what we did ourselves looks like news.
+        if !self.leads || (attachment.is_some() && revision <= newest) {
             return;
         }
         let node_volume = self
@@ -101,13 +127,61 @@ impl Controller {
             .actual
             .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
         let Some(node_volume) = node_volume else { return };
-        match self.second_writer.look_at(name, attachment.as_deref(), &node_volume, now) {
-            None => {}
-            Some(Sighting::Created(target, uid)) => self.note_evidence(target, &uid, now),
-            Some(Sighting::Deleted(act)) => {
-                self.recorder.log(Line::DeletedByAnother { attachment: name.clone(), act });
-                self.recorder.report(Report::SecondController(act, 1));
+        match (act_of(&node_volume, attachment.as_deref()), attachment) {
+            (Some(Act::Created), Some(attachment)) => {
+                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
+                self.note_foreign(&target, &attachment.metadata.uid, now);
             }
+            // Of the one that led before, the watch may tell late.
+            (Some(Act::Deleted), _) if !self.second_writer.led_another_just_now(now) => {
+                self.second_writer.note_unsigned(&format!("volumeattachment/{name}"), DELETED);
+            }
+            _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach_detach::{
+        act::status_updater::tests::controller,
+        actual::state::{Listed, NodeVolume, ReportAsAttached},
+        decide::verdict::Verdict,
+    };
+
+    #[test]
+    fn s14_a_detach_that_a_second_controller_holds_up_says_until_when() {
+        let now = Instant::now();
+        let (mut controller, name) = controller(now);
+        for target in [Target::Attachment("n2".into(), "va".into()), Target::Node(name)] {
+            assert_eq!(controller.stand_off(now), None);
+            controller.note_foreign(&target, &"u".into(), now);
+            let owners = vec!["kube-controller-manager".to_owned()];
+            controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
+        }
+        let why = controller.stand_off(now).expect("a stand-off");
+        let mut node_volume = NodeVolume::with_attachment(true, false);
+        node_volume.listed = Listed::Yes;
+        let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
+        let waiting = verdict.standing_off(&node_volume, &why).waiting.expect("a wait");
+        let ends_at = controller.second_writer.signal().expect("a signal").until;
+        assert_eq!(
+            (waiting.code(), waiting.until()),
+            ("ForeignWriter", Some(controller.caches.clock.wall(ends_at)))
+        );
+    }
+
+    #[test]
+    fn e11_a_restore_holds_up_what_a_second_controller_does_not() {
+        let now = Instant::now();
+        let (mut controller, _) = controller(now);
+        for name in ["n1", "n2"] {
+            let owners = Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()]));
+            controller.owner_read(&Target::Node(name.into()), owners, now);
+        }
+        assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
+        controller.caches.objects.restore_grace().begin(now);
+        assert!(matches!(controller.stand_off(now), Some(StandOff::Restored { .. })));
     }
 }

@@ -80,7 +80,7 @@ impl Controller {
     pub fn take_over(&mut self, now: Instant) {
         self.caches.queue.at(now);
         self.leads = true;
-        self.second_writer.take_over(now);
+        self.second_writer.lead(now);
         let desired = &self.caches.desired;
         let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
         let objects = &self.caches.objects;

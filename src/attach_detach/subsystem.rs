@@ -17,14 +17,14 @@ use super::{
     actual::unpublishing::Sequence,
     clock::Clock,
     controller::{Controller, Effects},
-    guard::evidence::Target,
+    guard::second_writer::Target,
     options::AttachDetachOptions,
     tell::{
         backlog, diagnostics::Diagnostics, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter,
     },
 };
 use crate::{
-    controller::{self, Executor, Plan, Runner},
+    controller::{self, Executor, Plan, Runner, second_writer::Target as _},
     kube_api::{
         call::{CallError, Caller},
         events::{Event, EventRecorder},

@@ -5,7 +5,6 @@
 
 use std::{collections::BTreeSet, mem, path::Path, sync::Arc};
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::{task::spawn_blocking, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -18,19 +17,19 @@ use super::{
     doubt::Doubts,
     planner::{self, Planner},
     plugins::{self, PodEvents, path::ROOT},
+    second_writer::ROLE,
     tell::{diagnostics::Diagnostics, metrics::BinderMetrics, transitions},
 };
 use crate::{
     controller::{
         Controller, Executor, Plan, Runner,
-        second_writer::{StandOff, seconds},
+        second_writer::{Target as _, Teller},
     },
     kube_api::{
         call::{CallError, Caller, Verb},
         events::{Event, EventRecorder},
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
-        managed_fields::OwnedField,
     },
     metrics::{Alarms, Metrics, Subsystem},
     state::Objects,
@@ -43,9 +42,6 @@ const CONTROLLER: &str = "persistentvolume-binder-controller";
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
-
-/// The alarm about another binder.
-const SECOND_BINDER: &str = "second_binder";
 
 /// The binder, ready to run.
 #[derive(Debug)]
@@ -67,7 +63,6 @@ impl Binder {
         metrics: &Metrics,
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
-        alarms.set(SECOND_BINDER, None);
         let mut planner = Planner::new(Arc::clone(&objects), options);
         planner.count_runs_from(fastrand::u64(..));
         planner.known.doubts = Doubts::lasting(caller.settle_time());
@@ -75,8 +70,7 @@ impl Binder {
             caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
             leadership: leadership.clone(),
             metrics: BinderMetrics::new(metrics, &objects, &planner.diagnostics())?,
-            alarms,
-            second_writers: (None, Vec::new()),
+            second_writers: Teller::new(ROLE, metrics, alarms)?,
             pod_events: PodEvents::new(caller.client(), events.clone()),
             history: History::default(),
         };
@@ -153,9 +147,7 @@ struct Requests {
     caller: Caller,
     leadership: Leadership,
     metrics: BinderMetrics,
-    alarms: Alarms,
-    /// What was last shown about others who write: one at work everywhere, and on objects alone.
-    second_writers: (Option<StandOff>, Vec<StandOff>),
+    second_writers: Teller,
     pod_events: PodEvents,
     history: History,
 }
@@ -173,8 +165,10 @@ impl Executor<Planner> for Requests {
         }
     }
 
-    fn planned(&mut self, planner: &Planner, plan: planner::Plan, now: Instant) {
-        self.alarm(planner, now);
+    fn planned(&mut self, planner: &Planner, plan: planner::Plan, _: Instant) {
+        if let Some(news) = &plan.others {
+            planner.diagnostics().set_second_writers(self.second_writers.tell(news));
+        }
         for sample in &plan.samples {
             self.metrics.observe(sample);
         }
@@ -208,39 +202,6 @@ impl Executor<Planner> for Requests {
     }
 }
 
-impl Requests {
-    /// Raises or lowers the alarm about another binder.
-    fn alarm(&mut self, planner: &Planner, now: Instant) {
-        let second_writers = (
-            planner.second_writer().everywhere().cloned(),
-            planner.second_writer().stand_offs().cloned().collect(),
-        );
-        if second_writers != self.second_writers {
-            let wall = Timestamp::now();
-            let until = |by: &StandOff| {
-                wall.checked_add(by.until.saturating_duration_since(now)).unwrap_or(Timestamp::MAX)
-            };
-            let alarm = second_writers.0.as_ref().map(|by| {
-                format!(
-                    "{by}: is its persistentvolume-binder-controller still running? Nothing is released or given \
-                     up until {} at the earliest",
-                    seconds(until(by))
-                )
-            });
-            match (&self.second_writers.0, &alarm) {
-                (None, Some(other)) => tracing::error!(%other, "another binder is at work"),
-                (Some(_), None) => tracing::warn!("no other binder has been seen for a while: going on"),
-                _ => {}
-            }
-            let rows = second_writers.1.iter().map(|by| by.json(until(by))).collect();
-            planner.diagnostics().set_second_writers(alarm.clone(), rows);
-            self.alarms.set(SECOND_BINDER, alarm);
-            self.second_writers = second_writers;
-        }
-        self.metrics.sighted(planner.second_writer().sightings());
-    }
-}
-
 /// Does one thing and reads the answer.
 async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answer, CallError> {
     match call {
@@ -261,7 +222,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
                 Target::Claim(key) => PersistentVolumeClaim::path(key),
                 Target::Volume(name) => PersistentVolume::path(name),
             };
-            caller.owners(path, uid, OwnedField::Phase).await.map(Answer::Owners)
+            caller.owners(path, uid, subject.field()).await.map(Answer::Owners)
         }
         Call::Directory(directory) => {
             let directory = directory.clone();

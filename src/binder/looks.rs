@@ -33,7 +33,7 @@ impl Planner {
     fn held_back(&mut self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
         let step = step?;
         if step.is_destructive() {
-            if let Some(by) = self.second_writer.stand_off(pair) {
+            if let Some(by) = self.second_writer.writers.signal() {
                 return Some(HeldBack::ForeignWriter { by: by.act(), until: by.until });
             }
             if let Some(left) = self.known.objects.restore_grace().left(now) {
@@ -45,7 +45,7 @@ impl Planner {
         let until = self.undone.until(&target, write, now)?;
         self.undone.wait(subject, until);
         // Of all that is undone, phases alone show by whom.
-        let by = self.second_writer.manager(&target).filter(|_| write.is_of_a_phase());
+        let by = self.second_writer.writers.manager(&target).filter(|_| write.is_of_a_phase());
         let is_news = self.undone.is_news(&target, by, now);
         Some(HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), until, is_news })
     }

@@ -35,7 +35,10 @@ use super::{
     undone::Undone,
 };
 use crate::{
-    controller::retry::RetryMap,
+    controller::{
+        retry::RetryMap,
+        second_writer::{News, SecondWriters},
+    },
     kube_api::{
         events::{Event, Involved},
         ids::{ClaimKey, PodKey, Uid, VolumeName},
@@ -72,6 +75,8 @@ pub struct Plan {
     pub samples: Vec<Sample>,
     /// What was counted.
     pub tallies: Tallies,
+    /// What others wrote that only a binder should.
+    pub others: Option<News>,
     /// When to plan again if nothing happens.
     pub wake_at: Option<Instant>,
     /// How many looks at claims and volumes it took, and searches for the claim that takes a volume.
@@ -182,7 +187,7 @@ impl Planner {
                 self.queue.retry(target, now);
             }
         }
-        self.second_writer.settle(now);
+        self.second_writer.writers.settle(now);
         self.read_owners(&mut plan);
         let due = self.recorder.outbox.take_due(now);
         self.queue.extend(due, now);
@@ -217,6 +222,7 @@ impl Planner {
             self.known.doubts.next_end(),
             self.undone.next_due(),
             self.recorder.outbox.next_due(),
+            self.second_writer.writers.ends_at(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
             (!self.in_flight.is_full() && (self.is_long(&plan) || !self.class_wakes.is_empty()))
@@ -227,6 +233,7 @@ impl Planner {
         plan.failures = self.recorder.outbox.take_failure_counts();
         (plan.samples, plan.transitions) = self.recorder.take();
         plan.tallies = self.queue.take_tallies();
+        plan.others = self.second_writer.writers.take_news();
         plan
     }
 
@@ -249,7 +256,8 @@ impl Planner {
         }
         let due = self.resync_at.get_or_insert(now + self.known.options.sync_period);
         let grace_ends = self.known.objects.restore_grace().left(now).map(|left| now + left);
-        for ends in self.second_writer.ends().into_iter().chain(grace_ends) {
+        let signal_ends = self.second_writer.writers.signal().map(|by| by.until);
+        for ends in signal_ends.into_iter().chain(grace_ends) {
             *due = ends.min(*due);
         }
     }
@@ -257,7 +265,7 @@ impl Planner {
     /// Asks who changed what only a binder should, before anything is written to it.
     fn read_owners(&mut self, plan: &mut Plan) {
         loop {
-            let read = self.second_writer.take_read(|target| !self.in_flight.has(target));
+            let read = self.second_writer.writers.take_read(|target| !self.in_flight.has(target));
             let Some((target, uid)) = read else { return };
             self.start(target, None, Call::ReadOwner(uid), plan);
         }
@@ -265,8 +273,8 @@ impl Planner {
 
     /// What others were seen to write.
     #[must_use]
-    pub fn second_writer(&self) -> &SecondBinder {
-        &self.second_writer
+    pub fn second_writer(&self) -> &SecondWriters<Target> {
+        &self.second_writer.writers
     }
 
     /// Reads what only answers to our own requests have told of. What is busy or waits is left for the plan after that.

@@ -29,13 +29,6 @@ impl ForeignWrites {
         Ok(Self(counters))
     }
 
-    /// Counts changes of a kind up to a total.
-    pub fn set(&self, kind: &str, total: u64) {
-        if let Some(counter) = self.0.get(kind) {
-            counter.inc_by(total.saturating_sub(counter.get()));
-        }
-    }
-
     /// Counts changes of a kind.
     pub fn add(&self, kind: &str, count: u64) {
         if let Some(counter) = self.0.get(kind) {

@@ -16,21 +16,47 @@ use super::{
     Keys, LOOKS, Measures, Step,
     calls::{Answer, Call},
     patch,
+    second_writer::Protected,
     users::{Users, is_owned, uses},
 };
 use crate::{
-    controller::{Controller, Plan},
+    controller::{
+        Controller, Plan,
+        second_writer::{Role, Target},
+    },
     kube_api::{
         call::CallError,
         events::Event,
         ids::{ClaimKey, Uid},
         kinds::{Narrow, ObjectRef, PersistentVolumeClaim, PodVolumeSource},
+        managed_fields::OwnedField,
     },
     state::Objects,
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.
 pub const FINALIZER: &str = "kubernetes.io/pvc-protection";
+
+impl Target for ClaimKey {
+    fn field(&self) -> OwnedField {
+        OwnedField::ClaimFinalizer
+    }
+
+    fn kind(&self) -> &'static str {
+        "claim_finalizer_added"
+    }
+}
+
+impl Protected for ClaimKey {
+    const FINALIZER: &str = FINALIZER;
+    const ROLE: Role = Role {
+        name: "claim protection controller",
+        alarm: "second_claim_protection_controller",
+        held: "no finalizer is taken off a claim",
+        kinds: &["claim_finalizer_added", Self::REMOVED],
+    };
+    const REMOVED: &str = "claim_finalizer_removed";
+}
 
 /// The controller.
 #[derive(Debug)]
@@ -99,8 +125,7 @@ impl ClaimProtection {
             if self.is_used(key, &claim) {
                 return None;
             }
-            if let Some(left) = self.objects.restore_grace().left(now) {
-                self.keys.retries.wait_until(key, now + left);
+            if self.keys.is_held(key, &self.objects, now) {
                 return None;
             }
             let uid = claim.metadata.uid.clone();
@@ -157,12 +182,12 @@ impl Controller for ClaimProtection {
     type Answer = Answer;
     type Measures = Measures;
 
-    fn load(&mut self, _: Instant) {
+    fn load(&mut self, now: Instant) {
         for (key, pod) in self.objects.pods.snapshot() {
             self.users.update(&key, Some(&pod));
         }
         for (key, claim) in self.objects.claims.snapshot() {
-            self.keys.others.observed(&key, Some(&claim.metadata), FINALIZER, false);
+            self.keys.others.observed(&key, Some(&claim.metadata), false, now);
         }
     }
 
@@ -172,7 +197,7 @@ impl Controller for ClaimProtection {
                 ObjectRef::Claim(key) => {
                     let claim = self.objects.claims.get(&key);
                     let meta = claim.as_ref().map(|claim| &claim.metadata);
-                    self.keys.others.observed(&key, meta, FINALIZER, self.leads);
+                    self.keys.others.observed(&key, meta, self.leads, now);
                     BTreeSet::from([key])
                 }
                 ObjectRef::Pod(key) => self.users.update(&key, self.objects.pods.get(&key).as_deref()),
@@ -199,7 +224,7 @@ impl Controller for ClaimProtection {
             }
             Call::ClaimOwner(key, _) => {
                 let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-                self.keys.others.learn(&key, &managers, now);
+                self.keys.others.writers.learn(&key, &managers, now);
             }
             Call::Volume(..) | Call::VolumeOwner(..) => {}
         }
@@ -207,6 +232,7 @@ impl Controller for ClaimProtection {
 
     fn lead(&mut self, now: Instant) {
         self.leads = true;
+        self.keys.others.writers.lead(now);
         self.keys.queue.at(now);
         self.keys.queue.extend(self.objects.claims.snapshot().into_keys());
     }
@@ -226,7 +252,9 @@ impl Controller for ClaimProtection {
                 calls.push(Call::Pods(namespace, claims.into_iter().collect()));
             }
         }
-        calls.extend(self.keys.others.take_read().map(|(key, uid)| Call::ClaimOwner(key, uid)));
+        while let Some((key, uid)) = self.keys.others.writers.take_read(|_| true) {
+            calls.push(Call::ClaimOwner(key, uid));
+        }
         let wake_at = self.keys.wake_at(self.listing.len(), now);
         Plan { calls, events: Vec::new(), measures: self.keys.measures(now), wake_at }
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     kube_api::{call::Request, ids::ResourceVersion, kinds::Pod},
-    protection::{calls::ListedPod, second_writer::Alarm},
+    protection::calls::ListedPod,
 };
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.
@@ -187,28 +187,43 @@ fn e11_nothing_is_taken_off_during_the_grace_after_a_restore() {
 }
 
 #[test]
-fn s14_a_finalizer_that_kube_controller_manager_put_on_is_asked_about_and_raises_the_alarm() {
-    let (objects, mut controller, now) = stage(true);
-    let mut other = claim("");
-    other.metadata.name = "other".into();
-    other.metadata.deletion_timestamp = None;
-    other.metadata.finalizers = Vec::<&str>::new().into_iter().collect();
-    let key = ObjectRef::Claim(other.key());
-    objects.apply(other.clone());
-    controller.changed([key.clone()].into(), now);
-    other.metadata.resource_version = ResourceVersion(6);
-    other.metadata.finalizers = [FINALIZER].into_iter().collect();
-    objects.apply(other.clone());
-    controller.changed([key].into(), now);
-    let read = only(&controller.plan(now));
-    assert!(matches!(&read, Call::ClaimOwner(key, uid) if *key == other.key() && *uid == other.metadata.uid));
-    let managers = vec!["kube-controller-manager".to_owned()];
-    controller.answered(read, Ok(Answer::Owners(managers)), now, 0.0);
-    let plan = controller.plan(now);
-    let Alarm::Begins(alarm) = plan.measures.seen.alarm else { panic!("no alarm") };
-    assert!(alarm.starts_with("kube-controller-manager put the finalizer on ns/other"), "{alarm}");
-    let end = controller.plan(plan.wake_at.expect("an end"));
-    assert_eq!(end.measures.seen.alarm, Alarm::Ends);
+fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
+    let (objects, mut controller, now) = stage(false);
+    let list = only(&controller.plan(now));
+    for name in ["one", "other"] {
+        let mut other = claim("");
+        other.metadata.name = name.into();
+        other.metadata.deletion_timestamp = None;
+        other.metadata.finalizers = Vec::<&str>::new().into_iter().collect();
+        let key = ObjectRef::Claim(other.key());
+        objects.apply(other.clone());
+        controller.changed([key.clone()].into(), now);
+        other.metadata.resource_version = ResourceVersion(6);
+        other.metadata.finalizers = [FINALIZER].into_iter().collect();
+        objects.apply(other.clone());
+        controller.changed([key].into(), now);
+        let read = only(&controller.plan(now));
+        assert!(
+            matches!(&read, Call::ClaimOwner(key, uid) if *key == other.key() && *uid == other.metadata.uid)
+        );
+        assert_eq!(controller.keys.others.writers.signal(), None, "one object alone shows too little");
+        let managers = vec!["kube-controller-manager".to_owned()];
+        controller.answered(read, Ok(Answer::Owners(managers)), now, 0.0);
+    }
+    let signal = controller.keys.others.writers.signal().expect("a signal").clone();
+    assert_eq!(signal.to_string(), "kube-controller-manager wrote metadata.finalizers of ns/other");
+    // No pod uses the first claim, and yet it keeps its finalizer until then.
+    controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    let mut plan = controller.plan(now);
+    assert!(plan.measures.others.is_some());
+    while plan.wake_at.expect("an end") < signal.until {
+        assert!(plan.calls.is_empty(), "{:?}", plan.calls);
+        plan = controller.plan(plan.wake_at.expect("an end"));
+    }
+    let list = only(&controller.plan(signal.until));
+    controller.answered(list, Ok(Answer::Pods(Vec::new())), signal.until, 0.0);
+    assert!(matches!(only(&controller.plan(signal.until)), Call::Claim(_, Step::Remove, _)));
+    assert_eq!(controller.keys.others.writers.signal(), None);
 }
 
 #[test]

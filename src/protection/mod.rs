@@ -17,7 +17,6 @@ pub mod volumes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
     hash::Hash,
 };
 
@@ -25,17 +24,18 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    controller::{queue::Queue, retry::RetryMap, undone::Undone},
+    controller::{queue::Queue, retry::RetryMap, second_writer::News, undone::Undone},
     kube_api::{
         call::{CallError, Request, Verb},
         kinds::Meta,
         text::Text,
     },
     metrics::QueueCounts,
+    state::Objects,
 };
 
 pub use requests::Protection;
-use second_writer::{SecondWriter, Seen};
+use second_writer::{Protected, SecondWriter};
 
 /// Requests of one of the two under way at once: KCM works on one object after the other.
 const CALLS: usize = 16;
@@ -86,7 +86,7 @@ fn patch(path: String, meta: &Meta, finalizer: &str, step: Step) -> Request {
 #[derive(Clone, Debug, Default)]
 pub struct Measures {
     counts: QueueCounts,
-    seen: Seen,
+    others: Option<News>,
 }
 
 /// Keys to look at, those that wait after a failure, and those about which a request is under way.
@@ -115,7 +115,7 @@ impl<K> Default for Keys<K> {
     }
 }
 
-impl<K: Clone + Display + Hash + Ord> Keys<K> {
+impl<K: Hash + Protected> Keys<K> {
     /// The key changed: what made a request about it fail may be over.
     fn changed(&mut self, key: K, now: Instant) {
         self.queue.at(now);
@@ -151,6 +151,18 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
         true
     }
 
+    /// The finalizer is to be taken off. Whether that has to wait: etcd was restored a short while ago (E11), or another
+    /// controller is at work (S14).
+    fn is_held(&mut self, key: &K, objects: &Objects, now: Instant) -> bool {
+        let grace_ends = objects.restore_grace().left(now).map(|left| now + left);
+        let signal_ends = self.others.writers.signal().map(|by| by.until).filter(|until| *until > now);
+        let until = grace_ends.max(signal_ends);
+        if let Some(until) = until {
+            self.retries.wait_until(key, until);
+        }
+        until.is_some()
+    }
+
     /// A patch is sent.
     fn sends(&mut self, key: &K, step: Step, now: Instant) {
         self.busy.insert(key.clone());
@@ -168,8 +180,8 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
 
     /// What a plan says beside its requests.
     fn measures(&mut self, now: Instant) -> Measures {
-        self.others.settle(now);
-        Measures { counts: self.queue.take_counts(), seen: self.others.take_seen() }
+        self.others.writers.settle(now);
+        Measures { counts: self.queue.take_counts(), others: self.others.writers.take_news() }
     }
 
     /// A patch was answered. Of what it changed the watch tells.
@@ -203,7 +215,7 @@ impl<K: Clone + Display + Hash + Ord> Keys<K> {
     /// When to look again although nothing happens.
     fn wake_at(&self, under_way: usize, now: Instant) -> Option<Instant> {
         let more = (!self.queue.is_empty() && under_way + self.busy.len() < CALLS).then_some(now);
-        self.retries.next_due().into_iter().chain(more).chain(self.others.ends_at()).min()
+        self.retries.next_due().into_iter().chain(more).chain(self.others.writers.ends_at()).min()
     }
 }
 

@@ -10,19 +10,22 @@ use super::{
     CALLS, Measures,
     calls::{Answer, Call, ListedPod},
     claims::ClaimProtection,
-    second_writer::{Alarm, Sighting},
+    second_writer::Protected,
     volumes::VolumeProtection,
 };
 use crate::{
-    controller::{Controller, Executor, Runner},
+    controller::{
+        Controller, Executor, Runner,
+        second_writer::{Role, Target, Teller},
+    },
     kube_api::{
         call::{CallError, Caller, Request, Verb},
         events::EventRecorder,
+        ids::{ClaimKey, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
-        managed_fields::OwnedField,
     },
-    metrics::{Alarms, ForeignWrites, Metrics, WorkQueueMetrics},
+    metrics::{Alarms, Metrics, WorkQueueMetrics},
     state::Objects,
 };
 
@@ -73,10 +76,7 @@ async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallEr
 pub struct Requests {
     caller: Caller,
     queue: WorkQueueMetrics,
-    alarm: &'static str,
-    alarms: Alarms,
-    foreign: ForeignWrites,
-    kinds: [&'static str; 2],
+    second_writers: Teller,
 }
 
 impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<C> for Requests {
@@ -91,11 +91,11 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<
                 Call::Volume(_, _, request) => caller.write(request).await.map(Answer::Volume),
                 Call::ClaimOwner(key, uid) => {
                     let path = PersistentVolumeClaim::path(key);
-                    caller.owners(path, uid, OwnedField::ClaimFinalizer).await.map(Answer::Owners)
+                    caller.owners(path, uid, key.field()).await.map(Answer::Owners)
                 }
                 Call::VolumeOwner(name, uid) => {
                     let path = PersistentVolume::path(name);
-                    caller.owners(path, uid, OwnedField::VolumeFinalizer).await.map(Answer::Owners)
+                    caller.owners(path, uid, name.field()).await.map(Answer::Owners)
                 }
                 Call::Pods(namespace, _) => pods(&caller, namespace).await.map(Answer::Pods),
             };
@@ -103,35 +103,10 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<
         }
     }
 
-    fn planned(&mut self, _: &C, Measures { counts, seen }: Measures, _: Instant) {
+    fn planned(&mut self, _: &C, Measures { counts, others }: Measures, _: Instant) {
         self.queue.counted(&counts);
-        let [added, removed] = self.kinds;
-        for sighting in &seen.sightings {
-            match sighting {
-                Sighting::Added(object) => {
-                    self.foreign.add(added, 1);
-                    tracing::info!(%object, "finalizer put on by another");
-                }
-                Sighting::Removed(object) => {
-                    self.foreign.add(removed, 1);
-                    tracing::info!(%object, "finalizer taken off by another");
-                }
-                Sighting::Owned(object, owner) => {
-                    let manager = owner.manager().unwrap_or_default();
-                    tracing::info!(%object, field = "metadata.finalizers", manager, "written by another");
-                }
-            }
-        }
-        match seen.alarm {
-            Alarm::Same => {}
-            Alarm::Begins(text) => {
-                tracing::error!(alarm = self.alarm, "{text}: run one of both protection controllers");
-                self.alarms.set(self.alarm, Some(text));
-            }
-            Alarm::Ends => {
-                tracing::warn!(alarm = self.alarm, "no other protection controller was seen for a while");
-                self.alarms.set(self.alarm, None);
-            }
+        if let Some(news) = &others {
+            self.second_writers.tell(news);
         }
     }
 
@@ -159,9 +134,7 @@ struct Names {
     name: &'static str,
     /// KCM's name of its queue.
     queue: &'static str,
-    alarm: &'static str,
-    /// Labels of finalizers that others put on, and took off.
-    kinds: [&'static str; 2],
+    role: Role,
 }
 
 /// One of the two, ready to run.
@@ -173,7 +146,7 @@ pub struct Protection<C: Controller> {
 impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Protection<C> {
     /// Joins the controller with what sends its requests, under KCM's names of it and of its queue.
     fn join(
-        Names { name, queue, alarm, kinds }: Names,
+        Names { name, queue, role }: Names,
         controller: C,
         objects: Arc<Objects>,
         caller: &Caller,
@@ -182,10 +155,9 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Protectio
         (metrics, alarms): (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         let queue = WorkQueueMetrics::new(metrics, queue)?;
-        let foreign = ForeignWrites::new(metrics, &kinds)?;
-        alarms.set(alarm, None);
+        let second_writers = Teller::new(role, metrics, alarms)?;
         let caller = caller.with_own_budget(CALLS);
-        let parts = (controller, Requests { caller, queue, alarm, alarms, foreign, kinds });
+        let parts = (controller, Requests { caller, queue, second_writers });
         Ok(Self { runner: Runner::new(name, parts, objects, leadership, events, metrics)? })
     }
 
@@ -211,12 +183,7 @@ impl Protection<ClaimProtection> {
         metrics: (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         let controller = ClaimProtection::new(Arc::clone(&objects));
-        let names = Names {
-            name: Self::NAME,
-            queue: "pvcprotection",
-            alarm: "second_claim_protection_controller",
-            kinds: ["claim_finalizer_added", "claim_finalizer_removed"],
-        };
+        let names = Names { name: Self::NAME, queue: "pvcprotection", role: ClaimKey::ROLE };
         Self::join(names, controller, objects, caller, leadership, events, metrics)
     }
 }
@@ -237,12 +204,7 @@ impl Protection<VolumeProtection> {
         metrics: (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         let controller = VolumeProtection::new(Arc::clone(&objects));
-        let names = Names {
-            name: Self::NAME,
-            queue: "pvprotection",
-            alarm: "second_volume_protection_controller",
-            kinds: ["volume_finalizer_added", "volume_finalizer_removed"],
-        };
+        let names = Names { name: Self::NAME, queue: "pvprotection", role: VolumeName::ROLE };
         Self::join(names, controller, objects, caller, leadership, events, metrics)
     }
 }

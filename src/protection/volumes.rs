@@ -11,20 +11,46 @@ use super::{
     Keys, LOOKS, Measures, Step,
     calls::{Answer, Call},
     patch,
+    second_writer::Protected,
 };
 use crate::{
-    controller::{Controller, Plan},
+    controller::{
+        Controller, Plan,
+        second_writer::{Role, Target},
+    },
     kube_api::{
         call::CallError,
         events::Event,
         ids::VolumeName,
         kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
+        managed_fields::OwnedField,
     },
     state::Objects,
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVProtectionFinalizer.
 pub const FINALIZER: &str = "kubernetes.io/pv-protection";
+
+impl Target for VolumeName {
+    fn field(&self) -> OwnedField {
+        OwnedField::VolumeFinalizer
+    }
+
+    fn kind(&self) -> &'static str {
+        "volume_finalizer_added"
+    }
+}
+
+impl Protected for VolumeName {
+    const FINALIZER: &str = FINALIZER;
+    const ROLE: Role = Role {
+        name: "volume protection controller",
+        alarm: "second_volume_protection_controller",
+        held: "no finalizer is taken off a volume",
+        kinds: &["volume_finalizer_added", Self::REMOVED],
+    };
+    const REMOVED: &str = "volume_finalizer_removed";
+}
 
 /// The controller.
 #[derive(Debug)]
@@ -41,7 +67,7 @@ impl VolumeProtection {
         Self { objects, keys: Keys::default(), leads: false }
     }
 
-    /// Looks at one volume. What is taken off during the grace after a restore waits for its end (E11).
+    /// Looks at one volume.
     fn look(&mut self, name: &VolumeName, now: Instant) -> Option<Call> {
         let Some(volume) = self.objects.volumes.get(name) else {
             self.keys.gone(name);
@@ -55,8 +81,7 @@ impl VolumeProtection {
         if self.objects.unreadable::<PersistentVolume>(name).is_some() {
             return None;
         }
-        if let Some(left) = self.objects.restore_grace().left(now).filter(|_| step == Step::Remove) {
-            self.keys.retries.wait_until(name, now + left);
+        if step == Step::Remove && self.keys.is_held(name, &self.objects, now) {
             return None;
         }
         if step == Step::Add && self.keys.is_undone(name, now) {
@@ -83,9 +108,9 @@ impl Controller for VolumeProtection {
     type Answer = Answer;
     type Measures = Measures;
 
-    fn load(&mut self, _: Instant) {
+    fn load(&mut self, now: Instant) {
         for (name, volume) in self.objects.volumes.snapshot() {
-            self.keys.others.observed(&name, Some(&volume.metadata), FINALIZER, false);
+            self.keys.others.observed(&name, Some(&volume.metadata), false, now);
         }
     }
 
@@ -94,7 +119,7 @@ impl Controller for VolumeProtection {
             let ObjectRef::Volume(name) = object else { continue };
             let volume = self.objects.volumes.get(&name);
             let meta = volume.as_ref().map(|volume| &volume.metadata);
-            self.keys.others.observed(&name, meta, FINALIZER, self.leads);
+            self.keys.others.observed(&name, meta, self.leads, now);
             if self.leads {
                 self.keys.changed(name, now);
             }
@@ -106,7 +131,7 @@ impl Controller for VolumeProtection {
             Call::Volume(name, step, _) => (name, step),
             Call::VolumeOwner(name, _) => {
                 let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-                self.keys.others.learn(&name, &managers, now);
+                self.keys.others.writers.learn(&name, &managers, now);
                 return;
             }
             Call::Claim(..) | Call::ClaimOwner(..) | Call::Pods(..) => return,
@@ -119,6 +144,7 @@ impl Controller for VolumeProtection {
 
     fn lead(&mut self, now: Instant) {
         self.leads = true;
+        self.keys.others.writers.lead(now);
         self.keys.queue.at(now);
         self.keys.queue.extend(self.objects.volumes.snapshot().into_keys());
     }
@@ -129,7 +155,9 @@ impl Controller for VolumeProtection {
             let Some(name) = self.keys.next(0, now) else { break };
             calls.extend(self.look(&name, now));
         }
-        calls.extend(self.keys.others.take_read().map(|(name, uid)| Call::VolumeOwner(name, uid)));
+        while let Some((name, uid)) = self.keys.others.writers.take_read(|_| true) {
+            calls.push(Call::VolumeOwner(name, uid));
+        }
         let measures = self.keys.measures(now);
         Plan { calls, events: Vec::new(), measures, wake_at: self.keys.wake_at(0, now) }
     }

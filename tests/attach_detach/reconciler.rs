@@ -52,8 +52,6 @@ pub struct Case {
     #[serde(default)]
     stand_off: bool,
     #[serde(default)]
-    stand_off_on: Vec<String>,
-    #[serde(default)]
     restored: bool,
     #[serde(default)]
     unreadable: BTreeMap<String, String>,
@@ -158,16 +156,7 @@ fn run(case: &Case, compared: &mut Comparison) {
                 case.stand_off.then(|| StandOff::ForeignWriter { by: "another".into(), until: wall() })
             },
             leftovers: BTreeSet::new(),
-            stand_off_on: case
-                .stand_off_on
-                .iter()
-                .map(|node| {
-                    (
-                        NodeName::from(node.as_str()),
-                        StandOff::ForeignWriter { by: "another".into(), until: wall() },
-                    )
-                })
-                .collect(),
+            beside: BTreeSet::new(),
             unreadable: case
                 .unreadable
                 .iter()

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use mooring::{
     attach_detach::{
         act::calls::{AttachmentRequest, Call},
-        guard::evidence::Target,
+        guard::second_writer::Target,
     },
     kube_api::{
         events::{Event, EventType, Novelty},

@@ -114,7 +114,7 @@ impl Daemon {
         let ops = self.planner.plan(self.now).ops;
         let seen = if ops.is_empty() { Seen::default() } else { self.seen() };
         self.on_their_way.extend(ops.into_iter().map(|op| Sent { op, seen: seen.clone() }));
-        assert_eq!(self.planner.second_writer().everywhere(), None, "S14: nobody else binds here");
+        assert_eq!(self.planner.second_writer().signal(), None, "S14: nobody else binds here");
     }
 
     fn seen(&self) -> Seen {

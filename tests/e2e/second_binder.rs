@@ -45,7 +45,7 @@ async fn stops_every_release(stage: Stage) {
     cluster.bound_pair("v4", "c4").await;
     patch_status_as(KCM, &volumes, "v4", available).await;
     cluster.volume_phase("v4", "Bound").await;
-    let alarm = "alarms ok: second_binder: kube-controller-manager wrote status.phase of pv/v4";
+    let alarm = "alarms ok: second_binder: another binder is at work (kube-controller-manager wrote status.phase of pv/v4)";
     daemon.page_says("/readyz?verbose", alarm).await;
     daemon.shows("mooring_alarm{alarm=\"second_binder\"} 1").await;
 

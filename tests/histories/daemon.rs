@@ -382,10 +382,9 @@ impl Daemon {
         self.controller.wake_at().map(|at| at.saturating_duration_since(self.now))
     }
 
-    /// Whether it has noticed another controller, wherever.
+    /// Whether it has noticed another controller.
     pub fn is_alarmed(&self) -> bool {
-        let standing = self.reporter.diagnostics();
-        standing.alarm().is_some() || !standing.second_writers().is_empty()
+        self.reporter.diagnostics().alarm().is_some()
     }
 
     /// What it says of the others.
@@ -394,20 +393,9 @@ impl Daemon {
         format!("{:?} {:?}", standing.alarm(), standing.second_writers())
     }
 
-    /// Whether it leaves a node alone for that. What the agents of a node can have written to it says nothing of one that
-    /// is out of service.
+    /// Whether it leaves a node alone for that: all are that are not out of service.
     pub fn is_alarmed_on(&self, node: &NodeName) -> bool {
-        let standing = self.reporter.diagnostics();
-        let is_out = self.objects.nodes.get(node).is_some_and(|node| node.is_out_of_service());
-        standing.alarm().is_some()
-            || standing.second_writers().iter().filter_map(|row| row["object"].as_str()).any(|object| {
-                let attachment = object
-                    .strip_prefix("volumeattachment/")
-                    .map(mooring::kube_api::ids::AttachmentName::from);
-                let attachment = attachment.and_then(|name| self.objects.attachments.get(&name));
-                (!is_out && object == format!("node/{node}"))
-                    || attachment.is_some_and(|attachment| attachment.spec.node_name == *node)
-            })
+        self.is_alarmed() && !self.objects.nodes.get(node).is_some_and(|node| node.is_out_of_service())
     }
 
     /// Attachments that wait for something of these codes, as the daemon says.

@@ -283,7 +283,7 @@ impl History {
         Err(format!("not at rest after {ROUNDS} rounds: {:#?}", self.server))
     }
 
-    /// S14: who rewrites our lists again and again is noticed, and nothing is detached while it does (that is
+    /// S14: who rewrites a list of ours and makes attachments is noticed, and nothing is detached while it does (that is
     /// checked wherever something is sent); when it has ceased, everything is made good.
     fn second_controller_is_noticed(&mut self) -> Result<(), String> {
         let Some(node) = self.server.nodes.values().find(|node| !node.status.volumes_attached.is_empty())
@@ -294,6 +294,7 @@ impl History {
         // The first may be taken for what an earlier leader wrote.
         for _ in 0..4 {
             self.server.somebody_lists(&name, &[], Author::Rival);
+            self.server.second_controller_attaches(&name);
             self.round()?;
         }
         if !self.daemon.is_alarmed() {

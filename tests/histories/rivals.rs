@@ -40,6 +40,16 @@ impl Server {
         }
     }
 
+    /// It makes an attachment that is not there, on another node.
+    pub fn second_controller_attaches(&mut self, listing: &NodeName) {
+        let nodes = NODES.map(NodeName::from).into_iter().filter(|node| node != listing);
+        let (volume, _) = VOLUMES[0];
+        let absent = |node: &NodeName| !self.attachments.contains_key(&id(volume).attachment_name(node));
+        let Some(node) = nodes.into_iter().find(absent) else { return };
+        let name = id(volume).attachment_name(&node);
+        self.somebody_attaches(&name, (DRIVER, volume, &node), Author::Rival);
+    }
+
     /// A user deletes by hand what is attached, in use or not, and may even empty the list.
     pub fn meddler_acts(&mut self, rng: &mut Rng) {
         let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);

@@ -12,7 +12,7 @@ use crate::{
             unpublishing::{Sequence, Unpublished},
         },
         desired::{state::AttachSource, volume_name::VolumeId},
-        guard::evidence::Target,
+        guard::second_writer::Target,
     },
     kube_api::{
         call::{CallError, Request, Verb},

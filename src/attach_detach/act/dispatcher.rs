@@ -15,7 +15,7 @@ use super::{
 use crate::{
     attach_detach::{
         actual::{state::AttachmentCall, unpublishing::Sequence},
-        guard::evidence::Target,
+        guard::second_writer::Target,
     },
     controller::in_doubt::SETTLE_TIME,
 };

@@ -16,7 +16,7 @@ use crate::{
         },
         controller::Controller,
         desired::volume_name::VolumeId,
-        guard::evidence::Target,
+        guard::second_writer::Target,
         tell::{phases::Ending, report::Line},
     },
     kube_api::{
@@ -130,7 +130,7 @@ impl Controller {
                         self.recorder.log(Line::NameTaken { volume, node, attempt });
                     }
                     Found::MadeByAnother(uid) => {
-                        self.note_evidence(Target::Attachment(node.clone(), name), &uid, answered.now);
+                        self.note_foreign(&Target::Attachment(node.clone(), name), &uid, answered.now);
                     }
                 }
             }

@@ -12,7 +12,7 @@ use crate::{
     attach_detach::{
         controller::Controller,
         decide::node_list::{self, NodeStep, NodeView},
-        guard::evidence::Target,
+        guard::second_writer::Target,
         queue::Key,
         tell::{metrics::Planned, report::Report},
     },
@@ -46,13 +46,13 @@ impl Controller {
     /// Sends what the node needs: its list, or a live read.
     fn ask_node(&mut self, name: &NodeName, now: Instant) {
         let Some(state) = self.caches.actual.node(name) else { return };
-        let blocks = self.blocks(now);
+        let target = Target::Node(name.clone());
         let step = node_list::next(
             &NodeView {
                 state,
                 volumes: &self.caches.actual.volumes_on(name).collect::<Vec<_>>(),
-                is_stood_off: blocks.everywhere().is_some() || blocks.on(name).is_some(),
-                asks_owner: self.second_writer.has_to_read(name),
+                is_stood_off: self.stand_off(now).is_some_and(|why| why.holds(Some(state))),
+                asks_owner: self.second_writer.has_to_read(&target),
                 window: self.dispatcher.window(),
             },
             now,
@@ -76,9 +76,11 @@ impl Controller {
                 return;
             }
             (NodeStep::ReadOwner, _) => {
-                let Some(uid) = self.second_writer.take_read(name) else { return };
+                let Some((target, uid)) = self.second_writer.take_read(|known| *known == target) else {
+                    return;
+                };
                 requests.ask();
-                Call::ReadOwner(Target::Node(name.clone()), uid)
+                Call::ReadOwner(target, uid)
             }
             (NodeStep::Read, _) => {
                 requests.read();

@@ -47,8 +47,8 @@ pub struct VolumeView<'a> {
     pub exclusive: Option<&'a Exclusive>,
     /// Why nothing may be taken away, if that is so (S14, E11).
     pub stand_off: Option<StandOff>,
-    /// Nodes from which alone nothing may be taken away, and why (S14).
-    pub stand_off_on: BTreeMap<NodeName, StandOff>,
+    /// Nodes whose driver would take another volume in place of this one (S44).
+    pub beside: BTreeSet<NodeName>,
     /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
     pub leftovers: BTreeSet<NodeName>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
@@ -89,7 +89,9 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             continue;
         }
         let verdict = csi::judge(&view_of_node, now);
-        let verdict = match view.stand_off.as_ref().or_else(|| view.stand_off_on.get(node)) {
+        let beside = view.beside.contains(node).then(|| StandOff::Beside(node.clone()));
+        let stand_off = view.stand_off.as_ref().filter(|why| why.holds(view_of_node.node));
+        let verdict = match stand_off.or(beside.as_ref()) {
             Some(why) => verdict.standing_off(node_volume, why),
             None => verdict,
         };

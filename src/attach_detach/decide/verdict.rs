@@ -22,7 +22,10 @@ use crate::{
         options::ForcePolicy,
     },
     controller::retry::Retry,
-    kube_api::ids::{AttachmentName, NodeName, ResourceVersion, Uid},
+    kube_api::{
+        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
+        kinds::Node,
+    },
 };
 
 /// What is known of one volume on a node when it is judged.
@@ -156,8 +159,7 @@ pub enum Waiting {
     },
     /// To learn whether an attachment exists.
     Uncertain,
-    /// For another attach/detach controller, or an agent that writes to this node again and again, to cease: until then
-    /// nothing is detached (S14).
+    /// For another attach/detach controller to cease: until then nothing is detached (S14).
     ForeignWriter {
         /// Who wrote what.
         writer: String,
@@ -244,7 +246,7 @@ impl Waiting {
 /// Why nothing is taken away from nodes or drivers for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StandOff {
-    /// Another controller does our work, or another party writes to the node again and again (S14): who, and what.
+    /// Another controller does our work (S14): who, and what.
     ForeignWriter {
         /// Who wrote what.
         by: Arc<str>,
@@ -258,6 +260,15 @@ pub enum StandOff {
     },
     /// The driver would take another volume from this node in its place (S44).
     Beside(NodeName),
+}
+
+impl StandOff {
+    /// Whether it holds up a node. What people say is out of service is rid of its volumes whoever else is at work: that
+    /// it is down is their word, and not what objects show.
+    pub(in crate::attach_detach) fn holds(&self, node: Option<&NodeState>) -> bool {
+        let node = node.and_then(|state| state.node.as_deref());
+        !(matches!(self, Self::ForeignWriter { .. }) && node.is_some_and(Node::is_out_of_service))
+    }
 }
 
 pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> Verdict {

@@ -1,23 +1,19 @@
-//! What keeps a volume from being touched although the rules would allow it: another controller at work
-//! (S14), a restore of etcd (E11), an object that cannot be read (S42).
+//! What keeps a volume from being touched although the rules would allow it: a restore of etcd (E11), an object that
+//! cannot be read (S42).
 //!
-//! In: the evidence of a second writer, the grace after a restore, the markers in the tables. Out: the [`StandOff`]
-//! that a plan takes as a value, and per node the object that has to be readable first.
+//! In: the grace after a restore, the markers in the tables. Out: whether that grace has just ended, and per node the
+//! object that has to be readable first.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::second_writer::SecondController;
 use crate::{
-    attach_detach::{
-        actual::state::ActualState, decide::verdict::StandOff, desired::volume_name::VolumeId, known::Known,
-    },
-    controller::second_writer,
+    attach_detach::{actual::state::ActualState, desired::volume_name::VolumeId, known::Known},
     kube_api::{
         ids::{AttachmentName, NodeName},
         kinds::{Node, VolumeAttachment},
@@ -88,81 +84,35 @@ impl Grace {
     }
 }
 
-/// What holds writes back now.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::attach_detach) struct Blocks<'a> {
-    second_writer: &'a SecondController,
-    known: Known<'a>,
-}
-
-impl<'a> Blocks<'a> {
-    /// What these say.
-    pub(in crate::attach_detach) fn new(second_writer: &'a SecondController, known: Known<'a>) -> Self {
-        Self { second_writer, known }
+/// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node itself, or
+/// an `attachment` of the volume.
+pub(in crate::attach_detach) fn unreadable_on(
+    volume: &VolumeId,
+    attachment: Option<&AttachmentName>,
+    Known { objects, desired, actual, .. }: Known<'_>,
+) -> BTreeMap<NodeName, String> {
+    let (of_nodes, of_attachments) =
+        (objects.nodes.unreadable_count(), objects.attachments.unreadable_count());
+    if of_nodes + of_attachments == 0 {
+        return BTreeMap::new();
     }
-
-    /// Whether nothing may be taken away now.
-    pub(in crate::attach_detach) fn everywhere(self) -> Option<StandOff> {
-        if let Some(by) = self.second_writer.everywhere() {
-            return Some(self.for_second_writer(by));
-        }
-        let Known { objects, clock, now, .. } = self.known;
-        let left = objects.restore_grace().left(now)?;
-        Some(StandOff::Restored { until: clock.wall(now + left) })
+    let held = actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+    let nodes: BTreeSet<&NodeName> =
+        desired.nodes(volume).into_iter().flat_map(VecMap::keys).chain(held).collect();
+    let mut blocked = BTreeMap::new();
+    let unreadable = nodes.iter().filter(|node| objects.unreadable::<Node>(node).is_some());
+    blocked.extend(unreadable.map(|node| ((*node).clone(), format!("node/{node}"))));
+    // On any node the volume may be attached by it: it must not get to another.
+    let of_unknown_node = || {
+        let is_unreadable = |name: &AttachmentName| objects.unreadable::<VolumeAttachment>(name).is_some();
+        (of_attachments > 0)
+            .then(|| nodes.iter().map(|node| volume.attachment_name(node)).find(is_unreadable))
+            .flatten()
+    };
+    if let Some(name) = attachment.cloned().or_else(of_unknown_node) {
+        blocked.extend(nodes.iter().map(|node| ((*node).clone(), format!("volumeattachment/{name}"))));
     }
-
-    /// Whether nothing may be taken away from this node now, while elsewhere all goes on.
-    pub(in crate::attach_detach) fn on(self, node: &NodeName) -> Option<StandOff> {
-        let object = self.known.objects.nodes.get(node);
-        let by = self.second_writer.on(node, object.is_some_and(|node| node.is_out_of_service()))?;
-        Some(self.for_second_writer(by))
-    }
-
-    fn for_second_writer(self, by: &second_writer::StandOff) -> StandOff {
-        StandOff::ForeignWriter { by: by.to_string().into(), until: self.known.clock.wall(by.until) }
-    }
-
-    /// The nodes of a volume from which nothing may be taken away now, while elsewhere all goes on.
-    pub(in crate::attach_detach) fn on_nodes_of(self, volume: &VolumeId) -> BTreeMap<NodeName, StandOff> {
-        if self.second_writer.everywhere().is_some() || !self.second_writer.is_any_node() {
-            return BTreeMap::new();
-        }
-        self.nodes_of(volume).filter_map(|node| Some((node.clone(), self.on(node)?))).collect()
-    }
-
-    fn nodes_of(self, volume: &VolumeId) -> impl Iterator<Item = &'a NodeName> {
-        let Known { desired, actual, .. } = self.known;
-        let held = actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
-        desired.nodes(volume).into_iter().flat_map(VecMap::keys).chain(held)
-    }
-
-    /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node
-    /// itself, or an `attachment` of the volume.
-    pub(in crate::attach_detach) fn unreadable(
-        self,
-        volume: &VolumeId,
-        attachment: Option<&AttachmentName>,
-    ) -> BTreeMap<NodeName, String> {
-        let objects = self.known.objects;
-        let mut blocked = BTreeMap::new();
-        if objects.nodes.unreadable_count() > 0 {
-            let unreadable = self.nodes_of(volume).filter(|node| objects.unreadable::<Node>(node).is_some());
-            blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
-        }
-        // On any node the volume may be attached by it: it must not get to another.
-        let of_unknown_node = || {
-            let named = |node: &NodeName| volume.attachment_name(node);
-            let is_unreadable =
-                |name: &AttachmentName| objects.unreadable::<VolumeAttachment>(name).is_some();
-            let any = objects.attachments.unreadable_count() > 0;
-            any.then(|| self.nodes_of(volume).map(named).find(is_unreadable)).flatten()
-        };
-        if let Some(name) = attachment.cloned().or_else(of_unknown_node) {
-            let nodes = self.nodes_of(volume);
-            blocked.extend(nodes.map(|node| (node.clone(), format!("volumeattachment/{name}"))));
-        }
-        blocked
-    }
+    blocked
 }
 
 #[cfg(test)]

@@ -301,17 +301,9 @@ impl Diagnostics {
         self.unresolved.lead(now);
     }
 
-    /// Notes whether another controller is at work, and where nothing is detached for what others wrote there.
-    /// Returns whether the former is news.
-    pub(in crate::attach_detach) fn set_second_writers(
-        &self,
-        alarm: Option<String>,
-        rows: Vec<Value>,
-    ) -> bool {
-        let mut known = self.second_writers.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = known.0 != alarm;
-        *known = (alarm, rows);
-        is_news
+    /// Notes whether another controller is at work, and what others wrote of late.
+    pub(in crate::attach_detach) fn set_second_writers(&self, shown: (Option<String>, Vec<Value>)) {
+        *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
     /// That another controller is at work (S14), which concerns every volume.
@@ -320,7 +312,7 @@ impl Diagnostics {
         self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// Where nothing is detached for what others wrote there, each with object, field, manager and end.
+    /// What others wrote of late, each with object, field, manager, and until when it counts.
     #[must_use]
     pub fn second_writers(&self) -> Vec<Value> {
         self.second_writers.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
@@ -562,7 +554,7 @@ mod tests {
             if leads {
                 diagnostics.lead(Instant::now());
             }
-            diagnostics.set_second_writers(alarm.then(|| "another".to_owned()), Vec::new());
+            diagnostics.set_second_writers((alarm.then(|| "another".to_owned()), Vec::new()));
             let shown = json!(diagnostics.page());
             assert_eq!((&shown["leads"], shown["alarm"].is_string()), (&json!(leads), alarm));
         }

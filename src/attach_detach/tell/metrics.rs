@@ -15,20 +15,17 @@ use crate::{
         actual::state::{ForceReason, Operation},
         decide::{scope::Scope, verdict::Waiting},
         desired::volume_name::{VolumeId, VolumeKind},
-        guard::evidence::Evidence,
+        guard::second_writer::ROLE,
     },
-    controller::{decisions::Decisions, diagnostics::Kind},
+    controller::{decisions::Decisions, diagnostics::Kind, second_writer::Teller},
     kube_api::{call::CallError, ids::NodeName},
     metrics::{
-        Alarms, ForeignWrites, Metrics, QueueCounts, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics,
-        WriteConflicts,
+        Alarms, Metrics, QueueCounts, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
     },
     state::VecMap,
 };
 
-/// The alarm that another attach/detach controller is at work (S14).
-const SECOND_CONTROLLER: &str = "second_attach_detach_controller";
 
 /// What is looked at, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +71,8 @@ pub struct AttachDetachMetrics {
     totals: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
-    foreign: ForeignWrites,
+    pub(super) second_writers: Teller,
     foreign_attachments: IntGauge,
-    alarms: Alarms,
     planned: IntCounterVec,
     refusals: IntCounterVec,
     end_to_end: EndToEnd,
@@ -150,7 +146,6 @@ impl AttachDetachMetrics {
             "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
         )?;
         metrics.register(&foreign_attachments)?;
-        alarms.set(SECOND_CONTROLLER, None);
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
@@ -172,11 +167,6 @@ impl AttachDetachMetrics {
             "Volumes of pods that could not be attached when first looked at, by reason",
             "reason",
             &[],
-        )?;
-        let foreign = ForeignWrites::new(
-            metrics,
-            &[Evidence::ListChanged, Evidence::AttachmentCreated, Evidence::AttachmentDeleted]
-                .map(Evidence::label),
         )?;
         let planned = counter(
             "mooring_planned_keys_total",
@@ -209,9 +199,8 @@ impl AttachDetachMetrics {
             totals,
             forced,
             unresolved,
-            foreign,
+            second_writers: Teller::new(ROLE, metrics, alarms)?,
             foreign_attachments,
-            alarms,
             planned,
             refusals,
             end_to_end: EndToEnd::new(metrics)?,
@@ -256,19 +245,9 @@ impl AttachDetachMetrics {
         self.unresolved.with_label_values(&[reason]).inc();
     }
 
-    /// Counts writes of another party.
-    pub fn foreign(&self, act: Evidence, count: u64) {
-        self.foreign.add(act.label(), count);
-    }
-
     /// Notes that VolumeAttachments of another party came or went.
     pub fn foreign_attachments(&self, change: i64) {
         self.foreign_attachments.add(change);
-    }
-
-    /// Raises or ends the alarm about another controller.
-    pub fn alarm(&self, text: Option<&str>) {
-        self.alarms.set(SECOND_CONTROLLER, text.map(str::to_owned));
     }
 
     /// Counts a detach although the volume was, or may have been, in use.

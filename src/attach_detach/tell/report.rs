@@ -5,8 +5,6 @@
 
 use std::{collections::BTreeMap, mem};
 
-use serde_json::Value;
-
 use super::{
     diagnostics::State,
     metrics::{Counted, Planned},
@@ -17,8 +15,9 @@ use crate::{
         actual::state::ForceReason,
         decide::{scope::Scope, verdict::Waiting},
         desired::{state::Unresolved, volume_name::VolumeId},
-        guard::{evidence::Evidence, force_waits::Said},
+        guard::force_waits::Said,
     },
+    controller::second_writer::News,
     kube_api::{
         call::CallError,
         ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
@@ -60,20 +59,6 @@ pub(in crate::attach_detach) enum Line {
     NodeFailed { node: NodeName, attempt: u32, error: CallError },
     /// The name of a VolumeAttachment is taken.
     NameTaken { volume: VolumeId, node: NodeName, attempt: u32 },
-    /// An object was written by another.
-    WrittenByAnother { object: String, field: &'static str, manager: String },
-    /// A stand-off begins that holds nothing up.
-    HoldsNothingUp { target: String, by: String },
-    /// A stand-off begins.
-    StandOff { target: String, by: String, until: String },
-    /// A stand-off ends; the node is detached from again unless it is out of service.
-    StandOffEnded { target: String, detaches: bool },
-    /// Another controller is at work, until then.
-    AnotherController { by: String, until: String },
-    /// It is not any more.
-    NoOtherController,
-    /// A VolumeAttachment is deleted by another.
-    DeletedByAnother { attachment: AttachmentName, act: Evidence },
     /// The grace after a restore is over.
     GraceOver,
     /// What the lease tells of waits for force.
@@ -103,10 +88,8 @@ pub(in crate::attach_detach) enum Report {
     Unresolved { pod: PodKey, before: Vec<Unresolved>, found: Vec<Unresolved>, new: Vec<Unresolved> },
     /// A detach is forced.
     Forced(VolumeId, NodeName, ForceReason, Forced),
-    /// Writes of another controller.
-    SecondController(Evidence, u64),
-    /// The alarm about another controller, and where nothing is detached.
-    SecondWriters { alarm: Option<String>, rows: Vec<Value> },
+    /// What others wrote that only this controller should.
+    SecondWriters(Box<News>),
     /// A log line.
     Line(Line),
 }

@@ -120,11 +120,8 @@ impl Reporter {
                 self.unresolved(&pod, &new);
             }
             Report::Forced(volume, node, reason, forced) => self.forced(&volume, &node, reason, forced),
-            Report::SecondController(act, count) => self.metrics.foreign(act, count),
-            Report::SecondWriters { alarm, rows } => {
-                if self.diagnostics.set_second_writers(alarm.clone(), rows) {
-                    self.metrics.alarm(alarm.as_deref());
-                }
+            Report::SecondWriters(news) => {
+                self.diagnostics.set_second_writers(self.metrics.second_writers.tell(&news));
             }
             Report::Line(line) => log(&line),
         }
@@ -246,30 +243,6 @@ fn log(line: &Line) {
         Line::NameTaken { volume, node, attempt } => {
             let Named { object, .. } = named(volume, node);
             tracing::warn!(object, reason = "ForeignAttachment", attempt, %volume, %node, "the name of the attachment is taken");
-        }
-        Line::WrittenByAnother { object, field, manager } => {
-            tracing::info!(%object, field, manager, "written by another");
-        }
-        Line::HoldsNothingUp { target, by } => {
-            tracing::info!(object = %target, %by, "that holds nothing up: the node is out of service");
-        }
-        Line::StandOff { target, by, until } => {
-            tracing::warn!(object = %target, %by, until, "nothing is detached there for a while");
-        }
-        Line::StandOffEnded { target, detaches: false } => {
-            tracing::info!(object = %target, "no other writer was seen there for a while");
-        }
-        Line::StandOffEnded { target, detaches: true } => {
-            tracing::warn!(object = %target, "no other writer was seen there for a while: detaching again");
-        }
-        Line::AnotherController { by, until } => {
-            tracing::error!(%by, until, "another attach/detach controller is at work: nothing is detached while it is");
-        }
-        Line::NoOtherController => {
-            tracing::warn!("no other attach/detach controller has been seen for a while: detaching again");
-        }
-        Line::DeletedByAnother { attachment, act } => {
-            tracing::info!(%attachment, act = act.label(), "deleted by another");
         }
         Line::GraceOver => tracing::warn!("the grace after the restore is over: detaching again"),
         Line::ForceWaits(said) => log_waits(*said),

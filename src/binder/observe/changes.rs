@@ -101,7 +101,7 @@ impl Planner {
             self.forget(&target, now);
             return;
         };
-        self.second_writer.look_at_volume(&volume, now);
+        self.second_writer.look_at(&*volume, now);
         self.known.plugins.observe_volume(&volume);
         self.queue.add(target, now);
         self.wake_for(name, now);
@@ -142,7 +142,7 @@ impl Planner {
             }
             Some(claim) => {
                 self.known.doubts.look_at_claim(key, claim.metadata.resource_version);
-                self.second_writer.look_at_claim(&claim, now);
+                self.second_writer.look_at(&*claim, now);
                 self.queue.add(target, now);
                 // Whose a volume without claimRef is, the phase of a claim that names it says, too (S45).
                 let name = &claim.spec.volume_name;

@@ -218,7 +218,7 @@ impl Planner {
     /// Takes who changed what only a binder should.
     fn owner_read(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant) {
         let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-        self.second_writer.learn(&op.subject, &managers, now);
+        self.second_writer.writers.learn(&op.subject, &managers, now);
         self.release(op, now);
     }
 
@@ -255,8 +255,8 @@ impl Planner {
     /// Notes what a write means for the samples, for who else writes, and for who waits for it.
     fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
         match result {
-            Ok(Answer::Claim(claim)) => self.second_writer.wrote_claim(claim, now),
-            Ok(Answer::Volume(volume)) => self.second_writer.wrote_volume(volume, now),
+            Ok(Answer::Claim(claim)) => self.second_writer.wrote(claim, now),
+            Ok(Answer::Volume(volume)) => self.second_writer.wrote(volume, now),
             Ok(
                 Answer::Pod(_)
                 | Answer::Class(_)

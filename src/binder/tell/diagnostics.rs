@@ -217,9 +217,9 @@ impl Diagnostics {
         self.leads.load(Ordering::Relaxed)
     }
 
-    /// Sets who else changes what we write: a binder that does so everywhere, and where others do, each with object,
-    /// field, manager and end.
-    pub(crate) fn set_second_writers(&self, alarm: Option<String>, rows: Vec<Value>) {
+    /// Sets who else changes what we write: the alarm, and what others wrote of late, each with object, field, manager,
+    /// and until when it counts.
+    pub(crate) fn set_second_writers(&self, (alarm, rows): (Option<String>, Vec<Value>)) {
         *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = alarm;
         *self.second_writers.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }

@@ -20,7 +20,7 @@ use crate::{
     },
     controller::{decisions::Decisions, diagnostics::Kind},
     metrics::{
-        ForeignWrites, Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
+        Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
         exemplar::TracedHistogram,
     },
@@ -30,9 +30,6 @@ use crate::{
 /// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
 const BIND_BUCKETS: [f64; 14] =
     [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
-
-/// Kind of the foreign writes that [`crate::binder::second_writer`] sees.
-const PHASE_CHANGED: &str = "phase_changed";
 
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
@@ -46,7 +43,6 @@ pub struct BinderMetrics {
     plugins: Bounded,
     errors: [IntCounterVec; 2],
     binds: TracedHistogram,
-    foreign: ForeignWrites,
     claims: WorkQueueMetrics,
     volumes: WorkQueueMetrics,
 }
@@ -122,7 +118,6 @@ impl BinderMetrics {
             plugins: Bounded::new(PLUGINS, OTHER),
             errors,
             binds,
-            foreign: ForeignWrites::new(metrics, &[PHASE_CHANGED])?,
             claims: WorkQueueMetrics::new(metrics, "claims")?,
             volumes: WorkQueueMetrics::new(metrics, "volumes")?,
         })
@@ -167,11 +162,6 @@ impl BinderMetrics {
             Target::Claim(_) => &self.claims,
             Target::Volume(_) => &self.volumes,
         }
-    }
-
-    /// Sets how often another writer changed a phase.
-    pub fn sighted(&self, total: u64) {
-        self.foreign.set(PHASE_CHANGED, total);
     }
 
     /// Counts decisions with one reason.
@@ -259,8 +249,6 @@ mod tests {
         binder.begins(&claim, now);
         binder.begins(&volume, now);
         binder.ends(&claim, now + Duration::from_secs(5));
-        binder.sighted(2);
-        binder.sighted(2);
         let text = metrics.text().unwrap();
         for line in [
             "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/csi:d\",volume_mode=\"Filesystem\"} 1",
@@ -284,7 +272,6 @@ mod tests {
             "mooring_bind_e2e_seconds_bucket{mode=\"static\",le=\"0.005\"} 1",
             "mooring_bind_e2e_seconds_count{mode=\"dynamic\"} 0",
             "mooring_write_conflicts_total{op=\"name_volume\"} 1",
-            "mooring_foreign_writes_total{kind=\"phase_changed\"} 2",
             "mooring_waiting{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 1",
             "mooring_decisions_total{kind=\"claim\",reason=\"NoClassAndNoMatch\"} 3",
         ] {

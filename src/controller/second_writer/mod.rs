@@ -1,347 +1,223 @@
 //! Second writers: tells a controller that does our work beside us from all others who write to the same objects
-//! (S14). Pure; each subsystem has one, over its own kinds of objects.
+//! (S14). Pure; each controller has one, over its own kinds of objects.
 //!
-//! In: suspicious changes, one at a time, and what a live read says about who made them. Out: which object to read,
-//! and the stand-offs: where nothing may be taken away, why and until when. What another controller is proven to
-//! have changed is left alone at once, and everything is once it was at work at several
-//! places. What people,
-//! populators, backup tools and kubelets do concerns the object alone, and only if they do it again and again.
+//! In: writes that only this controller should make and that it did not make, one at a time, and what a live read says
+//! of who made each. Out: objects to read, one signal, and what there is to tell. The signal says that a controller of
+//! the same role was at work on several objects of late: while it lasts, nothing is taken away. What people, populators,
+//! backup tools and kubelets do raises no signal, however often: our write is repeated later each time (S46).
 
+mod news;
 mod owner;
-mod stand_off;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt::Display,
+    collections::BTreeMap,
+    fmt::{self, Display},
     mem,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
+pub use news::{News, Role, Teller, seconds};
 pub use owner::Owner;
-pub use stand_off::{StandOff, seconds};
 
-use crate::kube_api::managed_fields::OwnedField;
+use crate::kube_api::{ids::Uid, managed_fields::OwnedField};
 
-/// Acts within this time count together, and after this long without any a stand-off ends. Longer than the pauses
-/// of a stock controller on a quiet object (resync 15 s, back-off up to 2 min), so that one that is there is seen
+/// What was seen within this time counts together, and after this long without any more the signal ends. Longer than the
+/// pauses of a stock controller on a quiet object (resync 15 s, back-off up to 2 min), so that one that is there is seen
 /// again before it ends.
 pub const MEMORY: Duration = Duration::from_mins(10);
 
-/// So many acts on one object are a pattern, of any author: people do it once, and perhaps again.
-const PATTERN: usize = 3;
-
-/// A controller that was at work at so many places is at work at all.
-const SEVERAL: usize = 2;
-
-/// The same for one of our own name. A write of ours whose answer was lost may look like another's, so that takes
-/// more.
-const SEVERAL_OF_OUR_NAME: usize = 3;
-
-/// An object is read no more often than this.
-const READ_AGAIN: Duration = Duration::from_secs(30);
-
-/// So many objects are read per [`READ_WINDOW`], however large the cluster is.
-const READS: usize = 30;
+/// So many objects are read per [`READ_WINDOW`], each once, however large the cluster is.
+const READS: usize = 15;
 /// See [`READS`].
-const READ_WINDOW: Duration = Duration::from_mins(1);
+const READ_WINDOW: Duration = Duration::from_secs(30);
 
-/// So many objects are remembered; then the one with the oldest act is forgotten.
-const OBJECTS: usize = 1_024;
-
-/// So many objects stand off at once, of all that others than a controller write to. Beyond that the one that was to
-/// end first ends: what is not a controller's is looked at again, as after [`MEMORY`], and it takes a pattern to stand
-/// off once more. What a controller wrote to needs no bound of its own: it is read first, see [`READS`].
-const STAND_OFFS: usize = 1_024;
-
-/// For this long after a process has taken over, what bears its name may be its predecessor's last writes, which
-/// the watch tells of late.
+/// For this long after a process has taken over, what bears its name may be its predecessor's last writes, which the
+/// watch tells of late.
 const HAND_OVER: Duration = Duration::from_mins(1);
 
-/// What others write to.
+/// An object that only this controller should write to in one way: which, each controller has a table of.
 pub trait Target: Clone + Ord + Display {
-    /// Where that is. What is seen at one place is of one place, on however many objects.
-    type Place: Ord;
+    /// The field whose owner has written.
+    fn field(&self) -> OwnedField;
 
-    /// Its place.
-    fn place(&self) -> Self::Place;
-
-    /// Whether only one with rights at all places can write it. The name of a manager is the client's to choose,
-    /// so what the agent of each place can write shows nothing of the other places.
-    fn is_beyond_agents(&self) -> bool;
+    /// How that is counted: a label of the metric.
+    fn kind(&self) -> &'static str;
 }
 
-/// What is known of one object.
-#[derive(Clone, Debug)]
-struct Acts {
-    field: OwnedField,
-    /// The last of them, [`PATTERN`] at most.
-    at: VecDeque<Instant>,
-    /// So many of them wait for the answer.
-    unjudged: u64,
-    /// When it was asked who made them, if that is not answered yet.
-    asked: Option<Instant>,
-    /// What the last read said, and when.
-    owner: Option<(Instant, Owner)>,
-}
-
-/// The suspicious acts of late and what follows from them, by object.
-#[derive(Clone, Debug)]
-pub struct SecondWriters<Object> {
-    acts: BTreeMap<Object, Acts>,
-    reads: VecDeque<Instant>,
-    here: BTreeMap<Object, StandOff>,
-    everywhere: Option<StandOff>,
-    led_since: Option<Instant>,
-}
-
-/// What has changed about the stand-offs.
+/// A write of another, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changes<Object> {
-    /// Objects where nothing may be taken away from now on.
-    pub begun: Vec<Object>,
-    /// Objects where that is over.
-    pub ended: Vec<Object>,
-    /// Whether it begins or ends everywhere.
-    pub everywhere: bool,
-    /// So many acts have turned out to be another's.
-    pub acts: u64,
+pub struct ForeignWrite {
+    /// Kind and name of the object.
+    pub object: String,
+    /// Its field.
+    pub field: OwnedField,
+    /// Who wrote it.
+    pub owner: Owner,
+    /// Until when it counts.
+    pub until: Instant,
 }
 
-impl<Object> Default for Changes<Object> {
-    fn default() -> Self {
-        Self { begun: Vec::new(), ended: Vec::new(), everywhere: false, acts: 0 }
-    }
-}
-
-impl<Object> Changes<Object> {
-    /// Whether nothing has, however many acts there were.
+impl ForeignWrite {
+    /// Who wrote which field, without the object, which may be of another namespace (S41).
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.begun.is_empty() && self.ended.is_empty() && !self.everywhere
+    pub fn act(&self) -> String {
+        format!("{} wrote {}", self.owner.manager().unwrap_or("an unknown manager"), self.field.as_str())
     }
 }
 
-impl<Object> Default for SecondWriters<Object> {
+/// Who wrote what: `kube-controller-manager wrote status.volumesAttached of node/n1`.
+impl Display for ForeignWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.act(), self.object)
+    }
+}
+
+/// What others wrote of late, and what follows from it.
+#[derive(Clone, Debug)]
+pub struct SecondWriters<T> {
+    led_since: Option<Instant>,
+    to_read: BTreeMap<T, Uid>,
+    /// When each object was asked about.
+    asked: BTreeMap<T, Instant>,
+    seen: BTreeMap<T, ForeignWrite>,
+    signal: Option<ForeignWrite>,
+    news: News,
+}
+
+impl<T> Default for SecondWriters<T> {
     fn default() -> Self {
         Self {
-            acts: BTreeMap::new(),
-            reads: VecDeque::new(),
-            here: BTreeMap::new(),
-            everywhere: None,
             led_since: None,
+            to_read: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            signal: None,
+            news: News::default(),
         }
     }
 }
 
-impl<Object: Target> SecondWriters<Object> {
+impl<T: Target> SecondWriters<T> {
     /// Forgets everything: what others did while this process did not lead is no act against it.
-    pub fn take_over(&mut self, now: Instant) {
+    pub fn lead(&mut self, now: Instant) {
         *self = Self { led_since: Some(now), ..Self::default() };
-    }
-
-    /// Notes an act. Returns whether the object has to be read, and the answer taken with [`Self::learn`].
-    pub fn note(&mut self, object: &Object, field: OwnedField, now: Instant) -> Asks<Object> {
-        self.forget(now);
-        let acts = self.acts.entry(object.clone()).or_insert_with(|| Acts {
-            field,
-            at: VecDeque::new(),
-            unjudged: 0,
-            asked: None,
-            owner: None,
-        });
-        acts.field = field;
-        acts.at.push_back(now);
-        if acts.at.len() > PATTERN {
-            acts.at.pop_front();
-        }
-        acts.unjudged += 1;
-        if acts.asked.is_some() {
-            return Asks::Later;
-        }
-        let is_fresh = acts.owner.as_ref().is_some_and(|(read, _)| now < *read + READ_AGAIN);
-        if !is_fresh && self.reads.len() < READS {
-            self.reads.push_back(now);
-            acts.asked = Some(now);
-            return Asks::Read;
-        }
-        let owner = acts.owner.as_ref().map_or(Owner::Unknown, |(_, owner)| owner.clone());
-        Asks::Judged(self.judge(object, &owner, now))
-    }
-
-    /// What the last read of an object said, if it was of late.
-    #[must_use]
-    pub fn owner(&self, object: &Object) -> Option<&Owner> {
-        self.acts.get(object)?.owner.as_ref().map(|(_, owner)| owner)
-    }
-
-    /// Takes what a read said; [`Owner::Unknown`] if it failed.
-    pub fn learn(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
-        let Some(acts) = self.acts.get_mut(object) else { return Changes::default() };
-        if acts.asked.take().is_none() {
-            return Changes::default();
-        }
-        if self.is_predecessors(owner, now) {
-            self.acts.remove(object);
-            return Changes::default();
-        }
-        let acts = self.acts.get_mut(object);
-        if let Some(acts) = acts {
-            acts.owner = Some((now, owner.clone()));
-        }
-        self.judge(object, owner, now)
-    }
-
-    /// Whether what this owner did may have been done by the process that led before this one.
-    fn is_predecessors(&self, owner: &Owner, now: Instant) -> bool {
-        matches!(owner, Owner::OurName) && self.took_over_just_now(now)
     }
 
     /// Whether writes of the process that led before this one may still come to light.
     #[must_use]
-    pub fn took_over_just_now(&self, now: Instant) -> bool {
+    pub fn led_another_just_now(&self, now: Instant) -> bool {
         self.led_since.is_some_and(|since| now < since + HAND_OVER)
     }
 
-    fn judge(&mut self, object: &Object, owner: &Owner, now: Instant) -> Changes<Object> {
-        let Some(acts) = self.acts.get_mut(object) else { return Changes::default() };
-        let mut changes = Changes { acts: mem::take(&mut acts.unjudged), ..Changes::default() };
-        let proven = matches!(owner, Owner::Controller(_));
-        let field = acts.field;
-        let holds = proven || acts.at.len() >= PATTERN;
-        let stand_off =
-            || StandOff { object: object.to_string(), field, owner: owner.clone(), until: now + MEMORY };
-        match self.here.get_mut(object) {
-            // Only a controller prolongs it: what others write to is looked at again in between.
-            Some(known) if proven => *known = stand_off(),
-            None if holds => {
-                self.here.insert(object.clone(), stand_off());
-                changes.begun.push(object.clone());
-                changes.ended.extend(self.give_way(object));
-            }
-            _ => {}
+    /// Notes a write of another to the object of this UID. If it was not read of late, it is to be read.
+    pub fn note(&mut self, target: &T, uid: &Uid, now: Instant) {
+        self.asked.retain(|_, asked| now < *asked + READ_WINDOW);
+        if self.asked.contains_key(target) || self.asked.len() >= READS {
+            return self.news.count(target.kind());
         }
-        if self.is_everywhere(owner) {
-            changes.everywhere = self.everywhere.is_none();
-            self.everywhere = Some(stand_off());
-        }
-        changes
+        self.asked.insert(target.clone(), now);
+        self.to_read.insert(target.clone(), uid.clone());
     }
 
-    /// Ends a stand-off if there is one too many now that another has begun at an object.
-    fn give_way(&mut self, begun: &Object) -> Option<Object> {
-        if self.here.len() <= STAND_OFFS {
-            return None;
-        }
-        let others = self.here.iter().filter(|(object, by)| *object != begun && !by.is_proven());
-        let object = others.min_by_key(|(_, by)| by.until).map(|(object, _)| object.clone())?;
-        self.here.remove(&object);
-        self.acts.remove(&object);
-        Some(object)
+    /// Notes an act that no object shows the author of: it is counted, and nothing follows from it.
+    pub fn note_unsigned(&mut self, object: &impl Display, kind: &'static str) {
+        self.news.unsigned(object.to_string(), kind);
     }
 
-    /// Whether the owner has been at work at several places, this one included, and not only as their agents could.
-    fn is_everywhere(&self, owner: &Owner) -> bool {
-        let places = |is_it: fn(&Owner) -> bool| {
-            let is_its = |acts: &Acts| acts.owner.as_ref().is_some_and(|(_, owner)| is_it(owner));
-            let objects = || self.acts.iter().filter(|(_, acts)| is_its(acts)).map(|(object, _)| object);
-            if !objects().any(Target::is_beyond_agents) {
-                return 0;
-            }
-            objects().map(Target::place).collect::<BTreeSet<_>>().len()
-        };
-        match owner {
-            Owner::Controller(_) => places(|owner| matches!(owner, Owner::Controller(_))) >= SEVERAL,
-            Owner::OurName => places(|owner| matches!(owner, Owner::OurName)) >= SEVERAL_OF_OUR_NAME,
-            Owner::Other(_) | Owner::Unknown => false,
-        }
-    }
-
-    /// Why nothing may be taken away anywhere.
+    /// Whether an object has to be read before it is written to, which would hide who changed it.
     #[must_use]
-    pub fn everywhere(&self) -> Option<&StandOff> {
-        self.everywhere.as_ref()
+    pub fn has_to_read(&self, target: &T) -> bool {
+        self.to_read.contains_key(target)
     }
 
-    /// Why nothing may be taken away from an object, of what concerns it alone.
-    #[must_use]
-    pub fn here(&self, object: &Object) -> Option<&StandOff> {
-        self.here.get(object)
+    /// An object to read now, of those that may be. The answer goes to [`Self::learn`].
+    pub fn take_read(&mut self, may_be_read: impl Fn(&T) -> bool) -> Option<(T, Uid)> {
+        let target = self.to_read.keys().find(|target| may_be_read(target))?.clone();
+        self.to_read.remove_entry(&target)
     }
 
-    /// Every object from which nothing may be taken away.
-    pub fn stand_offs(&self) -> impl Iterator<Item = (&Object, &StandOff)> {
-        self.here.iter()
+    /// The object is gone.
+    pub fn gone(&mut self, target: &T) {
+        self.to_read.remove(target);
     }
 
-    /// The same, of this object and those that sort behind it.
-    pub fn stand_offs_from(&self, first: &Object) -> impl Iterator<Item = (&Object, &StandOff)> {
-        self.here.range(first..)
+    /// Takes the managers that own the field; none if nobody does, or they could not be read. Returns whether the signal
+    /// begins.
+    pub fn learn(&mut self, target: &T, managers: &[String], now: Instant) -> bool {
+        let owner = Owner::of(managers);
+        if owner == Owner::OurName && self.led_another_just_now(now) {
+            return false;
+        }
+        let needed = owner.objects_that_prove();
+        let object = target.to_string();
+        let write = ForeignWrite { object, field: target.field(), owner, until: now + MEMORY };
+        self.news.read(target.kind(), write.clone());
+        self.seen.retain(|_, known| now < known.until);
+        let known = self.seen.get(target).and_then(|known| known.owner.objects_that_prove());
+        // What a controller of our role wrote is not forgotten because a person wrote there, too.
+        if needed.is_some() || known.is_none() {
+            self.seen.insert(target.clone(), write.clone());
+        }
+        let Some(needed) = needed else { return false };
+        let alike = self.seen.values().filter(|known| known.owner.objects_that_prove() == Some(needed));
+        if self.signal.is_none() && alike.count() < needed {
+            return false;
+        }
+        let begins = self.signal.replace(write).is_none();
+        if begins {
+            self.news.turned = Some(true);
+        }
+        begins
     }
 
-    /// When the next stand-off ends, unless something is seen before.
+    /// Forgets what is past. Returns whether the signal ends.
+    pub fn settle(&mut self, now: Instant) -> bool {
+        let before = self.seen.len();
+        self.seen.retain(|_, known| now < known.until);
+        self.news.is_changed |= self.seen.len() < before;
+        let ends = self.signal.take_if(|write| write.until <= now).is_some();
+        if ends {
+            self.news.turned = Some(false);
+        }
+        ends
+    }
+
+    /// When something is past, unless more is seen.
     #[must_use]
     pub fn ends_at(&self) -> Option<Instant> {
-        self.here.values().chain(&self.everywhere).map(|stand_off| stand_off.until).min()
+        self.seen.values().chain(&self.signal).map(|write| write.until).min()
     }
 
-    /// Ends what is over.
-    pub fn settle(&mut self, now: Instant) -> Changes<Object> {
-        let mut changes = Changes::default();
-        if self.ends_at().is_none_or(|end| now < end) {
-            return changes;
-        }
-        let over: BTreeSet<Object> = self
-            .here
-            .iter()
-            .filter(|(_, stand_off)| stand_off.until <= now)
-            .map(|(object, _)| object.clone())
-            .collect();
-        for object in over {
-            self.here.remove(&object);
-            // After that it takes a pattern again.
-            self.acts.remove(&object);
-            changes.ended.push(object);
-        }
-        if self.everywhere.as_ref().is_some_and(|stand_off| stand_off.until <= now) {
-            self.everywhere = None;
-            changes.everywhere = true;
-        }
-        changes
+    /// That a controller of our role is at work: the last write of it that was seen. Until then nothing is taken away.
+    #[must_use]
+    pub fn signal(&self) -> Option<&ForeignWrite> {
+        self.signal.as_ref()
     }
 
-    /// Keeps what may still matter, and no more than [`OBJECTS`] of it.
-    fn forget(&mut self, now: Instant) {
-        while self.reads.front().is_some_and(|read| *read + READ_WINDOW <= now) {
-            self.reads.pop_front();
-        }
-        for acts in self.acts.values_mut() {
-            while acts.at.front().is_some_and(|at| *at + MEMORY <= now) {
-                acts.at.pop_front();
-            }
-            // A read that never came back.
-            acts.asked = acts.asked.filter(|asked| now < *asked + READ_WINDOW);
-        }
-        let here = &self.here;
-        self.acts.retain(|object, acts| !acts.at.is_empty() || here.contains_key(object));
-        while self.acts.len() >= OBJECTS {
-            let oldest = self.acts.iter().min_by_key(|(_, acts)| acts.at.back().copied());
-            let Some(oldest) = oldest.map(|(object, _)| object.clone()) else { break };
-            self.acts.remove(&oldest);
-        }
+    /// The objects that controllers of our role wrote to of late.
+    pub fn evidence(&self) -> impl Iterator<Item = &T> {
+        let of_our_role = self.seen.iter().filter(|(_, write)| write.owner.objects_that_prove().is_some());
+        of_our_role.map(|(target, _)| target)
     }
-}
 
-/// What an act asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asks<Object> {
-    /// The object has to be read live.
-    Read,
-    /// Nothing: a read is under way, which judges this act as well.
-    Later,
-    /// Nothing: this is what follows from it.
-    Judged(Changes<Object>),
+    /// Who wrote to an object last, if that was read of late and is known.
+    #[must_use]
+    pub fn manager(&self, target: &T) -> Option<&str> {
+        self.seen.get(target)?.owner.manager()
+    }
+
+    /// What there is to tell since this was last asked for.
+    pub fn take_news(&mut self) -> Option<News> {
+        if self.news == News::default() {
+            return None;
+        }
+        let mut news = mem::take(&mut self.news);
+        news.signal.clone_from(&self.signal);
+        news.seen = self.seen.values().cloned().collect();
+        Some(news)
+    }
 }

@@ -7,6 +7,12 @@ const CONTROLLERS: [&str; 4] = ["kube-controller-manager", "hyperkube", "k3s", "
 /// The manager that the server makes of our user agent.
 const OUR_NAME: &str = "mooring";
 
+/// So many objects that a controller wrote to prove that it is at work.
+const SEVERAL: usize = 2;
+
+/// The same of one of our own name: a write of ours whose answer was lost may look like another's.
+const SEVERAL_OF_OUR_NAME: usize = 3;
+
 /// Who changed a field last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -31,6 +37,16 @@ impl Owner {
             (None, _) if managers.iter().any(|manager| manager == OUR_NAME) => Self::OurName,
             (None, Some(other)) => Self::Other(other.clone()),
             (None, None) => Self::Unknown,
+        }
+    }
+
+    /// How many objects that one of this name wrote to prove that a controller of our role is at work, if any do.
+    #[must_use]
+    pub fn objects_that_prove(&self) -> Option<usize> {
+        match self {
+            Self::Controller(_) => Some(SEVERAL),
+            Self::OurName => Some(SEVERAL_OF_OUR_NAME),
+            Self::Other(_) | Self::Unknown => None,
         }
     }
 
