@@ -25,10 +25,6 @@ use crate::traces::export::Exporter;
 use crate::{
     config::Config,
     debugging,
-    explain::{
-        assumptions::Assumptions,
-        online::{self, Knowledge, Online},
-    },
     http::{self, Gate, Measures, OwnCertificate, Pages, Router},
     kube_api::{
         call::Caller,
@@ -67,7 +63,6 @@ mod subsystems;
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
 use serving::{BoundServer, bind_server, build_auth, serving};
-use subsystems::Board;
 pub use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
@@ -253,8 +248,8 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
-        let router = build_router(&parts, view.clone(), (pulse, tasks.dead()))?;
-        let router = start_subsystems(&parts, &mut tasks, router, knowledge(&parts, view))?;
+        let router = build_router(&parts, view, (pulse, tasks.dead()))?;
+        let router = start_subsystems(&parts, &mut tasks, router)?;
         let router = zpages::add(router, &parts.config);
         let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
@@ -295,25 +290,15 @@ impl Daemon {
     }
 }
 
-/// Starts the subsystems. What they know is on their pages, and is what explanations are made of.
-fn start_subsystems(
-    parts: &Parts,
-    tasks: &mut Supervisor,
-    mut router: Router,
-    mut knowledge: Knowledge,
-) -> anyhow::Result<Router> {
-    for Subsystem { name, running, explained, board } in subsystems(parts)? {
+/// Starts the subsystems. What they know is on their pages.
+fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -> anyhow::Result<Router> {
+    for Subsystem { name, running, explained } in subsystems(parts)? {
         tasks.spawn(Stage::Subsystem, name, running);
-        match board {
-            Some(Board::AttachDetach(board)) => knowledge.attach_detach = Some(board),
-            Some(Board::Binder(board)) => knowledge.binder = Some(board),
-            None => {}
-        }
         if let Some((path, explanation)) = explained {
-            router = router.page(path, explanation);
+            router = router.rows(path, explanation);
         }
     }
-    Ok(router.personal(online::PATH, Arc::new(Online::new(knowledge))))
+    Ok(router)
 }
 
 /// The namespace of the objects that the daemon keeps for itself, the lease among them.
@@ -353,23 +338,6 @@ fn build_router(
     };
     let router = routes::router(&sources);
     Ok(if parts.config.profiling { debugging::add(router) } else { router })
-}
-
-/// What explanations are made from; the boards are added as the subsystems are built.
-fn knowledge(parts: &Parts, election: Option<watch::Receiver<ElectionView>>) -> Knowledge {
-    Knowledge {
-        objects: Arc::clone(&parts.objects),
-        assumptions: Assumptions {
-            attach_detach: parts.config.attach_detach,
-            binder: parts.config.binder.clone(),
-        },
-        attach_detach: None,
-        binder: None,
-        history: parts.history.clone(),
-        identity: parts.identity.clone(),
-        election,
-        stopping: parts.planning.clone(),
-    }
 }
 
 /// Sends what is traced, if anything is, from a thread of its own.

@@ -6,7 +6,6 @@
 mod called;
 pub mod completion;
 mod daemon;
-mod following;
 pub mod questions;
 pub mod repair;
 mod serve;
@@ -20,10 +19,13 @@ use std::{
 
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
 pub use self::serve::Page;
-use self::{called::Called, daemon::Daemon, following::Following};
+use self::{
+    called::Called,
+    daemon::{Daemon, stand_without},
+};
 use crate::{
     cli::asking::{ExplainArgs, OutputForm},
     explain::{
@@ -105,29 +107,26 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
     let api = ApiServer::choose(&connection.choice()).await?;
     let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
     let subject = Subject::parse(&words, namespace).map_err(usage)?;
-    let mut answers = Answers {
-        reader: Reader::new(&api, connection.patience())?,
-        daemon: None,
-        follows: args.watch || args.wait.is_some(),
-        last: None,
-        subject,
+    let reader = Reader::new(&api, connection.patience())?;
+    let daemon = match &args.daemon {
+        Some(url) => Some(Daemon::find(&api, url, args.daemon_ca.as_deref()).await),
+        None => None,
     };
-    if let Some(url) = &args.daemon {
-        match Daemon::find(&api, url, args.daemon_ca.as_deref()).await {
-            Ok(daemon) => {
-                let subject = answers.subject.clone();
-                answers.daemon = Some(Following::new(daemon, subject, Box::new(complain)));
-            }
-            Err(line) => complain(&format!("{line}; the cluster is read instead")),
-        }
-    }
 
     let until = args.wait.flatten().map(|time| Instant::now() + time);
     let mut printed = String::new();
     let mut told = 0;
     loop {
         let started = Instant::now();
-        let (explanation, notes) = answers.next(until).await?;
+        let reading = reader.read(&subject, &progress).await?;
+        let took = started.elapsed();
+        let mut explanation = explain(&reading.snapshot, &subject, &Assumptions::default());
+        match &daemon {
+            Some(Ok(daemon)) => daemon.add(&mut explanation, &reading.snapshot).await,
+            Some(Err(why)) => stand_without(&mut explanation, why),
+            None => {}
+        }
+        let notes = reading.server.notes();
         let is_last = match (args.watch, args.wait) {
             (true, _) => false,
             (false, None) => true,
@@ -152,49 +151,9 @@ async fn answer(args: &ExplainArgs) -> Result<Verdict, Stop> {
         if is_last {
             return Ok(explanation.verdict);
         }
-        if answers.daemon.is_none() {
-            let pause = PAUSE.max(started.elapsed() * SHARE);
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            sleep(left.map_or(pause, |left| pause.min(left))).await;
-        }
-    }
-}
-
-/// Where answers come from: a daemon, and the cluster when there is none, or no longer.
-struct Answers {
-    reader: Reader,
-    subject: Subject,
-    daemon: Option<Following>,
-    /// Whether more than one answer is asked for.
-    follows: bool,
-    /// The daemon's last one.
-    last: Option<Explanation>,
-}
-
-impl Answers {
-    /// The next answer, with what is worth a line beside it. A daemon that is followed has one when something has changed, or
-    /// gives its last one again when the time is over.
-    async fn next(&mut self, until: Option<Instant>) -> Result<(Explanation, Vec<String>), Stop> {
-        if let Some(daemon) = &mut self.daemon {
-            let online = match (until, &self.last) {
-                _ if !self.follows => daemon.once().await,
-                (Some(until), Some(last)) => {
-                    timeout_at(until, daemon.next()).await.unwrap_or_else(|_| Ok(last.clone()))
-                }
-                _ => daemon.next().await,
-            };
-            match online {
-                Ok(explanation) => {
-                    self.last = Some(explanation.clone());
-                    return Ok((explanation, Vec::new()));
-                }
-                Err(line) => complain(&format!("{line}; the cluster is read instead")),
-            }
-            self.daemon = None;
-        }
-        let reading = self.reader.read(&self.subject, &progress).await?;
-        let explanation = explain(&reading.snapshot, &self.subject, &Assumptions::default());
-        Ok((explanation, reading.server.notes()))
+        let pause = PAUSE.max(took * SHARE);
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        sleep(left.map_or(pause, |left| pause.min(left))).await;
     }
 }
 

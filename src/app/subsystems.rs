@@ -7,10 +7,11 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{self, AttachDetach},
-    binder::{self, Binder},
+    attach_detach::AttachDetach,
+    binder::Binder,
     config::{Config, Controllers},
-    http::Answer,
+    controller::asked::{Asked, Past},
+    http::{Answer, MakeRows},
     kube_api::{call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote},
     metrics::{Alarms, Metrics, WatchMetrics},
     protection::{Protection, claims::ClaimProtection, volumes::VolumeProtection},
@@ -59,20 +60,19 @@ pub struct Subsystem {
     pub(super) name: &'static str,
     pub(super) running: BoxFuture<'static, ()>,
     pub(super) explained: Option<Explained>,
-    pub(super) board: Option<Board>,
 }
 
-/// What a subsystem says of the objects that wait for it.
-#[derive(Clone, Debug)]
-pub(super) enum Board {
-    /// Of volumes on nodes.
-    AttachDetach(Arc<attach_detach::tell::diagnostics::Diagnostics>),
-    /// Of claims and volumes.
-    Binder(Arc<binder::tell::diagnostics::Diagnostics>),
-}
+/// Where and how a subsystem explains what it does: all of it, or what a query asks for.
+pub(super) type Explained = (&'static str, Box<MakeRows>);
 
-/// Where and how a subsystem explains what it does.
-pub(super) type Explained = (&'static str, Box<dyn Fn() -> Answer + Send + Sync>);
+/// A page, and the past of what was asked for.
+#[derive(Serialize)]
+struct Document<Page> {
+    #[serde(flatten)]
+    page: Page,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<Vec<Past>>,
+}
 
 impl std::fmt::Debug for Subsystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -81,22 +81,27 @@ impl std::fmt::Debug for Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem, the future that is its life, and where and how it explains what it does.
+    /// A subsystem, the future that is its life, and where and how it explains what it does and did.
     #[must_use]
-    pub fn new<Document: Serialize>(
+    pub fn new<Page: Serialize>(
         name: &'static str,
         running: impl Future<Output = ()> + Send + 'static,
         explained_at: &'static str,
-        explanation: impl Fn() -> Document + Send + Sync + 'static,
+        explanation: impl Fn(Asked) -> Page + Send + Sync + 'static,
+        history: History,
     ) -> Self {
-        let explained: Explained = (explained_at, Box::new(move || Answer::json(&explanation())));
-        Self { explained: Some(explained), ..Self::unexplained(name, running) }
+        let document = move |query: Option<&str>| {
+            let asked = Asked::parse(query);
+            let history = asked.past(&history);
+            Answer::json(&Document { page: explanation(asked), history })
+        };
+        Self { explained: Some((explained_at, Box::new(document))), ..Self::unexplained(name, running) }
     }
 
     /// One that explains nothing.
     #[must_use]
     pub fn unexplained(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { name, running: Box::pin(running), explained: None, board: None }
+        Self { name, running: Box::pin(running), explained: None }
     }
 }
 
@@ -144,11 +149,9 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
     let attachments = attach_detach.diagnostics();
-    let board = Board::AttachDetach(Arc::clone(&attachments));
     let running = attach_detach.run(parts.planning.clone());
-    let subsystem =
-        Subsystem::new("attach-detach", running, "/debug/attach-detach", move || attachments.page());
-    Ok(Subsystem { board: Some(board), ..subsystem })
+    let part = move |asked| attachments.part(&asked);
+    Ok(Subsystem::new("attach-detach", running, "/debug/attach-detach", part, parts.history.clone()))
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
@@ -164,8 +167,7 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
     let claims = binder.diagnostics();
-    let board = Board::Binder(Arc::clone(&claims));
     let running = binder.run(parts.planning.clone());
-    let subsystem = Subsystem::new("binder", running, "/debug/binder", move || claims.page());
-    Ok(Subsystem { board: Some(board), ..subsystem })
+    let part = move |asked| claims.part(asked);
+    Ok(Subsystem::new("binder", running, "/debug/binder", part, parts.history.clone()))
 }

@@ -1,30 +1,31 @@
-//! A daemon that is asked in place of the cluster: it knows timers, back-off and what was before.
+//! A daemon that is asked beside the cluster: it knows timers, back-off and what was before.
 //!
-//! In: its address and who vouches for it. Out: its answer, the same value as the reader's; or why not, in a line, and then
-//! the reader answers.
+//! In: its address and who vouches for it; an answer. Out: the same answer with what its pages say, or with a line that says why it is
+//! without.
 
 use std::{path::Path, time::Duration};
 
-use http::{
-    Response, StatusCode,
-    header::{ACCEPT, ETAG},
-};
+use http::{StatusCode, header::ACCEPT};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use crate::{
-    explain::{report::Explanation, subject::Subject},
+    explain::{
+        daemon::{self, Board},
+        report::Explanation,
+        snapshot::Snapshot,
+    },
     kube_api::{
         connect::{ApiServer, Authority},
         error_chain,
     },
 };
 
-/// Most of an answer, in bytes.
-pub(super) const LARGEST: usize = 16 << 20;
+/// Most of a page, in bytes.
+const LARGEST: usize = 4 << 20;
 /// A daemon answers from what it has; one that takes longer is not there.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A daemon.
 pub(super) struct Daemon {
@@ -54,89 +55,156 @@ impl Daemon {
         Ok(Self { client, url: url.to_owned() })
     }
 
-    /// One that is reached otherwise.
-    #[cfg(test)]
-    pub(super) fn of(client: Client, url: &str) -> Self {
-        Self { client, url: url.to_owned() }
-    }
-
-    /// Its address.
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// That there is no answer.
-    pub(super) fn gives_none(&self, why: &str) -> String {
-        format!("the daemon {} gives no answer: {why}", self.url)
-    }
-
-    /// Its answer, and the name by which it is known again.
-    pub(super) async fn ask(&self, subject: &Subject) -> Result<(String, Explanation), String> {
+    /// Adds what the daemon knows to an answer.
+    pub(super) async fn add(&self, explanation: &mut Explanation, snapshot: &Snapshot) {
         let asking = async {
-            let (parts, body) = self.send(subject, "", "application/json").await?.into_parts();
-            let body = Limited::new(body, LARGEST).collect().await.map_err(|error| error.to_string())?;
-            Ok((parts, body.to_bytes()))
-        };
-        let (parts, body) = timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(late()))?;
-        match parts.status {
-            StatusCode::OK | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
-                let explanation = serde_json::from_slice(&body);
-                let name = parts.headers.get(ETAG).and_then(|name| name.to_str().ok()).unwrap_or_default();
-                let explanation = explanation.map_err(|error| format!("{}, and {error}", parts.status))?;
-                Ok((name.to_owned(), explanation))
+            let mut boards = Vec::new();
+            for path in daemon::paths(explanation, snapshot) {
+                boards.extend(self.page(&path).await?);
             }
-            status => Err(format!("{status} {}", String::from_utf8_lossy(&body).trim())),
+            Ok(boards)
+        };
+        let late = || Err(format!("{} gives no answer within {} s", self.url, PATIENCE.as_secs()));
+        match timeout(PATIENCE, asking).await.unwrap_or_else(|_| late()) {
+            Ok(boards) => daemon::add(explanation, snapshot, &boards),
+            Err(why) => stand_without(explanation, &why),
         }
     }
 
-    /// Begins to ask for its answer again whenever it changes.
-    pub(super) async fn watch(&self, subject: &Subject) -> Result<Response<Body>, String> {
-        let sending = self.send(subject, "?watch=1", "text/event-stream");
-        timeout(PATIENCE, sending).await.unwrap_or_else(|_| Err(late()))
-    }
-
-    async fn send(&self, subject: &Subject, query: &str, form: &str) -> Result<Response<Body>, String> {
-        let request = http::Request::get(path(subject) + query).header(ACCEPT, form);
-        let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
-        self.client.send(request).await.map_err(|error| error_chain(&error))
-    }
-}
-
-fn late() -> String {
-    format!("none within {} s", PATIENCE.as_secs())
-}
-
-/// Where a daemon answers about an object. Names were checked when they were parsed.
-fn path(subject: &Subject) -> String {
-    let root = "/explain/v1";
-    match subject {
-        Subject::Claim(key) => {
-            format!("{root}/namespaces/{}/persistentvolumeclaims/{}", key.namespace(), key.name())
+    /// One of its pages; `None` if it does not run the controller.
+    async fn page(&self, path: &str) -> Result<Option<Board>, String> {
+        let page = path.split('?').next().unwrap_or_default();
+        let of = |why: &str| format!("{}{page}: {why}", self.url);
+        let request = http::Request::get(path).header(ACCEPT, "application/json").body(Body::empty());
+        let request = request.map_err(|error| of(&error.to_string()))?;
+        let answer = self.client.send(request).await.map_err(|error| of(&error_chain(&error)))?;
+        match answer.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND => return Ok(None),
+            status @ (StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED) => {
+                return Err(of(&format!(
+                    "{status}; deploy/optional/debug-reader is a role that may read it"
+                )));
+            }
+            status => return Err(of(&status.to_string())),
         }
-        Subject::Pod(key) => format!("{root}/namespaces/{}/pods/{}", key.namespace(), key.name()),
-        Subject::Volume(name) => format!("{root}/persistentvolumes/{name}"),
-        Subject::Attachment(name) => format!("{root}/volumeattachments/{name}"),
-        Subject::Node(name) => format!("{root}/nodes/{name}"),
-        Subject::Class(name) => format!("{root}/storageclasses/{name}"),
+        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+        let body = body.map_err(|error| of(&error.to_string()))?.to_bytes();
+        serde_json::from_slice(&body).map(Some).map_err(|error| of(&error.to_string()))
     }
+}
+
+/// Says that there is nothing from the daemon in an answer, and why.
+pub(super) fn stand_without(explanation: &mut Explanation, why: &str) {
+    explanation
+        .unknown
+        .push(format!("What the daemon knows beside (its timers, the past) is missing: {why}"));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::{Arc, Mutex};
 
-    #[test]
-    fn each_kind_has_its_place() {
-        let cases = [
-            ("pvc/data", "/explain/v1/namespaces/shop/persistentvolumeclaims/data"),
-            ("pod/web-0", "/explain/v1/namespaces/shop/pods/web-0"),
-            ("pv/v", "/explain/v1/persistentvolumes/v"),
-            ("va/csi-1", "/explain/v1/volumeattachments/csi-1"),
-            ("node/a", "/explain/v1/nodes/a"),
-            ("sc/fast", "/explain/v1/storageclasses/fast"),
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use hyper::body::Bytes;
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::explain::{assumptions::Assumptions, explain, report::Source, subject::Subject};
+
+    /// A claim that waits, as objects show it.
+    fn asked() -> (Snapshot, Explanation) {
+        let mut snapshot = Snapshot::new("2026-08-21T12:05:00Z".parse().unwrap());
+        let claim = json!({
+            "kind": "PersistentVolumeClaim", "apiVersion": "v1",
+            "metadata": { "name": "data", "namespace": "shop", "uid": "u", "resourceVersion": "7" },
+            "spec": { "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "" },
+            "status": { "phase": "Pending" },
+        });
+        snapshot.take(claim).unwrap();
+        let subject = Subject::parse(&["pvc/data"], "shop").unwrap();
+        let explanation = explain(&snapshot, &subject, &Assumptions::default());
+        (snapshot, explanation)
+    }
+
+    /// The answer with what a daemon adds that answers so, and what was asked for.
+    async fn added(status: u16, body: impl Into<Bytes>) -> (Explanation, Vec<String>) {
+        let paths = Arc::<Mutex<Vec<String>>>::default();
+        let (record, body) = (Arc::clone(&paths), body.into());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            record.lock().unwrap().push(request.uri().to_string());
+            let answer = Response::builder().status(status).body(Full::new(body.clone())).unwrap();
+            async move { Ok::<_, std::io::Error>(answer) }
+        });
+        let daemon = Daemon { client: Client::new(service, "default"), url: "https://daemon".to_owned() };
+        let (snapshot, mut explanation) = asked();
+        daemon.add(&mut explanation, &snapshot).await;
+        let paths = paths.lock().unwrap().clone();
+        (explanation, paths)
+    }
+
+    fn page(leads: bool) -> String {
+        let row = |claim: &str, reason: &str, since: Value| {
+            json!({
+                "kind": "claim", "claim": claim, "reason": reason, "message": "the API server says no", "since": since,
+                "next": "2026-08-21T12:05:08Z", "until": null, "facts": {},
+            })
+        };
+        let since = json!("2026-08-21T12:04:00Z");
+        let change = |object: &str, at: &str| {
+            json!({
+                "object": object, "namespace": "shop", "at": at, "from": "Pending", "to": "Pending",
+                "reason": "RetryBackoff", "attempt": 2,
+            })
+        };
+        json!({
+            "alarm": null, "leads": leads, "secondWriters": [],
+            "waiting": [
+                row("shop/other", "Binding", since.clone()), row("shop/data", "NotLeader", Value::Null),
+                row("shop/data", "RetryBackoff", since),
+            ],
+            "history": [
+                change("PersistentVolumeClaim/data", "2026-08-21T12:04:00Z"), change("PersistentVolumeClaim/other", "2026-08-21T12:04:01Z"),
+            ],
+        })
+        .to_string()
+    }
+
+    #[tokio::test]
+    async fn l18_what_the_controller_acts_on_is_told_with_its_times_and_the_past() {
+        let (told, paths) = added(200, page(true)).await;
+        assert_eq!(paths, ["/debug/binder?claim=shop%2Fdata"]);
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let step = &told.steps[0];
+        assert_eq!((told.reason.as_str(), told.summary.as_str()), ("RetryBackoff", "the API server says no"));
+        assert_eq!(step.since, Some(time("2026-08-21T12:04:00Z")));
+        let next = step.next.as_ref().map(|next| (next.action.as_str(), next.at));
+        assert_eq!(next, Some(("LookAgain", Some(time("2026-08-21T12:05:08Z")))));
+        assert_eq!(told.observed.source, Source::Daemon);
+        let past: Vec<&str> = told.timeline.iter().map(|happened| happened.text.as_str()).collect();
+        assert_eq!(past, ["pvc/shop/data: Pending (RetryBackoff)"]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_stands_without_a_daemon_that_says_nothing_and_says_why() {
+        let rows = [
+            (403, String::new(), "/debug/binder: 403 Forbidden; deploy/optional/debug-reader is a role"),
+            (401, String::new(), "/debug/binder: 401 Unauthorized; deploy/optional/debug-reader is a role"),
+            (503, String::new(), "/debug/binder: 503 Service Unavailable"),
+            (200, "no JSON".to_owned(), "/debug/binder: expected"),
+            (200, "x".repeat(LARGEST + 1), "/debug/binder: length limit exceeded"),
+            (200, page(false), "stands by: timers"),
         ];
-        for (words, expected) in cases {
-            assert_eq!(path(&Subject::parse(&[words], "shop").unwrap()), expected);
+        let (_, alone) = asked();
+        for (status, body, line) in rows {
+            let (mut told, _) = added(status, body).await;
+            let why = told.unknown.pop().unwrap_or_default();
+            assert!(why.contains(line), "{line}: {why}");
+            assert_eq!(told, alone, "{line}");
         }
+        // It runs no binder: nothing is missing.
+        assert_eq!(added(404, "404 page not found\n").await.0, alone);
     }
 }

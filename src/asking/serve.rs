@@ -150,8 +150,6 @@ fn waiting_now(findings: Findings) -> WaitingNow {
     WaitingNow {
         observed: findings.observed,
         rows: findings.findings.into_iter().filter_map(row).collect(),
-        last_change: None,
-        redacted: 0,
         unseen: findings.unchecked,
     }
 }
@@ -202,7 +200,6 @@ fn node_now(view: DrainView) -> NodeNow {
         summary: format!("It has {}.", counted(view.volumes.len(), "volume")),
         holdings: view.volumes.into_iter().map(holding).collect(),
         name: view.node,
-        redacted: 0,
         unseen: view.unseen,
     }
 }
@@ -220,6 +217,5 @@ fn holding(volume: NodeVolume) -> Holding {
         reason: volume.stage.as_str().to_owned(),
         message: volume.waits_for,
         since: volume.since,
-        until: volume.forced_at,
     }
 }

@@ -160,8 +160,8 @@ pub struct ExplainArgs {
     #[arg(conflicts_with_all = ["watch", "wait", "subject"])]
     pub serve: Option<u16>,
 
-    /// Ask this daemon, which knows timers and what was before. It is shown your token or certificate, and so has to be
-    /// verified: see --daemon-ca. If it gives no answer the cluster is read.
+    /// Ask this daemon, too, for its timers and what was before. You need the right to read its pages below /debug/. It is shown
+    /// your token or certificate, and so has to be verified: see --daemon-ca.
     #[arg(long, value_name = "URL", conflicts_with = "serve")]
     pub daemon: Option<String>,
 

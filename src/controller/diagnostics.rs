@@ -23,6 +23,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::asked::Names;
 use crate::metrics::Metrics;
 
 /// What kind of thing waits: value of the label `kind`.
@@ -70,7 +71,7 @@ pub trait Reason: Clone + PartialEq + fmt::Debug + Send + 'static {
 /// What waits.
 pub trait Subject: Ord + Clone + fmt::Debug + Send + 'static {
     /// Names by which it is found, each under its kind.
-    fn names(&self) -> Map<String, Value>;
+    fn names(&self) -> Names;
 }
 
 /// One wait.
@@ -205,7 +206,8 @@ impl<K: Subject, R: Reason> Waits<K, R> {
 /// The row of a debug page for one wait.
 #[must_use]
 pub fn row<K: Subject, R: Reason>(kind: Kind, key: &K, wait: &Wait<R>, clock: &WallClock) -> Value {
-    let mut row = key.names();
+    let mut row: Map<String, Value> =
+        key.names().into_iter().map(|(field, name)| (field.to_owned(), Value::String(name))).collect();
     let Wait { reason, since, next } = wait;
     let text = |at: Option<Timestamp>| at.map(|at| at.to_string());
     row.extend([
@@ -346,8 +348,8 @@ mod tests {
     }
 
     impl Subject for &'static str {
-        fn names(&self) -> Map<String, Value> {
-            Map::from_iter([("claim".to_owned(), json!(self))])
+        fn names(&self) -> Names {
+            vec![("claim", (*self).to_owned())]
         }
     }
 

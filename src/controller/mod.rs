@@ -18,9 +18,10 @@
 //!
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
 //! without an answer), [`event_dedup`] (what was told, and when it is told again), [`diagnostics`] (what waits, for what,
-//! since when), [`decisions`] (how often each reason was the answer), [`second_writer`] (another controller of the same
+//! since when) and [`asked`] (of which only a part may be asked for), [`decisions`] (how often each reason was the answer), [`second_writer`] (another controller of the same
 //! objects). What is common to all controllers changes here; what two controllers do differently stays with them.
 
+pub mod asked;
 pub mod decisions;
 pub mod diagnostics;
 pub mod event_dedup;

@@ -32,6 +32,10 @@ use crate::{
     },
 };
 
+/// What no object says of a forced detach.
+pub(super) const TIMER: &str = "Since when a pod there last had the volume, the controller saw; no object says. It counts anew after \
+    a restart, unless the lease carries it.";
+
 /// Explains one object.
 #[must_use]
 pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions) -> Explanation {
@@ -110,7 +114,6 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
             resource_version: snapshot.revision.map(|revision| revision.to_string()),
             at: snapshot.taken_at,
             source: Source::Offline,
-            leader: None,
         },
         candidates,
         evidence: evidence(&view, &chain, &drivers(&links)),
@@ -118,7 +121,6 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         actions,
         unseen: snapshot.unseen.clone(),
         unknown,
-        redacted: 0,
         steps: links.into_iter().map(|link| link.step).collect(),
     }
 }
@@ -247,9 +249,7 @@ fn actions(links: &[Link]) -> Vec<Action> {
 fn unknown(links: &[Link]) -> Vec<String> {
     let is_open = |next: &Next| next.action == "ForceDetach" && next.at.is_none();
     let is_forced = links.iter().filter_map(|link| link.step.next.as_ref()).any(is_open);
-    let text = "Since when a pod there last had the volume, the controller saw; no object says. It counts anew after a restart, \
-                unless the lease carries it.";
-    is_forced.then(|| text.to_owned()).into_iter().collect()
+    is_forced.then(|| TIMER.to_owned()).into_iter().collect()
 }
 
 /// What a reading by name leaves out, and the command that has it.

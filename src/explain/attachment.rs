@@ -384,7 +384,7 @@ fn waits(
 ) -> Link {
     let subject = subject(volume, node);
     let code = waiting.code();
-    let told = waiting::told(view, node, waiting);
+    let told = waiting::told(node, waiting);
     let link = |verdict| Link::new(&subject, code, format!("on {node}: {told}"), verdict);
     let node_object = || Subject::Node(node.clone()).json();
     let (driver, _) = volume.driver_and_handle();
@@ -437,8 +437,7 @@ fn waits(
             .next("Attach", Some("the volume is detached there")),
         Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced } => {
             let link = link(Verdict::Waiting);
-            // A daemon has its own timer.
-            let is_guess = !view.snapshot.is_part() && matches!(view.missing::<Node>(node), Missing::Absent);
+            let is_guess = matches!(view.missing::<Node>(node), Missing::Absent);
             match last_user(view, volume, node).filter(|_| is_guess) {
                 Some(pod) => outlived(link, node, &pod),
                 None => unmounts(view, link, node, *unforced, node_object()),
@@ -536,7 +535,7 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
                 &["kubectl", "get", "pods", "-A", "--field-selector", &format!("spec.nodeName={node}")],
             ))
             .act(never_by_hand()),
-        Unforced::Until(at) if !view.snapshot.is_part() => {
+        Unforced::Until(at) => {
             // The controller counts from what it saw: of that, objects show when the node fell silent.
             let patience = at.duration_since(view.now());
             let from = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
@@ -552,14 +551,6 @@ fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, ob
                 next.not_before = from;
             }
             act(link)
-        }
-        Unforced::Until(at) => {
-            let condition = if is_gone {
-                format!("node {node} has not come back")
-            } else {
-                format!("node {node} is still not Ready")
-            };
-            act(link.blocked_by(object, state).next_at("ForceDetach", at, Some(&condition)))
         }
         Unforced::SwitchedOff => {
             let mut link = link.blocked_by(object, state);

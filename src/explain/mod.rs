@@ -3,6 +3,7 @@
 //! ```text
 //! objects, read with the reader's own rights ─▶ snapshot ─┬▶ dry runs of both controllers ─┐
 //!                                                         └▶ evidence ─────────────────────┴▶ report ─▶ text, JSON, page
+//!                         pages of the daemon, if it is asked ─────────────────────────────┘
 //! ```
 //!
 //! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and a [`subject::Subject`]. Out:
@@ -18,6 +19,7 @@ mod attachment;
 mod candidates;
 mod claim;
 mod class;
+pub mod daemon;
 pub mod doctor;
 pub mod drain;
 #[cfg(test)]
@@ -27,7 +29,6 @@ mod exclusive;
 mod foreign;
 mod links;
 mod node;
-pub mod online;
 pub mod outlook;
 pub mod page;
 mod pod;

@@ -50,7 +50,7 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The daemon: timers, pauses and history are its own.
+    /// The same, and the daemon, for its timers, pauses and history.
     Daemon,
     /// A reader with the user's own rights: what only the controller knows is given as a range.
     Offline,
@@ -66,8 +66,6 @@ pub struct Observed {
     pub at: Timestamp,
     /// By whom.
     pub source: Source,
-    /// Which of the daemon's replicas decides, if that is known.
-    pub leader: Option<String>,
 }
 
 /// Something that happens next by itself.
@@ -218,10 +216,8 @@ pub struct Explanation {
     pub actions: Vec<Action>,
     /// What could not be read.
     pub unseen: Vec<Unseen>,
-    /// What an offline reader cannot know, a sentence each.
+    /// What cannot be known, a sentence each.
     pub unknown: Vec<String>,
-    /// Objects that the reader may not see and that count.
-    pub redacted: usize,
 }
 
 fn api_version() -> &'static str {

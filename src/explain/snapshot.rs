@@ -70,8 +70,6 @@ pub struct Snapshot {
     pub taken_at: Timestamp,
     /// The revision of the newest list.
     pub revision: Option<ResourceVersion>,
-    /// Tables of which this is a part: what they lack is not there.
-    whole: Option<Arc<Objects>>,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
     without_csi_node: BTreeSet<NodeName>,
@@ -91,23 +89,11 @@ impl Snapshot {
             unseen: Vec::new(),
             taken_at,
             revision: None,
-            whole: None,
             listed: BTreeSet::new(),
             absent: BTreeSet::new(),
             without_csi_node: BTreeSet::new(),
             unreadable: BTreeSet::new(),
         }
-    }
-
-    /// A part of these tables, nothing of which has been taken yet.
-    #[must_use]
-    pub fn part_of(whole: Arc<Objects>, taken_at: Timestamp) -> Self {
-        Self { whole: Some(whole), ..Self::new(taken_at) }
-    }
-
-    /// Whether it is taken from tables that hold all there is.
-    pub(super) fn is_part(&self) -> bool {
-        self.whole.is_some()
     }
 
     /// Takes an object that was read whole. Objects of kinds without a table are kept as they are.
@@ -207,7 +193,6 @@ impl Snapshot {
             unreadable: self.unreadable.clone(),
             taken_at: self.taken_at,
             revision: self.revision,
-            whole: self.whole.clone(),
             listed: self.listed.clone(),
             absent: self.absent.clone(),
             without_csi_node: self.without_csi_node.clone(),
@@ -246,17 +231,7 @@ impl Snapshot {
 
     /// Whether an object is not among those of its kind that there are.
     fn lacks<T: Stored>(&self, key: &T::Key) -> bool {
-        if self.objects.get::<T>(key).is_some() {
-            return false;
-        }
-        match &self.whole {
-            Some(whole) => {
-                whole.is_listed::<T>()
-                    && whole.get::<T>(key).is_none()
-                    && whole.unreadable::<T>(key).is_none()
-            }
-            None => self.is_listed::<T>(),
-        }
+        self.objects.get::<T>(key).is_none() && self.is_listed::<T>()
     }
 }
 

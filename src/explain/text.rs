@@ -78,10 +78,6 @@ pub fn text(explanation: &Explanation, style: Style) -> String {
     }
     page.list("NOT SEEN", &unseen(&explanation.unseen, page.style.wide));
     page.list("NOT KNOWN", &explanation.unknown);
-    if explanation.redacted > 0 {
-        let text = format!("{} more objects count that you may not see.", explanation.redacted);
-        page.list("REDACTED", &[text]);
-    }
     page.text
 }
 

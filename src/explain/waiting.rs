@@ -2,20 +2,19 @@
 //!
 //! In: the reason, and what the asker knows. Out: a sentence without the node.
 
-use super::view::View;
 use crate::{
     attach_detach::decide::{force::Unforced, verdict::Waiting},
     kube_api::ids::NodeName,
 };
 
 /// What is said of a wait on the node.
-pub(super) fn told(view: &View<'_>, node: &NodeName, waiting: &Waiting) -> String {
+pub(super) fn told(node: &NodeName, waiting: &Waiting) -> String {
     match waiting {
         // When that is, is told as far as it is known.
-        Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
+        Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) } => {
             "the node is not Ready and its kubelet has not unmounted the volume".to_owned()
         }
-        Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) } if !view.snapshot.is_part() => {
+        Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) } => {
             "the node has no object, and may still use the volume".to_owned()
         }
         // A driver goes by the name of the PersistentVolume: the end of the one would take the other.

@@ -4,13 +4,12 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// What is written at once. The rest of the page stays in one place for all its readers.
 pub(super) const PIECE: usize = 32 * 1024;
@@ -73,19 +72,16 @@ pub struct Reply {
     pub known: bool,
 }
 
-/// A page on its way, or what is still being made while it is sent.
+/// A page on its way.
 #[derive(Debug)]
 pub struct Sent {
     page: Arc<Page>,
     offset: usize,
-    headers: HeaderMap,
-    /// What is told bit by bit, for how long at most.
-    stream: Option<(mpsc::Receiver<Bytes>, Duration)>,
 }
 
 impl From<Arc<Page>> for Sent {
     fn from(page: Arc<Page>) -> Self {
-        Self { page, offset: 0, headers: HeaderMap::new(), stream: None }
+        Self { page, offset: 0 }
     }
 }
 
@@ -101,31 +97,6 @@ impl Sent {
     pub fn binary(content_type: &'static str, body: Vec<u8>) -> Self {
         let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
         Self::from(Arc::new(Page { answer, binary: Some(body.into()), permit: None }))
-    }
-
-    /// What is told bit by bit, until the other end of the channel is dropped, for so long at most.
-    #[must_use]
-    pub fn stream(content_type: &'static str, told: mpsc::Receiver<Bytes>, longest: Duration) -> Self {
-        let answer = Answer { status: StatusCode::OK, content_type, body: String::new() };
-        Self { stream: Some((told, longest)), ..Self::of(answer) }
-    }
-
-    /// With headers beside those that every answer has.
-    #[must_use]
-    pub fn with_headers(self, headers: HeaderMap) -> Self {
-        Self { headers, ..self }
-    }
-
-    /// Those headers.
-    #[must_use]
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
-    /// How long it is told bit by bit at most; `None` for what is there whole.
-    #[must_use]
-    pub fn lasts(&self) -> Option<Duration> {
-        self.stream.as_ref().map(|(_, longest)| *longest)
     }
 
     fn bytes(&self) -> &[u8] {
@@ -145,11 +116,8 @@ impl Body for Sent {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some((told, _)) = &mut self.stream {
-            return told.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))));
-        }
         let rest = self.bytes().get(self.offset..).unwrap_or_default();
         if rest.is_empty() {
             return Poll::Ready(None);
@@ -161,13 +129,10 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.stream.is_none() && self.offset >= self.bytes().len()
+        self.offset >= self.bytes().len()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.stream.is_some() {
-            return SizeHint::default();
-        }
         SizeHint::with_exact(self.bytes().len().saturating_sub(self.offset) as u64)
     }
 }

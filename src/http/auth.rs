@@ -20,16 +20,13 @@ use super::{
     client_certs::{ClientCertificates, Hash},
     connections::Peer,
     options::Options,
-    resource::Resource,
-    reviews::{Question, ReviewError, Reviewer, Share},
+    reviews::{ReviewError, Reviewer, Share},
     ttl_cache::TtlCache,
     user::User,
 };
 
 /// Answers kept of each sort. A token or a user with its groups is some hundred bytes.
 const ROOM: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-/// Answers kept about objects: an answer has some dozen, and a hash takes 32 bytes.
-const OBJECTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Refusals of one peer in [`REFUSAL_WINDOW`]. A scraper whose rights are missing makes one a scrape.
 const MAX_REFUSALS: u32 = 10;
 /// See [`MAX_REFUSALS`].
@@ -86,10 +83,6 @@ struct Caches {
     allowed: TtlCache<Hash, ()>,
     /// The same.
     forbidden: TtlCache<Hash, ()>,
-    /// By the hash of user and object. Apart, so that who looks at many objects does not make paths forgotten.
-    gettable: TtlCache<Hash, ()>,
-    /// The same.
-    hidden: TtlCache<Hash, ()>,
     refusals: TtlCache<Peer, (u32, Instant)>,
     /// Peers of whom one was permitted something.
     known_peers: TtlCache<Peer, ()>,
@@ -126,8 +119,6 @@ impl DelegatedAuth {
             unverified: TtlCache::new(ROOM, VERDICT_TTL),
             allowed: TtlCache::new(ROOM, options.authorized_ttl),
             forbidden: TtlCache::new(ROOM, options.unauthorized_ttl),
-            gettable: TtlCache::new(OBJECTS, options.authorized_ttl),
-            hidden: TtlCache::new(OBJECTS, options.unauthorized_ttl),
             refusals: TtlCache::new(ROOM, REFUSAL_WINDOW),
             known_peers: TtlCache::new(ROOM, ACQUAINTANCE),
             known_users: TtlCache::new(ROOM, ACQUAINTANCE),
@@ -176,64 +167,6 @@ impl DelegatedAuth {
         caches.known_peers.put(from, (), now);
         caches.known_users.put(user.username.clone(), (), now);
         Ok(user)
-    }
-
-    /// Who it is, whether or not it may.
-    ///
-    /// # Errors
-    /// See [`Denial`].
-    pub async fn identify(&self, peer: &TlsPeer, headers: &HeaderMap) -> Result<Arc<User>, Denial> {
-        self.authenticate(Peer::from(peer.address), peer, headers).await
-    }
-
-    /// Whether a user may get an object. With a peer, a refusal counts against it as one of a path does; one that may is known
-    /// from then on.
-    ///
-    /// # Errors
-    /// See [`Denial`].
-    pub(super) async fn may_get(
-        &self,
-        from: Option<Peer>,
-        user: &User,
-        resource: &Resource,
-    ) -> Result<bool, Denial> {
-        if user.may_everything() {
-            return Ok(true);
-        }
-        let question = serde_json::to_vec(&(user, resource)).unwrap_or_default();
-        let hash: Hash = Sha256::digest(question).into();
-        {
-            let mut caches = self.lock();
-            let now = Instant::now();
-            if caches.gettable.get(&hash, now).is_some() {
-                return Ok(true);
-            }
-            if caches.hidden.get(&hash, now).is_some() {
-                return Ok(false);
-            }
-            if let Some(from) = from {
-                caches.charge(from, now)?;
-            }
-        }
-        let answer = self.authorization.access(user, &Question::Get(resource), Share::Objects).await;
-        let mut caches = self.lock();
-        if let Some(from) = from.filter(|_| !matches!(answer, Ok(false))) {
-            caches.refund(from);
-        }
-        let allowed = answer.map_err(Denial::Unavailable)?;
-        let now = Instant::now();
-        if allowed {
-            caches.hidden.remove(&hash);
-            caches.gettable.put(hash, (), now);
-            if let Some(from) = from {
-                caches.known_peers.put(from, (), now);
-                caches.known_users.put(user.username.clone(), (), now);
-            }
-        } else {
-            caches.gettable.remove(&hash);
-            caches.hidden.put(hash, (), now);
-        }
-        Ok(allowed)
     }
 
     async fn authenticate(
@@ -366,7 +299,7 @@ impl DelegatedAuth {
                 (if known { Share::Known } else { Share::Stranger }, true)
             }
         };
-        let answer = self.authorization.access(user, &Question::Path { verb, path }, share).await;
+        let answer = self.authorization.access(user, verb, path, share).await;
         let mut caches = self.lock();
         if charged && !matches!(answer, Ok(false)) {
             caches.refund(from);

@@ -167,9 +167,8 @@ pub(super) async fn serve<S>(
             if known {
                 registration.table.lock().known(registration.id);
             }
-            let lasts = sent.lasts().unwrap_or_default();
-            if !patience.is_zero() || !lasts.is_zero() {
-                registration.table.lock().enter(registration.id, Phase::Answering, Instant::now() + lasts);
+            if !patience.is_zero() {
+                registration.table.lock().enter(registration.id, Phase::Answering, Instant::now());
             }
             // A client that sends many requests at once lets others in between.
             tokio::task::yield_now().await;
@@ -198,7 +197,6 @@ pub(super) async fn serve<S>(
 
 fn response(page: Sent, is_last: bool, registration: Arc<Registration>) -> Response<Answering> {
     let (status, content_type) = (page.answer().status, page.answer().content_type);
-    let more = page.headers().clone();
     let mut response = Response::new(Answering { sent: page, registration });
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -212,7 +210,6 @@ fn response(page: Sent, is_last: bool, registration: Arc<Registration>) -> Respo
     if matches!(status.as_u16(), 429 | 503) {
         headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
     }
-    headers.extend(more);
     if is_last {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }

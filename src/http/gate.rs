@@ -13,12 +13,10 @@ use hyper::body::{Body, Bytes};
 use super::{
     answer::{Answer, Reply, Sent},
     auth::{DelegatedAuth, Denial, TlsPeer},
-    connections::Peer,
     health::{Audience, is_verbose},
     measures::Measures,
     options::Options,
     pages::Pages,
-    personal::{Personal, Rights, Visit},
     router::{Router, told},
 };
 
@@ -90,11 +88,6 @@ impl Gate {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let found = self.pages.router().find(head.uri.path());
-        if let Some(personal) = found.and_then(|index| self.pages.router().personally(index)) {
-            let reply = self.personal(peer, head, personal).await;
-            self.measures.requested(reply.sent.answer().status);
-            return reply;
-        }
         let settable = found.filter(|index| self.pages.router().settable(*index).is_some());
         let reply = match settable {
             Some(index) if head.method == Method::PUT => self.set(peer, head, index, body).await,
@@ -141,22 +134,6 @@ impl Gate {
         Reply { sent: Sent::of(told(result)), known: true }
     }
 
-    /// Answers to each in their own way. Never to all clients, also if the path is open.
-    async fn personal(&self, peer: &TlsPeer, head: &request::Parts, answers: &Arc<dyn Personal>) -> Reply {
-        let user = match self.auth.identify(peer, &head.headers).await {
-            Ok(user) => user,
-            Err(denial) => {
-                let (status, text) = denial.told(head.uri.path());
-                return Reply { sent: Sent::of(Answer::text(status, text)), known: false };
-            }
-        };
-        if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Reply { sent: Sent::of(Router::method_not_allowed()), known: false };
-        }
-        let rights = Rights::new(Arc::clone(&self.auth), Peer::from(peer.address), user);
-        answers.answer(Visit { head: Arc::new(head.clone()), rights }).await
-    }
-
     async fn reply(&self, peer: &TlsPeer, head: &request::Parts) -> Reply {
         let (path, query) = (head.uri.path(), head.uri.query());
         let verb = head.method.as_str().to_ascii_lowercase();
@@ -188,7 +165,7 @@ impl Gate {
                 Ok(bytes) => Sent::binary(slow.content_type, bytes),
                 Err((status, text)) => Sent::of(Answer::text(status, text)),
             },
-            (None, None) => self.pages.get(index).await,
+            (None, None) => self.pages.get(index, query).await,
         };
         Reply { sent, known }
     }

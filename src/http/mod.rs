@@ -22,8 +22,6 @@ pub mod health;
 mod measures;
 mod options;
 mod pages;
-mod personal;
-mod resource;
 mod reviews;
 mod router;
 mod server;
@@ -32,17 +30,13 @@ mod ttl_cache;
 mod user;
 
 pub use answer::{Answer, Reply, Sent};
-pub use auth::{DelegatedAuth, Denial, TlsPeer};
+pub use auth::{DelegatedAuth, TlsPeer};
 pub use certificates::{CertificateError, OwnCertificate, expiry_of_pem};
 pub use gate::Gate;
 pub use measures::Measures;
-#[cfg(test)]
-pub(crate) use options::for_tests as options_for_tests;
 pub use options::{CertificateSource, MinVersion, Options};
 pub use pages::Pages;
-pub use personal::{Personal, Rights, Visit};
-pub use resource::Resource;
 pub use reviews::Reviewer;
-pub use router::{Router, Setting, Slow};
+pub use router::{MakeRows, Router, Setting, Slow};
 pub use server::{BindError, Server};
 pub use tls::{cipher_suites, server_config};

@@ -32,6 +32,8 @@ const EDITIONS: usize = 2;
 #[derive(Debug)]
 struct Edition {
     made: Instant,
+    /// Which part of the page it is, if it is a part.
+    of: Option<String>,
     page: Arc<Page>,
 }
 
@@ -63,11 +65,13 @@ impl Pages {
         &self.router
     }
 
-    /// A page that is at most a second old.
-    pub async fn get(&self, index: usize) -> Sent {
+    /// A page that is at most a second old; or a part of it, if it has any, for who asks for that.
+    pub async fn get(&self, index: usize, query: Option<&str>) -> Sent {
+        let of = query.filter(|query| !query.is_empty() && self.router.has_parts(index)).map(str::to_owned);
         let Some(kind) = self.kinds.get(index) else { return Sent::of(Router::not_found()) };
         let mut latest = Arc::clone(&kind.latest).lock_owned().await;
-        if let Some(edition) = latest.as_ref().filter(|edition| edition.made.elapsed() < FRESH) {
+        let is_the_same = |edition: &&Edition| edition.made.elapsed() < FRESH && edition.of == of;
+        if let Some(edition) = latest.as_ref().filter(is_the_same) {
             return Sent::from(Arc::clone(&edition.page));
         }
         *latest = None;
@@ -78,10 +82,10 @@ impl Pages {
         let router = Arc::clone(&self.router);
         // The lock goes with it: if the reader is gone, the page is still made only once at a time.
         let making = spawn_blocking(move || {
-            let answer = router.make(index);
+            let answer = router.make(index, of.as_deref());
             let permit = (answer.body.len() > SMALL).then_some(permit);
             let page = Arc::new(Page::new(answer, permit));
-            *latest = Some(Edition { made: Instant::now(), page: Arc::clone(&page) });
+            *latest = Some(Edition { made: Instant::now(), of, page: Arc::clone(&page) });
             page
         });
         let Ok(page) = making.await else {
@@ -129,16 +133,16 @@ mod tests {
         let readers: Vec<_> = (0..50)
             .map(|_| {
                 let pages = Arc::clone(&pages);
-                tokio::spawn(async move { pages.get(0).await.answer().body.clone() })
+                tokio::spawn(async move { pages.get(0, None).await.answer().body.clone() })
             })
             .collect();
         for reader in readers {
             assert_eq!(reader.await.unwrap(), "0");
         }
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert_eq!(pages.get(0).await.answer().body, "0");
+        assert_eq!(pages.get(0, None).await.answer().body, "0");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(pages.get(0).await.answer().body, "1");
+        assert_eq!(pages.get(0, None).await.answer().body, "1");
         assert_eq!((made.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (2, 1));
     }
 
@@ -151,13 +155,13 @@ mod tests {
         let mut stalled = Vec::new();
         for _ in 0..EDITIONS {
             // However many read an edition, it is there once.
-            stalled.push([pages.get(0).await, pages.get(0).await, pages.get(0).await]);
+            stalled.push([pages.get(0, None).await, pages.get(0, None).await, pages.get(0, None).await]);
             tokio::time::advance(FRESH).await;
         }
-        let refused = pages.get(0).await;
+        let refused = pages.get(0, None).await;
         assert_eq!(refused.answer().status, StatusCode::SERVICE_UNAVAILABLE);
         drop(stalled.pop());
-        let mut sent = pages.get(0).await;
+        let mut sent = pages.get(0, None).await;
         let mut text = String::new();
         assert_eq!(sent.size_hint().exact(), Some(expected.len() as u64));
         while let Some(frame) = sent.frame().await {
@@ -185,7 +189,7 @@ mod tests {
         let pages = Arc::new(Pages::new(Arc::new(router)));
         let ask = || {
             let pages = Arc::clone(&pages);
-            tokio::spawn(async move { pages.get(0).await.answer().body.clone() })
+            tokio::spawn(async move { pages.get(0, None).await.answer().body.clone() })
         };
         let leaves = ask();
         has_started.changed().await.unwrap();

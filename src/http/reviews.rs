@@ -27,7 +27,6 @@ use tokio::{
 
 use super::{
     measures::{Measures, Review},
-    resource::Resource,
     user::User,
 };
 
@@ -45,11 +44,6 @@ const PER_SECOND: usize = 20;
 const BURST: usize = 40;
 /// Bytes of an answer: a user with its groups is some hundred, a ConfigMap with authorities some thousand.
 const MAX_ANSWER: usize = 256 * 1024;
-
-/// Reviews of objects a second: four new answers of a dozen objects each. They are asked for in the share of all who look.
-const OBJECTS_PER_SECOND: usize = 50;
-/// Reviews of objects that may come at once after a quiet time: twice the most that one answer asks for.
-const OBJECTS_BURST: usize = 100;
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -74,22 +68,6 @@ pub enum Share {
     Known,
     /// Any client.
     Stranger,
-    /// A known user, about the objects of an answer: there are many of them, and they must not stand in the way of scrapes.
-    Objects,
-}
-
-/// What a user may do or not.
-#[derive(Clone, Copy, Debug)]
-pub enum Question<'a> {
-    /// Something to a path.
-    Path {
-        /// The method, in small letters.
-        verb: &'a str,
-        /// The path.
-        path: &'a str,
-    },
-    /// To get an object.
-    Get(&'a Resource),
 }
 
 /// A share of what may be asked.
@@ -101,23 +79,13 @@ struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self::new(AT_ONCE, PER_SECOND, BURST)
-    }
-}
-
-impl Bounds {
-    fn new(at_once: usize, per_second: usize, burst: usize) -> Self {
         let rate = RateLimiter::builder()
-            .initial(burst)
-            .max(burst)
-            .refill(per_second / 10)
+            .initial(BURST)
+            .max(BURST)
+            .refill(PER_SECOND / 10)
             .interval(Duration::from_millis(100))
             .build();
-        Self { at_once: Semaphore::new(at_once), rate }
-    }
-
-    fn of_objects() -> Self {
-        Self::new(AT_ONCE, OBJECTS_PER_SECOND, OBJECTS_BURST)
+        Self { at_once: Semaphore::new(AT_ONCE), rate }
     }
 }
 
@@ -152,7 +120,6 @@ pub struct Reviewer {
     client: Client,
     known: Bounds,
     strangers: Bounds,
-    objects: Bounds,
     failing: Failing,
     measures: Measures,
 }
@@ -200,8 +167,8 @@ impl Reviewer {
     /// Asks with this client.
     #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
-        let (known, strangers, objects) = (Bounds::default(), Bounds::default(), Bounds::of_objects());
-        Self { client, known, strangers, objects, failing: Failing::default(), measures }
+        let (known, strangers) = (Bounds::default(), Bounds::default());
+        Self { client, known, strangers, failing: Failing::default(), measures }
     }
 
     /// Whose token it is; `None` if it is no user's.
@@ -225,30 +192,20 @@ impl Reviewer {
         Ok(None)
     }
 
-    /// Whether a user may do this.
+    /// Whether a user may do something to a path; the verb is the method in small letters.
     ///
     /// # Errors
     /// See [`ReviewError`].
     pub async fn access(
         &self,
         user: &User,
-        question: &Question<'_>,
+        verb: &str,
+        path: &str,
         share: Share,
     ) -> Result<bool, ReviewError> {
         let mut spec = serde_json::to_value(user).unwrap_or_default();
-        let (field, attributes) = match question {
-            Question::Path { verb, path } => ("nonResourceAttributes", json!({ "path": path, "verb": verb })),
-            Question::Get(resource) => {
-                let mut attributes = serde_json::to_value(resource).unwrap_or_default();
-                if let Some(attributes) = attributes.as_object_mut() {
-                    attributes
-                        .extend([("verb".to_owned(), json!("get")), ("version".to_owned(), json!("v1"))]);
-                }
-                ("resourceAttributes", attributes)
-            }
-        };
         if let Some(spec) = spec.as_object_mut() {
-            spec.insert(field.to_owned(), attributes);
+            spec.insert("nonResourceAttributes".to_owned(), json!({ "path": path, "verb": verb }));
         }
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
@@ -282,7 +239,6 @@ impl Reviewer {
         let bounds = match share {
             Share::Known => &self.known,
             Share::Stranger => &self.strangers,
-            Share::Objects => &self.objects,
         };
         if !bounds.rate.try_acquire(1) {
             return Err(ReviewError::Busy);

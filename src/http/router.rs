@@ -1,6 +1,6 @@
 //! Which path is answered by what.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
@@ -9,13 +9,14 @@ use serde::Serialize;
 use super::{
     answer::Answer,
     health::{Audience, Checks},
-    personal::Personal,
 };
 
 /// What answers a path.
 enum Handler {
     /// Made from what may be much, so at most one at a time.
     Page(Box<dyn Fn() -> Answer + Send + Sync>),
+    /// The same, or a part of it that a query asks for.
+    Rows(Box<MakeRows>),
     /// Cheap.
     Checks(Checks),
     /// Shown, and set while the process runs.
@@ -24,8 +25,6 @@ enum Handler {
     Slow(Slow),
     /// Cheap, and in the form that is asked for.
     Negotiated(Box<dyn Fn(&str) -> Answer + Send + Sync>),
-    /// Other for each who asks, also for all paths below this one.
-    Personal(Arc<dyn Personal>),
 }
 
 /// What takes a while to make, and is made for each who asks.
@@ -37,6 +36,9 @@ pub struct Slow {
     /// What the bytes are.
     pub content_type: &'static str,
 }
+
+/// Makes a page, or the part of it that a query asks for.
+pub type MakeRows = dyn Fn(Option<&str>) -> Answer + Send + Sync;
 
 /// See [`Slow::make`].
 pub type MakeSlowly =
@@ -79,6 +81,19 @@ impl Router {
     pub fn page(mut self, path: &'static str, answer: impl Fn() -> Answer + Send + Sync + 'static) -> Self {
         self.routes.push(Route { path, handler: Handler::Page(Box::new(answer)) });
         self
+    }
+
+    /// Answers one path, and to a query with a part.
+    #[must_use]
+    pub fn rows(mut self, path: &'static str, answer: Box<MakeRows>) -> Self {
+        self.routes.push(Route { path, handler: Handler::Rows(answer) });
+        self
+    }
+
+    /// Whether a query asks for a part of a page.
+    #[must_use]
+    pub fn has_parts(&self, index: usize) -> bool {
+        self.routes.get(index).is_some_and(|route| matches!(route.handler, Handler::Rows(_)))
     }
 
     /// Answers one path with health checks.
@@ -131,22 +146,6 @@ impl Router {
         self
     }
 
-    /// Answers a path and all below it, to each according to what they may see.
-    #[must_use]
-    pub fn personal(mut self, path: &'static str, answers: Arc<dyn Personal>) -> Self {
-        self.routes.push(Route { path, handler: Handler::Personal(answers) });
-        self
-    }
-
-    /// What answers a path to each in their own way.
-    #[must_use]
-    pub fn personally(&self, index: usize) -> Option<&Arc<dyn Personal>> {
-        match &self.routes.get(index)?.handler {
-            Handler::Personal(answers) => Some(answers),
-            _ => None,
-        }
-    }
-
     /// All paths.
     pub fn paths(&self) -> impl Iterator<Item = &'static str> {
         self.routes.iter().map(|route| route.path)
@@ -171,11 +170,7 @@ impl Router {
     /// Position of a path's route.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<usize> {
-        let is_below = |route: &Route| {
-            let rest = path.strip_prefix(route.path);
-            matches!(route.handler, Handler::Personal(_)) && rest.is_some_and(|rest| rest.starts_with('/'))
-        };
-        self.routes.iter().position(|route| route.path == path || is_below(route))
+        self.routes.iter().position(|route| route.path == path)
     }
 
     /// Answers with health checks, or with what is set; `None` if the route is a page.
@@ -184,7 +179,7 @@ impl Router {
         match &self.routes.get(index)?.handler {
             Handler::Checks(checks) => Some(checks.answer(query, audience)),
             Handler::Setting(setting) => Some(told((setting.show)())),
-            Handler::Page(_) | Handler::Negotiated(_) | Handler::Slow(_) | Handler::Personal(_) => None,
+            Handler::Page(_) | Handler::Rows(_) | Handler::Negotiated(_) | Handler::Slow(_) => None,
         }
     }
 
@@ -197,18 +192,13 @@ impl Router {
         }
     }
 
-    /// Makes a page. May take long.
+    /// Makes a page, or a part of it. May take long.
     #[must_use]
-    pub fn make(&self, index: usize) -> Answer {
+    pub fn make(&self, index: usize, query: Option<&str>) -> Answer {
         match self.routes.get(index).map(|route| &route.handler) {
             Some(Handler::Page(page)) => page(),
-            Some(
-                Handler::Checks(_)
-                | Handler::Negotiated(_)
-                | Handler::Setting(_)
-                | Handler::Slow(_)
-                | Handler::Personal(_),
-            )
+            Some(Handler::Rows(rows)) => rows(query),
+            Some(Handler::Checks(_) | Handler::Negotiated(_) | Handler::Setting(_) | Handler::Slow(_))
             | None => Self::not_found(),
         }
     }
@@ -222,7 +212,7 @@ impl Router {
         }
         self.check(index, query, Audience::Known)
             .or_else(|| self.negotiate(index, ""))
-            .unwrap_or_else(|| self.make(index))
+            .unwrap_or_else(|| self.make(index, query))
     }
 
     /// The answer to other methods than GET and HEAD.

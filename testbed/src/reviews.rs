@@ -28,18 +28,9 @@ struct Account {
     paths: Vec<String>,
 }
 
-/// A right to get some kinds of objects.
-#[derive(Clone, Debug)]
-struct Grant {
-    username: String,
-    /// Everywhere, without one.
-    namespace: Option<String>,
-    resources: Vec<String>,
-}
-
-/// Who is known, by token, and what they may get.
+/// Who is known, by token.
 #[derive(Debug, Default)]
-pub struct Reviews(Mutex<HashMap<String, Account>>, Mutex<Vec<Grant>>);
+pub struct Reviews(Mutex<HashMap<String, Account>>);
 
 impl Reviews {
     /// Makes a user known who may read these paths.
@@ -47,29 +38,6 @@ impl Reviews {
         let user = json!({ "username": username, "groups": groups });
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
         self.lock().insert(token.to_owned(), Account { user, paths });
-    }
-
-    /// Lets a user get objects of these kinds, in a namespace or everywhere.
-    pub fn grant(&self, username: &str, namespace: Option<&str>, resources: &[&str]) {
-        let grant = Grant {
-            username: username.to_owned(),
-            namespace: namespace.map(str::to_owned),
-            resources: resources.iter().map(|resource| (*resource).to_owned()).collect(),
-        };
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).push(grant);
-    }
-
-    /// Whether a user may get a resource, or all of them where it has no name.
-    fn may_get(&self, user: &str, attributes: &Value) -> bool {
-        let (resource, namespace) =
-            (json::text(attributes, "/resource"), json::text(attributes, "/namespace"));
-        let grants = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        json::text(attributes, "/verb") == "get"
-            && grants.iter().any(|grant| {
-                grant.username == user
-                    && grant.namespace.as_ref().is_none_or(|granted| granted == namespace)
-                    && grant.resources.iter().any(|granted| granted == resource)
-            })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Account>> {
@@ -125,10 +93,8 @@ impl Reviews {
         let may = |account: &Account| {
             json::text(&account.user, "/username") == user && account.paths.iter().any(|path| path == asked)
         };
-        let attributes = review.pointer("/spec/resourceAttributes").cloned().unwrap_or(Value::Null);
-        let allowed = groups.iter().any(|group| group == "system:masters")
-            || (resource && self.may_get(&user, &attributes))
-            || (reads && self.lock().values().any(may));
+        let allowed =
+            groups.iter().any(|group| group == "system:masters") || (reads && self.lock().values().any(may));
         finish(&mut review, json!({ "allowed": allowed }));
         Ok(review)
     }

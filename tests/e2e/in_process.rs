@@ -14,7 +14,7 @@ use mooring::{
     kube_api::connect::ApiServer,
     supervise::Threads,
 };
-use test_support::{daemon, visitor::Coming};
+use test_support::daemon;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -87,22 +87,6 @@ impl daemon::InProcess for InProcess {
             let peer = TlsPeer::new([127, 0, 0, 1].into(), Arc::default());
             let reply = gate.answer(&peer, &head).await;
             (reply.sent.answer().status, reply.sent.answer().body.clone())
-        })
-    }
-
-    fn come<'a>(&'a self, path: &'a str, headers: &'a [(&'a str, &'a str)]) -> BoxFuture<'a, Coming> {
-        Box::pin(async move {
-            let gate = self.pages.clone().wait_for(Option::is_some).await.expect("a daemon").clone();
-            let mut request = Request::get(path);
-            for (name, value) in headers {
-                request = request.header(*name, *value);
-            }
-            let (head, ()) = request.body(()).unwrap().into_parts();
-            let peer = TlsPeer::new([127, 0, 0, 1].into(), Arc::default());
-            let sent = gate.expect("waited for").answer(&peer, &head).await.sent;
-            let mut answer = http::Response::builder().status(sent.answer().status);
-            answer.headers_mut().expect("a status").extend(sent.headers().clone());
-            Coming::of(answer.body(sent).unwrap())
         })
     }
 

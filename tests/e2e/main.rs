@@ -11,6 +11,7 @@
 // What it says goes to the person who runs the tests.
 #![allow(clippy::print_stderr)]
 
+mod asked;
 mod attach;
 mod binding;
 mod collector;
@@ -31,7 +32,6 @@ mod in_process;
 mod in_tree;
 mod logs;
 mod mass_move;
-mod online;
 mod page;
 mod permissions;
 mod protection;
@@ -63,6 +63,7 @@ fn main() {
     arguments.test_threads = Some(1);
     let mut stories: Vec<Story> = Vec::new();
     stories.extend(harness::stories());
+    stories.extend(asked::stories());
     stories.extend(attach::stories());
     stories.extend(in_tree::stories());
     stories.extend(detach::stories());
@@ -87,7 +88,6 @@ fn main() {
     stories.extend(slow::stories());
     stories.extend(force_waits::stories());
     stories.extend(serving::stories());
-    stories.extend(online::stories());
     stories.extend(logs::stories());
     stories.extend(traces::stories());
     stories.extend(deploy::stories());

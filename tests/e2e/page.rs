@@ -3,12 +3,7 @@
 use std::{path::Path, process::Stdio};
 
 use serde_json::json;
-use test_support::{
-    cluster::{Cluster, within_deadline},
-    control_plane::User,
-    daemon::Launch,
-    visitor::Authority,
-};
+use test_support::{cluster::Cluster, control_plane::User};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -22,7 +17,7 @@ pub fn stories() -> Vec<Story> {
         story("page_of_one_person_is_for_who_has_its_address", for_one).at(Place::RealServer),
         story("page_of_one_namespace_claims_nothing_of_what_it_may_not_read", of_one_namespace)
             .at(Place::RealServer),
-        story("page_of_the_daemon_in_a_browser", in_a_browser).at(Place::RealServer),
+        story("page_of_one_person_in_a_browser", in_a_browser).at(Place::RealServer),
     ]
 }
 
@@ -109,31 +104,10 @@ async fn for_one(stage: Stage) {
     served.interrupted().await;
 }
 
-/// The daemon's own page, with the authentication of its API: as a proxy before a browser would, DevTools show a bearer token
-/// with each request. The browser is there with `MOORING_BROWSER=1`; without, the same addresses are asked for.
+/// The browser is there with `MOORING_BROWSER=1`; without, the same addresses are asked for.
 async fn in_a_browser(stage: Stage) {
     let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
-    let authority = Authority::another();
-    let server = authority.vouch_for_server();
-    let launch = Launch::alone()
-        .with(&format!("--tls-cert-file={}", server.certificate.display()))
-        .with(&format!("--tls-private-key-file={}", server.key.display()));
-    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
-    let token = stage.visitor("page-in-a-browser", false).await;
-    stage
-        .grant(
-            "page-in-a-browser",
-            None,
-            &[
-                "persistentvolumeclaims",
-                "pods",
-                "persistentvolumes",
-                "nodes",
-                "volumeattachments.storage.k8s.io",
-                "storageclasses.storage.k8s.io",
-            ],
-        )
-        .await;
+    let daemon = stage.daemon().await;
     let cluster = &stage.cluster;
     cluster.node("n1").await;
     cluster.node("n2").await;
@@ -142,39 +116,30 @@ async fn in_a_browser(stage: Stage) {
     cluster.running("p1").await;
     cluster.pod("p2", "n2", &["c1"]).await;
     cluster.claim("c2").await;
-    let is_told = async {
-        for (path, what) in [("/explain/", "NoClassAndNoMatch"), ("/explain/o/pod/default/p2", "HeldByNode")]
-        {
-            let mut pause = tokio::time::interval(std::time::Duration::from_millis(200));
-            loop {
-                pause.tick().await;
-                let (status, page) = daemon.visit(path, Some(&token)).await;
-                if status == http::StatusCode::OK && page.contains(what) {
-                    break;
-                }
-            }
-        }
-    };
-    within_deadline("the page shows what waits", is_told).await.unwrap();
-
-    let url = daemon.url().await;
-    let paths = ["/explain/", "/explain/o/pod/default/p2", "/explain/o/pvc/default/c2", "/explain/node/n1"];
-    for path in paths {
-        assert_eq!(daemon.visit(path, None).await.0, http::StatusCode::UNAUTHORIZED, "{path}");
-        assert_eq!(daemon.visit(path, Some(&token)).await.0, http::StatusCode::OK, "{path}");
+    daemon.page_says("/debug/binder", "NoClassAndNoMatch").await;
+    daemon.page_says("/debug/attach-detach", "HeldByNode").await;
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let served = Served::start(&kubeconfig, &[]).await;
+    let pages = [
+        ("", "NoClassAndNoMatch"),
+        ("o/pod/default/p2", "HeldByNode"),
+        ("o/pvc/default/c2", "NoClassAndNoMatch"),
+        ("node/n1", "v1"),
+    ];
+    for (under, what) in pages {
+        let page = served.page(under).await;
+        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(what), "{under}: {page}");
     }
     if std::env::var("MOORING_BROWSER").is_ok_and(|value| value == "1") {
-        let file = authority.file().with_file_name("token");
-        std::fs::write(&file, &token).unwrap();
         let mut run = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page/run"));
-        run.arg(format!("--token={}", file.display()));
-        run.arg(format!("--certificate={}", server.certificate.display()));
-        let output =
-            run.args(paths.map(|path| format!("{url}{path}"))).kill_on_drop(true).output().await.unwrap();
+        run.args(pages.map(|(under, _)| format!("http://{}{}{under}", served.host, served.path)));
+        let output = run.kill_on_drop(true).output().await.unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
         eprintln!("{said}");
     }
+    served.interrupted().await;
 }
 
 async fn of_one_namespace(stage: Stage) {

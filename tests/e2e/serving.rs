@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use test_support::{
+    backend::METRICS_READER,
     daemon::Launch,
     visitor::{Authority, Credentials, ask},
 };
@@ -19,7 +20,7 @@ pub fn stories() -> Vec<Story> {
 
 async fn tokens(stage: Stage) {
     let (reader, stranger) =
-        (stage.visitor("prometheus", true).await, stage.visitor("somebody", false).await);
+        (stage.visitor("prometheus", &[METRICS_READER]).await, stage.visitor("somebody", &[]).await);
     let launch = Launch::alone().with_authorities_of_the_cluster();
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
     let status = async |path: &str, token: Option<&str>| daemon.visit(path, token).await.0;
@@ -33,7 +34,7 @@ async fn tokens(stage: Stage) {
     let (code, page) = daemon.visit("/metrics/openmetrics", Some(&reader)).await;
     assert!(code == StatusCode::OK && page.ends_with("# EOF\n"), "{page}");
     assert!(!page.contains("rest_client_"), "only what is ours: {page}");
-    for path in ["/debug/binder", "/debug/attach-detach", "/debug/watches", "/"] {
+    for path in ["/debug/binder", "/debug/attach-detach?node=n1", "/debug/watches", "/"] {
         assert_eq!(status(path, None).await, StatusCode::UNAUTHORIZED, "{path}");
         assert_eq!(status(path, Some(&reader)).await, StatusCode::FORBIDDEN, "{path}");
     }
@@ -63,7 +64,7 @@ async fn tokens(stage: Stage) {
 
 /// A client that may only scrape is not told what runs with which flags; and those pages hold no secrets.
 async fn z_pages(stage: Stage) {
-    let reader = stage.visitor("scraper", true).await;
+    let reader = stage.visitor("scraper", &[METRICS_READER]).await;
     let daemon = stage.daemon().await;
     for path in ["/configz", "/flagz", "/statusz", "/version"] {
         assert_eq!(daemon.visit(path, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
@@ -76,9 +77,7 @@ async fn z_pages(stage: Stage) {
         assert_eq!(daemon.visit(path, None).await.0, StatusCode::UNAUTHORIZED, "{path}");
     }
     daemon.page_says("/flagz", "\nleader-elect=false\n").await;
-    daemon
-        .page_says("/statusz", "\nPaths: /configz /debug /explain /flagz /healthz /livez /metrics /readyz")
-        .await;
+    daemon.page_says("/statusz", "\nPaths: /configz /debug /flagz /healthz /livez /metrics /readyz").await;
     daemon.page_says("/version", &format!("\"gitVersion\":\"v{}\"", env!("CARGO_PKG_VERSION"))).await;
     daemon.page_says("/configz", "\"leaderElect\":false").await;
 }
@@ -86,7 +85,7 @@ async fn z_pages(stage: Stage) {
 /// The API server publishes its authorities of client certificates; the daemon may read them by a Role that is
 /// there in every cluster.
 async fn certificates(stage: Stage) {
-    let token = stage.visitor("certified", true).await;
+    let token = stage.visitor("certified", &[METRICS_READER]).await;
     let launch = Launch::alone().with_authorities_of_the_cluster();
     let daemon = stage.start_daemon(&launch, &stage.proxy).await;
     let url = daemon.url().await;

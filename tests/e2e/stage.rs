@@ -301,18 +301,8 @@ impl Stage {
     }
 
     /// A token of a new user, who may read `/metrics` of the daemon or not.
-    pub async fn visitor(&self, name: &'static str, may_read: bool) -> String {
-        self.backend.visitor(name, may_read).await
-    }
-
-    /// Lets a visitor get objects of these kinds, in a namespace or everywhere.
-    pub async fn grant(
-        &self,
-        name: &'static str,
-        namespace: Option<&'static str>,
-        resources: &'static [&'static str],
-    ) {
-        self.backend.grant(name, namespace, resources).await;
+    pub async fn visitor(&self, name: &'static str, roles: &'static [&'static str]) -> String {
+        self.backend.visitor(name, roles).await
     }
 
     /// An external-attacher that does as it is asked.

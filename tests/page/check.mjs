@@ -1,9 +1,7 @@
 // The page in a real browser: WCAG by axe-core in light and dark, wide and narrow; keyboard; without script; nothing from elsewhere.
 //
 // In: the snapshots of tests/cases/page, served with the headers of src/explain/page/routes.rs; or addresses of a running page as
-// arguments. Out: a line for each that is sound, and what is wrong with the others. Of a running page: `--token=FILE` is shown with
-// each request, as a proxy before a browser would; `--certificate=FILE` is the only one that is taken beside those that are verified.
-import { X509Certificate, createHash } from 'node:crypto';
+// arguments. Out: a line for each that is sound, and what is wrong with the others.
 import { readFileSync, readdirSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
@@ -23,7 +21,7 @@ const WCAG = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-prac
 const wrong = [];
 const expect = (name, what, holds) => holds || wrong.push(`${name}: ${what}`);
 
-/** Serves the snapshots as the daemon would. */
+/** Serves the snapshots as the program would. */
 async function snapshots() {
   const policy = readFileSync(join(source, 'routes.rs'), 'utf8').match(/const POLICY: &str =\s*"([^"]+)"/)[1];
   const own = { '/explain/page.css': 'text/css', '/explain/page.js': 'text/javascript', '/explain/icon.svg': 'image/svg+xml' };
@@ -49,7 +47,6 @@ async function snapshots() {
 async function open(browser, { name, url }, { script = true } = {}) {
   const page = await browser.newPage();
   await page.setJavaScriptEnabled(script);
-  if (token) await page.setExtraHTTPHeaders({ Authorization: `Bearer ${token}` });
   // A clock that begins when the case was looked at.
   if (script && !given.length) await page.evaluateOnNewDocument((start) => { const begun = performance.now(); Date.now = () => start + performance.now() - begun; }, AS_OF);
   page.on('dialog', (dialog) => { wrong.push(`${name}: a dialog: ${dialog.message()}`); dialog.dismiss(); });
@@ -153,15 +150,9 @@ async function plain(browser, one) {
   }
 }
 
-const flag = (name) => process.argv.find((word) => word.startsWith(`--${name}=`))?.split('=', 2)[1];
-const token = flag('token') && readFileSync(flag('token'), 'utf8').trim();
-const given = process.argv.slice(2).filter((word) => !word.startsWith('--')).map((url) => ({ name: new URL(url).pathname.replace(/\/t\/[0-9a-f]+/, ''), url }));
+const given = process.argv.slice(2).map((url) => ({ name: new URL(url).pathname.replace(/\/t\/[0-9a-f]+/, ''), url }));
 const { server, pages } = given.length ? { pages: given } : await snapshots();
 const args = ['--no-sandbox', '--disable-gpu'];
-if (flag('certificate')) {
-  const key = new X509Certificate(readFileSync(flag('certificate'))).publicKey.export({ type: 'spki', format: 'der' });
-  args.push(`--ignore-certificate-errors-spki-list=${createHash('sha256').update(key).digest('base64')}`);
-}
 const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM, headless: true, args });
 for (const one of pages) {
   const before = wrong.length;

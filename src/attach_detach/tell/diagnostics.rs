@@ -25,7 +25,10 @@ use crate::{
             volume_name::VolumeId,
         },
     },
-    controller::diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
+    controller::{
+        asked::{Asked, Names},
+        diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
+    },
     kube_api::ids::{AttachmentName, NodeName, PodKey},
     metrics::Metrics,
 };
@@ -90,8 +93,8 @@ pub struct NodeVolumeKey {
 }
 
 impl Subject for NodeVolumeKey {
-    fn names(&self) -> Map<String, Value> {
-        Map::from_iter([("volume".to_owned(), json!(self.volume)), ("node".to_owned(), json!(self.node))])
+    fn names(&self) -> Names {
+        vec![("volume", self.volume.as_str().to_owned()), ("node", self.node.to_string())]
     }
 }
 
@@ -117,11 +120,8 @@ impl PodVolume {
 }
 
 impl Subject for PodVolume {
-    fn names(&self) -> Map<String, Value> {
-        Map::from_iter([
-            ("pod".to_owned(), json!(self.pod.to_string())),
-            ("podVolume".to_owned(), json!(self.volume)),
-        ])
+    fn names(&self) -> Names {
+        vec![("pod", self.pod.to_string()), ("podVolume", self.volume.clone())]
     }
 }
 
@@ -186,6 +186,14 @@ struct Foreign {
     volume: Option<VolumeId>,
     node: NodeName,
     since: Instant,
+}
+
+impl Foreign {
+    fn names(&self, attachment: &AttachmentName) -> Names {
+        let volume = self.volume.as_ref().map(|volume| ("volume", volume.as_str().to_owned()));
+        let own = [("attachment", attachment.to_string()), ("node", self.node.to_string())];
+        own.into_iter().chain(volume).collect()
+    }
 }
 
 /// All volumes on nodes: those that wait, and those that do not.
@@ -352,6 +360,17 @@ impl Diagnostics {
     #[must_use]
     pub fn page(&self) -> Page {
         self.page_at(WallClock::now())
+    }
+
+    /// The same with the rows that are asked for.
+    #[must_use]
+    pub fn part(&self, asked: &Asked) -> Page {
+        let mut page = self.page();
+        page.node_volumes.retain(|key, _| asked.has(&key.names()));
+        page.pod_volumes.retain(|key, _| asked.has(&key.names()));
+        page.settled.retain(|key, _| asked.has(&key.names()));
+        page.foreign.retain(|name, foreign| asked.has(&foreign.names(name)));
+        page
     }
 
     fn page_at(&self, clock: WallClock) -> Page {

@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{
     binder::act::write::Target,
-    controller::diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
+    controller::{
+        asked::{Asked, Names},
+        diagnostics::{Kind, Reason, Rows, Subject, Wait, Waits, WallClock, row},
+    },
     kube_api::{
         ids::{ClaimKey, VolumeName},
         kinds::{ClaimPhase, PersistentVolumeClaim},
@@ -32,14 +35,14 @@ use crate::{
 };
 
 impl Subject for ClaimKey {
-    fn names(&self) -> Map<String, Value> {
-        Map::from_iter([("claim".to_owned(), json!(self.to_string()))])
+    fn names(&self) -> Names {
+        vec![("claim", self.to_string())]
     }
 }
 
 impl Subject for VolumeName {
-    fn names(&self) -> Map<String, Value> {
-        Map::from_iter([("volume".to_owned(), json!(self))])
+    fn names(&self) -> Names {
+        vec![("volume", self.to_string())]
     }
 }
 
@@ -193,7 +196,14 @@ impl Diagnostics {
     /// waits.
     #[must_use]
     pub fn page(&self) -> Page {
+        self.part(Asked::default())
+    }
+
+    /// The same with the rows that are asked for.
+    #[must_use]
+    pub fn part(&self, asked: Asked) -> Page {
         Page {
+            asked,
             clock: WallClock::now(),
             objects: Arc::clone(&self.objects),
             alarm: self.alarm.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -254,6 +264,7 @@ impl Diagnostics {
 /// written.
 #[derive(Debug)]
 pub struct Page {
+    asked: Asked,
     clock: WallClock,
     objects: Arc<Objects>,
     alarm: Option<String>,
@@ -292,10 +303,12 @@ impl Serialize for Page {
         let waiting = || {
             let claims = self.objects.claims.snapshot().into_iter().filter_map(|(key, claim)| {
                 let wait = self.claims.get(&key);
-                let is_shown = claim.status.phase != ClaimPhase::Bound || wait.is_some();
+                let is_unsettled = claim.status.phase != ClaimPhase::Bound || wait.is_some();
+                let is_shown = is_unsettled && self.asked.has(&key.names());
                 is_shown.then(|| self.claim_row(&key, &claim, wait))
             });
-            let volumes = self.volumes.iter().map(|(name, wait)| row(Kind::Volume, name, wait, &self.clock));
+            let volumes = self.volumes.iter().filter(|(name, _)| self.asked.has(&name.names()));
+            let volumes = volumes.map(|(name, wait)| row(Kind::Volume, name, wait, &self.clock));
             claims.chain(volumes)
         };
         let mut page = serializer.serialize_struct("Page", 4)?;

@@ -155,7 +155,6 @@ pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) 
             resource_version: snapshot.revision.map(|revision| revision.0.to_string()),
             at: snapshot.taken_at,
             source: Source::Offline,
-            leader: None,
         },
         findings,
         waiting_pods,

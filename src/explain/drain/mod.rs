@@ -78,9 +78,7 @@ pub struct NodeVolume {
     pub since: Option<Timestamp>,
     /// What has to happen.
     pub waits_for: String,
-    /// When it is taken away in any case.
-    pub forced_at: Option<Timestamp>,
-    /// Whether it is taken away in any case, at a time that is known or not.
+    /// Whether it is taken away in any case, at a time that the controller alone knows.
     #[serde(skip)]
     is_timed: bool,
 }
@@ -183,7 +181,6 @@ pub fn drain(
             resource_version: snapshot.revision.map(|revision| revision.0.to_string()),
             at: snapshot.taken_at,
             source: Source::Offline,
-            leader: None,
         },
         exists,
         ready: is_ready,
@@ -283,16 +280,13 @@ impl Look<'_> {
         let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key));
         let claim = claim.or_else(|| self.claim_of_pod(pods));
         let deleted = attachment.as_ref().and_then(|it| it.metadata.deletion_timestamp.as_deref().copied());
-        let forced_at = match node_volume.waiting.as_ref() {
+        let is_timed = matches!(
+            node_volume.waiting.as_ref(),
             Some(
-                Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
-                | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) },
-            ) => Some(*at),
-            _ => None,
-        };
-        let is_timed = forced_at.is_some();
-        // A daemon has its own timer; from outside that time would be later at each look.
-        let forced_at = forced_at.filter(|_| self.snapshot.is_part());
+                Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+            )
+        );
         let ending = pods.iter().filter_map(|pod| self.snapshot.objects.pods.get(pod));
         let ending: Vec<_> = ending.filter(|pod| pod.metadata.is_terminating()).collect();
         let (stage, since, waits_for) = if let Some(deleted) = deleted {
@@ -337,12 +331,11 @@ impl Look<'_> {
             pod: pods.first().map(ToString::to_string),
             stage,
             since,
-            waits_for: if is_timed && forced_at.is_none() {
+            waits_for: if is_timed {
                 format!("{waits_for}; by force six minutes after its pod and its node")
             } else {
                 waits_for
             },
-            forced_at,
             is_timed,
         })
     }

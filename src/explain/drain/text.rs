@@ -74,10 +74,7 @@ impl DrainView {
             .take(ROWS)
             .map(|it| {
                 let since = it.since.map(|since| age::between(since, self.observed.at));
-                let mut waits = it.waits_for.clone();
-                if let Some(at) = it.forced_at {
-                    waits = format!("{waits}; forced by {}", at.strftime("%H:%M:%SZ"));
-                }
+                let waits = it.waits_for.clone();
                 let claim = it.claim.clone().unwrap_or_else(|| "-".to_owned());
                 let pod = it.pod.clone().unwrap_or_else(|| "(no pod)".to_owned());
                 [it.volume.clone(), claim, pod, since.unwrap_or_else(|| "-".to_owned()), waits]

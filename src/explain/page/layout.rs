@@ -7,7 +7,7 @@ use super::{
     text::{self, Text},
 };
 use crate::explain::{
-    report::{Observed, Source, Verdict},
+    report::{Observed, Verdict},
     snapshot::Unseen,
 };
 
@@ -68,11 +68,7 @@ fn search(links: &Links) -> Markup {
 fn looked_at(observed: &Observed) -> Markup {
     html! {
         "As of " (text::at(observed.at))
-        @match observed.source {
-            Source::Daemon => ", as the daemon knows it",
-            Source::Offline => ", read with your rights; only the controller knows its timers",
-        }
-        @if let Some(leader) = &observed.leader { ", leader " (Text(leader)) }
+        ", read with your rights; only the controller knows its timers"
         @if let Some(revision) = &observed.resource_version { ", revision " (Text(revision)) }
         "."
     }

@@ -12,7 +12,7 @@ use crate::explain::{reasons, subject::Subject};
 /// Longest part of a path that is looked at: no name is longer.
 const LONGEST: usize = 253;
 
-/// What comes before `/explain/` in each path: nothing, or the secret of a page that is for one person.
+/// What comes before `/explain/` in each path: the secret of a page that is for one person.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
     base: String,

@@ -1,7 +1,7 @@
 //! The page: explanations for a browser. *Waiting now*, *Object*, *Node*.
 //!
 //! ```text
-//! path and query ─▶ routes ─▶ Source (daemon, or a reader with the user's rights) ─▶ values ─▶ waiting, object, node ─▶ HTML
+//! path and query ─▶ routes ─▶ Source (a reader with the user's rights) ─▶ values ─▶ waiting, object, node ─▶ HTML
 //! ```
 //!
 //! In: values ([`values`], [`crate::explain::report`]). Out: whole pages that need no script, no cookie and nothing from

@@ -24,7 +24,6 @@ pub(super) fn page(links: &Links, told: &Told<NodeNow>) -> String {
         p .why { (Text(&now.summary)) }
         @if let Some(path) = object.filter(|_| now.verdict != Verdict::NotFound) { p { a href=(path) { "Why, for the node itself" } } }
         (holdings(links, now))
-        @if now.redacted > 0 { p { (now.redacted) " more volumes belong to objects that you may not see." } }
         (layout::unseen(&now.unseen))
         (layout::as_text(&told.text))
     };
@@ -37,7 +36,7 @@ fn holdings(links: &Links, now: &NodeNow) -> Markup {
             thead {
                 tr {
                     th scope="col" { "Volume" } th scope="col" { "Pod" } th scope="col" { "Reason" } th scope="col" { "Waits for" }
-                    th scope="col" { "Since" } th scope="col" { "By force" }
+                    th scope="col" { "Since" }
                 }
             }
             tbody {
@@ -48,7 +47,6 @@ fn holdings(links: &Links, now: &NodeNow) -> Markup {
                         td { (links.code(&one.reason, None)) }
                         td { (Text(&one.message)) }
                         td { (text::since(one.since, now.observed.at)) }
-                        td { @match one.until { Some(until) => (text::until(until, now.observed.at)), None => "no timer" } }
                     }
                 }
             }

@@ -190,13 +190,12 @@ fn happened(it: &Explanation) -> Markup {
 
 fn unseen(it: &Explanation) -> Markup {
     html! {
-        @if !it.unseen.is_empty() || !it.unknown.is_empty() || it.redacted > 0 {
+        @if !it.unseen.is_empty() || !it.unknown.is_empty() {
             section aria-labelledby="unseen" {
                 h2 #unseen { "What is not known" }
                 ul {
                     @for one in &it.unseen { li { (Text(&one.what)) ": " (Text(&one.why)) } }
                     @for one in &it.unknown { li { (Text(one)) } }
-                    @if it.redacted > 0 { li { (it.redacted) " objects count that you may not see." } }
                 }
             }
         }

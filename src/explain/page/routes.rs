@@ -30,31 +30,19 @@ const HTML: &str = "text/html; charset=utf-8";
 pub struct Site<S> {
     source: S,
     links: Links,
-    guard: Option<Guard>,
+    guard: Guard,
 }
 
 impl<S: Source> Site<S> {
-    /// Pages behind a gate that has asked already whether the reader may.
-    pub fn new(source: S) -> Self {
-        Self { source, links: Links::default(), guard: None }
-    }
-
     /// Pages for one person on this machine.
-    pub fn guarded(source: S, guard: Guard) -> Self {
-        Self { source, links: Links::new(&guard.base()), guard: Some(guard) }
-    }
-
-    /// Whether a page is about an object, and so for those alone who may get it.
-    pub fn is_of_object(&self, path: &str) -> bool {
-        matches!(self.links.asked(path), Some(Asked::Object(_) | Asked::Node(_)))
+    pub fn new(source: S, guard: Guard) -> Self {
+        Self { source, links: Links::new(&guard.base()), guard }
     }
 
     /// Answers a request.
     pub async fn answer(&self, request: &Parts) -> Response<String> {
         let path = request.uri.path();
-        if let Some(guard) = &self.guard
-            && let Err(why) = guard.admits(path, &request.headers)
-        {
+        if let Err(why) = self.guard.admits(path, &request.headers) {
             return reply(StatusCode::FORBIDDEN, "text/plain; charset=utf-8", format!("{why}\n"));
         }
         if !matches!(request.method, Method::GET | Method::HEAD) {

@@ -56,7 +56,7 @@ impl Place {
 
     /// Answers until it is told to stop; what is under way then is broken off.
     pub async fn serve(self, source: impl Source + 'static, stop: CancellationToken) {
-        let site = Arc::new(Site::guarded(source, self.guard));
+        let site = Arc::new(Site::new(source, self.guard));
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {

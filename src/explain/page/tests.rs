@@ -73,7 +73,7 @@ fn explanation(mut value: Value) -> Explanation {
         &mut value,
         &json!({
             "headline": "", "reason": "", "steps": [], "candidates": [], "evidence": [], "timeline": [], "actions": [], "unseen": [],
-            "unknown": [], "redacted": 0,
+            "unknown": [],
         }),
     );
     for step in value["steps"].as_array_mut().unwrap() {
@@ -280,7 +280,10 @@ fn get(site: &Site<Double>, method: Method, path: &str, host: &str) -> http::Res
 
 #[test]
 fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
-    let site = Site::new(Double);
+    let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
+    let base = guard.base();
+    let site = Site::new(Double, guard);
+    let get = |method, path: &str| get(&site, method, &format!("{base}{path}"), "127.0.0.1:7000");
     let rows = [
         (Method::GET, "/explain/", 200, "Waiting now"),
         (Method::GET, "/explain", 200, "Waiting now"),
@@ -303,7 +306,7 @@ fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
         (Method::GET, "/explain/go?kind=pvc&name=%22%3E", 400, "That is no name"),
     ];
     for (method, path, status, words) in rows {
-        let answer = get(&site, method.clone(), path, "anything");
+        let answer = get(method.clone(), path);
         assert_eq!(answer.status().as_u16(), status, "{method} {path}");
         assert!(answer.body().contains(words), "{method} {path}: {}", answer.body());
         let value =
@@ -313,15 +316,15 @@ fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
         assert_eq!(value(header::REFERRER_POLICY), "no-referrer");
         assert_eq!(value(header::SET_COOKIE), "");
     }
-    let answer = get(&site, Method::GET, "/explain/go?kind=pvc&namespace=&name=+data+", "anything");
-    assert_eq!(answer.headers()[header::LOCATION], "/explain/o/pvc/default/data");
+    let answer = get(Method::GET, "/explain/go?kind=pvc&namespace=&name=+data+");
+    assert_eq!(answer.headers()[header::LOCATION], format!("{base}/explain/o/pvc/default/data"));
 }
 
 #[test]
 fn a_page_for_one_person_has_its_secret_in_every_path_and_is_answered_for_no_other() {
     let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
     let (base, url) = (guard.base(), guard.url());
-    let site = Site::guarded(Double, guard);
+    let site = Site::new(Double, guard);
     let path = url.strip_prefix("http://127.0.0.1:7000").unwrap();
     let answer = get(&site, Method::GET, path, "127.0.0.1:7000");
     assert_eq!(answer.status().as_u16(), 200);
@@ -390,7 +393,7 @@ fn a_large_cluster_in_trouble_makes_a_page_that_can_be_read() {
         })
     };
     let rows: Vec<Value> = (0..30_000).map(row).collect();
-    let value = json!({ "observed": { "at": "2026-11-22T12:03:05Z", "source": "daemon" }, "rows": rows });
+    let value = json!({ "observed": { "at": "2026-11-22T12:03:05Z", "source": "offline" }, "rows": rows });
     let all = page("waiting", value.clone(), "", "");
     assert!(all.len() < 100_000, "{}", all.len());
     assert!(all.contains("(10000)") && all.contains("9950 more are not shown"), "{all}");

@@ -53,12 +53,6 @@ pub struct WaitingNow {
     /// What waits.
     #[serde(default)]
     pub rows: Vec<WaitingRow>,
-    /// When something last changed, if that is known.
-    #[serde(default)]
-    pub last_change: Option<Timestamp>,
-    /// Waits that the reader may not see.
-    #[serde(default)]
-    pub redacted: usize,
     /// What could not be read: nothing is said of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Unseen>,
@@ -79,9 +73,6 @@ pub struct Holding {
     /// Since when.
     #[serde(default)]
     pub since: Option<Timestamp>,
-    /// When it goes by itself, by force.
-    #[serde(default)]
-    pub until: Option<Timestamp>,
 }
 
 /// What a node holds.
@@ -100,9 +91,6 @@ pub struct NodeNow {
     /// What it still has, that which lasts longest first.
     #[serde(default)]
     pub holdings: Vec<Holding>,
-    /// Holdings that the reader may not see.
-    #[serde(default)]
-    pub redacted: usize,
     /// What could not be read: nothing is said of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Unseen>,
@@ -124,7 +112,7 @@ pub struct Trouble(pub String);
 /// An answer that takes a while.
 pub type Answer<'a, T> = BoxFuture<'a, Result<Told<T>, Trouble>>;
 
-/// Who knows what waits: the daemon, or a reader with the rights of the one who looks.
+/// Who knows what waits: a reader with the rights of the one who looks.
 pub trait Source: Send + Sync {
     /// Everything that waits.
     fn waiting(&self) -> Answer<'_, WaitingNow>;

@@ -91,9 +91,6 @@ pub(super) fn page(links: &Links, told: &Told<WaitingNow>, query: &Query) -> Str
             (orders(links, query))
             @for (reason, rows) in &groups { (group(links, now, query, reason, rows)) }
         }
-        @if now.redacted > 0 {
-            p { (count(now.redacted, "more wait is", "more waits are")) " of objects that you may not see." }
-        }
         (layout::unseen(&now.unseen))
         (layout::as_text(&told.text))
     };
@@ -111,7 +108,6 @@ fn nothing(now: &WaitingNow, query: &Query, links: &Links) -> Markup {
             None if !now.unseen.is_empty() => p .nothing { "Nothing that could be read is waiting." },
             None => p .nothing { "Nothing is waiting." },
         }
-        @if let Some(at) = now.last_change { p { "Last change: " (text::at(at)) "." } }
     }
 }
 

@@ -245,8 +245,8 @@ impl Plan<'_> {
         self.class(name);
         self.list(List::Classes);
         self.programs();
-        // They are there, and need not be asked for; or nothing else says what the name is about.
-        if self.seen.is_part() || self.seen.is_absent(&ObjectRef::Class(name.clone())) {
+        // Nothing else says what the name is about.
+        if self.seen.is_absent(&ObjectRef::Class(name.clone())) {
             self.list(List::Claims);
         }
     }

@@ -1,11 +1,9 @@
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use http::StatusCode;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::mpsc,
 };
 use tokio_rustls::{
     TlsConnector,
@@ -21,10 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::{
     http::{
-        Answer, CertificateSource, DelegatedAuth, MinVersion, Options, Pages, Personal, Reply, Reviewer,
-        Router, Sent, Visit,
-        auth::tests::Cluster,
-        connections::Phase,
+        Answer, CertificateSource, DelegatedAuth, MinVersion, Options, Pages, Reviewer, Router,
         options::for_tests,
         tls::{
             server_config,
@@ -236,73 +231,6 @@ async fn files_are_read_again_while_serving() {
     assert!(certificate.unwrap());
     assert!(authorities.unwrap_err().contains("ca.crt: "));
     std::fs::remove_dir_all(&folder).unwrap();
-}
-
-/// Says a word each 15 s for nine minutes of the ten that it may.
-struct Watch;
-
-impl Personal for Watch {
-    fn answer(&self, _: Visit) -> BoxFuture<'static, Reply> {
-        let (sender, told) = mpsc::channel(1);
-        tokio::spawn(async move {
-            for _ in 0..36 {
-                sleep(Duration::from_secs(15)).await;
-                sender.send("word\n".into()).await.unwrap();
-            }
-            std::future::pending::<()>().await;
-        });
-        let sent = Sent::stream("text/event-stream", told, Duration::from_mins(10));
-        Box::pin(async { Reply { sent, known: true } })
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_told_bit_by_bit_has_a_time_of_its_own_over_tls() {
-    let options = for_tests();
-    let own = OwnCertificate::load(&CertificateSource::Memory, &["localhost".to_owned()]).unwrap();
-    let own = Arc::new(own);
-    let router = Router::default().personal("/explain", Arc::new(Watch));
-    let measures = Measures::new(&Metrics::default()).unwrap();
-    let auth = Cluster::default().auth(&options);
-    let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, options.clone(), measures));
-    let queue = Arc::<HandshakeQueue>::default();
-    let giving = Arc::clone(&queue);
-    let _giving = AbortOnDropHandle::new(tokio::spawn(async move { giving.give().await }));
-    let config = Arc::new(server_config(&options, Arc::clone(&own)).unwrap());
-    let table = Table::new(Connections::default());
-    let (id, _) = table.lock().admit(Peer::from(options.address), Instant::now());
-    let registration = Arc::new(Registration::new(table.clone(), id));
-    let (ours, theirs) = tokio::io::duplex(64 * 1024);
-    let opening = Opening { config, queue, rank: 0 };
-    let serving = serve(theirs, options.address, registration, opening, gate, CancellationToken::new());
-    let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
-
-    let mut stream = connector(&own).connect(ServerName::try_from("localhost").unwrap(), ours).await.unwrap();
-    let request = "GET /explain HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\n\r\n";
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let begun = Instant::now();
-    let mut told = String::new();
-    let mut sweep = interval(SWEEP);
-    while told.matches("word").count() < 36 {
-        let mut buffer = [0; 1024];
-        tokio::select! {
-            read = stream.read(&mut buffer) => {
-                let read = read.unwrap();
-                assert_ne!(read, 0, "it ends after {:?}: {told}", begun.elapsed());
-                told.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
-            }
-            // As the server does it.
-            _ = sweep.tick() => assert_eq!(table.lock().overdue(Instant::now()), [], "{:?}", begun.elapsed()),
-        }
-    }
-    assert_eq!(begun.elapsed().as_secs(), 9 * 60);
-    // It is not for ever.
-    let end = begun + Duration::from_mins(10);
-    assert_eq!(table.lock().overdue(end), []);
-    assert_eq!(
-        table.lock().overdue(end + super::super::connections::ANSWER_DEADLINE),
-        [(id, Phase::Answering)]
-    );
 }
 
 /// M10: what `::` and `0.0.0.0` mean to Go.

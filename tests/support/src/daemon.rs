@@ -12,7 +12,7 @@ use super::{
     control_plane::free_ports,
     process::{Log, Process},
     standstill::Standstill,
-    visitor::{Authority, Coming, Credentials, ask, come},
+    visitor::{Authority, Credentials, ask},
 };
 
 /// How a daemon is started; the same again after a crash.
@@ -100,9 +100,6 @@ pub trait InProcess: Debug + Send + Sync {
 
     /// What a visitor is answered who shows a token, or nothing.
     fn visit<'a>(&'a self, path: &'a str, token: Option<&'a str>) -> BoxFuture<'a, (StatusCode, String)>;
-
-    /// The same with headers, and as it comes.
-    fn come<'a>(&'a self, path: &'a str, headers: &'a [(&'a str, &'a str)]) -> BoxFuture<'a, Coming>;
 
     /// Whether it has ended by itself.
     fn is_over(&self) -> bool;
@@ -203,22 +200,6 @@ impl Daemon {
                 ask(&client, path).await.expect("an answer")
             }
             Life::InProcess(life) => life.visit(path, token).await,
-        }
-    }
-
-    /// What somebody with a token is answered, as it comes.
-    pub async fn come(&self, path: &str, token: &str, headers: &[(&str, &str)]) -> Coming {
-        match &self.life {
-            Life::Process(process) => {
-                let client = Credentials::token(token).client(&address(process).await);
-                come(&client, path, headers).await
-            }
-            Life::InProcess(life) => {
-                let shown = format!("Bearer {token}");
-                let headers: Vec<(&str, &str)> =
-                    headers.iter().copied().chain([("authorization", shown.as_str())]).collect();
-                life.come(path, &headers).await
-            }
         }
     }
 

@@ -3,9 +3,8 @@
 
 use std::{path::PathBuf, sync::OnceLock};
 
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use hyper::body::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
 use kube::{Client, Config, client::Body};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
@@ -121,56 +120,6 @@ impl Credentials {
         config.auth_info.token = self.token.clone().map(Into::into);
         Client::try_from(config).expect("build a client")
     }
-}
-
-/// An answer whose body is read as it comes.
-pub struct Coming {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    body: UnsyncBoxBody<Bytes, BoxError>,
-    /// What came of the next event.
-    begun: String,
-}
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-impl Coming {
-    /// Of an answer.
-    pub fn of<B>(answer: http::Response<B>) -> Self
-    where
-        B: hyper::body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        let (parts, body) = answer.into_parts();
-        let body = body.map_err(Into::into).boxed_unsync();
-        Self { status: parts.status, headers: parts.headers, body, begun: String::new() }
-    }
-
-    /// All of it.
-    pub async fn text(self) -> String {
-        let body = self.body.collect().await.expect("all of the answer").to_bytes();
-        String::from_utf8_lossy(&body).into_owned()
-    }
-
-    /// The next server-sent event, or comment; `None` at the end.
-    pub async fn event(&mut self) -> Option<String> {
-        loop {
-            if let Some(end) = self.begun.find("\n\n") {
-                return Some(self.begun.drain(..end + 2).collect());
-            }
-            let data = self.body.frame().await?.ok()?.into_data().ok()?;
-            self.begun.push_str(std::str::from_utf8(&data).expect("events are text"));
-        }
-    }
-}
-
-/// Asks with headers of its own.
-pub async fn come(client: &Client, path: &str, headers: &[(&str, &str)]) -> Coming {
-    let mut request = Request::get(path);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    Coming::of(client.send(request.body(Body::empty()).unwrap()).await.expect("an answer"))
 }
 
 /// Asks for a page; `None` if nothing is answered at all.

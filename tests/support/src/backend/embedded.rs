@@ -13,7 +13,7 @@ use serde_json::Value;
 use testbed::{Server, faults::Faults, request::Place};
 use tower::{Layer, ServiceExt};
 
-use super::{Backend, Destination, Proxy};
+use super::{Backend, DEBUG_READER, Destination, METRICS_READER, Proxy};
 use crate::{
     audit::{DAEMON, Entry},
     control_plane::User,
@@ -128,23 +128,16 @@ impl Backend for Embedded {
         Box::pin(async { Proxy { faults, destination: Destination::InProcess(client) } })
     }
 
-    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String> {
+    fn visitor(&self, name: &'static str, roles: &'static [&'static str]) -> BoxFuture<'_, String> {
         let token = format!("token-of-{name}");
-        let paths: &[&str] =
-            if may_read { &["/metrics", "/metrics/openmetrics", "/metrics/slis"] } else { &[] };
-        self.server.reviews().know(&token, name, &["system:authenticated"], paths);
+        let of_role = |role: &&str| match *role {
+            METRICS_READER => ["/metrics", "/metrics/openmetrics", "/metrics/slis"].as_slice(),
+            DEBUG_READER => &["/debug/attach-detach", "/debug/binder", "/debug/watches"],
+            _ => &[],
+        };
+        let paths: Vec<&str> = roles.iter().flat_map(of_role).copied().collect();
+        self.server.reviews().know(&token, name, &["system:authenticated"], &paths);
         Box::pin(async { token })
-    }
-
-    fn grant(
-        &self,
-        name: &'static str,
-        namespace: Option<&'static str>,
-        resources: &'static [&'static str],
-    ) -> BoxFuture<'_, ()> {
-        let plain: Vec<&str> = resources.iter().filter_map(|resource| resource.split('.').next()).collect();
-        self.server.reviews().grant(name, namespace, &plain);
-        Box::pin(async {})
     }
 
     fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon {

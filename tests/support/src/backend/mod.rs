@@ -26,6 +26,13 @@ use super::{
     history::Change,
 };
 
+/// The ClusterRole of `deploy/metrics-reader.yaml`.
+pub const METRICS_READER: &str = "mooring-metrics-reader";
+/// The ClusterRole of `deploy/optional/debug-reader`.
+pub const DEBUG_READER: &str = "mooring-debug-reader";
+/// The ClusterRole of `deploy/optional/explain-reader`.
+pub const EXPLAIN_READER: &str = "mooring-explain-reader";
+
 /// An API server with a record of what happened on it.
 pub trait Backend: Send + Sync {
     /// A client with all rights.
@@ -34,16 +41,8 @@ pub trait Backend: Send + Sync {
     /// A new proxy before the server, with faults of its own.
     fn proxy(&self) -> BoxFuture<'_, Proxy>;
 
-    /// A token of somebody new, who may read `/metrics` of the daemon or not.
-    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String>;
-
-    /// Lets a visitor get objects of these kinds (`resource`, or `resource.group`), in a namespace or everywhere.
-    fn grant(
-        &self,
-        name: &'static str,
-        namespace: Option<&'static str>,
-        resources: &'static [&'static str],
-    ) -> BoxFuture<'_, ()>;
+    /// A token of somebody new, with these ClusterRoles of `deploy`.
+    fn visitor(&self, name: &'static str, roles: &'static [&'static str]) -> BoxFuture<'_, String>;
 
     /// Starts a daemon behind a proxy.
     fn start(&self, launch: &Launch, proxy: &Proxy) -> Daemon;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
-use super::{Backend, Destination, Proxy};
+use super::{Backend, DEBUG_READER, Destination, EXPLAIN_READER, Proxy};
 use crate::{
     assets::Assets,
     audit::{self, Entry},
@@ -66,64 +66,36 @@ impl Backend for Real {
         })
     }
 
-    fn visitor(&self, name: &'static str, may_read: bool) -> BoxFuture<'_, String> {
+    fn visitor(&self, name: &'static str, roles: &'static [&'static str]) -> BoxFuture<'_, String> {
         Box::pin(async move {
             let cluster = Cluster::new(self.plane.client(User::Admin));
             let account = json!({
                 "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name, "namespace": "default" },
             });
             cluster.apply(&account.to_string()).await;
-            if may_read {
+            for role in roles {
+                match *role {
+                    DEBUG_READER => {
+                        cluster
+                            .apply(include_str!("../../../../deploy/optional/debug-reader/rbac.yaml"))
+                            .await;
+                    }
+                    EXPLAIN_READER => {
+                        cluster
+                            .apply(include_str!("../../../../deploy/optional/explain-reader/rbac.yaml"))
+                            .await;
+                    }
+                    _ => {}
+                }
                 let binding = json!({
                     "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-                    "metadata": { "name": format!("{name}-reads-mooring") },
-                    "roleRef": {
-                        "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-                        "name": "mooring-metrics-reader",
-                    },
+                    "metadata": { "name": format!("{name}-{role}") },
+                    "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
                     "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "default" }],
                 });
                 cluster.apply(&binding.to_string()).await;
             }
             self.plane.service_account_token("default", name).await
-        })
-    }
-
-    fn grant(
-        &self,
-        name: &'static str,
-        namespace: Option<&'static str>,
-        resources: &'static [&'static str],
-    ) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let cluster = Cluster::new(self.plane.client(User::Admin));
-            let rules: Vec<_> = resources
-                .iter()
-                .map(|resource| {
-                    let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
-                    json!({ "apiGroups": [group], "resources": [resource], "verbs": ["get"] })
-                })
-                .collect();
-            let mut metadata = json!({ "name": format!("{name}-gets") });
-            let (role, binding) = match namespace {
-                Some(namespace) => {
-                    metadata["namespace"] = json!(namespace);
-                    ("Role", "RoleBinding")
-                }
-                None => ("ClusterRole", "ClusterRoleBinding"),
-            };
-            let api_version = "rbac.authorization.k8s.io/v1";
-            let made =
-                json!({ "apiVersion": api_version, "kind": role, "metadata": metadata, "rules": rules });
-            cluster.apply(&made.to_string()).await;
-            let bound = json!({
-                "apiVersion": api_version, "kind": binding, "metadata": metadata,
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": format!("{name}-gets"),
-                },
-                "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "default" }],
-            });
-            cluster.apply(&bound.to_string()).await;
         })
     }
 

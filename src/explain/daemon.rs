@@ -1,0 +1,249 @@
+//! What the daemon adds to an answer: the very reasons that its controllers acted on, since and until when, and what was before.
+//!
+//! In: an answer that was made of what the asker may read, and the daemon's pages about its objects. Out: the paths of those pages; and
+//! the same answer with what they say. What a page does not say changes nothing. A replica that stands by decides nothing, and so
+//! has nothing to add.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    answer::{TIMER, docs, sentence},
+    report::{Explanation, Happened, Next, Source, Step, Verdict},
+    snapshot::Snapshot,
+    subject::Subject,
+};
+use crate::{
+    attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of},
+    kube_api::ids::{AttachmentName, NodeName},
+};
+
+/// Names that are asked for: the head of a request has some room.
+const MOST_NAMES: usize = 64;
+/// Changes of the past that are told.
+const MOST_CHANGES: usize = 40;
+/// What starts a forced detach, as the answer names it.
+const FORCE: &str = "ForceDetach";
+
+/// A page of the daemon, of what was asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Board {
+    leads: bool,
+    waiting: Vec<Wait>,
+    history: Vec<Change>,
+}
+
+/// How something waits, as its controller says.
+#[derive(Clone, Debug, Deserialize)]
+struct Wait {
+    kind: String,
+    claim: Option<String>,
+    volume: Option<String>,
+    node: Option<String>,
+    reason: String,
+    message: String,
+    since: Option<Timestamp>,
+    next: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+/// A change of an object.
+#[derive(Debug, Deserialize)]
+struct Change {
+    object: String,
+    namespace: Option<String>,
+    at: Timestamp,
+    from: String,
+    to: String,
+    reason: String,
+}
+
+/// Which volume on which node an attachment stands for.
+type Pairs = BTreeMap<AttachmentName, (VolumeId, NodeName)>;
+
+/// The pages to ask for.
+#[must_use]
+pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
+    let pairs = pairs(explanation, snapshot);
+    let (mut attach_detach, mut binder) = (BTreeSet::new(), BTreeSet::new());
+    for subject in subjects(explanation) {
+        match subject {
+            Subject::Claim(key) => binder.insert(("claim", key.to_string())),
+            Subject::Volume(name) => binder.insert(("volume", name.to_string())),
+            Subject::Pod(key) => attach_detach.insert(("pod", key.to_string())),
+            Subject::Node(name) => attach_detach.insert(("node", name.to_string())),
+            Subject::Attachment(name) => attach_detach.insert(("attachment", name.to_string())),
+            Subject::Class(_) => false,
+        };
+    }
+    attach_detach.extend(pairs.into_values().map(|(volume, _)| ("volume", volume.as_str().to_owned())));
+    let pages = [("/debug/attach-detach", attach_detach), ("/debug/binder", binder)];
+    let asked = pages.into_iter().filter(|(_, names)| !names.is_empty()).map(|(page, names)| {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        // By their fields' names: what waits before what was.
+        query.extend_pairs(names.into_iter().rev().take(MOST_NAMES));
+        format!("{page}?{}", query.finish())
+    });
+    asked.collect()
+}
+
+/// Adds what the pages say.
+pub fn add(explanation: &mut Explanation, snapshot: &Snapshot, boards: &[Board]) {
+    if boards.is_empty() {
+        return;
+    }
+    if boards.iter().any(|board| !board.leads) {
+        let text =
+            "The daemon that was asked stands by: timers, pauses and the past are known to the leader alone.";
+        explanation.unknown.push(text.to_owned());
+        return;
+    }
+    explanation.observed.source = Source::Daemon;
+    let pairs = pairs(explanation, snapshot);
+    let waits: Vec<&Wait> = boards.iter().flat_map(|board| &board.waiting).collect();
+    let is_well = explanation.verdict == Verdict::Healthy;
+    for step in &mut explanation.steps {
+        let Some(subject) = subject_of(&step.object) else { continue };
+        let Some(wait) = waits.iter().find(|wait| wait.is_of(&subject, &pairs)) else { continue };
+        let node = wait.node.as_deref();
+        if tell(step, wait, node) && is_well {
+            // Objects show no reason to wait, and the controller has one.
+            step.is_blocker = true;
+            explanation.verdict = Verdict::Waiting;
+        }
+        if step.is_blocker {
+            explanation.reason.clone_from(&step.reason);
+            explanation.summary = sentence(step);
+        }
+    }
+    let is_timed = |next: &Next| next.action != FORCE || next.at.is_some();
+    if explanation.steps.iter().filter_map(|step| step.next.as_ref()).all(is_timed) {
+        explanation.unknown.retain(|text| text != TIMER);
+    }
+    past(explanation, boards);
+}
+
+impl Wait {
+    fn is_of(&self, subject: &Subject, pairs: &Pairs) -> bool {
+        let is = |kind: &str, field: &Option<String>, name: &str| {
+            self.kind == kind && field.as_deref() == Some(name) && self.since.is_some()
+        };
+        match subject {
+            Subject::Claim(key) => is("claim", &self.claim, &key.to_string()),
+            Subject::Volume(name) => is("volume", &self.volume, name.as_str()),
+            Subject::Attachment(name) => pairs.get(name).is_some_and(|(volume, node)| {
+                is("attachment", &self.volume, volume.as_str()) && self.node.as_deref() == Some(node.as_str())
+            }),
+            Subject::Pod(_) | Subject::Node(_) | Subject::Class(_) => false,
+        }
+    }
+}
+
+/// Puts what a controller says into a step. Returns whether the reason is another one.
+fn tell(step: &mut Step, said: &Wait, node: Option<&str>) -> bool {
+    let is_news = step.reason != said.reason;
+    if is_news || node.is_some() {
+        step.message =
+            node.map_or_else(|| said.message.clone(), |node| format!("on {node}: {}", said.message));
+    }
+    step.since = said.since;
+    if is_news {
+        step.reason.clone_from(&said.reason);
+        step.docs = docs(&said.reason);
+        step.next = None;
+    }
+    // Until when it waits is a promise; when it is looked at again, merely a time.
+    let Some(at) = said.until.or(said.next) else { return is_news };
+    let action = if said.until.is_some() { "Detach" } else { "LookAgain" };
+    let next = step.next.get_or_insert_with(|| Next {
+        action: action.to_owned(),
+        not_before: None,
+        at: None,
+        condition: None,
+    });
+    next.at = Some(at);
+    if said.until.is_some() {
+        // The controller counts: what objects show of the time says no more.
+        next.not_before = None;
+        next.condition = None;
+    }
+    is_news
+}
+
+/// Which volume on which node the attachments of the answer stand for, also those that are not there yet.
+fn pairs(explanation: &Explanation, snapshot: &Snapshot) -> Pairs {
+    let objects = &snapshot.objects;
+    let mut pairs = Pairs::new();
+    let mut open = BTreeSet::new();
+    for subject in subjects(explanation) {
+        let Subject::Attachment(name) = subject else { continue };
+        let attachment = objects.attachments.get(&name);
+        let volume = attachment.as_ref().and_then(|it| it.spec.source.persistent_volume_name.as_ref());
+        match (volume.and_then(|volume| volume_of(objects, volume)), attachment) {
+            (Some(volume), Some(attachment)) => {
+                pairs.insert(name, (volume, attachment.spec.node_name.clone()));
+            }
+            _ => {
+                open.insert(name);
+            }
+        }
+    }
+    let volumes = subjects(explanation).into_iter().filter_map(|subject| match subject {
+        Subject::Volume(name) => volume_of(objects, &name),
+        _ => None,
+    });
+    let nodes = objects.nodes.keys();
+    for volume in volumes.filter(|_| !open.is_empty()) {
+        for node in &nodes {
+            let name = volume.attachment_name(node);
+            if open.contains(&name) {
+                pairs.insert(name, (volume.clone(), node.clone()));
+            }
+        }
+    }
+    pairs
+}
+
+/// The objects of the answer that can be asked about, each once.
+fn subjects(explanation: &Explanation) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    let steps = explanation.steps.iter().map(|step| &step.object);
+    for subject in std::iter::once(&explanation.subject).chain(steps).filter_map(subject_of) {
+        if !subjects.contains(&subject) {
+            subjects.push(subject);
+        }
+    }
+    subjects
+}
+
+fn subject_of(object: &Value) -> Option<Subject> {
+    let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    Subject::new(text("kind"), text("namespace"), text("name")).ok()
+}
+
+/// Adds what the daemon saw happen to the objects of the answer, in its order.
+fn past(explanation: &mut Explanation, boards: &[Board]) {
+    for subject in subjects(explanation) {
+        let named = format!("{}/{}", subject.kind(), subject.name());
+        let changes = boards.iter().flat_map(|board| &board.history);
+        let own = changes
+            .filter(|change| change.object == named && change.namespace.as_deref() == subject.namespace());
+        let object = subject.object();
+        explanation.timeline.extend(own.map(|change| {
+            let Change { at, from, to, reason, .. } = change;
+            let text = if from == to {
+                format!("{object}: {to} ({reason})")
+            } else {
+                format!("{object}: {from} → {to} ({reason})")
+            };
+            Happened { at: *at, text }
+        }));
+    }
+    explanation.timeline.sort_by_key(|happened| happened.at);
+    let rest = explanation.timeline.len().saturating_sub(MOST_CHANGES);
+    explanation.timeline.drain(..rest);
+}
