@@ -247,3 +247,66 @@ fn past(explanation: &mut Explanation, boards: &[Board]) {
     let rest = explanation.timeline.len().saturating_sub(MOST_CHANGES);
     explanation.timeline.drain(..rest);
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::explain::{assumptions::Assumptions, explain};
+
+    #[test]
+    fn l18_a_detach_that_is_timed_is_told_with_the_time_of_the_controller() {
+        let volume = VolumeId::csi(&"disk.example.com".into(), "h");
+        let attachment = volume.attachment_name(&NodeName::from("n1"));
+        let mut snapshot = Snapshot::new("2026-08-21T12:05:00Z".parse().unwrap());
+        let metadata = |name: &str| json!({ "name": name, "uid": name, "resourceVersion": "7", "creationTimestamp": "2026-08-21T11:00:00Z" });
+        let source = json!({ "driver": "disk.example.com", "volumeHandle": "h" });
+        let silent =
+            json!({ "type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-08-21T12:01:00Z" });
+        for object in [
+            json!({ "kind": "Node", "metadata": metadata("n1"), "status": {
+                "conditions": [silent], "volumesInUse": [volume.as_str()],
+                "volumesAttached": [{ "name": volume.as_str(), "devicePath": "" }],
+            } }),
+            json!({ "kind": "PersistentVolume", "metadata": metadata("v1"), "spec": {
+                "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "1Gi" }, "csi": source,
+            } }),
+            json!({ "kind": "VolumeAttachment", "metadata": metadata(attachment.as_str()), "spec": {
+                "attacher": "disk.example.com", "nodeName": "n1", "source": { "persistentVolumeName": "v1" },
+            }, "status": { "attached": true } }),
+        ] {
+            snapshot.take(object).unwrap();
+        }
+        let subject = Subject::Attachment(attachment.clone());
+        let mut told = explain(&snapshot, &subject, &Assumptions::default());
+        let paths = paths(&told, &snapshot);
+        let asked = "volume=kubernetes.io%2Fcsi%2Fdisk.example.com%5Eh";
+        assert!(paths[0].starts_with("/debug/attach-detach?") && paths[0].contains(asked), "{paths:?}");
+        assert!(paths[0].contains(&format!("attachment={attachment}")), "{paths:?}");
+        let row = |node: &str| {
+            json!({
+                "kind": "attachment", "volume": volume.as_str(), "node": node, "reason": "DetachWaitingForUnmount",
+                "message": "it is detached by force", "since": "2026-08-21T12:02:00Z", "next": "2026-08-21T12:08:00Z",
+                "until": "2026-08-21T12:08:00Z", "facts": {},
+            })
+        };
+        let change = json!({
+            "object": format!("VolumeAttachment/{attachment}"), "namespace": null, "at": "2026-08-21T12:02:00Z",
+            "from": "Attached", "to": "Detaching", "reason": "DetachWaitingForUnmount", "attempt": 1,
+        });
+        let board = json!({ "leads": true, "waiting": [row("n2"), row("n1")], "history": [change] });
+        add(&mut told, &snapshot, &[serde_json::from_value(board).unwrap()]);
+        let step = told.steps.iter().find(|step| step.object["name"] == attachment.as_str()).unwrap();
+        assert_eq!(
+            (step.reason.as_str(), step.message.as_str()),
+            ("DetachWaitingForUnmount", "on n1: it is detached by force")
+        );
+        let next = step.next.as_ref().unwrap();
+        assert_eq!(next.at.map(|at| at.to_string()).as_deref(), Some("2026-08-21T12:08:00Z"));
+        assert_eq!((next.not_before, &next.condition), (None, &None));
+        assert!(!told.unknown.iter().any(|text| text == TIMER), "{:?}", told.unknown);
+        let past = format!("volumeattachment/{attachment}: Attached → Detaching (DetachWaitingForUnmount)");
+        assert!(told.timeline.iter().any(|happened| happened.text == past), "{:?}", told.timeline);
+    }
+}

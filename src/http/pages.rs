@@ -147,6 +147,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_asks_for_a_part_gets_it_and_a_page_without_parts_is_one_whatever_is_asked() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let (count, counted) = (Arc::clone(&made), Arc::clone(&made));
+        let told = |query: Option<&str>| Answer::text(StatusCode::OK, format!("{query:?}"));
+        let rows = move |query: Option<&str>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            told(query)
+        };
+        let page = move || Answer::text(StatusCode::OK, count.fetch_add(1, Ordering::SeqCst).to_string());
+        let pages = Pages::new(Arc::new(Router::default().rows("/rows", Box::new(rows)).page("/page", page)));
+        for (query, expected, times) in [
+            (None, "None", 1),
+            (Some(""), "None", 1),
+            (Some("a=1"), "Some(\"a=1\")", 2),
+            (Some("a=1"), "Some(\"a=1\")", 2),
+            (Some("a=2"), "Some(\"a=2\")", 3),
+        ] {
+            assert_eq!(pages.get(0, query).await.answer().body, expected);
+            assert_eq!(made.load(Ordering::SeqCst), times, "{query:?}");
+        }
+        assert_eq!(pages.get(1, Some("a=1")).await.answer().body, "3");
+        assert_eq!(pages.get(1, Some("a=2")).await.answer().body, "3");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn of_large_pages_there_are_two_editions_at_once_sent_in_pieces() {
         let large = "x".repeat(SMALL + 1);
         let expected = large.clone();

@@ -80,12 +80,6 @@ impl History {
         self.lock().changes.peek(&*key(object)).cloned().unwrap_or_default()
     }
 
-    /// When something last changed, as far as that is kept.
-    #[must_use]
-    pub fn latest(&self) -> Option<Timestamp> {
-        self.lock().changes.iter().next().and_then(|(_, changes)| changes.last()).map(|change| change.at)
-    }
-
     /// What is kept, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -149,8 +143,6 @@ mod tests {
             history.note(&change("a", attempt), Timestamp::UNIX_EPOCH);
         }
         assert_eq!(attempts(&history, "a"), (5..=20).collect::<Vec<_>>());
-        history.note(&change("b", 1), Timestamp::from_second(7).unwrap());
-        assert_eq!(history.latest(), Timestamp::from_second(7).ok());
         let other = Named { namespace: Some("other".to_owned()), ..claim("a") };
         assert_eq!(history.of(&other), []);
     }

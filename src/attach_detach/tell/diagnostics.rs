@@ -105,20 +105,6 @@ pub struct PodVolume {
     volume: String,
 }
 
-impl PodVolume {
-    /// The pod.
-    #[must_use]
-    pub fn pod(&self) -> &PodKey {
-        &self.pod
-    }
-
-    /// The volume's name in it.
-    #[must_use]
-    pub fn volume(&self) -> &str {
-        &self.volume
-    }
-}
-
 impl Subject for PodVolume {
     fn names(&self) -> Names {
         vec![("pod", self.pod.to_string()), ("podVolume", self.volume.clone())]
@@ -335,24 +321,6 @@ impl Diagnostics {
     #[must_use]
     pub fn leads(&self) -> bool {
         self.leads.load(Ordering::Relaxed)
-    }
-
-    /// Every volume on a node that waits.
-    #[must_use]
-    pub fn waits(&self) -> BTreeMap<NodeVolumeKey, Wait<NodeVolumeWait>> {
-        self.waits.snapshot()
-    }
-
-    /// How a volume on a node waits.
-    #[must_use]
-    pub fn wait(&self, volume: &VolumeId, node: &NodeName) -> Option<Wait<NodeVolumeWait>> {
-        self.waits.get(&key(volume, node))
-    }
-
-    /// Every volume of a pod that cannot be attached yet.
-    #[must_use]
-    pub fn unresolved(&self) -> BTreeMap<PodVolume, Wait<WhyUnresolved>> {
-        self.unresolved.snapshot()
     }
 
     /// As JSON: whether this replica decides; what waits, volumes on nodes and volumes of pods alike; the volumes on

@@ -162,18 +162,6 @@ impl Diagnostics {
         self.volumes.get(name).map(|wait| VolumeReason::clone(&wait.reason.reason))
     }
 
-    /// How a claim waits.
-    #[must_use]
-    pub fn claim_wait(&self, key: &ClaimKey) -> Option<Wait<WaitReason<ClaimReason>>> {
-        self.claims.get(key)
-    }
-
-    /// How a volume waits.
-    #[must_use]
-    pub fn volume_wait(&self, name: &VolumeName) -> Option<Wait<WaitReason<VolumeReason>>> {
-        self.volumes.get(name)
-    }
-
     /// Every claim that waits.
     #[must_use]
     pub fn claims(&self) -> BTreeMap<ClaimKey, Wait<WaitReason<ClaimReason>>> {
