@@ -323,6 +323,12 @@ impl Diagnostics {
         self.leads.load(Ordering::Relaxed)
     }
 
+    /// Every volume on a node that waits.
+    #[must_use]
+    pub fn waits(&self) -> BTreeMap<NodeVolumeKey, Wait<NodeVolumeWait>> {
+        self.waits.snapshot()
+    }
+
     /// As JSON: whether this replica decides; what waits, volumes on nodes and volumes of pods alike; the volumes on
     /// nodes that do not; and VolumeAttachments that are not ours.
     #[must_use]
