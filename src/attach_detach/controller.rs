@@ -32,7 +32,7 @@ use super::{
     queue::WorkQueue,
     tell::{
         metrics::Planned,
-        phases::Ending,
+        operations::Ending,
         recorder::Recorder,
         report::{Line, Reports},
     },

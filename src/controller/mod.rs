@@ -18,8 +18,9 @@
 //!
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
 //! without an answer), [`event_dedup`] (what was told, and when it is told again), [`diagnostics`] (what waits, for what,
-//! since when) and [`asked`] (of which only a part may be asked for), [`decisions`] (how often each reason was the answer), [`second_writer`] (another controller of the same
-//! objects). What is common to all controllers changes here; what two controllers do differently stays with them.
+//! since when) and [`asked`] (of which only a part may be asked for), [`decisions`] (how often each reason was the answer),
+//! [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another controller of the same objects).
+//! What is common to all controllers changes here; what two controllers do differently stays with them.
 
 pub mod asked;
 pub mod decisions;
@@ -32,6 +33,7 @@ mod runner;
 #[cfg(test)]
 mod runner_tests;
 pub mod second_writer;
+pub mod timers;
 pub mod undone;
 
 use std::collections::BTreeSet;

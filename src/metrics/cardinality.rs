@@ -12,7 +12,8 @@ use crate::{
         desired::volume_name::VolumeId,
         tell::{
             metrics::{AttachDetachMetrics, Counted},
-            phases::{Ending, Phase, PhaseDuration, Span},
+            operations::Ending,
+            phases::{Phase, Progress},
         },
     },
     binder::{
@@ -65,7 +66,8 @@ fn objects() -> Arc<Objects> {
 
 /// Every driver attaches and detaches, forced and not, in all phases, and fails.
 fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
-    let end_to_end = metrics.end_to_end();
+    let mut end_to_end = metrics.end_to_end();
+    let (node, now) = (NodeName::from("n"), Instant::now());
     let took = Duration::from_secs(3);
     for number in 0..MANY_DRIVERS {
         let driver = DriverName::from(format!("csi-{number:03}.example.com").as_str());
@@ -74,15 +76,11 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
             for ending in [Ending::Success, Ending::Failure] {
                 metrics.observe(&volume, operation, ending, false, took);
             }
-            let phases = match operation {
-                Operation::Attach => [Phase::Queue, Phase::Api, Phase::Attacher, Phase::Publish, Phase::Done],
-                Operation::Detach => {
-                    [Phase::Unmount, Phase::Unpublish, Phase::Api, Phase::Attacher, Phase::Done]
-                }
-            };
             for forced in [false, true] {
-                for span in phases.map(Span::Phase).into_iter().chain([Span::Overhead]) {
-                    end_to_end.observe(&volume, PhaseDuration { operation, span, took, forced }, None);
+                for stands in Phase::of(operation).map(|phase| Some((phase, true))).into_iter().chain([None])
+                {
+                    let progress = Progress { operation, stands, may_begin: true, forced, attempt: 1 };
+                    end_to_end.follow(&volume, &node, progress, now);
                 }
             }
         }

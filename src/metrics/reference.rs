@@ -12,7 +12,12 @@ use super::{
     slis::Slis,
 };
 use crate::{
-    attach_detach::{AttachDetach, AttachDetachOptions, decide::verdict::Waiting, tell::phases::Phase},
+    attach_detach::{
+        AttachDetach, AttachDetachOptions,
+        actual::state::Operation,
+        decide::verdict::Waiting,
+        tell::{end_to_end::TOTAL, phases::Phase},
+    },
     binder::{Binder, BinderOptions, act::write::WriteKind, tell::latency::BindMode},
     http::Measures,
     kube_api::{
@@ -82,7 +87,7 @@ fn table() -> Vec<Row> {
     };
     let reason = || ("reason", said("code of a reason, as in events, logs and pages"));
     let kinds = || of(&["attachment", "pod_volume", "claim", "volume"]);
-    let phases = |phases: &[Phase]| of(&phases.iter().map(|phase| phase.label()).collect::<Vec<_>>());
+    let phases = |operation| of(&[&Phase::of(operation).map(Phase::label)[..], &[TOTAL]].concat());
     let claim = || {
         let attributes = ("volume_attributes_class", said("name, empty for none"));
         vec![("namespace", said("name, `_other`")), class(), attributes]
@@ -197,13 +202,7 @@ fn table() -> Vec<Row> {
             "mooring_api_requests_in_flight",
             vec![("subsystem", of(&Subsystem::ALL.map(Subsystem::label)))],
         ),
-        stable(
-            "mooring_attach_e2e_seconds",
-            vec![
-                driver(),
-                ("phase", phases(&[Phase::Queue, Phase::Api, Phase::Attacher, Phase::Publish, Phase::Done])),
-            ],
-        ),
+        stable("mooring_attach_e2e_seconds", vec![driver(), ("phase", phases(Operation::Attach))]),
         stable("mooring_attach_overhead_seconds", vec![driver()]),
         stable("mooring_attacher_backlog", vec![driver()]),
         stable("mooring_bind_e2e_seconds", vec![("mode", of(&BindMode::ALL.map(BindMode::label)))]),
@@ -226,14 +225,7 @@ fn table() -> Vec<Row> {
         stable("mooring_decisions_total", vec![("kind", of(&["attachment", "claim", "volume"])), reason()]),
         stable(
             "mooring_detach_e2e_seconds",
-            vec![
-                driver(),
-                (
-                    "phase",
-                    phases(&[Phase::Unmount, Phase::Unpublish, Phase::Api, Phase::Attacher, Phase::Done]),
-                ),
-                ("forced", of(&["true", "false"])),
-            ],
+            vec![driver(), ("phase", phases(Operation::Detach)), ("forced", of(&["true", "false"]))],
         ),
         stable("mooring_detach_oldest_seconds", vec![driver()]),
         stable("mooring_detach_overhead_seconds", vec![driver()]),

@@ -179,7 +179,7 @@ fn spans(finished: &Finished, (wall, now): (SystemTime, Instant)) -> Vec<Span> {
     };
     let lengths = lengths(finished);
     let whole: Duration = lengths.iter().map(|(_, took)| *took).sum();
-    let trace_id = finished.trail.id().0.to_vec();
+    let trace_id = finished.id.0.to_vec();
     let root_id = span_id();
     let end = nanos(finished.ended);
     let length = |took: Duration| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -190,7 +190,7 @@ fn spans(finished: &Finished, (wall, now): (SystemTime, Instant)) -> Vec<Span> {
     let root = Span {
         trace_id: trace_id.clone(),
         span_id: root_id.clone(),
-        name: finished.trail.name().to_owned(),
+        name: finished.name.to_owned(),
         kind: SpanKind::Internal.into(),
         start_time_unix_nano: start,
         end_time_unix_nano: end,
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::{
         metrics::Metrics,
-        traces::{End, Traces, Trails},
+        traces::{End, Step, Traces},
     };
 
     /// A collector that takes what it is sent.
@@ -282,12 +282,16 @@ mod tests {
     }
 
     fn finish(traces: &Traces, end: End) {
-        let mut trails = Trails::of(traces.clone());
         let start = Instant::now();
-        trails.begin(&"a", "attach volume", "queue", start);
-        trails.reach(&"a", "api", start + Duration::from_millis(5));
-        let attributes = || vec![("k8s.node.name", "n1".to_owned())];
-        trails.end(&"a", end, start + Duration::from_millis(12), attributes);
+        let step = |name, millis| Step { name, began: start + Duration::from_millis(millis) };
+        traces.end(Finished {
+            id: traces.sample().unwrap(),
+            name: "attach volume",
+            steps: vec![step("queue", 0), step("api", 5)],
+            ended: start + Duration::from_millis(12),
+            end,
+            attributes: vec![("k8s.node.name", "n1".to_owned())],
+        });
     }
 
     #[tokio::test]

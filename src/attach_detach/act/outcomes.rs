@@ -17,7 +17,7 @@ use crate::{
         controller::Controller,
         desired::volume_name::VolumeId,
         guard::second_writer::Target,
-        tell::{phases::Ending, report::Line},
+        tell::{operations::Ending, report::Line},
     },
     kube_api::{
         call::CallError,

@@ -8,7 +8,7 @@ use std::{
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use tokio::time::Instant;
 
-use super::{end_to_end::EndToEnd, phases::Ending};
+use super::{end_to_end::EndToEnd, operations::Ending};
 use crate::{
     attach_detach::{
         act::calls::{AttachmentRequest, Call},

@@ -8,7 +8,8 @@
 //! * [`diagnostics`]: `/debug/attach-detach`: what waits for what, since when
 //! * [`reason`]: a sentence for each reason
 //! * [`transitions`]: a log line for each change of a volume on a node
-//! * [`phases`], [`traces`], [`end_to_end`]: how long attaches and detaches take, as values, traces and histograms
+//! * [`phases`], [`end_to_end`]: where attaches and detaches stand, and how long they take, as histograms and traces
+//! * [`operations`]: the same as kube-controller-manager measures it
 //! * [`metrics`], [`backlog`]: counters, and what waits by driver
 
 pub(super) mod announcer;
@@ -17,12 +18,12 @@ pub mod diagnostics;
 pub mod end_to_end;
 pub(super) mod events;
 pub mod metrics;
+pub mod operations;
 pub mod phases;
 pub(super) mod reason;
 pub(super) mod recorder;
 pub mod report;
 pub mod reporter;
-mod traces;
 mod transitions;
 mod unresolved;
 mod waits;

@@ -17,7 +17,8 @@ use super::{
     diagnostics::State,
     events::{self, Announcement},
     metrics::{Counted, Planned},
-    phases::{Ending, Look, Phase, Phases, is_ours},
+    operations::{Ending, Operations},
+    phases::Progress,
     report::{Forced, Judged, Line, Report, Reports},
     unresolved::UnresolvedPods,
     waits::Waits,
@@ -48,7 +49,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     announcer: Announcer,
-    phases: Phases,
+    operations: Operations,
     waits: Waits,
     unresolved: UnresolvedPods,
     events: Vec<Event>,
@@ -93,7 +94,7 @@ impl Recorder {
     /// what is published.
     pub fn lead(&mut self, Known { actual, desired, now, .. }: Known<'_>) {
         self.report(Report::Leads);
-        self.phases.forget_all();
+        self.operations.forget_all();
         for (volume, node) in actual.published() {
             self.announcer.inherit_attached(volume, node);
         }
@@ -179,7 +180,7 @@ impl Recorder {
             }
             return None;
         }
-        let mut began = self.phases.running_since(volume, node)?;
+        let mut began = self.operations.since(volume, node)?;
         if now >= began + LONG {
             self.ended(volume, node, operation, Ending::Failure, now);
             began = now;
@@ -241,13 +242,9 @@ impl Recorder {
         }
         let Some(node_volume) = known.actual.node_volume(volume, node) else { return };
         let wanted = known.desired.get(volume, node).is_some();
-        let operation = if wanted { Operation::Attach } else { Operation::Detach };
-        let phase = Phase::of(node_volume, wanted, verdict.unpublishes);
-        let ours = is_ours(phase, verdict.waiting.as_ref());
-        let look = Look { operation, phase, ours, forced: node_volume.forced.is_some() };
-        let progress = self.phases.judged(volume, node, look, known.now);
         let attempt = known.actual.attempt(volume, node);
-        self.report(Report::Progress(volume.clone(), node.clone(), progress, attempt));
+        let progress = Progress::of(node_volume, wanted, verdict.waiting.as_ref(), attempt);
+        self.report(Report::Progress(volume.clone(), node.clone(), progress));
     }
 
     /// Counts where a volume is desired and attached, of the nodes on which it was judged.
@@ -271,7 +268,7 @@ impl Recorder {
 
     /// A request about a volume on a node is sent.
     pub fn sent(&mut self, volume: &VolumeId, node: &NodeName, call: AttachmentCall, known: Known<'_>) {
-        self.phases.sent(volume, node, call, is_migrated(volume, node, known), known.now);
+        self.operations.sent(volume, node, call, is_migrated(volume, node, known), known.now);
     }
 
     /// Logs that one failed, at which attempt.
@@ -314,7 +311,7 @@ impl Recorder {
         ending: Ending,
         now: Instant,
     ) {
-        if let Some(ended) = self.phases.ended(volume, node, operation, ending, now) {
+        if let Some(ended) = self.operations.ended(volume, node, operation, ending, now) {
             self.report(Report::Ended(volume.clone(), ended));
         }
     }
@@ -357,7 +354,8 @@ impl Recorder {
     /// Nothing is known any more of the volume on that node.
     pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         self.announcer.forget(volume, node);
-        self.phases.forget(volume, node);
+        self.operations.forget(volume, node);
+        self.report(Report::Forgotten(volume.clone(), node.clone()));
     }
 }
 

@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, mem};
 use super::{
     diagnostics::State,
     metrics::{Counted, Planned},
-    phases::{Ended, Progress},
+    operations::Ended,
+    phases::Progress,
 };
 use crate::{
     attach_detach::{
@@ -80,8 +81,10 @@ pub(in crate::attach_detach) enum Report {
     Decided(&'static str),
     /// A verdict, to be shown.
     Judged(VolumeId, NodeName, Judged),
-    /// How far an operation is; its next attempt.
-    Progress(VolumeId, NodeName, Progress, u32),
+    /// How far an operation is.
+    Progress(VolumeId, NodeName, Progress),
+    /// Nothing is known any more of a volume on a node.
+    Forgotten(VolumeId, NodeName),
     /// A VolumeAttachment that is not ours, or with no node, that is.
     Foreign { name: AttachmentName, volume: Option<VolumeId>, node: Option<NodeName> },
     /// The volumes of a pod that cannot be attached yet, those before, and which of them are new.

@@ -10,9 +10,7 @@ use super::{
     diagnostics::{Diagnostics, NodeVolumeWait, State},
     end_to_end::EndToEnd,
     metrics::{AttachDetachMetrics, Planned},
-    phases::Progress,
     report::{Forced, Judged, Line, Report, Reports},
-    traces,
     transitions::{Stood, log_change, named, named_pod},
 };
 use crate::{
@@ -28,7 +26,7 @@ use crate::{
         kinds::{Narrow, Node, VolumeAttachment},
     },
     telemetry::{history::History, transition::Named},
-    traces::{Traces, Trails},
+    traces::Traces,
 };
 
 /// Counts, logs, traces and shows.
@@ -37,7 +35,6 @@ pub struct Reporter {
     metrics: AttachDetachMetrics,
     end_to_end: EndToEnd,
     diagnostics: Arc<Diagnostics>,
-    trails: Trails<(VolumeId, NodeName)>,
     history: History,
 }
 
@@ -48,7 +45,6 @@ impl Clone for Reporter {
             metrics: self.metrics.clone(),
             end_to_end: self.end_to_end.clone(),
             diagnostics: Arc::new(Diagnostics::clone(&self.diagnostics)),
-            trails: self.trails.clone(),
             history: self.history.clone(),
         }
     }
@@ -59,18 +55,12 @@ impl Reporter {
     #[must_use]
     pub fn new(metrics: AttachDetachMetrics) -> Self {
         let end_to_end = metrics.end_to_end();
-        Self {
-            metrics,
-            end_to_end,
-            diagnostics: Arc::default(),
-            trails: Trails::default(),
-            history: History::default(),
-        }
+        Self { metrics, end_to_end, diagnostics: Arc::default(), history: History::default() }
     }
 
     /// Traces attaches and detaches from now on.
     pub fn trace(&mut self, traces: Traces) {
-        self.trails = Trails::of(traces);
+        self.end_to_end.trace(traces);
     }
 
     /// Remembers changes there from now on.
@@ -98,7 +88,7 @@ impl Reporter {
         match report {
             Report::Leads => {
                 self.diagnostics.lead(now);
-                self.trails.forget_all();
+                self.end_to_end.forget_all();
             }
             Report::Ended(volume, ended) => {
                 self.metrics.observe(&volume, ended.operation, ended.ending, ended.migrated, ended.took);
@@ -107,9 +97,8 @@ impl Reporter {
             Report::Counted { volume, scope, nodes } => self.metrics.count(&volume, &scope, &nodes),
             Report::Decided(reason) => self.metrics.decided(reason),
             Report::Judged(volume, node, judged) => self.judged(&volume, &node, judged, now),
-            Report::Progress(volume, node, progress, attempt) => {
-                self.progress(&volume, &node, &progress, attempt, now);
-            }
+            Report::Progress(volume, node, progress) => self.end_to_end.follow(&volume, &node, progress, now),
+            Report::Forgotten(volume, node) => self.end_to_end.forget(&volume, &node),
             Report::Foreign { name, volume, node } => {
                 self.foreign(&name, volume.as_ref(), node.as_ref(), now);
             }
@@ -154,20 +143,6 @@ impl Reporter {
             (attempt, revision),
             now,
         );
-    }
-
-    fn progress(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        progress: &Progress,
-        attempt: u32,
-        now: Instant,
-    ) {
-        let trace = traces::follow(&mut self.trails, (volume, node), progress, attempt, now);
-        for duration in &progress.durations {
-            self.end_to_end.observe(volume, *duration, trace);
-        }
     }
 
     fn foreign(

@@ -1,7 +1,8 @@
 //! How long claims and volumes take from the first step to the last (pv-binder §11).
 //!
-//! In: decisions and outcomes as the planner meets them. Out: [`Sample`]s. The stamps live in
-//! memory alone, as upstream's do: what began before this process is not measured.
+//! In: decisions and outcomes as the planner meets them. Out: [`Sample`]s, and a trace of each bind that is sampled: from
+//! when it was possible to the answer to the last write, a phase for each write. The stamps live in memory alone, as
+//! upstream's do: what began before this process is not measured.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,12 +10,19 @@ use tokio::time::Instant;
 
 use crate::{
     binder::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY},
+    controller::timers::{Ended, Timers},
     kube_api::{
         ids::{ClaimKey, VolumeName},
-        kinds::{Meta, PersistentVolume, PersistentVolumeClaim},
+        kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
-    metrics::exemplar::TraceId,
+    traces::{End, TraceId, Traces},
 };
+
+/// Name of a bind's span.
+const BIND: &str = "bind claim";
+
+/// Its phase before the first write.
+pub const QUEUE: &str = "queue";
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,13 +108,18 @@ struct Asked {
 #[derive(Debug, Default)]
 pub struct Latency {
     asked: HashMap<ClaimKey, Asked>,
-    binding: HashMap<ClaimKey, (Option<BindMode>, Instant)>,
+    binding: Timers<ClaimKey, Option<BindMode>>,
     deleting: HashMap<VolumeName, (Instant, String)>,
     done: Vec<Sample>,
 }
 
 // KCM: pkg/controller/volume/persistentvolume/metrics/metrics.go, OperationStartTimeCache.
 impl Latency {
+    /// Traces binds from now on.
+    pub fn trace(&mut self, traces: Traces) {
+        self.binding.trace(traces);
+    }
+
     /// A provisioner is asked, or has been.
     pub fn asks(&mut self, claim: &ClaimKey, plugin: &str, now: Instant) {
         if !self.asked.contains_key(claim) {
@@ -121,16 +134,31 @@ impl Latency {
         }
     }
 
-    /// A claim and a volume can be bound since then, or it is being found out whether they can.
-    pub fn binds(&mut self, claim: &ClaimKey, mode: Option<BindMode>, since: Instant) {
-        let (begun, _) = self.binding.entry(claim.clone()).or_insert((mode, since));
-        // What becomes of the volume meanwhile does not change who brought the two together.
-        *begun = begun.or(mode);
+    /// A claim and a volume can be bound since then, or it is being found out whether they can. This phase is next.
+    pub fn binds(
+        &mut self,
+        claim: &ClaimKey,
+        mode: Option<BindMode>,
+        phase: &'static str,
+        (since, now): (Instant, Instant),
+    ) {
+        match self.binding.get_mut(claim) {
+            // What becomes of the volume meanwhile does not change who brought the two together.
+            Some(begun) => *begun = begun.or(mode),
+            None => self.binding.begin(claim.clone(), mode, (BIND, QUEUE), true, since),
+        }
+        self.binding.look(claim, phase, true, now);
     }
 
     /// The bind has come to a stop: how long that lasts is not how long a bind takes.
     pub fn stops(&mut self, claim: &ClaimKey) {
-        self.binding.remove(claim);
+        self.binding.forget(claim);
+    }
+
+    /// The bind is not to be any more, after so many attempts.
+    pub fn given_up(&mut self, claim: &PersistentVolumeClaim, attempts: u32, now: Instant) {
+        let key = claim.key();
+        self.binding.end(&key, End::Superseded, now, |_| attributes(&key, Some(claim), attempts));
     }
 
     /// The claim names the volume that was found for it.
@@ -140,10 +168,18 @@ impl Latency {
         }
     }
 
-    /// The last write of a bind is made.
-    pub fn bound(&mut self, claim: &ClaimKey, now: Instant, trace: Option<TraceId>) {
-        if let Some((Some(mode), since)) = self.binding.remove(claim) {
-            self.done.push(Sample::Bound(mode, now.saturating_duration_since(since), trace));
+    /// The last write of a bind is made, after so many attempts.
+    pub fn bound(
+        &mut self,
+        claim: &ClaimKey,
+        (object, attempts): (Option<&PersistentVolumeClaim>, u32),
+        now: Instant,
+    ) {
+        let attributes = |_: &_| attributes(claim, object, attempts);
+        if let Some(Ended { of: Some(mode), whole, last, .. }) =
+            self.binding.end(claim, End::Done, now, attributes)
+        {
+            self.done.push(Sample::Bound(mode, whole, last.trace));
         }
         if self.asked.get(claim).is_some_and(|asked| asked.found)
             && let Some(asked) = self.asked.remove(claim)
@@ -156,7 +192,7 @@ impl Latency {
     /// The claim is gone.
     pub fn forget_claim(&mut self, claim: &ClaimKey) {
         self.asked.remove(claim);
-        self.binding.remove(claim);
+        self.binding.forget(claim);
     }
 
     /// A volume is to be deleted.
@@ -187,6 +223,21 @@ impl Latency {
     }
 }
 
+/// What a bind's span tells.
+fn attributes(
+    claim: &ClaimKey,
+    object: Option<&PersistentVolumeClaim>,
+    attempts: u32,
+) -> Vec<(&'static str, String)> {
+    let volume = object.map(|claim| claim.spec.volume_name.to_string()).unwrap_or_default();
+    vec![
+        ("k8s.namespace.name", claim.namespace().to_owned()),
+        ("k8s.persistentvolumeclaim.name", claim.name().to_owned()),
+        ("k8s.persistentvolume.name", volume),
+        ("mooring.attempts", attempts.to_string()),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,12 +251,14 @@ mod tests {
         latency.asks(&claim, "p", start);
         latency.asks(&claim, "other", second(1));
         latency.claim_failed(&claim);
-        latency.binds(&claim, Some(BindMode::Dynamic), start);
+        let mut binds = |mode, since| latency.binds(&claim, mode, QUEUE, (since, second(4)));
+        binds(Some(BindMode::Dynamic), start);
         latency.stops(&claim);
-        latency.binds(&claim, None, second(3));
-        latency.binds(&claim, Some(BindMode::Static), second(4));
-        latency.binds(&claim, Some(BindMode::Dynamic), second(4));
-        latency.bound(&claim, second(5), None);
+        let mut binds = |mode, since| latency.binds(&claim, mode, QUEUE, (since, second(4)));
+        binds(None, second(3));
+        binds(Some(BindMode::Static), second(4));
+        binds(Some(BindMode::Dynamic), second(4));
+        latency.bound(&claim, (None, 1), second(5));
         assert_eq!(
             latency.take(),
             [
@@ -215,8 +268,8 @@ mod tests {
         );
         // The claim named the volume by itself so far; now the binder finds it one.
         latency.found(&claim);
-        latency.bound(&claim, second(6), None);
-        latency.bound(&claim, second(7), None);
+        latency.bound(&claim, (None, 1), second(6));
+        latency.bound(&claim, (None, 1), second(7));
         assert_eq!(
             latency.take(),
             [Sample::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
@@ -249,10 +302,10 @@ mod tests {
         let (start, claim, volume) = (Instant::now(), ClaimKey::new("ns", "c"), VolumeName::from("v"));
         let mut latency = Latency::default();
         latency.asks(&claim, "p", start);
-        latency.binds(&claim, Some(BindMode::Static), start);
+        latency.binds(&claim, Some(BindMode::Static), QUEUE, (start, start));
         latency.found(&claim);
         latency.forget_claim(&claim);
-        latency.bound(&claim, start, None);
+        latency.bound(&claim, (None, 1), start);
         latency.volume_gone(&volume, start);
         latency.volume_failed(&volume);
         assert_eq!(latency.take(), []);

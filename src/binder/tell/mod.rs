@@ -11,5 +11,4 @@ pub(crate) mod reason;
 pub(crate) mod record;
 pub(crate) mod recorder;
 pub(crate) mod sizes;
-pub(crate) mod trails;
 pub(crate) mod transitions;

@@ -6,9 +6,8 @@
 use tokio::time::Instant;
 
 use super::{
-    latency::{BindMode, Latency, Sample},
+    latency::{BindMode, Latency, QUEUE, Sample},
     reason::{ClaimReason, VolumeReason},
-    trails::BindTrails,
     transitions::{Look, Transitions},
 };
 use crate::{
@@ -24,7 +23,7 @@ use crate::{
         kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     telemetry::transition::Transition,
-    traces::{End, Traces},
+    traces::Traces,
 };
 
 /// What a look at a claim or volume has come to.
@@ -40,18 +39,17 @@ pub(crate) struct Looked<'a, Object, Reason> {
     pub(crate) is_failing: bool,
 }
 
-/// Durations, changes of state and traces that have begun.
+/// Durations and changes of state that have begun.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) latency: Latency,
     transitions: Transitions,
-    trails: BindTrails,
 }
 
 impl Record {
     /// Traces binds from now on.
     pub(crate) fn trace(&mut self, traces: Traces) {
-        self.trails = BindTrails::of(traces);
+        self.latency.trace(traces);
     }
 
     /// What has been measured, and which changes are to be logged.
@@ -69,7 +67,6 @@ impl Record {
     ) {
         let Looked { object: claim, reason, before, attempt, .. } = *looked;
         let key = &claim.key();
-        let has_begun = matches!(before, Some(ClaimReason::Binding(..) | ClaimReason::ProvingClass(_)));
         match reason {
             ClaimReason::WaitsForProvisioner(provisioner) => {
                 self.latency.stops(key);
@@ -90,20 +87,13 @@ impl Record {
                 if claim.status.phase != ClaimPhase::Bound
                     && let Some(volume) = volume
                 {
-                    self.latency.binds(key, Some(BindMode::of(claim, volume)), since);
-                    self.trails.follow(key, Some(*step), has_begun, since, now);
+                    self.latency.binds(key, Some(BindMode::of(claim, volume)), step.as_str(), (since, now));
                 }
             }
             // If a volume is found then, all this time was ours.
-            ClaimReason::ProvingClass(_) => {
-                self.latency.binds(key, None, since);
-                self.trails.follow(key, None, has_begun, since, now);
-            }
+            ClaimReason::ProvingClass(_) => self.latency.binds(key, None, QUEUE, (since, now)),
             ClaimReason::VolumeBusy(_) => {}
-            _ => {
-                self.latency.stops(key);
-                self.trails.end(key, End::Superseded, attempt, Some(claim), now);
-            }
+            _ => self.latency.given_up(claim, attempt, now),
         }
         self.claim_stands(looked, now);
     }
@@ -179,7 +169,7 @@ impl Record {
         op: &Op,
         write: &Write,
         result: &Result<Answer, CallError>,
-        (claim, attempt): (Option<&PersistentVolumeClaim>, u32),
+        of_claim: (Option<&PersistentVolumeClaim>, u32),
         now: Instant,
     ) {
         match (&op.subject, write.kind, result) {
@@ -191,10 +181,7 @@ impl Record {
                     self.latency.found(key);
                 }
             }
-            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => {
-                self.latency.bound(key, now, self.trails.id(key));
-                self.trails.end(key, End::Done, attempt, claim, now);
-            }
+            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => self.latency.bound(key, of_claim, now),
             (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
                 self.latency.claim_failed(key);
             }
@@ -205,10 +192,7 @@ impl Record {
     /// The object is gone.
     pub(crate) fn gone(&mut self, target: &Target, now: Instant) {
         match target {
-            Target::Claim(key) => {
-                self.latency.forget_claim(key);
-                self.trails.forget(key);
-            }
+            Target::Claim(key) => self.latency.forget_claim(key),
             Target::Volume(name) => self.latency.volume_gone(name, now),
         }
         self.transitions.gone(target, now);
