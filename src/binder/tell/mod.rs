@@ -8,7 +8,6 @@ pub mod latency;
 pub(crate) mod metrics;
 pub(crate) mod outbox;
 pub(crate) mod reason;
-pub(crate) mod record;
 pub(crate) mod recorder;
 pub(crate) mod sizes;
 pub(crate) mod transitions;

@@ -8,23 +8,24 @@ use tokio::time::Instant;
 
 use super::{
     failure::Failure,
-    latency::Sample,
+    latency::{BindMode, Latency, QUEUE, Sample},
     outbox::Outbox,
     reason::{ClaimReason, VolumeReason},
-    record::{Looked, Record},
+    transitions::{Look, Transitions},
 };
 use crate::{
     binder::{
         act::{
             op::{Answer, Op},
-            write::{Target, Write},
+            write::{Target, Write, WriteKind},
         },
+        annotations::HOST_PATH_PLUGIN,
         decide::decision::Decision,
         reasons::Reasons,
     },
     kube_api::{
         call::CallError,
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
     telemetry::transition::Transition,
@@ -36,18 +37,20 @@ use crate::{
 pub(crate) struct Recorder {
     /// Events.
     pub(crate) outbox: Outbox,
-    record: Record,
+    /// How long things take.
+    pub(crate) latency: Latency,
+    transitions: Transitions,
 }
 
 impl Recorder {
     /// Traces binds from now on.
     pub(crate) fn trace(&mut self, traces: Traces) {
-        self.record.trace(traces);
+        self.latency.trace(traces);
     }
 
     /// What has been measured, and which changes are to be logged.
     pub(crate) fn take(&mut self) -> (Vec<Sample>, Vec<Transition>) {
-        self.record.take()
+        (self.latency.take(), self.transitions.take())
     }
 
     /// What failed is tried again, and holds until it works; or there is nothing left to try, or what failed was of
@@ -77,11 +80,59 @@ impl Recorder {
         reasons: &Reasons,
         (since, now): (Instant, Instant),
     ) {
-        let key = claim.key();
-        let before = reasons.claim(&key).map(|reason| &**reason);
-        let is_failing = self.outbox.is_failing(&Target::Claim(key));
-        let looked = Looked { object: claim, reason, before, attempt, is_failing };
-        self.record.claim_looked(&looked, volume, since, now);
+        let key = &claim.key();
+        match reason {
+            ClaimReason::WaitsForProvisioner(provisioner) => {
+                self.latency.stops(key);
+                self.latency.asks(key, provisioner, now);
+            }
+            ClaimReason::Provisioning(plugin) => {
+                self.latency.stops(key);
+                self.latency.asks(key, plugin, now);
+            }
+            ClaimReason::NotProvisioned(why) => {
+                self.latency.stops(key);
+                self.latency.asks(key, HOST_PATH_PLUGIN, now);
+                if why.is_of_plugin() && reasons.claim(key).is_none_or(|before| **before != *reason) {
+                    self.latency.claim_failed(key);
+                }
+            }
+            ClaimReason::Binding(_, step) => {
+                if claim.status.phase != ClaimPhase::Bound
+                    && let Some(volume) = volume
+                {
+                    self.latency.binds(key, Some(BindMode::of(claim, volume)), step.as_str(), (since, now));
+                }
+            }
+            // If a volume is found then, all this time was ours.
+            ClaimReason::ProvingClass(_) => self.latency.binds(key, None, QUEUE, (since, now)),
+            ClaimReason::VolumeBusy(_) => {}
+            _ => self.latency.given_up(claim, attempt, now),
+        }
+        self.claim_stands((claim, attempt), reason, now);
+    }
+
+    /// Where a claim stands now, for the log.
+    fn claim_stands(
+        &mut self,
+        (claim, attempt): (&PersistentVolumeClaim, u32),
+        reason: &ClaimReason,
+        now: Instant,
+    ) {
+        let (target, named) = (Target::Claim(claim.key()), &claim.spec.volume_name);
+        let volume = match reason {
+            ClaimReason::Binding(volume, _) => Some(volume.to_string()),
+            _ if named.is_empty() => None,
+            _ => Some(named.to_string()),
+        };
+        let look = Look::new(
+            claim.status.phase.as_str(),
+            (reason.code(), reason.is_settled()),
+            (attempt, self.outbox.is_failing(&target)),
+            claim.metadata.resource_version,
+            volume,
+        );
+        self.transitions.looked(&target, &look, now);
     }
 
     /// A volume was looked at, at this attempt. If it is to be deleted, that is measured as done by this plugin.
@@ -93,11 +144,35 @@ impl Recorder {
         reasons: &Reasons,
         now: Instant,
     ) {
-        let name = volume.key();
-        let before = reasons.volume(&name).map(|reason| &**reason);
-        let is_failing = self.outbox.is_failing(&Target::Volume(name));
-        let looked = Looked { object: volume, reason, before, attempt, is_failing };
-        self.record.volume_looked(&looked, deleted_by, now);
+        let name = &volume.key();
+        if let Some(plugin) = deleted_by {
+            self.latency.deletes(name, plugin, now);
+        }
+        // Between two attempts there is another reason.
+        if let VolumeReason::DeleteFailed(_) = reason
+            && reasons.volume(name).is_none_or(|before| **before != *reason)
+        {
+            self.latency.volume_failed(name);
+        }
+        self.volume_stands((volume, attempt), reason, now);
+    }
+
+    /// Where a volume stands now, for the log.
+    fn volume_stands(
+        &mut self,
+        (volume, attempt): (&PersistentVolume, u32),
+        reason: &VolumeReason,
+        now: Instant,
+    ) {
+        let target = Target::Volume(volume.key());
+        let look = Look::new(
+            volume.status.phase.as_str(),
+            (reason.code(), reason.is_settled()),
+            (attempt, self.outbox.is_failing(&target)),
+            volume.metadata.resource_version,
+            volume.spec.claim_ref.as_ref().map(|reference| reference.key().to_string()),
+        );
+        self.transitions.looked(&target, &look, now);
     }
 
     /// A request about a claim or volume failed; the next is that attempt, and due then.
@@ -114,16 +189,12 @@ impl Recorder {
         match subject {
             Target::Claim(key) => {
                 if let (Some(claim), Some(reason)) = (objects.claims.get(key), reasons.claim(key)) {
-                    let (object, reason) = (&*claim, &**reason);
-                    let looked = Looked { object, reason, before: None, attempt, is_failing: true };
-                    self.record.claim_stands(&looked, now);
+                    self.claim_stands((&claim, attempt), reason, now);
                 }
             }
             Target::Volume(name) => {
                 if let (Some(volume), Some(reason)) = (objects.volumes.get(name), reasons.volume(name)) {
-                    let (object, reason) = (&*volume, &**reason);
-                    let looked = Looked { object, reason, before: None, attempt, is_failing: true };
-                    self.record.volume_stands(&looked, now);
+                    self.volume_stands((&volume, attempt), reason, now);
                 }
             }
         }
@@ -138,7 +209,7 @@ impl Recorder {
 
     /// A write to a volume is about to be sent.
     pub(crate) fn writes(&mut self, volume: &PersistentVolume) {
-        self.record.writes(volume);
+        self.transitions.writes(&Target::Volume(volume.key()), volume.status.phase.as_str());
     }
 
     /// A write was answered, of which this was the given attempt.
@@ -150,18 +221,30 @@ impl Recorder {
         of_claim: (Option<&PersistentVolumeClaim>, u32),
         now: Instant,
     ) {
-        self.record.written(op, write, result, of_claim, now);
+        match (&op.subject, write.kind, result) {
+            (_, _, Err(CallError::NotLeader)) => {}
+            (Target::Claim(key), WriteKind::NameVolume, Ok(Answer::Claim(_))) => {
+                // A claim that named the volume itself is told apart by the patch that does not.
+                let body = write.request.body.as_ref();
+                if body.is_some_and(|body| body.get("spec").is_some()) {
+                    self.latency.found(key);
+                }
+            }
+            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => self.latency.bound(key, of_claim, now),
+            (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
+                self.latency.claim_failed(key);
+            }
+            _ => {}
+        }
     }
 
     /// The object is gone.
     pub(crate) fn gone(&mut self, target: &Target, now: Instant) {
-        self.record.gone(target, now);
+        match target {
+            Target::Claim(key) => self.latency.forget_claim(key),
+            Target::Volume(name) => self.latency.volume_gone(name, now),
+        }
+        self.transitions.gone(target, now);
         self.outbox.gone(target);
-    }
-
-    /// Durations, for tests.
-    #[cfg(test)]
-    pub(crate) fn latency(&mut self) -> &mut super::latency::Latency {
-        &mut self.record.latency
     }
 }
