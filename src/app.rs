@@ -352,8 +352,8 @@ fn start_traces(
 ) -> anyhow::Result<Traces> {
     let Some(config) = config else { return Ok(Traces::default()) };
     let place = Workplace::new(threads)?;
-    let (traces, queue, counts) = Traces::new(config.per_million, metrics)?;
-    let exporter = place.enter(|| Exporter::new(&config.endpoint, identity, queue, counts));
+    let (traces, queue) = Traces::new(config.per_million, metrics)?;
+    let exporter = place.enter(|| Exporter::new(&config.endpoint, identity, queue, traces.clone()));
     let exporter = exporter.context("--tracing-config-file: endpoint")?;
     tasks.spawn_at(Stage::Events, "traces", place, exporter.run(stop.clone()))?;
     tracing::info!(endpoint = config.endpoint, per_million = config.per_million, "tracing");

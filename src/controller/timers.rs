@@ -222,7 +222,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_operation_is_one_trace_across_its_tries() {
         let metrics = Metrics::default();
-        let (traces, mut finished, _) = Traces::new(1_000_000, &metrics).unwrap();
+        let (traces, mut finished) = Traces::new(1_000_000, &metrics).unwrap();
         let start = Instant::now();
         let second = |second| start + Duration::from_secs(second);
         let mut timers = Timers::default();

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{Counts, Finished, Outcome, lengths};
+use super::{Finished, Outcome, Traces, lengths};
 
 /// Operations of one request. Each has up to five spans of some 200 bytes, which keeps it well below gRPC's 4 MiB.
 const BATCH: usize = 512;
@@ -50,7 +50,7 @@ pub struct Exporter {
     queue: mpsc::Receiver<Finished>,
     client: TraceServiceClient<Channel>,
     resource: Resource,
-    counts: Counts,
+    traces: Traces,
     /// Whether the last batch failed.
     fails: bool,
 }
@@ -65,7 +65,7 @@ impl Exporter {
         endpoint: &str,
         instance: &str,
         queue: mpsc::Receiver<Finished>,
-        counts: Counts,
+        traces: Traces,
     ) -> Result<Self, tonic::transport::Error> {
         let channel = Endpoint::from_shared(endpoint.to_owned())?.connect_timeout(DEADLINE).connect_lazy();
         let attributes = vec![
@@ -74,7 +74,7 @@ impl Exporter {
             attribute("service.instance.id", instance),
         ];
         let resource = Resource { attributes, ..Resource::default() };
-        Ok(Self { queue, client: TraceServiceClient::new(channel), resource, counts, fails: false })
+        Ok(Self { queue, client: TraceServiceClient::new(channel), resource, traces, fails: false })
     }
 
     /// Sends until it is told to stop, and then what is left, if that is taken at once.
@@ -85,10 +85,7 @@ impl Exporter {
         loop {
             let mut batch = Vec::new();
             let sending = async {
-                if self.queue.recv_many(&mut batch, BATCH).await == 0 {
-                    // All senders are gone with the subsystems.
-                    std::future::pending::<()>().await;
-                }
+                self.queue.recv_many(&mut batch, BATCH).await;
                 sleep(LINGER).await;
             };
             let is_last = tokio::select! {
@@ -135,14 +132,14 @@ impl Exporter {
                 sleep(PAUSE).await;
             }
         }
-        self.counts.add(Outcome::Failed, count);
+        self.traces.count(Outcome::Failed, count);
         if !std::mem::replace(&mut self.fails, true) {
             tracing::warn!(error = problem, "traces cannot be sent, and are lost");
         }
     }
 
     fn sent(&mut self, count: usize, rejected: i64) {
-        self.counts.add(Outcome::Exported, count);
+        self.traces.count(Outcome::Exported, count);
         if std::mem::replace(&mut self.fails, false) {
             tracing::info!("traces are sent again");
         }
@@ -240,7 +237,7 @@ mod tests {
     use super::*;
     use crate::{
         metrics::Metrics,
-        traces::{End, Step, Traces},
+        traces::{End, Step},
     };
 
     /// A collector that takes what it is sent.
@@ -300,8 +297,8 @@ mod tests {
         let mut count = collector.count.subscribe();
         let endpoint = collector.serve().await;
         let metrics = Metrics::default();
-        let (traces, queue, counts) = Traces::new(1_000_000, &metrics).unwrap();
-        let exporter = Exporter::new(&endpoint, "pod-1", queue, counts).unwrap();
+        let (traces, queue) = Traces::new(1_000_000, &metrics).unwrap();
+        let exporter = Exporter::new(&endpoint, "pod-1", queue, traces.clone()).unwrap();
         let stop = CancellationToken::new();
         let running = tokio::spawn(exporter.run(stop.clone()));
         finish(&traces, End::Done);
@@ -348,8 +345,8 @@ mod tests {
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
         let metrics = Metrics::default();
-        let (traces, queue, counts) = Traces::new(1_000_000, &metrics).unwrap();
-        let exporter = Exporter::new(&endpoint, "pod-1", queue, counts).unwrap();
+        let (traces, queue) = Traces::new(1_000_000, &metrics).unwrap();
+        let exporter = Exporter::new(&endpoint, "pod-1", queue, traces.clone()).unwrap();
         let stop = CancellationToken::new();
         stop.cancel();
         for _ in 0..=super::super::QUEUE {

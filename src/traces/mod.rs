@@ -116,7 +116,7 @@ impl Traces {
     pub fn new(
         per_million: u32,
         metrics: &Metrics,
-    ) -> Result<(Self, mpsc::Receiver<Finished>, Counts), prometheus::Error> {
+    ) -> Result<(Self, mpsc::Receiver<Finished>), prometheus::Error> {
         let counts = IntCounterVec::new(
             Opts::new("mooring_traces_total", "Traces of operations, by what became of them"),
             &["outcome"],
@@ -126,8 +126,7 @@ impl Traces {
         }
         metrics.register(&counts)?;
         let (queue, finished) = mpsc::channel(QUEUE);
-        let shared = Shared { per_million, queue, counts: counts.clone() };
-        Ok((Self(Some(Arc::new(shared))), finished, Counts(counts)))
+        Ok((Self(Some(Arc::new(Shared { per_million, queue, counts }))), finished))
     }
 
     /// The id of a new trace, if the next operation is to be traced.
@@ -142,19 +141,15 @@ impl Traces {
     pub fn end(&self, finished: Finished) {
         let Some(shared) = &self.0 else { return };
         if shared.queue.try_send(finished).is_err() {
-            shared.counts.with_label_values(&[Outcome::QueueFull.label()]).inc();
+            self.count(Outcome::QueueFull, 1);
         }
     }
-}
 
-/// What became of traces.
-#[derive(Clone, Debug)]
-pub struct Counts(IntCounterVec);
-
-impl Counts {
-    /// Counts some.
-    pub fn add(&self, outcome: Outcome, count: usize) {
-        self.0.with_label_values(&[outcome.label()]).inc_by(count as u64);
+    /// Counts what became of traces.
+    pub fn count(&self, outcome: Outcome, count: usize) {
+        if let Some(shared) = &self.0 {
+            shared.counts.with_label_values(&[outcome.label()]).inc_by(count as u64);
+        }
     }
 }
 
@@ -193,7 +188,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_finds_no_room_is_counted() {
         let metrics = Metrics::default();
-        let (traces, _finished, _) = Traces::new(1_000_000, &metrics).unwrap();
+        let (traces, _finished) = Traces::new(1_000_000, &metrics).unwrap();
         let steps = vec![Step { name: "unmount", began: Instant::now() }];
         for _ in 0..QUEUE + 3 {
             traces.end(Finished {

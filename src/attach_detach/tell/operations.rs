@@ -56,19 +56,16 @@ impl Operations {
         migrated: bool,
         now: Instant,
     ) {
-        let key = (volume.clone(), node.clone());
-        let running = self.0.get(&key).copied();
         let operation = match call {
             AttachmentCall::Create => Operation::Attach,
             AttachmentCall::Delete => Operation::Detach,
-            AttachmentCall::Read => match running {
-                Some(running) => running.operation,
-                None => return,
-            },
+            AttachmentCall::Read => return,
         };
-        let began = running.filter(|running| running.operation == operation);
-        let began = began.map_or(now, |running| running.began);
-        self.0.insert(key, Running { operation, began, migrated });
+        let begun = Running { operation, began: now, migrated };
+        let running = self.0.entry((volume.clone(), node.clone())).or_insert(begun);
+        if running.operation != operation {
+            *running = begun;
+        }
     }
 
     /// An operation ended, if it is the one in progress. What failed goes on: the driver tries again, and that is an
