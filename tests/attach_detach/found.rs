@@ -348,7 +348,7 @@ fn wrongdoers() -> Result<(), String> {
         sends(going, &["list on n1: [v1]"], "S10"),
         sends(Found { here: true, ..in_use }, &["list on n1: []"], "S11"),
         sends(moving, &["list on n1: []"], "S43"),
-        sends(none, &["list on n1: []"], "S39"),
+        sends(none, &["write something"], "S39"),
         sends(Found { here: true, ..none }, &["!create v1 on n1"], "L3"),
         sends(Found { elsewhere: true, ..none }, &["!create v1 on n2"], "L3"),
         sends(attached, &["!delete v1 on n1"], "L9"),

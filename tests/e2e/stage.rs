@@ -281,11 +281,6 @@ impl Stage {
         daemon
     }
 
-    /// How many lines of the logs of all daemons so far say this.
-    pub fn logged(&self, text: &str) -> usize {
-        self.logs.lock().unwrap().iter().map(|log| log.count(text)).sum()
-    }
-
     /// Starts a daemon at the other end of a wire to the real server and waits until it is ready.
     pub async fn wired_daemon(&self, launch: &Launch, wire: &Wire) -> Daemon {
         let real = self.real();

@@ -32,9 +32,6 @@ const RENEWAL: Duration = Duration::from_secs(2);
 /// Rounds after which a detach that waits for a dead node must have been forced (S6): six minutes, and what a
 /// lost request and a change of leader may add.
 const FORCED: usize = 72 + 6;
-/// Rounds that each change of leader may add: what had passed since the last stamp, which is sent in one round and
-/// arrives in the next, and as long until the successor stamps.
-const INHERITED: usize = 3;
 
 /// Plays the history of a seed. The error is the first broken promise.
 pub fn play(seed: u64) -> Result<(), String> {
@@ -233,17 +230,16 @@ impl History {
         self.comes_to_rest()
     }
 
-    /// S6: however often the leader changes meanwhile, the wait is hardly longer for it. (That it is not shorter is
-    /// checked wherever a deletion arrives.)
+    /// S6: a wait that begins anew with a leader ends. (That none is shorter is checked wherever a deletion arrives.)
     fn waits_for_force(&mut self, node: usize) -> Result<(), String> {
-        let mut left = FORCED;
+        let (mut left, mut changes) = (FORCED, 3);
         while left > 0 {
             // S14: an alarm holds everything up while it lasts.
             left -= usize::from(!self.daemon.is_alarmed());
             self.round()?;
-            if self.rng.u32(0..15) == 0 {
+            if changes > 0 && self.rng.u32(0..15) == 0 {
                 self.leader_changes()?;
-                left += INHERITED;
+                (left, changes) = (FORCED, changes - 1);
             }
         }
         // Of a node whose object is gone, nothing tells since when.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::wait_note::{MOST, NodeWait, WaitNote};
 use crate::{
     attach_detach::{
-        actual::state::ActualState,
+        actual::state::{ActualState, NodeVolume},
         decide::{
             force::Unforced,
             verdict::{Verdict, Waiting},
@@ -52,9 +52,8 @@ pub struct ForceWaits {
     /// The entry of each node; `None` where it is to be looked at.
     nodes: BTreeMap<NodeName, Option<String>>,
     looked_at: Option<Instant>,
-    changed: bool,
-    /// Whether some entry has to be made anew as time passes.
-    runs: bool,
+    /// How long after that there is something to look at, if there is.
+    again_after: Option<Duration>,
     is_news: bool,
     left_out: usize,
 }
@@ -92,7 +91,7 @@ impl ForceWaits {
     pub fn add(&mut self, node: &NodeName) {
         if self.is_carried {
             self.nodes.entry(node.clone()).or_default();
-            self.changed = true;
+            self.again_after = Some(LEAST_PERIOD);
         }
     }
 
@@ -114,15 +113,14 @@ impl ForceWaits {
     pub fn break_off(&mut self, node: &NodeName) {
         if let Some(entry) = self.nodes.get_mut(node) {
             self.is_news |= entry.take().is_some();
-            self.changed = true;
+            self.again_after = Some(LEAST_PERIOD);
         }
     }
 
     /// When to look although nothing happens.
     #[must_use]
     pub fn due_at(&self) -> Option<Instant> {
-        let period = if self.changed { Some(LEAST_PERIOD) } else { self.runs.then_some(PERIOD) };
-        Some(self.looked_at? + period?)
+        Some(self.looked_at? + self.again_after?)
     }
 
     /// Looks at all nodes on which something waits, if it is time.
@@ -132,11 +130,10 @@ impl ForceWaits {
         desired: &DesiredState,
         (now, wall): (Instant, Timestamp),
     ) -> Option<Said> {
-        let is_first = self.changed && self.looked_at.is_none();
-        if !is_first && self.due_at().is_none_or(|due| due > now) {
+        if self.again_after.is_none() || self.due_at().is_some_and(|due| due > now) {
             return None;
         }
-        (self.looked_at, self.changed, self.runs) = (Some(now), false, false);
+        self.looked_at = Some(now);
         let mut waits = Vec::new();
         for name in self.nodes.keys() {
             if let Some(wait) = waits_on(name, actual, desired) {
@@ -145,7 +142,8 @@ impl ForceWaits {
         }
         waits.sort_by(|(one, ..), (other, ..)| other.cmp(one));
         let left_out = waits.len().saturating_sub(MOST);
-        self.runs = waits.iter().take(MOST).any(|(elapsed, ..)| *elapsed < self.patience);
+        let runs = waits.iter().take(MOST).any(|(elapsed, ..)| *elapsed < self.patience);
+        self.again_after = runs.then_some(PERIOD);
         let entries = waits.into_iter().enumerate().map(|(index, (elapsed, name, wait))| {
             let is_told = index < MOST && elapsed.as_secs() > 0;
             (name, is_told.then(|| wait.entry(elapsed.as_secs())))
@@ -181,8 +179,71 @@ pub(in crate::attach_detach) fn waits_on(
 fn elapsed_on(name: &NodeName, wait: &NodeWait, actual: &ActualState, wall: Timestamp) -> Duration {
     let unready_since = actual.node(name).and_then(|state| state.unready_since).unwrap_or(wall);
     let undesired_since = |volume: &VolumeId| {
-        actual.node_volume(volume, name).and_then(|node_volume| node_volume.undesired_since()).unwrap_or(wall)
+        actual.node_volume(volume, name).and_then(NodeVolume::undesired_since).unwrap_or(wall)
     };
     let since = wait.volumes().map(undesired_since).max().unwrap_or(wall).max(unready_since);
     wall.duration_since(since).try_into().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        attach_detach::decide::scope::Scope,
+        kube_api::kinds::{AttachedVolume, Node, NodeCondition},
+    };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A node that is not Ready and lists a volume of its own, which no pod has wanted since then.
+    fn add(actual: &mut ActualState, name: &NodeName, since: Timestamp) {
+        let volume = VolumeId::iscsi("10.0.0.1:3260", name.as_str(), 0);
+        let mut node = Node::default();
+        node.metadata.uid = name.as_str().into();
+        node.status.conditions.push(NodeCondition {
+            r#type: "Ready".into(),
+            status: "Unknown".into(),
+            last_transition_time: Some(at(0)),
+        });
+        node.status
+            .volumes_attached
+            .push(AttachedVolume { name: volume.as_str().into(), ..AttachedVolume::default() });
+        actual.observe_node(name, Some(&Arc::new(node)), |_| false, since);
+        actual.note_undesired(&volume, &Scope::All, |_| false, since);
+    }
+
+    #[test]
+    fn s6_the_longest_waits_are_told_and_one_that_a_pod_breaks_off_no_more() {
+        let (mut actual, desired) = (ActualState::default(), DesiredState::default());
+        let (start, mut waits) = (Instant::now(), ForceWaits::of(Duration::from_mins(6)));
+        waits.succeed(None);
+        let late = NodeName::from("late");
+        let nodes: Vec<NodeName> = (0..MOST).map(|number| NodeName::from(format!("n{number}"))).collect();
+        for (name, since) in nodes.iter().map(|name| (name, at(0))).chain([(&late, at(10))]) {
+            add(&mut actual, name, since);
+            waits.add(name);
+        }
+        let look = |waits: &mut ForceWaits, second: i64| {
+            let now = start + Duration::from_secs(second.unsigned_abs());
+            waits.look(&actual, &desired, (now, at(second)))
+        };
+        assert_eq!(look(&mut waits, 20), Some(Said::LeftOut(1)));
+        let note = waits.take_note().unwrap();
+        assert!(note.len() < 100 << 10, "an annotation may have 256 KiB");
+        let told = |note: &str, name: &NodeName| note.contains(&format!("{name}:"));
+        assert!(told(&note, &nodes[7]) && note.contains("n7:20:") && !told(&note, &late));
+        assert_eq!(waits.take_note(), None, "nothing is new");
+
+        // A pod comes: what was said is over before anything is looked at again.
+        waits.break_off(&nodes[7]);
+        assert!(!told(&waits.take_note().unwrap(), &nodes[7]));
+        assert_eq!((look(&mut waits, 20), waits.due_at()), (None, Some(start + Duration::from_secs(21))));
+        assert_eq!((look(&mut waits, 21), waits.due_at()), (None, Some(start + Duration::from_secs(26))));
+
+        // What has lasted for as long as any has to is not made anew.
+        assert_eq!((look(&mut waits, 400), waits.due_at()), (None, None));
+        assert!(waits.take_note().unwrap().contains("n7:360:"));
+    }
 }

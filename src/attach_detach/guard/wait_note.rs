@@ -4,7 +4,7 @@
 //! In: a node, what waits there, and for how long. Out: an entry of the note, and back. An entry has seconds by the
 //! monotonic clock of who wrote it, never a time of day, so no clock of another machine makes a wait shorter. It is
 //! sealed with all that the seconds are about: the node object and its Ready condition, the volumes that wait and their
-//! attachments. If any of that differs, or somebody has edited the entry, it proves nothing.
+//! attachments. If any of that differs, or the entry was edited, it proves nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},

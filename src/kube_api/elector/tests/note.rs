@@ -26,7 +26,7 @@ async fn s6_a_successor_is_handed_what_the_leader_of_the_last_term_said() {
     assert_eq!(stuck.note.left().as_deref(), Some("n1:3"));
     stuck.end().await.unwrap_err();
 
-    // What was said two terms ago proves nothing: nobody said what became of it.
+    // What was said two terms ago proves nothing: the leader in between said nothing.
     let second = start(&server, "c", async {});
     second.wins_within(TIMING.lease_duration.as_secs()).await;
     assert_eq!(second.note.left(), None);
