@@ -263,8 +263,8 @@ pub enum StandOff {
 }
 
 impl StandOff {
-    /// Whether it holds up a node. What people say is out of service is rid of its volumes whoever else is at work: that
-    /// it is down is their word, and not what objects show.
+    /// Whether it holds up a node. One with the taint out-of-service is detached from beside another controller, too:
+    /// people vouch for it that it is down (S14).
     pub(in crate::attach_detach) fn holds(&self, node: Option<&NodeState>) -> bool {
         let node = node.and_then(|state| state.node.as_deref());
         !(matches!(self, Self::ForeignWriter { .. }) && node.is_some_and(Node::is_out_of_service))

@@ -145,7 +145,7 @@ impl<T: Target> SecondWriters<T> {
         self.to_read.remove(target);
     }
 
-    /// Takes the managers that own the field; none if nobody does, or they could not be read. Returns whether the signal
+    /// Takes the managers that own the field; none if it has no owner, or they could not be read. Returns whether the signal
     /// begins.
     pub fn learn(&mut self, target: &T, managers: &[String], now: Instant) -> bool {
         let owner = Owner::of(managers);
