@@ -40,14 +40,17 @@ impl Server {
         }
     }
 
-    /// It makes an attachment that is not there, on another node.
-    pub fn second_controller_attaches(&mut self, listing: &NodeName) {
-        let nodes = NODES.map(NodeName::from).into_iter().filter(|node| node != listing);
-        let (volume, _) = VOLUMES[0];
-        let absent = |node: &NodeName| !self.attachments.contains_key(&id(volume).attachment_name(node));
-        let Some(node) = nodes.into_iter().find(absent) else { return };
-        let name = id(volume).attachment_name(&node);
-        self.somebody_attaches(&name, (DRIVER, volume, &node), Author::Rival);
+    /// It makes an attachment that is not there. Returns whether there is one to make.
+    pub fn second_controller_attaches(&mut self) -> bool {
+        let nodes: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        let pairs = VOLUMES.into_iter().flat_map(|(volume, _)| nodes.iter().map(move |node| (volume, node)));
+        let absent = |(volume, node): &(&str, &NodeName)| {
+            id(volume).kind() == VolumeKind::Csi
+                && !self.attachments.contains_key(&id(volume).attachment_name(node))
+        };
+        let Some((volume, node)) = pairs.into_iter().find(absent) else { return false };
+        self.somebody_attaches(&id(volume).attachment_name(node), (DRIVER, volume, node), Author::Rival);
+        true
     }
 
     /// A user deletes by hand what is attached, in use or not, and may even empty the list.
