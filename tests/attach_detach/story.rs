@@ -477,7 +477,7 @@ impl<'a> Play<'a> {
                 continue;
             }
             let effects = self.controller.reconcile(self.now);
-            if let Some(note) = self.controller.take_note() {
+            if let Some(note) = self.controller.take_note().filter(|_| self.lease) {
                 self.note = note;
             }
             for event in effects.events {
