@@ -43,12 +43,13 @@ impl Server {
     /// It makes an attachment that is not there. Returns whether there is one to make.
     pub fn second_controller_attaches(&mut self) -> bool {
         let nodes: Vec<NodeName> = self.nodes.keys().cloned().collect();
-        let pairs = VOLUMES.into_iter().flat_map(|(volume, _)| nodes.iter().map(move |node| (volume, node)));
+        let mut pairs =
+            VOLUMES.into_iter().flat_map(|(volume, _)| nodes.iter().map(move |node| (volume, node)));
         let absent = |(volume, node): &(&str, &NodeName)| {
             id(volume).kind() == VolumeKind::Csi
                 && !self.attachments.contains_key(&id(volume).attachment_name(node))
         };
-        let Some((volume, node)) = pairs.into_iter().find(absent) else { return false };
+        let Some((volume, node)) = pairs.find(absent) else { return false };
         self.somebody_attaches(&id(volume).attachment_name(node), (DRIVER, volume, node), Author::Rival);
         true
     }
