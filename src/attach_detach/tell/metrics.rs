@@ -26,7 +26,6 @@ use crate::{
     state::VecMap,
 };
 
-
 /// What is looked at, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {

@@ -11,7 +11,10 @@ use super::announcer::{LONG, NOTEWORTHY};
 use crate::{
     attach_detach::{
         actual::state::{ActualState, NodeVolume},
-        desired::state::{DesiredPod, Unresolved, WhyUnresolved},
+        desired::{
+            state::{DesiredPod, Unresolved, WhyUnresolved},
+            volume_name::VolumeKind,
+        },
         known::Known,
     },
     controller::event_dedup::EventDedup,
@@ -104,11 +107,13 @@ fn events(key: &PodKey, known: Known<'_>) -> Vec<Event> {
     waits.filter(|unresolved| patience(&unresolved.why).is_some()).map(|waits| event(&pod, waits)).collect()
 }
 
-/// Whether its node has not the volume that the pod was given before.
+/// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone
+/// tells a process that starts of no pod that was given it (S47).
 fn is_without(desired: &DesiredPod, unresolved: &Unresolved, actual: &ActualState) -> bool {
-    let given = desired.volume(&unresolved.pod_volume);
-    let node_volume = given.and_then(|(volume, _)| actual.node_volume(volume, &desired.node));
-    !node_volume.is_some_and(NodeVolume::is_attached)
+    let Some((volume, _)) = desired.volume(&unresolved.pod_volume) else { return true };
+    let node_volume = actual.node_volume(volume, &desired.node);
+    let is_there = |it: &&NodeVolume| volume.kind() == VolumeKind::NoOp || it.attachment().is_some();
+    !node_volume.filter(is_there).is_some_and(NodeVolume::is_attached)
 }
 
 fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Event {
