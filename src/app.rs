@@ -25,7 +25,7 @@ use crate::traces::export::Exporter;
 use crate::{
     config::Config,
     debugging,
-    http::{self, Gate, Measures, OwnCertificate, Pages, Router},
+    http::{self, Gate, Measures, OwnCertificate, Router},
     kube_api::{
         call::Caller,
         connect::{ApiServer, ConnectError},
@@ -251,7 +251,7 @@ impl Daemon {
         let router = build_router(&parts, view, (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
         let router = zpages::add(router, &parts.config);
-        let gate = Arc::new(Gate::new(Pages::new(Arc::new(router)), auth, serving, measures));
+        let gate = Arc::new(Gate::new(router, auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;

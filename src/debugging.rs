@@ -4,10 +4,16 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use axum::{
+    Extension,
+    extract::RawQuery,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{StatusCode, header::CONTENT_TYPE};
 
 use crate::{
-    http::{Router, Setting, Slow},
+    http::{Answer, Lasting, Router},
     profile::{self, MOST_SECONDS, ProfileError},
     telemetry::filter::Switch,
 };
@@ -18,28 +24,24 @@ use crate::{
 #[must_use]
 pub fn add(router: Router) -> Router {
     let show = || Switch::of_process().map(Switch::filter);
-    let verbosity =
-        Setting { show: Box::new(show), set: Box::new(|text| Switch::of_process()?.set_verbosity(text)) };
-    let filter =
-        Setting { show: Box::new(show), set: Box::new(|text| Switch::of_process()?.set_filter(text)) };
-    let profile = Slow {
-        longest: Duration::from_secs(MOST_SECONDS),
-        make: Box::new(|query| {
-            let length = profile::asked(query);
-            Box::pin(async move {
-                let profile = match length {
-                    Ok(length) => profile::take(length).await,
-                    Err(error) => Err(error),
-                };
-                profile.map_err(|error| (status(&error), format!("{error}\n")))
-            })
-        }),
-        content_type: "application/octet-stream",
-    };
     router
-        .setting("/debug/flags/v", verbosity)
-        .setting("/debug/flags/filter", filter)
-        .slow("/debug/pprof/profile", profile)
+        .setting("/debug/flags/v", show, |text| Switch::of_process()?.set_verbosity(text))
+        .setting("/debug/flags/filter", show, |text| Switch::of_process()?.set_filter(text))
+        .route("/debug/pprof/profile", get(profile))
+}
+
+async fn profile(RawQuery(query): RawQuery, lasting: Option<Extension<Lasting>>) -> Response {
+    let longer = |by| lasting.iter().for_each(|lasting| lasting.longer(by));
+    longer(Duration::from_secs(MOST_SECONDS));
+    let profile = match profile::asked(query.as_deref()) {
+        Ok(length) => profile::take(length).await,
+        Err(error) => Err(error),
+    };
+    longer(Duration::ZERO);
+    match profile {
+        Ok(bytes) => ([(CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+        Err(error) => Answer::text(status(&error), format!("{error}\n")).into_response(),
+    }
 }
 
 fn status(error: &ProfileError) -> StatusCode {

@@ -215,8 +215,6 @@ fn watches(objects: &Objects, metrics: &WatchMetrics) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
-
     use super::*;
     use crate::kube_api::kinds::{Pod, StorageClass};
 
@@ -227,9 +225,8 @@ mod tests {
     };
 
     fn get(router: &Router, path: &str) -> (u16, String) {
-        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-        let answer = router.answer(&Method::GET, path, query);
-        (answer.status.as_u16(), answer.body)
+        let (status, body) = router.here(path);
+        (status.as_u16(), body)
     }
 
     fn sources() -> Sources {

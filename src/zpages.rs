@@ -254,8 +254,6 @@ fn duration(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
-
     use super::*;
     use crate::cli::{self, Command};
 
@@ -294,7 +292,7 @@ mod tests {
         let config =
             config(&["--leader-elect-lease-duration=1m30s", "--kube-api-qps=50", "--kubeconfig=/etc/k"]);
         let router = add(Router::default().json("/debug/watches", || json!({})), &config);
-        let get = |path: &str| router.answer(&Method::GET, path, None).body;
+        let get = |path: &str| router.here(path).1;
         let flags = get("/flagz");
         for line in [
             "mooring flagz",

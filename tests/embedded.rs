@@ -353,8 +353,7 @@ impl Replica {
 
     fn leads(&self) -> bool {
         let Some(gate) = self.pages.borrow().clone() else { return false };
-        let answer = gate.router().answer(&http::Method::GET, "/readyz", Some("verbose"));
-        answer.body.contains("[+]leader-election ok: leading\n")
+        gate.router().here("/readyz?verbose").1.contains("[+]leader-election ok: leading\n")
     }
 }
 

@@ -4,12 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     path::Path,
-    sync::Arc,
     time::Duration,
 };
 
 use futures::{StreamExt, stream::BoxStream};
-use http::Method;
 use k8s_openapi::api::{
     core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::VolumeAttachment,
@@ -51,7 +49,7 @@ pub struct Observer {
     kubeconfig: String,
     page: String,
     changes: BoxStream<'static, Change>,
-    explanations: Arc<Router>,
+    explanations: Router,
     nodes: Mirror<Node>,
     pods: Mirror<Pod>,
     claims: Mirror<PersistentVolumeClaim>,
@@ -74,7 +72,7 @@ pub struct Observer {
 impl Observer {
     /// Begins to watch; `explanations` are the daemon's pages, the rest is merely shown.
     #[must_use]
-    pub fn new(client: &Client, explanations: Arc<Router>, seed: u64, kubeconfig: &Path, page: &str) -> Self {
+    pub fn new(client: &Client, explanations: Router, seed: u64, kubeconfig: &Path, page: &str) -> Self {
         let changes = futures::stream::select_all([
             events::<Node>(client).map(Change::Node).boxed(),
             events::<Pod>(client).map(Change::Pod).boxed(),
@@ -275,8 +273,8 @@ impl Observer {
     /// What the daemon says that it waits for.
     fn waiting(&self) -> Vec<WaitingRow> {
         let page = |path| {
-            let answer = self.explanations.answer(&Method::GET, path, None);
-            serde_json::from_str(&answer.body).unwrap_or_default()
+            let (_, page) = self.explanations.here(path);
+            serde_json::from_str(&page).unwrap_or_default()
         };
         waits::rows(&page("/debug/binder"), &page("/debug/attach-detach"), |volume| self.people_call(volume))
     }

@@ -9,7 +9,6 @@ use std::{
     io::{self, IsTerminal},
     iter::Peekable,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
@@ -193,7 +192,7 @@ impl Demo {
             add_lease(&client, &config, &api).await.context("cannot make the lease")?;
         }
         let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
-        let explanations = Arc::clone(daemon.gate().router());
+        let explanations = daemon.gate().router().clone();
         let observer = Observer::new(&client, explanations, seed, &place.kubeconfig(), &address);
         let stage = Stage::set(&client, &script).await.context("cannot set up the cluster")?;
         Ok(Self { seed, page: address, client, script: script.peekable(), stage, daemon, observer, serving })

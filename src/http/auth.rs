@@ -54,11 +54,11 @@ pub enum Denial {
 impl Denial {
     /// Its status and what to tell the client, which is not why the API server could not be asked.
     #[must_use]
-    pub fn told(&self, path: &str) -> (StatusCode, String) {
+    pub fn told(&self, verb: &str, path: &str) -> (StatusCode, String) {
         match self {
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned()),
             Self::Forbidden(user) => {
-                (StatusCode::FORBIDDEN, format!("forbidden: User {user:?} cannot get path {path:?}\n"))
+                (StatusCode::FORBIDDEN, format!("forbidden: User {user:?} cannot {verb} path {path:?}\n"))
             }
             Self::TooManyRefusals => {
                 (StatusCode::TOO_MANY_REQUESTS, "refused too often: try later\n".to_owned())

@@ -14,18 +14,13 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
-use http::{
-    HeaderValue, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
-};
-use hyper::{
-    Request,
-    body::{Body, Bytes, Frame, Incoming, SizeHint},
-    server::conn::http1,
-    service::service_fn,
-};
+use axum::body::Body;
+use http::{HeaderValue, Request, Response, header::CONNECTION};
+use http_body_util::{BodyExt, combinators::MapErr};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -38,7 +33,7 @@ use tokio_rustls::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{Reply, Sent},
+    answer::Known,
     auth::TlsPeer,
     connections::{Connections, Id, Phase},
     gate::Gate,
@@ -51,8 +46,6 @@ const BUFFER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 64;
 /// Requests until a connection is closed, so that none is for ever.
 const MAX_REQUESTS: u32 = 100;
-/// Seconds until it makes sense to ask again.
-const RETRY_SECONDS: &str = "5";
 
 /// The connections as they all share them.
 #[derive(Clone, Debug)]
@@ -158,21 +151,18 @@ pub(super) async fn serve<S>(
         let (gate, peer, registration) = (Arc::clone(&gate), Arc::clone(&peer), Arc::clone(&registration));
         let is_last = requests.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_REQUESTS;
         async move {
-            let (head, body) = request.into_parts();
-            let patience = gate.patience(&head);
-            if !patience.is_zero() {
-                registration.table.lock().enter(registration.id, Phase::Answering, Instant::now() + patience);
-            }
-            let Reply { sent, known } = gate.answer_with(&peer, &head, body).await;
-            if known {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(Lasting(Arc::clone(&registration)));
+            let mut response = gate.answer(&peer, request).await;
+            if response.extensions().get::<Known>().is_some() {
                 registration.table.lock().known(registration.id);
             }
-            if !patience.is_zero() {
-                registration.table.lock().enter(registration.id, Phase::Answering, Instant::now());
+            if is_last {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             // A client that sends many requests at once lets others in between.
             tokio::task::yield_now().await;
-            Ok::<_, Infallible>(response(sent, is_last, registration))
+            Ok::<_, Infallible>(answering(response, registration))
         }
     });
     let connection = http1::Builder::new()
@@ -195,56 +185,37 @@ pub(super) async fn serve<S>(
     }
 }
 
-fn response(page: Sent, is_last: bool, registration: Arc<Registration>) -> Response<Answering> {
-    let (status, content_type) = (page.answer().status, page.answer().content_type);
-    let mut response = Response::new(Answering { sent: page, registration });
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // apiserver: pkg/endpoints/filters/cachecontrol.go.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+/// For an answer that takes longer than others.
+#[derive(Clone, Debug)]
+pub struct Lasting(Arc<Registration>);
+
+impl Lasting {
+    /// From now on, so much longer than any other.
+    pub fn longer(&self, by: Duration) {
+        self.0.table.lock().enter(self.0.id, Phase::Answering, Instant::now() + by);
     }
-    if matches!(status.as_u16(), 429 | 503) {
-        headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
-    }
-    if is_last {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }
 
-/// An answer on its way. When all of it was taken and written, the connection waits for the next request.
-struct Answering {
-    sent: Sent,
+/// Notes when all of an answer was taken.
+fn answering(
+    response: Response<Body>,
     registration: Arc<Registration>,
+) -> Response<MapErr<Body, impl FnMut(axum::Error) -> axum::Error>> {
+    let taken = Taken(registration);
+    response.map(|body| {
+        body.map_err(move |error| {
+            let _ = &taken;
+            error
+        })
+    })
 }
 
-impl Drop for Answering {
+/// Dropped when all of an answer was taken. Once it is written, too, the connection waits for the next request.
+struct Taken(Arc<Registration>);
+
+impl Drop for Taken {
     fn drop(&mut self) {
-        self.registration.answered();
-    }
-}
-
-impl Body for Answering {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.sent).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.sent.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.sent.size_hint()
+        self.0.answered();
     }
 }
 
@@ -305,15 +276,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Observed<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use http_body_util::BodyExt;
-
     use super::{
         super::connections::{ANSWER_DEADLINE, IDLE_DEADLINE, Peer},
         *,
     };
-    use crate::http::Answer;
 
     /// Takes what is written, and has room for it when it says so.
     struct Wire(bool);
@@ -343,9 +309,8 @@ mod tests {
         let mut flush = |stream: &mut Observed<Wire>| Pin::new(stream).poll_flush(&mut context);
 
         registration.requested();
-        let answer = Answer::text(StatusCode::OK, "ok".to_owned());
-        let answering = Answering { sent: Sent::of(answer), registration: Arc::clone(&registration) };
-        assert_eq!(answering.collect().await.unwrap().to_bytes(), "ok");
+        let answer = answering(Response::new(Body::from("ok")), Arc::clone(&registration)).into_body();
+        assert_eq!(answer.collect().await.unwrap().to_bytes(), "ok");
         assert!(flush(&mut stream).is_pending());
         assert_eq!(overdue(Duration::ZERO), []);
         stream.stream = Wire(true);

@@ -1,27 +1,31 @@
-//! A request with its peer in, an answer out: what every client may see, and what only some may.
+//! A request with its peer in, a response out: what every client may see, and what only some may.
 //!
 //! Open paths are answered to every client, without reasons, and without a look at who asks. Only who asks an open
 //! path for details (`?verbose`) and shows credentials is asked about, and told the reasons if it may read the
-//! path. Everything else is for those alone whom [`DelegatedAuth`] admits.
+//! path. Everything else is for those alone whom [`DelegatedAuth`] admits, and so is setting something.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use http::{Method, StatusCode, header, request};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::{Body, Bytes};
+use axum::{
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use http::{
+    HeaderValue, Method,
+    header::{CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
+};
 
 use super::{
-    answer::{Answer, Reply, Sent},
+    answer::{Answer, Known},
     auth::{DelegatedAuth, Denial, TlsPeer},
     health::{Audience, is_verbose},
     measures::Measures,
     options::Options,
-    pages::Pages,
-    router::{Router, told},
+    router::Router,
 };
 
-/// Bytes of what is set: more than any filter of the log needs.
-const LONGEST_SETTING: usize = 4 * 1024;
+/// Seconds until it makes sense to ask again.
+const RETRY_SECONDS: &str = "5";
 
 /// The verb that upstream asks for of a PUT to a path that is no resource is the method's name; and the one that
 /// Kubernetes has for changing what there is. Either right will do.
@@ -31,7 +35,7 @@ const VERBS_OF_PUT: [&str; 2] = ["put", "update"];
 /// Answers requests.
 #[derive(Debug)]
 pub struct Gate {
-    pages: Pages,
+    router: Router,
     auth: Arc<DelegatedAuth>,
     options: Options,
     measures: Measures,
@@ -40,14 +44,14 @@ pub struct Gate {
 impl Gate {
     /// A gate before these pages.
     #[must_use]
-    pub fn new(pages: Pages, auth: DelegatedAuth, options: Options, measures: Measures) -> Self {
-        Self { pages, auth: Arc::new(auth), options, measures }
+    pub fn new(router: Router, auth: DelegatedAuth, options: Options, measures: Measures) -> Self {
+        Self { router, auth: Arc::new(auth), options, measures }
     }
 
     /// The pages behind it, for who is in the same process.
     #[must_use]
-    pub fn router(&self) -> &Arc<Router> {
-        self.pages.router()
+    pub fn router(&self) -> &Router {
+        &self.router
     }
 
     /// How to serve.
@@ -68,129 +72,86 @@ impl Gate {
         &self.auth
     }
 
-    /// How much longer than any other page this may take.
-    #[must_use]
-    pub fn patience(&self, head: &request::Parts) -> Duration {
-        let router = self.pages.router();
-        let slow = router.find(head.uri.path()).and_then(|index| router.slowly(index));
-        slow.map_or(Duration::ZERO, |slow| slow.longest)
-    }
-
-    /// Answers a request without a body.
-    pub async fn answer(&self, peer: &TlsPeer, head: &request::Parts) -> Reply {
-        self.answer_with(peer, head, Empty::<Bytes>::new()).await
-    }
-
-    /// Answers a request. Its body is read only of who may set what it is about.
-    pub async fn answer_with<B>(&self, peer: &TlsPeer, head: &request::Parts, body: B) -> Reply
-    where
-        B: Body + Send + Unpin,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let found = self.pages.router().find(head.uri.path());
-        let settable = found.filter(|index| self.pages.router().settable(*index).is_some());
-        let reply = match settable {
-            Some(index) if head.method == Method::PUT => self.set(peer, head, index, body).await,
-            _ => self.reply(peer, head).await,
+    /// Answers a request. Its body is read only of who may set what it is about. The response to one who has shown that it
+    /// may read this is marked as [`Known`].
+    pub async fn answer(&self, peer: &TlsPeer, mut request: Request) -> Response {
+        let verb = request.method().as_str().to_ascii_lowercase();
+        let mut response = match self.admit(peer, &verb, &mut request).await {
+            Ok(known) => {
+                let mut response = self.router.answer(request).await;
+                if known {
+                    response.extensions_mut().insert(Known);
+                }
+                response
+            }
+            Err(denial) => {
+                let (status, text) = denial.told(&verb, request.uri().path());
+                Answer::text(status, text).into_response()
+            }
         };
-        self.measures.requested(reply.sent.answer().status);
-        reply
+        let retry = matches!(response.status().as_u16(), 429 | 503);
+        let headers = response.headers_mut();
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        // apiserver: pkg/endpoints/filters/cachecontrol.go.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        if retry {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
+        }
+        self.measures.requested(response.status());
+        response
     }
 
-    /// Sets what is settable under a path. Never open to all clients.
-    async fn set<B>(&self, peer: &TlsPeer, head: &request::Parts, index: usize, body: B) -> Reply
-    where
-        B: Body + Send + Unpin,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let path = head.uri.path();
+    /// Lets a request pass, with who reads the answer. Returns whether it has been shown that this one may.
+    async fn admit(&self, peer: &TlsPeer, verb: &str, request: &mut Request) -> Result<bool, Denial> {
+        let (path, headers) = (request.uri().path(), request.headers());
+        let sets = *request.method() == Method::PUT;
+        let open = !sets && self.options.is_open(path);
+        // A probe must wait for nothing, in any state of the API server and of others' certificates.
+        let is_asked_about =
+            is_verbose(request.uri().query()) && DelegatedAuth::has_credentials(peer, headers);
+        if open && !is_asked_about {
+            request.extensions_mut().insert(Audience::Everybody);
+            return Ok(false);
+        }
+        let verbs = if sets { VERBS_OF_PUT.as_slice() } else { &[verb] };
         let mut admitted = Err(Denial::Unauthenticated);
-        for verb in VERBS_OF_PUT {
-            admitted = self.auth.admit(peer, &head.headers, verb, path).await;
+        for verb in verbs {
+            admitted = self.auth.admit(peer, headers, verb, path).await;
             if !matches!(admitted, Err(Denial::Forbidden(_))) {
                 break;
             }
         }
-        let user = match admitted {
-            Ok(user) => user,
-            Err(Denial::Forbidden(user)) => {
-                let text = format!("forbidden: User {user:?} cannot put path {path:?}\n");
-                return Reply { sent: Sent::of(Answer::text(StatusCode::FORBIDDEN, text)), known: false };
+        match admitted {
+            Ok(user) => {
+                request.extensions_mut().insert(user);
+                request.extensions_mut().insert(Audience::Known);
+                Ok(true)
             }
-            Err(denial) => {
-                let (status, text) = denial.told(path);
-                return Reply { sent: Sent::of(Answer::text(status, text)), known: false };
+            Err(_) if open => {
+                request.extensions_mut().insert(Audience::Everybody);
+                Ok(false)
             }
-        };
-        let body = Limited::new(body, LONGEST_SETTING).collect().await;
-        let text = body.ok().and_then(|body| String::from_utf8(body.to_bytes().into()).ok());
-        let result = match (text, self.pages.router().settable(index)) {
-            (Some(text), Some(setting)) => (setting.set)(&text),
-            _ => Err("error reading request body".to_owned()),
-        };
-        if let Ok(answer) = &result {
-            tracing::warn!(path, user = user.username, answer, "set while running");
+            Err(denial) => Err(denial),
         }
-        Reply { sent: Sent::of(told(result)), known: true }
     }
-
-    async fn reply(&self, peer: &TlsPeer, head: &request::Parts) -> Reply {
-        let (path, query) = (head.uri.path(), head.uri.query());
-        let verb = head.method.as_str().to_ascii_lowercase();
-        let open = self.options.is_open(path);
-        // A probe must wait for nothing, in any state of the API server and of others' certificates.
-        let is_probe = open && !(is_verbose(query) && DelegatedAuth::has_credentials(peer, &head.headers));
-        let admitted =
-            if is_probe { None } else { Some(self.auth.admit(peer, &head.headers, &verb, path).await) };
-        let audience = match admitted {
-            Some(Ok(_)) => Audience::Known,
-            Some(Err(denial)) if !open => {
-                let (status, text) = denial.told(path);
-                return Reply { sent: Sent::of(Answer::text(status, text)), known: false };
-            }
-            Some(Err(_)) | None => Audience::Everybody,
-        };
-        let known = audience == Audience::Known;
-        let Some(index) = self.pages.router().find(path) else {
-            return Reply { sent: Sent::of(Router::not_found()), known };
-        };
-        if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Reply { sent: Sent::of(Router::method_not_allowed()), known };
-        }
-        let router = self.pages.router();
-        let answer = router.check(index, query, audience).or_else(|| router.negotiate(index, &accept(head)));
-        let sent = match (answer, router.slowly(index)) {
-            (Some(answer), _) => Sent::of(answer),
-            (None, Some(slow)) => match (slow.make)(query).await {
-                Ok(bytes) => Sent::binary(slow.content_type, bytes),
-                Err((status, text)) => Sent::of(Answer::text(status, text)),
-            },
-            (None, None) => self.pages.get(index, query).await,
-        };
-        Reply { sent, known }
-    }
-}
-
-/// What the request accepts, of all its headers.
-fn accept(head: &request::Parts) -> String {
-    let headers = head.headers.get_all(header::ACCEPT).iter();
-    headers.filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use http::Request;
+    use axum::body::Body;
+    use http::{Request, StatusCode};
+    use http_body_util::BodyExt;
     use rcgen::ExtendedKeyUsagePurpose;
 
     use super::*;
     use crate::{
         http::{
-            Setting,
             auth::tests::Cluster,
             health::{Check, Checks},
             options::for_tests,
+            router::LONGEST_SETTING,
             tls::tests::{authority, client},
         },
         metrics::Metrics,
@@ -201,14 +162,18 @@ mod tests {
         let router = Router::default().checks("/livez", checks("livez")).checks("/readyz", checks("readyz"));
         let measures = Measures::new(&Metrics::default()).unwrap();
         let options = for_tests();
-        Gate::new(Pages::new(Arc::new(router)), cluster.auth(&options), options, measures)
+        Gate::new(router, cluster.auth(&options), options, measures)
+    }
+
+    async fn read(response: Response) -> (u16, String) {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (head.status.as_u16(), String::from_utf8(body.to_vec()).unwrap())
     }
 
     async fn ask(gate: &Gate, peer: &TlsPeer, path: &str, token: &str) -> (u16, String) {
         let request = Request::get(path).header("authorization", format!("Bearer {token}"));
-        let (head, ()) = request.body(()).unwrap().into_parts();
-        let answer = gate.answer(peer, &head).await.sent.answer().clone();
-        (answer.status.as_u16(), answer.body)
+        read(gate.answer(peer, request.body(Body::empty()).unwrap()).await).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -236,16 +201,16 @@ mod tests {
             .negotiated("/flagz", |accept| Answer::text(http::StatusCode::OK, accept.to_owned()));
         let measures = Measures::new(&Metrics::default()).unwrap();
         let auth = Cluster::default().auth(&options);
-        let gate = Gate::new(Pages::new(Arc::new(router)), auth, options, measures);
+        let gate = Gate::new(router, auth, options, measures);
         let peer = TlsPeer::new([10, 0, 0, 1].into(), Arc::default());
         for (path, expected) in [("/metrics", "up 1\n"), ("/flagz", "application/openmetrics-text,*/*;q=0.1")]
         {
             let request = Request::get(path)
                 .header("accept", "application/openmetrics-text")
                 .header("accept", "*/*;q=0.1");
-            let (head, ()) = request.body(()).unwrap().into_parts();
-            let answer = gate.answer(&peer, &head).await.sent.answer().clone();
-            assert_eq!((answer.content_type, answer.body.as_str()), ("text/plain; charset=utf-8", expected));
+            let response = gate.answer(&peer, request.body(Body::empty()).unwrap()).await;
+            assert_eq!(response.headers()[http::header::CONTENT_TYPE], "text/plain; charset=utf-8");
+            assert_eq!(read(response).await.1, expected);
         }
     }
 
@@ -265,31 +230,25 @@ mod tests {
     async fn put(gate: &Gate, path: &str, token: &str, body: &'static str) -> (u16, String) {
         let peer = TlsPeer::new([10, 0, 0, 1].into(), Arc::default());
         let request = Request::put(path).header("authorization", format!("Bearer {token}"));
-        let (head, ()) = request.body(()).unwrap().into_parts();
-        let reply = gate.answer_with(&peer, &head, http_body_util::Full::new(Bytes::from(body))).await;
-        let answer = reply.sent.answer().clone();
-        (answer.status.as_u16(), answer.body)
+        read(gate.answer(&peer, request.body(Body::from(body)).unwrap()).await).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_may_put_or_update_it_sets_what_runs_and_nobody_else_is_even_read() {
         let set = Arc::new(std::sync::Mutex::new("0".to_owned()));
         let (shown, kept) = (Arc::clone(&set), Arc::clone(&set));
-        let setting = Setting {
-            show: Box::new(move || Ok(shown.lock().unwrap().clone())),
-            set: Box::new(move |text| {
-                let number: u32 = text.parse().map_err(|_| "no number".to_owned())?;
-                *kept.lock().unwrap() = number.to_string();
-                Ok(format!("set to {number}"))
-            }),
+        let set_it = move |text: &str| {
+            let number: u32 = text.parse().map_err(|_| "no number".to_owned())?;
+            *kept.lock().unwrap() = number.to_string();
+            Ok(format!("set to {number}"))
         };
         let router = Router::default()
-            .setting("/debug/flags/v", setting)
+            .setting("/debug/flags/v", move || Ok(shown.lock().unwrap().clone()), set_it)
             .page("/metrics", || Answer::text(StatusCode::OK, String::new()));
         let measures = Measures::new(&Metrics::default()).unwrap();
         let options = Options { always_allow_paths: vec!["/debug/*".to_owned()], ..for_tests() };
         let auth = Cluster::default().auth(&options);
-        let gate = Gate::new(Pages::new(Arc::new(router)), auth, options, measures);
+        let gate = Gate::new(router, auth, options, measures);
         let path = "/debug/flags/v";
         assert_eq!(put(&gate, path, "good", "4").await, (200, "set to 4".to_owned()));
         assert_eq!(put(&gate, path, "other", "5").await, (200, "set to 5".to_owned()));
@@ -305,13 +264,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_may_read_but_not_set_is_told_so() {
-        let setting =
-            || Setting { show: Box::new(|| Ok(String::new())), set: Box::new(|_| Ok(String::new())) };
-        let router = Router::default().setting("/metrics", setting());
+        let router = Router::default().setting("/metrics", || Ok(String::new()), |_| Ok(String::new()));
         let measures = Measures::new(&Metrics::default()).unwrap();
         let options = for_tests();
         let auth = Cluster::default().auth(&options);
-        let gate = Gate::new(Pages::new(Arc::new(router)), auth, options, measures);
+        let gate = Gate::new(router, auth, options, measures);
         let told = "forbidden: User \"good\" cannot put path \"/metrics\"\n";
         assert_eq!(put(&gate, "/metrics", "good", "1").await, (403, told.to_owned()));
     }

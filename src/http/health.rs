@@ -33,6 +33,8 @@ pub enum Audience {
     Everybody,
     /// A user who may read the path.
     Known,
+    /// The process itself, which is told what is so now.
+    Process,
 }
 
 /// A named check.

@@ -3,7 +3,7 @@
 //! ```text
 //!  listener ─▶ connections ─▶ handshakes, tls ─▶ gate ─▶ auth (who is it, may it read this?) ─▶ reviews ─▶ API server
 //!              (who makes room)                   │
-//!                                                 └▶ router ─▶ health checks │ pages (made apart, once a second)
+//!                                                 └▶ router (axum) ─▶ health checks │ pages (made apart, once a second)
 //! ```
 //!
 //! In: a [`Router`] built once at start, and [`Options`]. Out: answers, all computed from memory, so a slow
@@ -29,14 +29,15 @@ mod tls;
 mod ttl_cache;
 mod user;
 
-pub use answer::{Answer, Reply, Sent};
+pub use answer::{Answer, Known};
 pub use auth::{DelegatedAuth, TlsPeer};
 pub use certificates::{CertificateError, OwnCertificate, expiry_of_pem};
+pub use connection::Lasting;
 pub use gate::Gate;
 pub use measures::Measures;
 pub use options::{CertificateSource, MinVersion, Options};
-pub use pages::Pages;
+pub use pages::MakeRows;
 pub use reviews::Reviewer;
-pub use router::{MakeRows, Router, Setting, Slow};
+pub use router::Router;
 pub use server::{BindError, Server};
 pub use tls::{cipher_suites, server_config};

@@ -4,22 +4,18 @@
 //! its own, never twice at once, and those who ask meanwhile share it; of a large one there are only so many
 //! editions at once, so that readers who do not read cannot make the memory full.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header::CONTENT_TYPE};
+use hyper::body::Bytes;
 use tokio::{
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
-    time::Instant,
+    time::{Instant, sleep},
 };
 
-use super::{
-    answer::{Answer, Page, Sent},
-    router::Router,
-};
+use super::answer::Answer;
 
 /// How long a page is the same for all. A second is less than any scrape interval.
 const FRESH: Duration = Duration::from_secs(1);
@@ -29,83 +25,90 @@ const SMALL: usize = 64 * 1024;
 /// that must not keep all others from the page.
 const EDITIONS: usize = 2;
 
-#[derive(Debug)]
+/// Makes a page, or the part of it that a query asks for.
+pub type MakeRows = dyn Fn(Option<&str>) -> Answer + Send + Sync;
+
+/// The text of an edition, which all its readers share. The last of them gives the permit back.
+struct Text {
+    body: String,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.body.as_bytes()
+    }
+}
+
+#[derive(Clone)]
 struct Edition {
     made: Instant,
     /// Which part of the page it is, if it is a part.
-    of: Option<String>,
-    page: Arc<Page>,
+    part: Option<String>,
+    status: StatusCode,
+    content_type: &'static str,
+    body: Bytes,
 }
 
-#[derive(Debug)]
-struct Kind {
+impl IntoResponse for Edition {
+    fn into_response(self) -> Response {
+        (self.status, [(CONTENT_TYPE, self.content_type)], self.body).into_response()
+    }
+}
+
+/// A page.
+pub(super) struct Page {
+    make: Box<MakeRows>,
     latest: Arc<Mutex<Option<Edition>>>,
     editions: Arc<Semaphore>,
 }
 
-/// The pages of a router.
-#[derive(Debug)]
-pub struct Pages {
-    router: Arc<Router>,
-    kinds: Vec<Kind>,
-}
-
-impl Pages {
-    /// Those of this router.
-    #[must_use]
-    pub fn new(router: Arc<Router>) -> Self {
-        let kind = || Kind { latest: Arc::default(), editions: Arc::new(Semaphore::new(EDITIONS)) };
-        let kinds = (0..router.count()).map(|_| kind()).collect();
-        Self { router, kinds }
+impl Page {
+    /// One that is made like this.
+    pub(super) fn new(make: Box<MakeRows>) -> Self {
+        Self { make, latest: Arc::default(), editions: Arc::new(Semaphore::new(EDITIONS)) }
     }
 
-    /// The router.
-    #[must_use]
-    pub fn router(&self) -> &Arc<Router> {
-        &self.router
+    /// Makes it, or a part of it, now. May take long.
+    pub(super) fn make(&self, part: Option<&str>) -> Answer {
+        (self.make)(part)
     }
 
-    /// A page that is at most a second old; or a part of it, if it has any, for who asks for that.
-    pub async fn get(&self, index: usize, query: Option<&str>) -> Sent {
-        let of = query.filter(|query| !query.is_empty() && self.router.has_parts(index)).map(str::to_owned);
-        let Some(kind) = self.kinds.get(index) else { return Sent::of(Router::not_found()) };
-        let mut latest = Arc::clone(&kind.latest).lock_owned().await;
-        let is_the_same = |edition: &&Edition| edition.made.elapsed() < FRESH && edition.of == of;
+    /// An edition that is at most a second old, of the part that is asked for.
+    pub(super) async fn get(self: &Arc<Self>, part: Option<String>) -> Response {
+        let mut latest = Arc::clone(&self.latest).lock_owned().await;
+        let is_the_same = |edition: &&Edition| edition.made.elapsed() < FRESH && edition.part == part;
         if let Some(edition) = latest.as_ref().filter(is_the_same) {
-            return Sent::from(Arc::clone(&edition.page));
+            return edition.clone().into_response();
         }
         *latest = None;
-        let Ok(permit) = Arc::clone(&kind.editions).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.editions).try_acquire_owned() else {
             let text = "too many slow readers of this page: try later\n".to_owned();
-            return Sent::of(Answer::text(StatusCode::SERVICE_UNAVAILABLE, text));
+            return Answer::text(StatusCode::SERVICE_UNAVAILABLE, text).into_response();
         };
-        let router = Arc::clone(&self.router);
+        let page = Arc::clone(self);
         // The lock goes with it: if the reader is gone, the page is still made only once at a time.
         let making = spawn_blocking(move || {
-            let answer = router.make(index, of.as_deref());
-            let permit = (answer.body.len() > SMALL).then_some(permit);
-            let page = Arc::new(Page::new(answer, permit));
-            *latest = Some(Edition { made: Instant::now(), of, page: Arc::clone(&page) });
-            page
+            let Answer { status, content_type, body } = page.make(part.as_deref());
+            let text = Text { _permit: (body.len() > SMALL).then_some(permit), body };
+            let body = Bytes::from_owner(text);
+            let edition = Edition { made: Instant::now(), part, status, content_type, body };
+            *latest = Some(edition.clone());
+            edition
         });
-        let Ok(page) = making.await else {
+        let Ok(edition) = making.await else {
             let text = "the page could not be made\n".to_owned();
-            return Sent::of(Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text));
+            return Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
         };
-        forget_later(Arc::clone(&kind.latest), Arc::downgrade(&page));
-        Sent::from(page)
+        tokio::spawn(forget(Arc::clone(&self.latest), edition.made));
+        edition.into_response()
     }
 }
 
-/// A page that no client may be given any more need not be kept.
-fn forget_later(latest: Arc<Mutex<Option<Edition>>>, page: Weak<Page>) {
-    tokio::spawn(async move {
-        tokio::time::sleep(FRESH).await;
-        let mut latest = latest.lock().await;
-        if latest.as_ref().is_some_and(|edition| Weak::ptr_eq(&Arc::downgrade(&edition.page), &page)) {
-            *latest = None;
-        }
-    });
+/// An edition that no client may be given any more need not be kept.
+async fn forget(latest: Arc<Mutex<Option<Edition>>>, made: Instant) {
+    sleep(FRESH).await;
+    latest.lock().await.take_if(|edition| edition.made == made);
 }
 
 #[cfg(test)]
@@ -113,88 +116,59 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::BodyExt;
-    use hyper::body::Body;
     use tokio::sync::watch;
 
-    use super::{super::answer::PIECE, *};
+    use super::*;
+
+    async fn read(page: &Arc<Page>) -> String {
+        let body = page.get(None).await.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_page_is_made_once_however_many_ask_and_again_after_a_second() {
         let (made, at_once, most) =
             (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
         let (count, crowd) = (Arc::clone(&made), Arc::clone(&most));
-        let router = Router::default().page("/metrics", move || {
+        let page = Page::new(Box::new(move |_| {
             crowd.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::yield_now();
             at_once.fetch_sub(1, Ordering::SeqCst);
             Answer::text(StatusCode::OK, count.fetch_add(1, Ordering::SeqCst).to_string())
-        });
-        let pages = Arc::new(Pages::new(Arc::new(router)));
+        }));
+        let page = Arc::new(page);
         let readers: Vec<_> = (0..50)
             .map(|_| {
-                let pages = Arc::clone(&pages);
-                tokio::spawn(async move { pages.get(0, None).await.answer().body.clone() })
+                let page = Arc::clone(&page);
+                tokio::spawn(async move { read(&page).await })
             })
             .collect();
         for reader in readers {
             assert_eq!(reader.await.unwrap(), "0");
         }
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert_eq!(pages.get(0, None).await.answer().body, "0");
+        assert_eq!(read(&page).await, "0");
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(pages.get(0, None).await.answer().body, "1");
+        assert_eq!(read(&page).await, "1");
         assert_eq!((made.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_for_a_part_gets_it_and_a_page_without_parts_is_one_whatever_is_asked() {
-        let made = Arc::new(AtomicUsize::new(0));
-        let (count, counted) = (Arc::clone(&made), Arc::clone(&made));
-        let told = |query: Option<&str>| Answer::text(StatusCode::OK, format!("{query:?}"));
-        let rows = move |query: Option<&str>| {
-            counted.fetch_add(1, Ordering::SeqCst);
-            told(query)
-        };
-        let page = move || Answer::text(StatusCode::OK, count.fetch_add(1, Ordering::SeqCst).to_string());
-        let pages = Pages::new(Arc::new(Router::default().rows("/rows", Box::new(rows)).page("/page", page)));
-        for (query, expected, times) in [
-            (None, "None", 1),
-            (Some(""), "None", 1),
-            (Some("a=1"), "Some(\"a=1\")", 2),
-            (Some("a=1"), "Some(\"a=1\")", 2),
-            (Some("a=2"), "Some(\"a=2\")", 3),
-        ] {
-            assert_eq!(pages.get(0, query).await.answer().body, expected);
-            assert_eq!(made.load(Ordering::SeqCst), times, "{query:?}");
-        }
-        assert_eq!(pages.get(1, Some("a=1")).await.answer().body, "3");
-        assert_eq!(pages.get(1, Some("a=2")).await.answer().body, "3");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn of_large_pages_there_are_two_editions_at_once_sent_in_pieces() {
+    async fn of_large_pages_there_are_two_editions_at_once() {
         let large = "x".repeat(SMALL + 1);
         let expected = large.clone();
-        let router = Router::default().page("/debug", move || Answer::text(StatusCode::OK, large.clone()));
-        let pages = Pages::new(Arc::new(router));
+        let page = Page::new(Box::new(move |_| Answer::text(StatusCode::OK, large.clone())));
+        let page = Arc::new(page);
         let mut stalled = Vec::new();
         for _ in 0..EDITIONS {
             // However many read an edition, it is there once.
-            stalled.push([pages.get(0, None).await, pages.get(0, None).await, pages.get(0, None).await]);
+            stalled.push([page.get(None).await, page.get(None).await, page.get(None).await]);
             tokio::time::advance(FRESH).await;
         }
-        let refused = pages.get(0, None).await;
-        assert_eq!(refused.answer().status, StatusCode::SERVICE_UNAVAILABLE);
+        let refused = page.get(None).await;
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         drop(stalled.pop());
-        let mut sent = pages.get(0, None).await;
-        let mut text = String::new();
-        assert_eq!(sent.size_hint().exact(), Some(expected.len() as u64));
-        while let Some(frame) = sent.frame().await {
-            let piece = frame.unwrap().into_data().unwrap();
-            assert!(piece.len() <= PIECE);
-            text.push_str(std::str::from_utf8(&piece).unwrap());
-        }
-        assert!(text == expected && sent.is_end_stream());
+        assert!(read(&page).await == expected);
     }
 
     #[tokio::test(start_paused = true)]
@@ -203,18 +177,18 @@ mod tests {
         let begun = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&begun);
         let (started, mut has_started) = watch::channel(());
-        let router = Router::default().page("/metrics", move || {
+        let page = Page::new(Box::new(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
             started.send_replace(());
             while !*may_go.borrow() {
                 std::thread::yield_now();
             }
             Answer::text(StatusCode::OK, "made".to_owned())
-        });
-        let pages = Arc::new(Pages::new(Arc::new(router)));
+        }));
+        let page = Arc::new(page);
         let ask = || {
-            let pages = Arc::clone(&pages);
-            tokio::spawn(async move { pages.get(0, None).await.answer().body.clone() })
+            let page = Arc::clone(&page);
+            tokio::spawn(async move { read(&page).await })
         };
         let leaves = ask();
         has_started.changed().await.unwrap();

@@ -1,154 +1,77 @@
-//! Which path is answered by what.
+//! Which path is answered by what: axum's router, with the sorts of answers that there are here.
+//!
+//! In: requests that the gate has let through, with the [`Audience`] that it found. Out: responses without the headers that
+//! all have. One who is in the same process asks with [`Router::here`].
 
-use std::time::Duration;
+use std::{convert::Infallible, sync::Arc};
 
-use futures::future::BoxFuture;
-use http::{Method, StatusCode};
+use axum::{
+    Extension,
+    body::Body,
+    extract::{DefaultBodyLimit, RawQuery, Request, rejection::StringRejection},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get},
+};
+use futures::FutureExt;
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt;
 use serde::Serialize;
+use tower::ServiceExt;
 
 use super::{
     answer::Answer,
     health::{Audience, Checks},
+    pages::{MakeRows, Page},
+    user::User,
 };
 
-/// What answers a path.
-enum Handler {
-    /// Made from what may be much, so at most one at a time.
-    Page(Box<dyn Fn() -> Answer + Send + Sync>),
-    /// The same, or a part of it that a query asks for.
-    Rows(Box<MakeRows>),
-    /// Cheap.
-    Checks(Checks),
-    /// Shown, and set while the process runs.
-    Setting(Setting),
-    /// Takes a while.
-    Slow(Slow),
-    /// Cheap, and in the form that is asked for.
-    Negotiated(Box<dyn Fn(&str) -> Answer + Send + Sync>),
-}
-
-/// What takes a while to make, and is made for each who asks.
-pub struct Slow {
-    /// How long it takes beyond the time of any page, at the most.
-    pub longest: Duration,
-    /// Makes it for a query: bytes, or why there are none.
-    pub make: Box<MakeSlowly>,
-    /// What the bytes are.
-    pub content_type: &'static str,
-}
-
-/// Makes a page, or the part of it that a query asks for.
-pub type MakeRows = dyn Fn(Option<&str>) -> Answer + Send + Sync;
-
-/// See [`Slow::make`].
-pub type MakeSlowly =
-    dyn Fn(Option<&str>) -> BoxFuture<'static, Result<Vec<u8>, (StatusCode, String)>> + Send + Sync;
-
-/// What can be set over HTTP: the text of a request's body in, a sentence out, or what is wrong with it.
-pub struct Setting {
-    /// As it is.
-    pub show: Box<Show>,
-    /// As it is from now on.
-    pub set: Box<Set>,
-}
-
-/// See [`Setting::show`].
-pub type Show = dyn Fn() -> Result<String, String> + Send + Sync;
-
-/// See [`Setting::set`].
-pub type Set = dyn Fn(&str) -> Result<String, String> + Send + Sync;
-
-struct Route {
-    path: &'static str,
-    handler: Handler,
-}
+/// Bytes of what is set: more than any filter of the log needs.
+pub(super) const LONGEST_SETTING: usize = 4 * 1024;
 
 /// All paths.
-#[derive(Default)]
+#[derive(Clone)]
 pub struct Router {
-    routes: Vec<Route>,
+    axum: axum::Router,
+    paths: Vec<&'static str>,
 }
 
 impl std::fmt::Debug for Router {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.routes.iter().map(|route| route.path)).finish()
+        f.debug_list().entries(&self.paths).finish()
+    }
+}
+
+impl Default for Router {
+    fn default() -> Self {
+        let not_found = async || Answer::text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned());
+        Self { axum: axum::Router::new().fallback(not_found), paths: Vec::new() }
     }
 }
 
 impl Router {
-    /// Answers one path.
+    /// Answers the methods of one path.
     #[must_use]
-    pub fn page(mut self, path: &'static str, answer: impl Fn() -> Answer + Send + Sync + 'static) -> Self {
-        self.routes.push(Route { path, handler: Handler::Page(Box::new(answer)) });
-        self
+    pub fn route(mut self, path: &'static str, methods: MethodRouter) -> Self {
+        self.paths.push(path);
+        let axum = self.axum.route(path, methods.fallback(method_not_allowed));
+        Self { axum, ..self }
     }
 
-    /// Answers one path, and to a query with a part.
+    /// Answers one path with what may be much: made apart, once for all who ask meanwhile. It is the same whatever a query says.
     #[must_use]
-    pub fn rows(mut self, path: &'static str, answer: Box<MakeRows>) -> Self {
-        self.routes.push(Route { path, handler: Handler::Rows(answer) });
-        self
+    pub fn page(self, path: &'static str, make: impl Fn() -> Answer + Send + Sync + 'static) -> Self {
+        let page = Arc::new(Page::new(Box::new(move |_| make())));
+        self.route(path, get(async move |audience| show(&page, audience, None).await))
     }
 
-    /// Whether a query asks for a part of a page.
+    /// The same, or to a query a part of it.
     #[must_use]
-    pub fn has_parts(&self, index: usize) -> bool {
-        self.routes.get(index).is_some_and(|route| matches!(route.handler, Handler::Rows(_)))
-    }
-
-    /// Answers one path with health checks.
-    #[must_use]
-    pub fn checks(mut self, path: &'static str, checks: Checks) -> Self {
-        self.routes.push(Route { path, handler: Handler::Checks(checks) });
-        self
-    }
-
-    /// Shows and sets something under one path.
-    #[must_use]
-    pub fn setting(mut self, path: &'static str, setting: Setting) -> Self {
-        self.routes.push(Route { path, handler: Handler::Setting(setting) });
-        self
-    }
-
-    /// Answers one path with what takes a while.
-    #[must_use]
-    pub fn slow(mut self, path: &'static str, slow: Slow) -> Self {
-        self.routes.push(Route { path, handler: Handler::Slow(slow) });
-        self
-    }
-
-    /// What takes a while to make.
-    #[must_use]
-    pub fn slowly(&self, index: usize) -> Option<&Slow> {
-        match &self.routes.get(index)?.handler {
-            Handler::Slow(slow) => Some(slow),
-            _ => None,
-        }
-    }
-
-    /// What is set under a path.
-    #[must_use]
-    pub fn settable(&self, index: usize) -> Option<&Setting> {
-        match &self.routes.get(index)?.handler {
-            Handler::Setting(setting) => Some(setting),
-            _ => None,
-        }
-    }
-
-    /// Answers one path in the form that the header `Accept` asks for; empty if there is none.
-    #[must_use]
-    pub fn negotiated(
-        mut self,
-        path: &'static str,
-        answer: impl Fn(&str) -> Answer + Send + Sync + 'static,
-    ) -> Self {
-        self.routes.push(Route { path, handler: Handler::Negotiated(Box::new(answer)) });
-        self
-    }
-
-    /// All paths.
-    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
-        self.routes.iter().map(|route| route.path)
+    pub fn rows(self, path: &'static str, make: Box<MakeRows>) -> Self {
+        let page = Arc::new(Page::new(make));
+        let answer = async move |audience, RawQuery(query): RawQuery| {
+            show(&page, audience, query.filter(|query| !query.is_empty())).await
+        };
+        self.route(path, get(answer))
     }
 
     /// Answers one path with JSON.
@@ -161,99 +84,117 @@ impl Router {
         self.page(path, move || Answer::json(&answer()))
     }
 
-    /// How many routes there are.
+    /// Answers one path with health checks.
     #[must_use]
-    pub fn count(&self) -> usize {
-        self.routes.len()
+    pub fn checks(self, path: &'static str, checks: Checks) -> Self {
+        let checks = Arc::new(checks);
+        let answer = async move |Extension(audience): Extension<Audience>, RawQuery(query): RawQuery| {
+            checks.answer(query.as_deref(), audience)
+        };
+        self.route(path, get(answer))
     }
 
-    /// Position of a path's route.
+    /// Answers one path, with little, in the form that the header `Accept` asks for; empty if there is none.
     #[must_use]
-    pub fn find(&self, path: &str) -> Option<usize> {
-        self.routes.iter().position(|route| route.path == path)
+    pub fn negotiated(
+        self,
+        path: &'static str,
+        answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let answer = async move |headers: HeaderMap| {
+            let all = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            answer(&all.collect::<Vec<_>>().join(","))
+        };
+        self.route(path, get(answer))
     }
 
-    /// Answers with health checks, or with what is set; `None` if the route is a page.
+    /// Shows and sets something under one path: the text of a request's body in, a sentence out, or what is wrong with it.
     #[must_use]
-    pub fn check(&self, index: usize, query: Option<&str>, audience: Audience) -> Option<Answer> {
-        match &self.routes.get(index)?.handler {
-            Handler::Checks(checks) => Some(checks.answer(query, audience)),
-            Handler::Setting(setting) => Some(told((setting.show)())),
-            Handler::Page(_) | Handler::Rows(_) | Handler::Negotiated(_) | Handler::Slow(_) => None,
-        }
+    pub fn setting(
+        self,
+        path: &'static str,
+        show: impl Fn() -> Result<String, String> + Clone + Send + Sync + 'static,
+        set: impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let set = async move |user: Extension<Arc<User>>, text: Result<String, StringRejection>| {
+            let result = match text {
+                Ok(text) => set(&text),
+                Err(_) => Err("error reading request body".to_owned()),
+            };
+            if let Ok(answer) = &result {
+                tracing::warn!(path, user = user.username, answer, "set while running");
+            }
+            told(result)
+        };
+        let methods = get(async move || told(show())).put(set);
+        self.route(path, methods.layer(DefaultBodyLimit::max(LONGEST_SETTING)))
     }
 
-    /// Answers in the form that is asked for; `None` if there is but one.
-    #[must_use]
-    pub fn negotiate(&self, index: usize, accept: &str) -> Option<Answer> {
-        match &self.routes.get(index)?.handler {
-            Handler::Negotiated(answer) => Some(answer(accept)),
-            _ => None,
-        }
+    /// All paths.
+    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.paths.iter().copied()
     }
 
-    /// Makes a page, or a part of it. May take long.
-    #[must_use]
-    pub fn make(&self, index: usize, query: Option<&str>) -> Answer {
-        match self.routes.get(index).map(|route| &route.handler) {
-            Some(Handler::Page(page)) => page(),
-            Some(Handler::Rows(rows)) => rows(query),
-            Some(Handler::Checks(_) | Handler::Negotiated(_) | Handler::Setting(_) | Handler::Slow(_))
-            | None => Self::not_found(),
-        }
+    /// Answers a request that was let through.
+    pub(super) async fn answer(&self, request: Request) -> Response {
+        let Ok(response): Result<Response, Infallible> = self.axum.clone().oneshot(request).await;
+        response
     }
 
-    /// Answers a request of the same process.
+    /// What a path with its query says now to one who is in the same process.
     #[must_use]
-    pub fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Answer {
-        let Some(index) = self.find(path) else { return Self::not_found() };
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return Self::method_not_allowed();
-        }
-        self.check(index, query, Audience::Known)
-            .or_else(|| self.negotiate(index, ""))
-            .unwrap_or_else(|| self.make(index, query))
+    pub fn here(&self, path: &str) -> (StatusCode, String) {
+        let asking = async {
+            let request = Request::get(path).extension(Audience::Process).body(Body::empty()).ok()?;
+            let (head, body) = self.answer(request).await.into_parts();
+            let body = body.collect().await.ok()?.to_bytes();
+            Some((head.status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        // Nothing of it waits.
+        asking.now_or_never().flatten().unwrap_or((StatusCode::BAD_REQUEST, String::new()))
     }
+}
 
-    /// The answer to other methods than GET and HEAD.
-    #[must_use]
-    pub fn method_not_allowed() -> Answer {
-        Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n".to_owned())
+async fn show(page: &Arc<Page>, Extension(audience): Extension<Audience>, part: Option<String>) -> Response {
+    match audience {
+        Audience::Process => page.make(part.as_deref()).into_response(),
+        Audience::Known | Audience::Everybody => page.get(part).await,
     }
+}
 
-    /// The answer for paths that there are not.
-    #[must_use]
-    pub fn not_found() -> Answer {
-        Answer::text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned())
-    }
+async fn method_not_allowed() -> impl IntoResponse {
+    let text = "only GET and HEAD are answered\n".to_owned();
+    ([(header::ALLOW, "GET, HEAD")], Answer::text(StatusCode::METHOD_NOT_ALLOWED, text))
 }
 
 /// What came of showing or setting something.
 ///
 /// Format: apiserver's server/routes/flags.go, StringFlagPutHandler.
-#[must_use]
-pub fn told(result: Result<String, String>) -> Answer {
-    let (status, text) = match result {
+fn told(result: Result<String, String>) -> Answer {
+    let (status, body) = match result {
         Ok(text) => (StatusCode::OK, text),
         Err(text) => (StatusCode::BAD_REQUEST, text),
     };
-    Answer { status, content_type: "text/plain", body: text }
+    Answer { status, content_type: "text/plain", body }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::Method;
     use serde_json::json;
 
     use super::*;
 
-    #[test]
-    fn paths_are_told_apart() {
+    #[tokio::test]
+    async fn paths_are_told_apart() {
         let router = Router::default()
             .page("/metrics", || Answer::text(StatusCode::OK, "up 1\n".to_owned()))
             .json("/debug/claims", || json!({ "claims": ["a"] }));
         let cases = [
             (Method::GET, "/metrics", 200, "up 1\n"),
-            (Method::HEAD, "/metrics", 200, "up 1\n"),
+            (Method::HEAD, "/metrics", 200, ""),
             (Method::POST, "/metrics", 405, "only GET and HEAD are answered\n"),
             (Method::GET, "/metrics/", 404, "404 page not found\n"),
             (Method::POST, "/nowhere", 404, "404 page not found\n"),
@@ -261,8 +202,39 @@ mod tests {
             (Method::GET, "/debug/claims/a", 404, "404 page not found\n"),
         ];
         for (method, path, status, body) in cases {
-            let answer = router.answer(&method, path, None);
-            assert_eq!((answer.status.as_u16(), answer.body.as_str()), (status, body), "{method} {path}");
+            let request = Request::builder().method(&method).uri(path).extension(Audience::Known);
+            let response = router.answer(request.body(Body::empty()).unwrap()).await;
+            assert_eq!(response.status(), status, "{method} {path}");
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), body, "{method} {path}");
         }
+        assert_eq!(router.here("/metrics?x=1"), (StatusCode::OK, "up 1\n".to_owned()));
+        assert_eq!(router.here("/nowhere").0, StatusCode::NOT_FOUND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_a_part_gets_it_and_a_page_without_parts_is_one_whatever_is_asked() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let (count, counted) = (Arc::clone(&made), Arc::clone(&made));
+        let rows = move |query: Option<&str>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Answer::text(StatusCode::OK, format!("{query:?}"))
+        };
+        let page = move || Answer::text(StatusCode::OK, count.fetch_add(1, Ordering::SeqCst).to_string());
+        let router = Router::default().rows("/rows", Box::new(rows)).page("/page", page);
+        for (path, expected, times) in [
+            ("/rows", "None", 1),
+            ("/rows?", "None", 1),
+            ("/rows?a=1", "Some(\"a=1\")", 2),
+            ("/rows?a=1", "Some(\"a=1\")", 2),
+            ("/rows?a=2", "Some(\"a=2\")", 3),
+            ("/page?a=1", "3", 4),
+            ("/page?a=2", "3", 4),
+        ] {
+            let request = Request::get(path).extension(Audience::Known).body(Body::empty()).unwrap();
+            let body = router.answer(request).await.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!((body.as_ref(), made.load(Ordering::SeqCst)), (expected.as_bytes(), times), "{path}");
+        }
+        assert_eq!(router.here("/rows?a=2"), (StatusCode::OK, "Some(\"a=2\")".to_owned()));
+        assert_eq!(made.load(Ordering::SeqCst), 5, "one in the same process is told what is so now");
     }
 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use http::{Method, Request, StatusCode};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use mooring::{
     app,
@@ -68,25 +69,23 @@ impl daemon::InProcess for InProcess {
     fn page<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<String>> {
         Box::pin(async move {
             let gate = self.pages.clone().wait_for(Option::is_some).await.ok()?.clone()?;
-            let (path, query) =
-                path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-            let answer = gate.router().answer(&Method::GET, path, query);
-            (answer.status == StatusCode::OK).then_some(answer.body)
+            let (status, body) = gate.router().here(path);
+            (status == StatusCode::OK).then_some(body)
         })
     }
 
     fn visit<'a>(&'a self, path: &'a str, token: Option<&'a str>) -> BoxFuture<'a, (StatusCode, String)> {
         Box::pin(async move {
             let gate = self.pages.clone().wait_for(Option::is_some).await.expect("a daemon").clone();
-            let gate = gate.expect("waited for");
             let mut request = Request::get(path);
             if let Some(token) = token {
                 request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
             }
-            let (head, ()) = request.body(()).unwrap().into_parts();
             let peer = TlsPeer::new([127, 0, 0, 1].into(), Arc::default());
-            let reply = gate.answer(&peer, &head).await;
-            (reply.sent.answer().status, reply.sent.answer().body.clone())
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            let (head, body) = gate.expect("waited for").answer(&peer, request).await.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            (head.status, String::from_utf8_lossy(&body).into_owned())
         })
     }
 

@@ -118,7 +118,7 @@ fn with(token: &str) -> HeaderMap {
 async fn status(auth: &DelegatedAuth, peer: &TlsPeer, headers: &HeaderMap, path: &str) -> u16 {
     match auth.admit(peer, headers, "get", path).await {
         Ok(_) => 200,
-        Err(denial) => denial.told(path).0.as_u16(),
+        Err(denial) => denial.told("get", path).0.as_u16(),
     }
 }
 
