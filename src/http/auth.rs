@@ -21,7 +21,7 @@ use super::{
     connections::Peer,
     options::Options,
     reviews::{ReviewError, Reviewer, Share},
-    ttl_cache::TtlCache,
+    ttl_cache::{No, TtlCache, Verdicts},
     user::User,
 };
 
@@ -72,17 +72,13 @@ impl Denial {
 
 struct Caches {
     /// By the hash of a token.
-    users: TtlCache<Hash, Arc<User>>,
-    /// The same.
-    unauthenticated: TtlCache<Hash, ()>,
+    users: Verdicts<Hash, Arc<User>>,
     /// By the digest of certificates, with the generation of the authorities.
     verified: TtlCache<Hash, (u64, Arc<User>)>,
     /// The same.
     unverified: TtlCache<Hash, u64>,
     /// By the hash of user, verb and path.
-    allowed: TtlCache<Hash, ()>,
-    /// The same.
-    forbidden: TtlCache<Hash, ()>,
+    paths: Verdicts<Hash, ()>,
     refusals: TtlCache<Peer, (u32, Instant)>,
     /// Peers of whom one was permitted something.
     known_peers: TtlCache<Peer, ()>,
@@ -113,12 +109,10 @@ impl DelegatedAuth {
         let authentication = Arc::new(authentication);
         let certificates = ClientCertificates::new(options, &authentication)?;
         let caches = Caches {
-            users: TtlCache::new(ROOM, options.token_ttl),
-            unauthenticated: TtlCache::new(ROOM, options.token_ttl),
+            users: Verdicts::new(ROOM, options.token_ttl, options.token_ttl),
             verified: TtlCache::new(ROOM, VERDICT_TTL),
             unverified: TtlCache::new(ROOM, VERDICT_TTL),
-            allowed: TtlCache::new(ROOM, options.authorized_ttl),
-            forbidden: TtlCache::new(ROOM, options.unauthorized_ttl),
+            paths: Verdicts::new(ROOM, options.authorized_ttl, options.unauthorized_ttl),
             refusals: TtlCache::new(ROOM, REFUSAL_WINDOW),
             known_peers: TtlCache::new(ROOM, ACQUAINTANCE),
             known_users: TtlCache::new(ROOM, ACQUAINTANCE),
@@ -196,40 +190,23 @@ impl DelegatedAuth {
             let mut caches = self.lock();
             let now = Instant::now();
             if let Some(user) = caches.users.get(&hash, now) {
-                return Ok(user);
-            }
-            if caches.unauthenticated.get(&hash, now).is_some() {
-                return Err(Denial::Unauthenticated);
+                return user.map_err(|No| Denial::Unauthenticated);
             }
             if caches.users.remembers(&hash) {
-                (Share::Known, false)
+                (Share::Known, None)
             } else {
                 // Held against the peer until its token has proven good, or many at once would pass.
                 caches.charge(from, now)?;
                 // Who is known may come with a new token.
                 let known = caches.known_peers.get(&from, now).is_some();
-                (if known { Share::Known } else { Share::Stranger }, true)
+                (if known { Share::Known } else { Share::Stranger }, Some(from))
             }
         };
         let answer = self.authentication.token(token, share).await;
         let mut caches = self.lock();
-        if charged && !matches!(answer, Ok(None)) {
-            caches.refund(from);
-        }
-        let now = Instant::now();
-        match answer {
-            Ok(Some(user)) => {
-                let user = Arc::new(user);
-                caches.users.put(hash, Arc::clone(&user), now);
-                Ok(user)
-            }
-            Ok(None) => {
-                caches.users.remove(&hash);
-                caches.unauthenticated.put(hash, (), now);
-                Err(Denial::Unauthenticated)
-            }
-            Err(error) => Err(Denial::Unavailable(error)),
-        }
+        let user = caches.settle(charged, answer)?.map(Arc::new);
+        caches.users.put(hash, user.clone(), Instant::now());
+        user.ok_or(Denial::Unauthenticated)
     }
 
     /// The user whom the peer's certificates name, if the authorities of now vouch for it.
@@ -284,36 +261,23 @@ impl DelegatedAuth {
         let (share, charged) = {
             let mut caches = self.lock();
             let now = Instant::now();
-            if caches.allowed.get(&hash, now).is_some() {
-                return Ok(true);
+            if let Some(may) = caches.paths.get(&hash, now) {
+                return Ok(may.is_ok());
             }
-            if caches.forbidden.get(&hash, now).is_some() {
-                return Ok(false);
-            }
-            if caches.allowed.remembers(&hash) {
-                (Share::Known, false)
+            if caches.paths.remembers(&hash) {
+                (Share::Known, None)
             } else {
                 caches.charge(from, now)?;
                 // A new token is among what a user consists of.
                 let known = caches.known_users.get(&user.username, now).is_some();
-                (if known { Share::Known } else { Share::Stranger }, true)
+                (if known { Share::Known } else { Share::Stranger }, Some(from))
             }
         };
         let answer = self.authorization.access(user, verb, path, share).await;
         let mut caches = self.lock();
-        if charged && !matches!(answer, Ok(false)) {
-            caches.refund(from);
-        }
-        let allowed = answer.map_err(Denial::Unavailable)?;
-        let now = Instant::now();
-        if allowed {
-            caches.forbidden.remove(&hash);
-            caches.allowed.put(hash, (), now);
-        } else {
-            caches.allowed.remove(&hash);
-            caches.forbidden.put(hash, (), now);
-        }
-        Ok(allowed)
+        let may = caches.settle(charged, answer.map(|allowed| allowed.then_some(())))?;
+        caches.paths.put(hash, may, Instant::now());
+        Ok(may.is_some())
     }
 
     fn lock(&self) -> MutexGuard<'_, Caches> {
@@ -331,6 +295,19 @@ impl Caches {
         }
         self.refusals.put(peer, (count + 1, since), since);
         Ok(())
+    }
+
+    /// What the API server answered about a peer's question: a refusal stays held against a peer that was charged, and nothing
+    /// else does.
+    fn settle<T>(
+        &mut self,
+        charged: Option<Peer>,
+        answer: Result<Option<T>, ReviewError>,
+    ) -> Result<Option<T>, Denial> {
+        if let Some(from) = charged.filter(|_| !matches!(answer, Ok(None))) {
+            self.refund(from);
+        }
+        answer.map_err(Denial::Unavailable)
     }
 
     /// Takes one back.
