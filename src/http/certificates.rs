@@ -5,14 +5,15 @@
 //! was made here is valid at any time, as clients can check it only by comparing it.
 
 use std::{
-    ffi::OsString,
     fmt, fs,
     io::{self, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
 
 use pem::Pem;
+use tempfile::NamedTempFile;
 use thiserror::Error;
 use tokio_rustls::rustls::{
     crypto::ring,
@@ -167,13 +168,6 @@ fn make(names: &[String]) -> Result<(CertificateDer<'static>, PrivateKeyDer<'sta
     Ok((made.cert.into(), key))
 }
 
-/// The name of a file until all of it is written.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".new");
-    PathBuf::from(name)
-}
-
 /// KCM: apiserver's pkg/server/options/serving.go, MaybeDefaultWithSelfSignedCerts.
 fn write_pair(
     folder: &Path,
@@ -183,25 +177,18 @@ fn write_pair(
 ) -> Result<(), CertificateError> {
     let (chain, secret) = make(names)?;
     fs::create_dir_all(folder).map_err(|error| CertificateError::new(folder, error))?;
-    // Under another name first: no reader sees half of it.
-    let write = |path: &Path, tag: &str, der: &[u8], private: bool| {
-        let beside = beside(path);
-        // A file that is there by that name is not written to: it may be readable by others, or be a link.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, if private { 0o600 } else { 0o644 });
-        options.open(&beside)?.write_all(pem::encode(&Pem::new(tag, der)).as_bytes())?;
-        fs::rename(&beside, path)
+    // Under another name first, which no file has yet: no reader sees half of it, and what is there by any name is neither
+    // written to nor followed.
+    let write = |path: &Path, tag: &str, der: &[u8], mode: u32| -> io::Result<()> {
+        let mut file = NamedTempFile::new_in(folder)?;
+        file.write_all(pem::encode(&Pem::new(tag, der)).as_bytes())?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        file.persist(path).map(drop).map_err(|error| error.error)
     };
     // The key first: a reader that finds the certificate finds its key.
-    write(key, "PRIVATE KEY", secret.secret_der(), true)
+    write(key, "PRIVATE KEY", secret.secret_der(), 0o600)
         .map_err(|error| CertificateError::new(key, error))?;
-    write(certificate, "CERTIFICATE", &chain, false)
+    write(certificate, "CERTIFICATE", &chain, 0o644)
         .map_err(|error| CertificateError::new(certificate, error))
 }
 
@@ -240,12 +227,8 @@ mod tests {
         let source = CertificateSource::Folder(folder.clone());
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let first = OwnCertificate::load(&source, &names).unwrap();
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            let mode = fs::metadata(folder.join("mooring.key")).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600);
-        }
+        let mode = |name| fs::metadata(folder.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("mooring.key"), mode("mooring.crt")), (0o600, 0o644));
         let second = OwnCertificate::load(&source, &names).unwrap();
         assert_eq!(first.current().cert, second.current().cert);
         let memory = OwnCertificate::load(&CertificateSource::Memory, &names).unwrap();
@@ -286,24 +269,21 @@ mod tests {
     }
 
     /// What another user who may write to the folder has put there is neither followed nor taken over.
-    #[cfg(unix)]
     #[test]
     fn a_key_is_written_to_a_file_of_its_own_alone() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
         let folder = folder("own");
         fs::create_dir_all(&folder).unwrap();
         let elsewhere = folder.join("elsewhere");
-        fs::write(&elsewhere, "precious").unwrap();
         let [certificate, key] = PAIR.map(|name| folder.join(name));
-        assert_ne!(beside(&certificate), beside(&key));
-        symlink(&elsewhere, beside(&key)).unwrap();
-        fs::write(beside(&certificate), "rest of an earlier life").unwrap();
+        for file in [&certificate, &key] {
+            std::os::unix::fs::symlink(&elsewhere, file).unwrap();
+        }
         OwnCertificate::load(&CertificateSource::Folder(folder.clone()), &["localhost".to_owned()]).unwrap();
-        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "precious");
+        assert!(!elsewhere.exists());
         let of_key = fs::symlink_metadata(&key).unwrap();
         assert!(of_key.is_file());
         assert_eq!(of_key.permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "nothing is left over");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing is left over");
         fs::remove_dir_all(&folder).unwrap();
     }
 

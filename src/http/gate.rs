@@ -36,9 +36,9 @@ const VERBS_OF_PUT: [&str; 2] = ["put", "update"];
 #[derive(Debug)]
 pub struct Gate {
     router: Router,
-    auth: Arc<DelegatedAuth>,
-    options: Options,
-    measures: Measures,
+    pub(super) auth: Arc<DelegatedAuth>,
+    pub(super) options: Options,
+    pub(super) measures: Measures,
 }
 
 impl Gate {
@@ -52,24 +52,6 @@ impl Gate {
     #[must_use]
     pub fn router(&self) -> &Router {
         &self.router
-    }
-
-    /// How to serve.
-    #[must_use]
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// What is counted.
-    #[must_use]
-    pub fn measures(&self) -> &Measures {
-        &self.measures
-    }
-
-    /// Who is let in.
-    #[must_use]
-    pub fn auth(&self) -> &DelegatedAuth {
-        &self.auth
     }
 
     /// Answers a request. Its body is read only of who may set what it is about. The response to one who has shown that it

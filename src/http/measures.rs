@@ -8,7 +8,7 @@ use super::connections::Phase;
 use crate::metrics::Metrics;
 
 /// What the API server is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Review {
     /// Whose token it is.
     Token,

@@ -6,7 +6,8 @@
 //! a second, each with a deadline. Those who have been known before have a share that strangers cannot use up.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -89,24 +90,6 @@ impl Default for Bounds {
     }
 }
 
-/// Whether each sort of review fails now: one that is forbidden says nothing about the others.
-#[derive(Debug, Default)]
-struct Failing {
-    token: AtomicBool,
-    access: AtomicBool,
-    authorities: AtomicBool,
-}
-
-impl Failing {
-    fn of(&self, review: Review) -> &AtomicBool {
-        match review {
-            Review::Token => &self.token,
-            Review::Access => &self.access,
-            Review::Authorities => &self.authorities,
-        }
-    }
-}
-
 /// Why an attempt brought nothing.
 struct Failure {
     problem: String,
@@ -120,7 +103,8 @@ pub struct Reviewer {
     client: Client,
     known: Bounds,
     strangers: Bounds,
-    failing: Failing,
+    /// The sorts of reviews that fail now: one that is forbidden says nothing about the others.
+    failing: Mutex<BTreeSet<Review>>,
     measures: Measures,
 }
 
@@ -130,10 +114,11 @@ impl std::fmt::Debug for Reviewer {
     }
 }
 
+/// What of a review counts.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct TokenReview {
-    status: TokenStatus,
+struct Reviewed<S> {
+    status: S,
 }
 
 #[derive(Default, Deserialize)]
@@ -146,12 +131,6 @@ struct TokenStatus {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct AccessReview {
-    status: AccessStatus,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
 struct AccessStatus {
     allowed: bool,
     denied: bool,
@@ -160,7 +139,7 @@ struct AccessStatus {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ConfigMap {
-    data: std::collections::BTreeMap<String, String>,
+    data: BTreeMap<String, String>,
 }
 
 impl Reviewer {
@@ -168,7 +147,7 @@ impl Reviewer {
     #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
         let (known, strangers) = (Bounds::default(), Bounds::default());
-        Self { client, known, strangers, failing: Failing::default(), measures }
+        Self { client, known, strangers, failing: Mutex::default(), measures }
     }
 
     /// Whose token it is; `None` if it is no user's.
@@ -179,7 +158,7 @@ impl Reviewer {
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
         });
-        let answer: Option<TokenReview> =
+        let answer: Option<Reviewed<TokenStatus>> =
             self.ask(Review::Token, share, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
         let status = answer.unwrap_or_default().status;
         if status.authenticated && !status.user.username.is_empty() {
@@ -210,7 +189,7 @@ impl Reviewer {
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
         });
-        let answer: Option<AccessReview> =
+        let answer: Option<Reviewed<AccessStatus>> =
             self.ask(Review::Access, share, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
         let AccessStatus { allowed, denied } = answer.unwrap_or_default().status;
         // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize: a denial counts more.
@@ -267,9 +246,12 @@ impl Reviewer {
             Err(format!("no answer within {} s", DEADLINE.as_secs()))
         });
         // An outage may last, and clients come again: a line when it begins.
-        let before = self.failing.of(review).swap(answer.is_err(), Ordering::Relaxed);
+        let begins = {
+            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            if answer.is_err() { failing.insert(review) } else { failing.remove(&review) }
+        };
         answer.map_err(|error| {
-            if !before {
+            if begins {
                 tracing::warn!(review = review.as_str(), error, "clients cannot be reviewed");
             }
             ReviewError::Failed(error)

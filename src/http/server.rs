@@ -189,9 +189,9 @@ struct ConnectionLimiter {
 
 impl ConnectionLimiter {
     fn new(gate: &Gate) -> Self {
-        let measures = gate.measures().clone();
+        let measures = gate.measures.clone();
         Self {
-            table: Table::new(Connections::new(Caps::default(), gate.options().node_addresses.clone())),
+            table: Table::new(Connections::new(Caps::default(), gate.options.node_addresses.clone())),
             queue: Arc::default(),
             ends: HashMap::new(),
             tasks: TaskTracker::new(),
@@ -244,56 +244,40 @@ impl ConnectionLimiter {
     }
 }
 
-/// Reads certificates again, for ever.
+/// What was read again, and whether it has changed or what is wrong with it.
+type Reloaded = [(&'static str, Result<bool, String>); 2];
+
+/// Reads certificates again, for ever. Tells a problem once, as long as it is the same.
 async fn reload(gate: Arc<Gate>, own: Arc<OwnCertificate>) {
-    if !own.is_in_files() && !gate.auth().is_in_file() {
+    if !own.is_in_files() && !gate.auth.is_in_file() {
         return;
     }
-    let mut certificate = Reloads::new("the server's certificate");
-    let mut authorities = Reloads::new("the authorities of client certificates");
+    let mut told: [Option<String>; 2] = Default::default();
     loop {
         sleep(RELOAD).await;
         let (gate, own) = (Arc::clone(&gate), Arc::clone(&own));
-        if let Ok(read) = tokio::task::spawn_blocking(move || reload_once(&gate, &own)).await {
-            certificate.tell(read.0);
-            authorities.tell(read.1);
+        let Ok(read) = tokio::task::spawn_blocking(move || reload_once(&gate, &own)).await else { continue };
+        for ((what, read), told) in read.into_iter().zip(&mut told) {
+            if read == Ok(true) {
+                tracing::info!(what, "read again");
+            }
+            let problem = read.err();
+            if let Some(problem) = problem.as_ref().filter(|_| problem != *told) {
+                tracing::warn!(what, problem, "cannot be read again: what was read before stays in use");
+            }
+            *told = problem;
         }
     }
 }
 
 /// Reads the server's certificate and the authorities of clients again; what is wrong with one keeps no client from
-/// the other. Returns for each whether it has changed. Blocks.
-fn reload_once(gate: &Gate, own: &OwnCertificate) -> (Result<bool, String>, Result<bool, String>) {
-    (own.reload().map_err(|error| error.to_string()), gate.auth().reload())
-}
-
-/// Tells what became of reading something again: a problem once, as long as it is the same.
-struct Reloads {
-    what: &'static str,
-    told: String,
-}
-
-impl Reloads {
-    fn new(what: &'static str) -> Self {
-        Self { what, told: String::new() }
-    }
-
-    fn tell(&mut self, read: Result<bool, String>) {
-        let what = self.what;
-        match read {
-            Ok(changed) => {
-                self.told.clear();
-                if changed {
-                    tracing::info!(what, "read again");
-                }
-            }
-            Err(problem) if problem != self.told => {
-                tracing::warn!(what, problem, "cannot be read again: what was read before stays in use");
-                self.told = problem;
-            }
-            Err(_) => {}
-        }
-    }
+/// the other. Blocks.
+fn reload_once(gate: &Gate, own: &OwnCertificate) -> Reloaded {
+    let certificate = own.reload().map_err(|error| error.to_string());
+    [
+        ("the server's certificate", certificate),
+        ("the authorities of client certificates", gate.auth.reload()),
+    ]
 }
 
 #[cfg(test)]
