@@ -310,6 +310,7 @@ mod tests {
 
         registration.requested();
         let answer = answering(Response::new(Body::from("ok")), Arc::clone(&registration)).into_body();
+        assert!(!registration.writing.load(Ordering::Relaxed), "nothing of it was taken yet");
         assert_eq!(answer.collect().await.unwrap().to_bytes(), "ok");
         assert!(flush(&mut stream).is_pending());
         assert_eq!(overdue(Duration::ZERO), []);
