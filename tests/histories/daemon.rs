@@ -405,6 +405,13 @@ impl Daemon {
         of_these.map(|(key, _)| key.volume.attachment_name(&key.node).to_string()).collect()
     }
 
+    /// Volumes that wait for something of these codes on some node, as the daemon says.
+    pub fn volumes_waiting_for(&self, codes: &[&str]) -> BTreeSet<VolumeId> {
+        let waits = self.reporter.diagnostics().waits();
+        let of_these = waits.into_iter().filter(|(_, wait)| codes.contains(&wait.reason.waiting.code()));
+        of_these.map(|(key, _)| key.volume).collect()
+    }
+
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
         format!("{:?}", self.reporter.diagnostics().waits())

@@ -40,20 +40,6 @@ impl Server {
         }
     }
 
-    /// It makes an attachment that is not there. Returns whether there is one to make.
-    pub fn second_controller_attaches(&mut self) -> bool {
-        let nodes: Vec<NodeName> = self.nodes.keys().cloned().collect();
-        let mut pairs =
-            VOLUMES.into_iter().flat_map(|(volume, _)| nodes.iter().map(move |node| (volume, node)));
-        let absent = |(volume, node): &(&str, &NodeName)| {
-            id(volume).kind() == VolumeKind::Csi
-                && !self.attachments.contains_key(&id(volume).attachment_name(node))
-        };
-        let Some((volume, node)) = pairs.find(absent) else { return false };
-        self.somebody_attaches(&id(volume).attachment_name(node), (DRIVER, volume, node), Author::Rival);
-        true
-    }
-
     /// A user deletes by hand what is attached, in use or not, and may even empty the list.
     pub fn meddler_acts(&mut self, rng: &mut Rng) {
         let node = NodeName::from(NODES[rng.usize(0..NODES.len())]);

@@ -495,14 +495,26 @@ impl Server {
                 let is_kept = (!nodes.contains(node) && is_in_place(node) || waits)
                     && !attached.contains(node)
                     && object.lists(volume.as_str());
-                // One that others attached to a second node is listed on one of them (S43).
-                let is_listed_elsewhere = is_exclusive(&volume)
-                    && attached.iter().filter(|other| *other != node).any(|other| {
-                        self.nodes.get(other).is_some_and(|object| object.lists(volume.as_str()))
+                // One that others attached to a second node is listed on one of them, and nowhere beside a node that has it
+                // in use (S43).
+                let is_elsewhere = is_exclusive(&volume)
+                    && self.nodes.iter().filter(|(other, _)| *other != node).any(|(other, object)| {
+                        object.uses(volume.as_str())
+                            || attached.contains(other) && object.lists(volume.as_str())
                     });
-                let is_second = is_listed_elsewhere && !object.lists(volume.as_str());
-                if object.lists(volume.as_str()) != attached.contains(node) && !is_kept && !is_second {
-                    return Err(format!("at rest {node} lists {volume} wrongly; attached to {attached:?}"));
+                let is_second = is_elsewhere && !object.lists(volume.as_str());
+                // Nor need it be listed again for nobody where others took it off (S16).
+                let is_off = !nodes.contains(node) && is_in_place(node) && !object.lists(volume.as_str());
+                let is_right = object.lists(volume.as_str()) == attached.contains(node);
+                if !is_right && !is_kept && !is_second && !is_off {
+                    let lists = self
+                        .nodes
+                        .iter()
+                        .map(|(name, it)| (name, it.lists(volume.as_str()), it.uses(volume.as_str())));
+                    let lists: Vec<_> = lists.collect();
+                    return Err(format!(
+                        "at rest {node} lists {volume} wrongly; attached to {attached:?}; (node, lists, uses): {lists:?}"
+                    ));
                 }
             }
         }
