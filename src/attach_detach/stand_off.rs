@@ -147,7 +147,8 @@ mod tests {
     use crate::attach_detach::{
         act::status_updater::tests::controller,
         actual::state::{Listed, NodeVolume, ReportAsAttached},
-        decide::verdict::Verdict,
+        decide::verdict::{NodeVolumeView, Verdict},
+        desired::volume_name::VolumeKind,
     };
 
     #[test]
@@ -164,7 +165,18 @@ mod tests {
         let mut node_volume = NodeVolume::with_attachment(true, false);
         node_volume.listed = Listed::Yes;
         let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
-        let waiting = verdict.standing_off(&node_volume, &why).waiting.expect("a wait");
+        let view = NodeVolumeView {
+            kind: VolumeKind::Csi,
+            desired: None,
+            node_volume: &node_volume,
+            node: None,
+            conflict: None,
+            is_listed_elsewhere: false,
+            publishes: None,
+            policy: &controller.options.force,
+            wall: controller.caches.clock.wall(now),
+        };
+        let waiting = verdict.standing_off(&view, &why).waiting.expect("a wait");
         let ends_at = controller.second_writer.signal().expect("a signal").until;
         assert_eq!(
             (waiting.code(), waiting.until()),

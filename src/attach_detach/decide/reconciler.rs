@@ -92,7 +92,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
         let beside = view.beside.contains(node).then(|| StandOff::Beside(node.clone()));
         let stand_off = view.stand_off.as_ref().filter(|why| why.holds(view_of_node.node));
         let verdict = match stand_off.or(beside.as_ref()) {
-            Some(why) => verdict.standing_off(node_volume, why),
+            Some(why) => verdict.standing_off(&view_of_node, why),
             None => verdict,
         };
         verdicts.insert(node.clone(), verdict.confirming(node_volume, now));

@@ -12,7 +12,7 @@ use crate::{
     attach_detach::{
         actual::{
             node::NodeState,
-            state::{AttachmentCall, ForceReason, NodeVolume, ReportAsAttached, WhyRead},
+            state::{AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached, WhyRead},
             unpublishing::{Unpublished, Unpublishing},
         },
         desired::{
@@ -285,15 +285,21 @@ pub(in crate::attach_detach) fn withdraw(step: Option<Step>, waiting: Waiting) -
 }
 
 impl Verdict {
-    /// The same, but nothing is taken away from the node or the driver. What was about to be is put back.
-    pub(in crate::attach_detach) fn standing_off(self, node_volume: &NodeVolume, why: &StandOff) -> Self {
+    /// The same, but nothing is taken away from the node or the driver. What was about to be is put back, unless our DELETE may
+    /// be carried out yet (S2), or another node has it (S43).
+    pub(in crate::attach_detach) fn standing_off(self, view: &NodeVolumeView<'_>, why: &StandOff) -> Self {
+        let node_volume = view.node_volume;
         let deletes = matches!(self.step, Some(Step::Delete(..)));
         let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
         if !(self.unpublishes || deletes || unpublishes) {
             return self;
         }
         let is_attached = node_volume.attachment().is_some_and(|attachment| attachment.status.attached);
-        let is_attached = is_attached && !node_volume.is_going();
+        let is_going = node_volume.is_going()
+            || node_volume.call == Some(AttachmentCall::Delete)
+            || node_volume.deletion() != Deletion::None;
+        let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
+        let is_attached = is_attached && !is_going && (node_volume.is_listed() || !is_elsewhere);
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = node_volume.unpublishing != Unpublishing::None
             || node_volume.report_as_attached == ReportAsAttached::Yes;
