@@ -31,7 +31,7 @@ use crate::{
         connect::{ApiServer, ConnectError},
         elector::{Candidacy, ElectionView, Elector},
         events::EventQueue,
-        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
         leadership::{Leadership, Term},
         lease_note::LeaseNote,
         pulse::Pulse,
@@ -187,7 +187,6 @@ impl Daemon {
         let catch_ups = CatchUps::default();
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let pulse = watch_itself(&mut tasks, &config, api.clone());
-        let namespace = own_namespace(&config, api);
         let lease_note = config.election.is_some().then(LeaseNote::default);
         let mut runtimes = vec![Handle::current()];
         runtimes.extend(workplace.runtime());
@@ -196,7 +195,7 @@ impl Daemon {
                 let place = Workplace::new(threads)?;
                 runtimes.extend(place.runtime());
                 let candidacy = Candidacy {
-                    namespace: namespace.clone(),
+                    namespace: own_namespace(&config, api),
                     name: config.own_name.clone(),
                     identity: identity.clone(),
                     timing: election.timing,
@@ -239,8 +238,6 @@ impl Daemon {
             watches,
             leadership,
             caller,
-            namespace,
-            identity,
             lease_note,
             alarms,
             events,
@@ -498,11 +495,12 @@ fn build_elector(
 }
 
 /// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
-/// through our watches yet.
+/// through our watches yet. Also which pods there are: a wait for force goes on only where no pod wants the volume (S6).
 async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
     let started = Instant::now();
     tokio::join!(
         kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups),
+        kind_watch::catch_up::<Pod>(fetcher.clone(), &objects, &catch_ups),
         kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups),
         kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups),
         kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups),

@@ -35,10 +35,6 @@ pub struct Parts {
     pub leadership: Leadership,
     /// Sends requests.
     pub caller: Caller,
-    /// Where the lease is, or would be.
-    pub namespace: String,
-    /// As whom it is held.
-    pub identity: String,
     /// What the lease tells a successor; `None` without leader election.
     pub lease_note: Option<LeaseNote>,
     /// What an operator has to know at once.
@@ -81,18 +77,19 @@ impl std::fmt::Debug for Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem, the future that is its life, and where and how it explains what it does and did.
+    /// A subsystem, the future that is its life, and where and how it explains what it does and did: to the past of which
+    /// objects its page leads, by the fields of a query.
     #[must_use]
     pub fn new<Page: Serialize>(
         name: &'static str,
         running: impl Future<Output = ()> + Send + 'static,
-        explained_at: &'static str,
+        (explained_at, past_of): (&'static str, &'static [&'static str]),
         explanation: impl Fn(Asked) -> Page + Send + Sync + 'static,
         history: History,
     ) -> Self {
         let document = move |query: Option<&str>| {
             let asked = Asked::parse(query);
-            let history = asked.past(&history);
+            let history = asked.past(past_of, &history);
             Answer::json(&Document { page: explanation(asked), history })
         };
         Self { explained: Some((explained_at, Box::new(document))), ..Self::unexplained(name, running) }
@@ -151,7 +148,13 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     let attachments = attach_detach.diagnostics();
     let running = attach_detach.run(parts.planning.clone());
     let part = move |asked| attachments.part(&asked);
-    Ok(Subsystem::new("attach-detach", running, "/debug/attach-detach", part, parts.history.clone()))
+    Ok(Subsystem::new(
+        "attach-detach",
+        running,
+        ("/debug/attach-detach", &["attachment", "node"]),
+        part,
+        parts.history.clone(),
+    ))
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
@@ -169,5 +172,11 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     let claims = binder.diagnostics();
     let running = binder.run(parts.planning.clone());
     let part = move |asked| claims.part(asked);
-    Ok(Subsystem::new("binder", running, "/debug/binder", part, parts.history.clone()))
+    Ok(Subsystem::new(
+        "binder",
+        running,
+        ("/debug/binder", &["claim", "volume"]),
+        part,
+        parts.history.clone(),
+    ))
 }

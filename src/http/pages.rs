@@ -2,7 +2,8 @@
 //!
 //! A page may take a second of CPU and tens of megabytes in a large cluster. So it is made on a thread of
 //! its own, never twice at once, and those who ask meanwhile share it; of a large one there are only so many
-//! editions at once, so that readers who do not read cannot make the memory full.
+//! editions at once, so that readers who do not read cannot make the memory full. A part that a query asks for is shared by
+//! nobody: it is made anew, one at a time, and never in place of the page.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,8 +11,9 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header::CONTENT_TYPE};
 use hyper::body::Bytes;
 use tokio::{
+    runtime::Handle,
     sync::{Mutex, OwnedSemaphorePermit, Semaphore},
-    task::spawn_blocking,
+    task::{JoinError, spawn_blocking},
     time::{Instant, sleep},
 };
 
@@ -43,11 +45,17 @@ impl AsRef<[u8]> for Text {
 #[derive(Clone)]
 struct Edition {
     made: Instant,
-    /// Which part of the page it is, if it is a part.
-    part: Option<String>,
     status: StatusCode,
     content_type: &'static str,
     body: Bytes,
+}
+
+impl Edition {
+    /// Of what was made now. A large one keeps the permit.
+    fn of(Answer { status, content_type, body }: Answer, permit: OwnedSemaphorePermit) -> Self {
+        let text = Text { _permit: (body.len() > SMALL).then_some(permit), body };
+        Self { made: Instant::now(), status, content_type, body: Bytes::from_owner(text) }
+    }
 }
 
 impl IntoResponse for Edition {
@@ -61,12 +69,15 @@ pub(super) struct Page {
     make: Box<MakeRows>,
     latest: Arc<Mutex<Option<Edition>>>,
     editions: Arc<Semaphore>,
+    part: Arc<Mutex<()>>,
+    parts: Arc<Semaphore>,
 }
 
 impl Page {
     /// One that is made like this.
     pub(super) fn new(make: Box<MakeRows>) -> Self {
-        Self { make, latest: Arc::default(), editions: Arc::new(Semaphore::new(EDITIONS)) }
+        let [editions, parts] = [(); 2].map(|()| Arc::new(Semaphore::new(EDITIONS)));
+        Self { make, latest: Arc::default(), editions, part: Arc::default(), parts }
     }
 
     /// Makes it, or a part of it, now. May take long.
@@ -74,35 +85,52 @@ impl Page {
         (self.make)(part)
     }
 
-    /// An edition that is at most a second old, of the part that is asked for.
+    /// An edition that is at most a second old, or the part that is asked for.
     pub(super) async fn get(self: &Arc<Self>, part: Option<String>) -> Response {
+        if let Some(part) = part {
+            return self.part(part).await;
+        }
         let mut latest = Arc::clone(&self.latest).lock_owned().await;
-        let is_the_same = |edition: &&Edition| edition.made.elapsed() < FRESH && edition.part == part;
-        if let Some(edition) = latest.as_ref().filter(is_the_same) {
+        if let Some(edition) = latest.as_ref().filter(|edition| edition.made.elapsed() < FRESH) {
             return edition.clone().into_response();
         }
         *latest = None;
-        let Ok(permit) = Arc::clone(&self.editions).try_acquire_owned() else {
-            let text = "too many slow readers of this page: try later\n".to_owned();
-            return Answer::text(StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-        };
+        let Ok(permit) = Arc::clone(&self.editions).try_acquire_owned() else { return too_many_readers() };
         let page = Arc::clone(self);
-        // The lock goes with it: if the reader is gone, the page is still made only once at a time.
+        // The lock goes with it: if the reader is gone, the page is still made only once at a time, and forgotten.
+        let runtime = Handle::current();
         let making = spawn_blocking(move || {
-            let Answer { status, content_type, body } = page.make(part.as_deref());
-            let text = Text { _permit: (body.len() > SMALL).then_some(permit), body };
-            let body = Bytes::from_owner(text);
-            let edition = Edition { made: Instant::now(), part, status, content_type, body };
+            let edition = Edition::of(page.make(None), permit);
             *latest = Some(edition.clone());
+            runtime.spawn(forget(Arc::clone(&page.latest), edition.made));
             edition
         });
-        let Ok(edition) = making.await else {
-            let text = "the page could not be made\n".to_owned();
-            return Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
-        };
-        tokio::spawn(forget(Arc::clone(&self.latest), edition.made));
-        edition.into_response()
+        sent(making.await)
     }
+
+    async fn part(self: &Arc<Self>, part: String) -> Response {
+        let making = Arc::clone(&self.part).lock_owned().await;
+        let Ok(permit) = Arc::clone(&self.parts).try_acquire_owned() else { return too_many_readers() };
+        let page = Arc::clone(self);
+        let made = spawn_blocking(move || {
+            let _making = making;
+            Edition::of(page.make(Some(&part)), permit)
+        });
+        sent(made.await)
+    }
+}
+
+fn too_many_readers() -> Response {
+    let text = "too many slow readers of this page: try later\n".to_owned();
+    Answer::text(StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+fn sent(made: Result<Edition, JoinError>) -> Response {
+    let failed = |_| {
+        let text = "the page could not be made\n".to_owned();
+        Answer::text(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+    };
+    made.map_or_else(failed, Edition::into_response)
 }
 
 /// An edition that no client may be given any more need not be kept.

@@ -11,7 +11,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -40,6 +40,9 @@ pub const LEAST_RESERVE: Duration = Duration::from_secs(2);
 
 /// How late a renewal usually is: its round trip, which counts from when it was sent.
 const LATE_RENEWAL: Duration = Duration::from_millis(500);
+
+/// What a leader told its successor is believed for so long after its last renewal: longer than any lease lasts.
+const NOTE_LASTS: SignedDuration = SignedDuration::from_mins(5);
 
 /// What a lease says for its duration that was given up. The server refuses zero.
 ///
@@ -222,17 +225,20 @@ impl Observed {
     }
 
     /// What the leader of the last term told its successor. What is of an earlier term, or was written by hand, is not
-    /// believed: another program may have led since, which tells nothing.
+    /// believed: another program may have led since, which tells nothing. Nor is what is old by our own clock: a backup of
+    /// etcd may have brought it back, and who knows what came and went since.
     #[must_use]
-    pub fn told(&self) -> Option<&str> {
+    pub fn told(&self, wall: Timestamp) -> Option<&str> {
         let (term, text) = self.note(note::NODES_NOT_READY)?.split_once(' ')?;
-        (term.parse() == Ok(self.transitions())).then_some(text)
+        let renewed: Timestamp = self.field("renewTime")?.as_str()?.parse().ok()?;
+        let is_fresh = wall.duration_since(renewed).abs() <= NOTE_LASTS;
+        (is_fresh && term.parse() == Ok(self.transitions())).then_some(text)
     }
 
     /// Whether something is told that is not believed.
     #[must_use]
-    pub fn is_told_in_vain(&self) -> bool {
-        self.note(note::NODES_NOT_READY).is_some() && self.told().is_none()
+    pub fn is_told_in_vain(&self, wall: Timestamp) -> bool {
+        self.note(note::NODES_NOT_READY).is_some() && self.told(wall).is_none()
     }
 
     fn transitions(&self) -> i64 {

@@ -96,9 +96,13 @@ impl Elector {
             Action::Renew => self.write(Verb::Update, body).await?,
             Action::TakeOver { from } => {
                 // Also if the answer gets lost: then the lease is in another term.
-                self.note.leave(self.observed.as_ref().and_then(Observed::told));
-                if self.observed.as_ref().is_some_and(Observed::is_told_in_vain) {
-                    tracing::info!(lease = %self.lease(), "what the lease says of nodes is not of its last term, and is ignored");
+                let (observed, wall) = (self.observed.as_ref(), Timestamp::now());
+                self.note.leave(observed.and_then(|observed| observed.told(wall)));
+                if observed.is_some_and(|observed| observed.is_told_in_vain(wall)) {
+                    tracing::info!(
+                        lease = %self.lease(),
+                        "what the lease says of nodes is old or not of its last term, and is ignored"
+                    );
                 }
                 let deadline = self.write(Verb::Update, body).await?;
                 tracing::info!(lease = %self.lease(), %from, "took over the lease");

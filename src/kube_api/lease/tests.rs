@@ -326,19 +326,31 @@ fn s6_what_is_told_a_successor_is_of_the_last_term_or_proves_nothing() {
     let see = |object: &Value| Observed::update(None, Some(object.clone()), now);
     let tells = |text: Option<&str>| Notes { for_successor: text.map(Arc::from), ..Notes::default() };
     let object = lease("me", "1999-01-01T00:00:00.000000Z");
-    assert_eq!(see(&object).told(), None);
+    assert_eq!(see(&object).told(wall()), None);
     let renewed = renewal(&see(&object), "me", &TIMING, tells(Some("a b")), wall()).unwrap();
-    assert_eq!(see(&renewed).told(), Some("a b"));
+    assert_eq!(see(&renewed).told(wall()), Some("a b"));
     let given_up = released(&see(&renewed), "me", tells(Some("c")), wall()).unwrap();
-    assert_eq!(see(&given_up).told(), Some("c"));
+    assert_eq!(see(&given_up).told(wall()), Some("c"));
+    let hour = SignedDuration::from_hours(1);
+    for clock in [wall() + hour, wall() - hour] {
+        assert_eq!(
+            (see(&renewed).told(clock), see(&renewed).is_told_in_vain(clock)),
+            (None, true),
+            "{clock}"
+        );
+    }
     // Who takes the lease and says nothing, as every other program does, makes what stands there one of the past.
     let taken = renewal(&see(&given_up), "you", &TIMING, tells(None), wall()).unwrap();
-    assert_eq!((see(&taken).told(), see(&taken).is_told_in_vain()), (None, true));
+    assert_eq!((see(&taken).told(wall()), see(&taken).is_told_in_vain(wall())), (None, true));
     let none = renewal(&see(&taken), "you", &TIMING, tells(Some("")), wall()).unwrap();
-    assert_eq!((see(&none).told(), see(&none).is_told_in_vain()), (None, false));
+    assert_eq!((see(&none).told(wall()), see(&none).is_told_in_vain(wall())), (None, false));
     for by_hand in ["", "a b", "-1 a", "4294967296000000000000 a", "1.0 a"] {
         let mut edited = renewed.clone();
         edited["metadata"]["annotations"][note::NODES_NOT_READY] = json!(by_hand);
-        assert_eq!((see(&edited).told(), see(&edited).is_told_in_vain()), (None, true), "{by_hand:?}");
+        assert_eq!(
+            (see(&edited).told(wall()), see(&edited).is_told_in_vain(wall())),
+            (None, true),
+            "{by_hand:?}"
+        );
     }
 }

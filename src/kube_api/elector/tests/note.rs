@@ -1,5 +1,7 @@
 //! What a leader tells its successor, on the lease.
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::*;
 
 fn on_lease(server: &Server) -> Option<String> {
@@ -53,7 +55,10 @@ async fn s6_a_take_over_whose_answer_got_lost_still_knows() {
         store.store(json!({
             "kind": "Lease",
             "metadata": { "name": "mooring", "annotations": { lease::note::NODES_NOT_READY: "4 n1:3" } },
-            "spec": { "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4 },
+            "spec": {
+                "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4,
+                "renewTime": Timestamp::now().to_string(),
+            },
         }))
     });
     let second = start(&server, "b", async {});
