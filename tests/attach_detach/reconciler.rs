@@ -12,7 +12,9 @@ use libtest_mimic::Trial;
 use mooring::{
     attach_detach::{
         actual::{
-            state::{ActualState, AttachmentCall, Candidates, Desire, Mount, ReportAsAttached, Uncertain},
+            state::{
+                ActualState, AttachmentCall, Candidates, Deletion, Desire, Mount, ReportAsAttached, Uncertain,
+            },
             unpublishing::{Sequence, Unpublishing},
         },
         decide::{
@@ -72,6 +74,7 @@ struct Given {
     in_use: bool,
     proven: bool,
     calling: Option<Calling>,
+    deletion_in_doubt: bool,
     uncertain: Option<Lookup>,
     paused: bool,
     unsettled: bool,
@@ -265,6 +268,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     let local = given.held
         || given.calling.is_some()
+        || given.deletion_in_doubt
         || given.uncertain.is_some()
         || given.paused
         || given.proven
@@ -278,6 +282,9 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             Calling::Create => AttachmentCall::Create,
             Calling::Delete => AttachmentCall::Delete,
         });
+        if let Some(known) = pair.known.as_mut().filter(|_| given.deletion_in_doubt) {
+            known.deletion = Deletion::InDoubt { until: now + Duration::from_secs(10) };
+        }
         pair.uncertain = given.uncertain.map(|lookup| Uncertain {
             until: now + Duration::from_secs(10),
             read_absent: lookup == Lookup::Read,
