@@ -498,12 +498,13 @@ fn build_elector(
 /// through our watches yet. Also which pods there are: a wait for force goes on only where no pod wants the volume (S6).
 async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
     let started = Instant::now();
+    // On the heap: without optimisation they are too large for the stack of the thread that renews the lease.
     tokio::join!(
-        kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups),
-        kind_watch::catch_up::<Pod>(fetcher.clone(), &objects, &catch_ups),
-        kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups),
-        kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups),
-        kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups),
+        Box::pin(kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups)),
+        Box::pin(kind_watch::catch_up::<Pod>(fetcher.clone(), &objects, &catch_ups)),
+        Box::pin(kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups)),
+        Box::pin(kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups)),
+        Box::pin(kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups)),
     );
     tracing::info!(took_ms = started.elapsed().as_millis(), "passed the take-over barrier");
 }
