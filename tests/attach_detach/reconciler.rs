@@ -314,7 +314,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if let Some(minutes) = given.unwanted_for {
         let since = Timestamp::from_second(600 - 60 * minutes).expect("a time");
-        actual.node_volume_mut(volume, name).desire = Desire::Undesired { since, was_desired: false };
+        actual.node_volume_mut(volume, name).desire = Desire::Undesired { since };
     }
     if !given.gone {
         node.metadata.resource_version = ResourceVersion(7);

@@ -20,6 +20,10 @@ use tokio::time::Instant;
 
 use super::world::word;
 
+/// Metrics that are not shown before something was counted.
+const SHOWN_WITH_A_SERIES: [&str; 2] =
+    ["attachdetach_controller_total_volumes", "storage_operation_duration_seconds_count"];
+
 /// How long an event of another process stands and is not told again (`kube_api::events`).
 const STANDS: Duration = Duration::from_mins(45);
 
@@ -158,4 +162,16 @@ pub fn words(call: &Call) -> String {
             format!("{verb} on {node}: [{}]", names.join(" "))
         }
     }
+}
+
+/// The sum of a metric in the text of all, over the series whose labels include these.
+pub fn sum(text: &str, name: &str, labels: &str) -> f64 {
+    let is_known = SHOWN_WITH_A_SERIES.contains(&name) || text.contains(&format!("\n{name}"));
+    assert!(is_known, "there is no metric {name}");
+    let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+    let of_ours = lines.filter(|(series, _)| {
+        let (found, with) = series.split_once('{').unwrap_or((series, ""));
+        found == name && labels.split(',').all(|label| with.contains(label))
+    });
+    of_ours.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
 }

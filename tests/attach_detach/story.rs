@@ -35,13 +35,10 @@ use test_support::cases::comparison::{Comparison, in_place};
 use tokio::time::Instant;
 
 use super::{
-    said::{Written, line, words},
+    said::{Written, line, sum, words},
     world::{Forms, Key, World, decode, word},
 };
 
-/// Metrics that are not shown before something was counted.
-const SHOWN_WITH_A_SERIES: [&str; 2] =
-    ["attachdetach_controller_total_volumes", "storage_operation_duration_seconds_count"];
 /// Looks at one moment, above which something goes in circles.
 const ENOUGH: usize = 200;
 /// How long a window may collect changes before they are sent: part of a step.
@@ -572,17 +569,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// The sum of a metric over the series whose labels include these.
     fn sum(&self, name: &str, labels: &str) -> f64 {
-        let text = self.metrics.text().unwrap();
-        let is_known = SHOWN_WITH_A_SERIES.contains(&name) || text.contains(&format!("\n{name}"));
-        assert!(is_known, "there is no metric {name}");
-        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
-        let of_ours = lines.filter(|(series, _)| {
-            let (found, with) = series.split_once('{').unwrap_or((series, ""));
-            found == name && labels.split(',').all(|label| with.contains(label))
-        });
-        of_ours.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+        sum(&self.metrics.text().unwrap(), name, labels)
     }
 }
 

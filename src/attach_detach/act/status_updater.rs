@@ -45,8 +45,13 @@ impl Controller {
 
     /// Sends what the node needs: its list, or a live read.
     fn ask_node(&mut self, name: &NodeName, now: Instant) {
-        let Some(state) = self.caches.actual.node(name) else { return };
         let target = Target::Node(name.clone());
+        let state = self.caches.actual.node(name);
+        if state.is_none_or(|state| state.node.is_none()) {
+            // Who wrote to it can be read no more.
+            self.second_writer.gone(&target);
+        }
+        let Some(state) = state else { return };
         let step = node_list::next(
             &NodeView {
                 state,

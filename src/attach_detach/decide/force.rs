@@ -188,10 +188,8 @@ mod tests {
             ),
         ];
         for (name, node, unready, unwanted, policy, minute, expected) in cases {
-            let node_volume = NodeVolume {
-                desire: Desire::Undesired { since: at(unwanted), was_desired: false },
-                ..NodeVolume::default()
-            };
+            let node_volume =
+                NodeVolume { desire: Desire::Undesired { since: at(unwanted) }, ..NodeVolume::default() };
             let mut state = NodeState::default();
             state.node = node.map(Arc::new);
             state.unready_since = unready.map(at);

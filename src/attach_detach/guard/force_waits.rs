@@ -26,9 +26,6 @@ use crate::{
 /// How often the note is made anew while something waits.
 pub const PERIOD: Duration = Duration::from_secs(5);
 
-/// Time between two looks at all nodes on which something waits, at least.
-const LEAST_PERIOD: Duration = Duration::from_secs(1);
-
 /// What there is to log of the waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::attach_detach) enum Said {
@@ -91,7 +88,7 @@ impl ForceWaits {
     pub fn add(&mut self, node: &NodeName) {
         if self.is_carried {
             self.nodes.entry(node.clone()).or_default();
-            self.again_after = Some(LEAST_PERIOD);
+            self.again_after = Some(PERIOD);
         }
     }
 
@@ -113,7 +110,7 @@ impl ForceWaits {
     pub fn break_off(&mut self, node: &NodeName) {
         if let Some(entry) = self.nodes.get_mut(node) {
             self.is_news |= entry.take().is_some();
-            self.again_after = Some(LEAST_PERIOD);
+            self.again_after = Some(PERIOD);
         }
     }
 
@@ -239,8 +236,8 @@ mod tests {
         // A pod comes: what was said is over before anything is looked at again.
         waits.break_off(&nodes[7]);
         assert!(!told(&waits.take_note().unwrap(), &nodes[7]));
-        assert_eq!((look(&mut waits, 20), waits.due_at()), (None, Some(start + Duration::from_secs(21))));
-        assert_eq!((look(&mut waits, 21), waits.due_at()), (None, Some(start + Duration::from_secs(26))));
+        assert_eq!((look(&mut waits, 24), waits.due_at()), (None, Some(start + Duration::from_secs(25))));
+        assert_eq!((look(&mut waits, 25), waits.due_at()), (None, Some(start + Duration::from_secs(30))));
 
         // What has lasted for as long as any has to is not made anew.
         assert_eq!((look(&mut waits, 400), waits.due_at()), (None, None));

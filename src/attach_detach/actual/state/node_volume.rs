@@ -120,8 +120,6 @@ pub enum Desire {
     Undesired {
         /// Since when, by this process' clock.
         since: Timestamp,
-        /// Whether one did since this process leads: what a predecessor knew of a wait is of an earlier one then.
-        was_desired: bool,
     },
 }
 
@@ -398,16 +396,9 @@ impl NodeVolume {
         }
     }
 
-    /// Whether a pod has needed it here since this process leads.
-    #[must_use]
-    pub fn was_desired(&self) -> bool {
-        matches!(self.desire, Desire::Desired | Desire::Undesired { was_desired: true, .. })
-    }
-
     /// What a predecessor of this process has proven: no pod has needed it since then.
     pub(super) fn inherit_undesired(&mut self, since: Timestamp) {
-        let since = self.undesired_since().map_or(since, |known| known.min(since));
-        self.desire = Desire::Undesired { since, was_desired: self.was_desired() };
+        self.desire = Desire::Undesired { since };
     }
 
     /// Whether it is off the node's list without an answer that proves it: only a live read will.
@@ -443,7 +434,7 @@ impl NodeVolume {
     pub(super) fn note_desired(&mut self, is_desired: bool, wall: Timestamp) {
         if !is_desired {
             let since = self.undesired_since().unwrap_or(wall);
-            self.desire = Desire::Undesired { since, was_desired: self.was_desired() };
+            self.desire = Desire::Undesired { since };
             return;
         }
         if let Desire::Undesired { .. } = self.desire
