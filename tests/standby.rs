@@ -15,14 +15,19 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        tell::{metrics::AttachDetachMetrics, reporter::Reporter},
+        tell::{
+            metrics::AttachDetachMetrics,
+            reporter::AttachDetachReporter,
+            state::{AttachDetachKey, AttachDetachReason},
+        },
     },
     binder::{BinderOptions, planner::Planner},
+    controller::report::reporter::Reporter,
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
-    metrics::{Alarms, Metrics},
+    metrics::Metrics,
     state::{ChangeSet, Objects, Stored},
 };
 use serde_json::{Value, json};
@@ -43,7 +48,8 @@ struct Replica {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
-    reporter: Reporter,
+    reporter: AttachDetachReporter,
+    reports: Reporter<AttachDetachKey, AttachDetachReason>,
     planner: Planner,
     revision: u64,
     now: Instant,
@@ -53,15 +59,16 @@ impl Replica {
     fn stands_by() -> Self {
         let (objects, now) = (Arc::new(Objects::default()), Instant::now());
         let registry = Metrics::default();
-        let metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
+        let metrics = AttachDetachMetrics::new(&registry).unwrap();
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(Arc::clone(&objects), options, clock);
-        let reporter = Reporter::new(metrics);
+        let (reporter, reports) = (AttachDetachReporter::new(metrics), Reporter::default());
         controller.load(now);
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
         planner.load(now);
-        Self { changes: objects.subscribe(), objects, controller, reporter, planner, revision: 1, now }
+        let changes = objects.subscribe();
+        Self { changes, objects, controller, reporter, reports, planner, revision: 1, now }
     }
 
     fn looks(&mut self) {
@@ -72,7 +79,8 @@ impl Replica {
         self.controller.take_changes(changes, self.now);
         let effects = self.controller.reconcile(self.now);
         assert!(effects.calls.is_empty(), "it stands by");
-        self.reporter.take(effects.reports, self.now);
+        self.reports.take_all(effects.reports, self.now);
+        self.reporter.take(effects.facts, self.now);
     }
 
     fn is_told<T: Stored>(&mut self, mut object: Value, is_there: bool) {

@@ -141,15 +141,15 @@ impl Stage {
                 let run =
                     AttachDetach::new(of_tables, &caller, leadership, events, options, &metrics, alarms);
                 let run = run.unwrap();
-                let diagnostics = run.diagnostics();
-                (Box::new(move || diagnostics.leads()), Box::pin(run.run(shutdown.clone())))
+                let board = run.board();
+                (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))
             }
             Which::Binder => {
                 let options = BinderOptions::default();
                 let run = Binder::new(of_tables, &caller, leadership, events, options, &metrics, alarms);
                 let run = run.unwrap();
-                let diagnostics = run.diagnostics();
-                (Box::new(move || diagnostics.leads()), Box::pin(run.run(shutdown.clone())))
+                let board = run.board();
+                (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))
             }
         };
         let running = tokio::spawn(running);

@@ -10,11 +10,14 @@ use crate::{
     attach_detach::AttachDetach,
     binder::Binder,
     config::{Config, Controllers},
-    controller::asked::{Asked, Past},
+    controller::{
+        Controller, Executor,
+        asked::{Asked, Past},
+    },
     http::{Answer, MakeRows},
     kube_api::{call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote},
     metrics::{Alarms, Metrics, WatchMetrics},
-    protection::{Protection, claims::ClaimProtection, volumes::VolumeProtection},
+    protection::{self, claims::ClaimProtection, volumes::VolumeProtection},
     state::Objects,
     telemetry::history::History,
     traces::Traces,
@@ -115,21 +118,38 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
     if binder {
         subsystems.push(binder_subsystem(parts)?);
     }
-    let (objects, leadership) = (|| Arc::clone(&parts.objects), || parts.leadership.clone());
-    let (caller, metrics) = (&parts.caller, || (&parts.metrics, parts.alarms.clone()));
-    // None of them tells users anything, as in KCM.
-    let events = |name| parts.events.for_component(name);
     if claim_protection {
-        let name = Protection::<ClaimProtection>::NAME;
-        let protection = Protection::of_claims(objects(), caller, leadership(), events(name), metrics())?;
-        subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
+        let controller = ClaimProtection::new(Arc::clone(&parts.objects));
+        subsystems.push(protection_subsystem(parts, controller, ("/debug/claim-protection", &["claim"]))?);
     }
     if volume_protection {
-        let name = Protection::<VolumeProtection>::NAME;
-        let protection = Protection::of_volumes(objects(), caller, leadership(), events(name), metrics())?;
-        subsystems.push(Subsystem::unexplained(name, protection.run(parts.planning.clone())));
+        let controller = VolumeProtection::new(Arc::clone(&parts.objects));
+        subsystems.push(protection_subsystem(parts, controller, ("/debug/volume-protection", &["volume"]))?);
     }
     Ok(subsystems)
+}
+
+fn protection_subsystem<C: Controller>(
+    parts: &Parts,
+    controller: C,
+    page: (&'static str, &'static [&'static str]),
+) -> anyhow::Result<Subsystem>
+where
+    protection::Requests: Executor<C>,
+{
+    let name = C::IDENTITY.name;
+    let mut runner = protection::runner(
+        controller,
+        Arc::clone(&parts.objects),
+        &parts.caller,
+        parts.leadership.clone(),
+        parts.events.for_component(name),
+        (&parts.metrics, parts.alarms.clone()),
+    )?;
+    runner.remember(parts.history.clone());
+    let board = runner.board();
+    let running = runner.run(parts.planning.clone());
+    Ok(Subsystem::new(name, running, page, move |asked| board.page(&asked), parts.history.clone()))
 }
 
 fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
@@ -145,9 +165,9 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_lease_note(parts.lease_note.clone())
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
-    let attachments = attach_detach.diagnostics();
+    let board = attach_detach.board();
     let running = attach_detach.run(parts.planning.clone());
-    let part = move |asked| attachments.part(&asked);
+    let part = move |asked| board.page(&asked);
     Ok(Subsystem::new(
         "attach-detach",
         running,
@@ -169,9 +189,9 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     )?
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
-    let claims = binder.diagnostics();
+    let board = binder.board();
     let running = binder.run(parts.planning.clone());
-    let part = move |asked| claims.part(asked);
+    let part = move |asked| board.page(&asked);
     Ok(Subsystem::new(
         "binder",
         running,

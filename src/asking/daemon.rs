@@ -162,7 +162,7 @@ mod tests {
         json!({
             "alarm": null, "leads": leads, "secondWriters": [],
             "waiting": [
-                row("shop/other", "Binding", since.clone()), row("shop/data", "NotLeader", Value::Null),
+                row("shop/other", "Binding", since.clone()),
                 row("shop/data", "RetryBackoff", since),
             ],
             "history": [

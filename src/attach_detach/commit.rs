@@ -16,7 +16,7 @@ use super::{
         verdict::{Step, Verdict},
     },
     desired::volume_name::VolumeId,
-    tell::{announcer::AFTER_LOSS, report::Forced},
+    tell::{announcer::AFTER_LOSS, facts::Forced},
 };
 use crate::kube_api::{call::CallError, events::Event, ids::NodeName, kinds::Node};
 

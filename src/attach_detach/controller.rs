@@ -31,14 +31,15 @@ use super::{
     options::{AttachDetachOptions, ForcePolicy},
     queue::WorkQueue,
     tell::{
+        facts::{Facts, Line},
         metrics::Planned,
         operations::Ending,
         recorder::Recorder,
-        report::{Line, Reports},
+        state::Report,
     },
 };
 use crate::{
-    controller::second_writer::SecondWriters,
+    controller::second_writer::{News, SecondWriters},
     kube_api::{
         events::Event,
         ids::{NodeName, ResourceVersion},
@@ -56,8 +57,12 @@ pub struct Effects {
     pub calls: Vec<(Sequence, Call)>,
     /// What to tell users.
     pub events: Vec<Event>,
-    /// What to count, log, trace and show.
-    pub reports: Reports,
+    /// Where the keys stand that were looked at.
+    pub reports: Vec<Report>,
+    /// What others wrote that only this controller should.
+    pub others: Option<News>,
+    /// What to count, log and trace.
+    pub facts: Facts,
 }
 
 /// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].
@@ -124,6 +129,12 @@ impl Controller {
         self.force_waits.take_note()
     }
 
+    /// What others were seen to write.
+    #[must_use]
+    pub fn second_writer(&self) -> &SecondWriters<Target> {
+        &self.second_writer
+    }
+
     /// Whether this process may write, as far as the controller knows.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -175,8 +186,8 @@ impl Controller {
     }
 
     /// What there is to report of what was learnt since the last plan.
-    pub fn take_reports(&mut self) -> Reports {
-        self.recorder.take_reports()
+    pub fn take_facts(&mut self) -> (Vec<Report>, Facts) {
+        self.recorder.take_facts()
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
@@ -241,17 +252,23 @@ impl Controller {
         self.note_learnt(now);
         if !self.leads {
             self.stand_by(now);
-            return Effects { reports: self.take_reports(), ..Effects::default() };
+            let (reports, facts) = self.take_facts();
+            return Effects { reports, facts, ..Effects::default() };
         }
         self.plan_dirty(now);
         let at = (now, self.caches.clock.wall(now));
         let said = self.force_waits.look(&self.caches.actual, &self.caches.desired, at);
         self.tell_of_waits(said);
-        self.report_second_writers();
         let (recorder, known) = self.recording(now);
         recorder.tell_unresolved(known);
-        let (events, reports) = self.recorder.take();
-        Effects { calls: self.dispatcher.take(), events, reports }
+        let (reports, facts) = self.take_facts();
+        Effects {
+            calls: self.dispatcher.take(),
+            events: self.recorder.take_events(),
+            reports,
+            others: self.second_writer.take_news(),
+            facts,
+        }
     }
 
     pub(super) fn tell_of_waits(&mut self, said: Option<Said>) {

@@ -22,10 +22,7 @@ use super::{
     decide::verdict::Waiting,
     desired::{state::WhyUnresolved, volume_name::VolumeId, volume_source},
     options::AttachDetachOptions,
-    tell::{
-        diagnostics::State,
-        report::{Forced, Judged, Report},
-    },
+    tell::state::{AttachDetachKey, AttachDetachReason, Report, State},
 };
 use crate::{
     kube_api::{
@@ -142,8 +139,11 @@ fn settle(
     loop {
         let effects = controller.reconcile(now);
         let mut goes_on = controller.wake_at().is_some_and(|at| at <= now);
-        for report in effects.reports.into_reports() {
+        for report in effects.reports {
             outlook.take(report);
+        }
+        for (volume, node, reason) in effects.facts.forced() {
+            outlook.node_volume(volume, node).forced = Some(reason);
         }
         for (sent, call) in effects.calls {
             match &call {
@@ -206,27 +206,23 @@ fn read(
 }
 
 impl Outlook {
-    fn take(&mut self, report: Report) {
-        match report {
-            Report::Judged(volume, node, Judged { state, waiting, .. }) => {
-                let before = self.node_volumes.remove(&(volume.clone(), node.clone()));
-                let (write, forced) = before.map_or((None, None), |before| (before.write, before.forced));
-                self.node_volumes.insert((volume, node), NodeVolumeOutlook { state, waiting, write, forced });
+    fn take(&mut self, Report { key, reason, .. }: Report) {
+        match (key, reason) {
+            (AttachDetachKey::NodeVolume(key), Some(AttachDetachReason::NodeVolume(state, waiting))) => {
+                let outlook = self.node_volume(&key.volume, &key.node);
+                (outlook.state, outlook.waiting) = (state, waiting);
             }
-            Report::Unresolved { pod, before, found, .. } => {
-                for gone in before {
-                    self.unresolved.remove(&(pod.clone(), gone.pod_volume));
-                }
-                for unresolved in found {
-                    self.unresolved.insert((pod.clone(), unresolved.pod_volume), unresolved.why);
-                }
+            (AttachDetachKey::PodVolume(pod, volume), Some(AttachDetachReason::Unresolved(why))) => {
+                self.unresolved.insert((pod, volume), why);
             }
-            Report::Foreign { name, volume, node } => match node {
-                Some(node) => drop(self.foreign.insert(name, (volume, node))),
-                None => drop(self.foreign.remove(&name)),
-            },
-            Report::Forced(volume, node, reason, Forced::Begins | Forced::Tainted) => {
-                self.node_volume(&volume, &node).forced = Some(reason);
+            (AttachDetachKey::PodVolume(pod, volume), None) => {
+                self.unresolved.remove(&(pod, volume));
+            }
+            (AttachDetachKey::Foreign(name), Some(AttachDetachReason::Foreign(volume, node))) => {
+                self.foreign.insert(name, (volume, node));
+            }
+            (AttachDetachKey::Foreign(name), None) => {
+                self.foreign.remove(&name);
             }
             _ => {}
         }

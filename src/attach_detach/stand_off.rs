@@ -11,7 +11,7 @@ use super::{
     controller::Controller,
     decide::verdict::StandOff,
     guard::second_writer::{Act, DELETED, Target, act_of},
-    tell::report::{Line, Report},
+    tell::facts::Line,
 };
 use crate::{
     attach_detach::act::calls::{Answer, Call},
@@ -101,13 +101,6 @@ impl Controller {
             subject: None,
         };
         nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
-    }
-
-    /// Reports what there is to tell of others.
-    pub(super) fn report_second_writers(&mut self) {
-        if let Some(news) = self.second_writer.take_news() {
-            self.recorder.report(Report::SecondWriters(Box::new(news)));
-        }
     }
 
     /// Looks at what the watch says of an attachment, before the state takes it.

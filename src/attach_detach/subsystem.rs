@@ -17,14 +17,18 @@ use super::{
     actual::unpublishing::Sequence,
     clock::Clock,
     controller::{Controller, Effects},
-    guard::second_writer::Target,
+    guard::second_writer::{ROLE, Target},
     options::AttachDetachOptions,
     tell::{
-        backlog, diagnostics::Diagnostics, metrics::AttachDetachMetrics, report::Reports, reporter::Reporter,
+        backlog,
+        facts::Facts,
+        metrics::AttachDetachMetrics,
+        reporter::AttachDetachReporter,
+        state::{AttachDetachKey, AttachDetachReason},
     },
 };
 use crate::{
-    controller::{self, Executor, Plan, Runner, second_writer::Target as _},
+    controller::{self, Executor, Identity, Plan, Runner, report::board::Board, second_writer::Target as _},
     kube_api::{
         call::{CallError, Caller},
         events::{Event, EventRecorder},
@@ -32,20 +36,16 @@ use crate::{
         leadership::Leadership,
         lease_note::LeaseNote,
     },
-    metrics::{Alarms, Metrics, QueueCounts, Subsystem},
+    metrics::{Alarms, Metrics, Subsystem},
     state::Objects,
     telemetry::history::History,
     traces::Traces,
 };
 
-/// KCM: cmd/kube-controller-manager/names/controller_names.go.
-const CONTROLLER: &str = "persistentvolume-attach-detach-controller";
-
 /// The attach/detach controller, ready to run.
 #[derive(Debug)]
 pub struct AttachDetach {
     runner: Runner<Controller, Requests>,
-    diagnostics: Arc<Diagnostics>,
 }
 
 impl AttachDetach {
@@ -62,18 +62,16 @@ impl AttachDetach {
         metrics: &Metrics,
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
-        let of_ours = AttachDetachMetrics::new(metrics, alarms)?;
+        let of_ours = AttachDetachMetrics::new(metrics)?;
         let clock = Clock::new(Timestamp::now(), Instant::now());
         let controller =
             Controller::new(Arc::clone(&objects), options, clock).with_settle_time(caller.settle_time());
-        let reporter = Reporter::new(of_ours.clone());
-        let diagnostics = reporter.diagnostics();
-        diagnostics.register(metrics)?;
-        backlog::register(Arc::clone(&diagnostics), Arc::clone(&objects), metrics)?;
+        let reporter = AttachDetachReporter::new(of_ours.clone());
         let requests = Requests::new(&caller.of_subsystem(Subsystem::AttachDetach), of_ours, reporter);
         let parts = (controller, requests);
-        let runner = Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)?;
-        Ok(Self { runner, diagnostics })
+        let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
+        backlog::register(runner.board(), objects, metrics)?;
+        Ok(Self { runner })
     }
 
     /// The same, whose waits for force the lease carries, if there is one (S6).
@@ -96,14 +94,14 @@ impl AttachDetach {
     /// The same with a history in which changes are remembered.
     #[must_use]
     pub fn with_history(mut self, history: History) -> Self {
-        self.runner.executor_mut().reporter.remember(history);
+        self.runner.remember(history);
         self
     }
 
     /// What every volume waits for; stays readable while it runs.
     #[must_use]
-    pub fn diagnostics(&self) -> Arc<Diagnostics> {
-        Arc::clone(&self.diagnostics)
+    pub fn board(&self) -> Arc<Board<AttachDetachKey, AttachDetachReason>> {
+        self.runner.board()
     }
 
     /// See [`Runner::run`].
@@ -115,14 +113,20 @@ impl AttachDetach {
 /// What is noted of a plan outside of planning.
 #[derive(Debug)]
 pub struct Measures {
-    /// Of volumes and nodes; a replica that stands by looks at nothing.
-    counts: Option<[QueueCounts; 2]>,
-    reports: Reports,
+    facts: Facts,
     /// What the lease says of waits for force, if that has changed.
     note: Option<String>,
 }
 
 impl controller::Controller for Controller {
+    // KCM: cmd/kube-controller-manager/names/controller_names.go.
+    const IDENTITY: Identity = Identity {
+        name: "persistentvolume-attach-detach-controller",
+        queues: &["attach", "node-status"],
+        role: ROLE,
+    };
+    type Key = AttachDetachKey;
+    type Reason = AttachDetachReason;
     type Call = (Sequence, Call);
     type Answer = Answer;
     type Measures = Measures;
@@ -151,15 +155,18 @@ impl controller::Controller for Controller {
         self.take_over(now);
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Self::Call, Measures> {
-        let Effects { calls, events, reports } = self.reconcile(now);
-        let counts = self.leads().then(|| self.take_counts());
-        let note = self.take_note();
-        Plan { calls, events, measures: Measures { counts, reports, note }, wake_at: self.wake_at() }
+    fn plan(&mut self, now: Instant) -> Plan<Self> {
+        let Effects { calls, events, reports, others, facts } = self.reconcile(now);
+        let counts = if self.leads() { self.take_counts().into() } else { Vec::new() };
+        let measures = Measures { facts, note: self.take_note() };
+        Plan { calls, events, reports, others, counts, measures, wake_at: self.wake_at() }
     }
 
-    fn unplanned(&mut self) -> Option<Measures> {
-        Some(Measures { counts: None, reports: self.take_reports(), note: None })
+    fn unplanned(&mut self) -> Option<Plan<Self>> {
+        let (reports, facts) = self.take_facts();
+        let (calls, events, counts) = (Vec::new(), Vec::new(), Vec::new());
+        let measures = Measures { facts, note: None };
+        Some(Plan { calls, events, reports, others: None, counts, measures, wake_at: None })
     }
 
     fn event_lost(&mut self, event: &Event, now: Instant) {
@@ -174,12 +181,12 @@ pub struct Requests {
     attachments: Caller,
     rest: Caller,
     metrics: AttachDetachMetrics,
-    reporter: Reporter,
+    reporter: AttachDetachReporter,
     lease_note: Option<LeaseNote>,
 }
 
 impl Requests {
-    fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: Reporter) -> Self {
+    fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: AttachDetachReporter) -> Self {
         let (attachments, rest) =
             (caller.with_own_budget(ATTACHMENT_CALLS), caller.with_own_budget(NODE_CALLS));
         Self { attachments, rest, metrics, reporter, lease_note: None }
@@ -203,25 +210,19 @@ impl Executor<Controller> for Requests {
         if let (Some(lease), Some(text)) = (&self.lease_note, &measures.note) {
             lease.set(text);
         }
-        if let Some(counts) = &measures.counts {
-            self.metrics.queued(counts);
+        self.reporter.take(measures.facts, now);
+    }
+
+    fn work((_, call): &(Sequence, Call)) -> Option<(usize, String)> {
+        match call {
+            Call::Attachment(volume, node, _) => Some((0, format!("{volume} {node}"))),
+            Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((1, node.to_string())),
+            Call::ReadOwner(..) => None,
         }
-        self.reporter.take(measures.reports, now);
     }
 
-    fn begins(&mut self, (_, call): &(Sequence, Call), now: Instant) {
-        self.metrics.begins(call, now);
-    }
-
-    fn ends(
-        &mut self,
-        _: &Controller,
-        (_, call): &(Sequence, Call),
-        result: &Result<Answer, CallError>,
-        now: Instant,
-    ) {
+    fn ends(&mut self, _: &Controller, (_, call): &(Sequence, Call), result: &Result<Answer, CallError>) {
         self.metrics.answered(call, result);
-        self.metrics.ends(call, now);
     }
 }
 

@@ -18,12 +18,13 @@ use super::{
     planner::{self, Planner},
     plugins::{self, PodEvents, path::ROOT},
     second_writer::ROLE,
-    tell::{diagnostics::Diagnostics, metrics::BinderMetrics, transitions},
+    tell::{metrics::BinderMetrics, sizes::Sizes, state::BinderReason},
 };
 use crate::{
     controller::{
-        Controller, Executor, Plan, Runner,
-        second_writer::{Target as _, Teller},
+        Controller, Executor, Identity, Plan, Runner,
+        report::{Subject as _, board::Board},
+        second_writer::Target as _,
     },
     kube_api::{
         call::{CallError, Caller, Verb},
@@ -36,9 +37,6 @@ use crate::{
     telemetry::{history::History, transition::Named},
     traces::Traces,
 };
-
-/// KCM: cmd/kube-controller-manager/names/controller_names.go.
-const CONTROLLER: &str = "persistentvolume-binder-controller";
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
@@ -69,13 +67,13 @@ impl Binder {
         let requests = Requests {
             caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
             leadership: leadership.clone(),
-            metrics: BinderMetrics::new(metrics, &objects, &planner.diagnostics())?,
-            second_writers: Teller::new(ROLE, metrics, alarms)?,
+            metrics: BinderMetrics::new(metrics)?,
             pod_events: PodEvents::new(caller.client(), events.clone()),
-            history: History::default(),
         };
         let parts = (planner, requests);
-        Ok(Self { runner: Runner::new(CONTROLLER, parts, objects, leadership, events, metrics)? })
+        let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
+        metrics.register(&Sizes::new(objects, runner.board())?)?;
+        Ok(Self { runner })
     }
 
     /// The same with a trace of each bind that is sampled.
@@ -88,14 +86,14 @@ impl Binder {
     /// The same with a history in which changes are remembered.
     #[must_use]
     pub fn with_history(mut self, history: History) -> Self {
-        self.runner.executor_mut().history = history;
+        self.runner.remember(history);
         self
     }
 
     /// Why each claim and volume waits; stays readable while the binder runs.
     #[must_use]
-    pub fn diagnostics(&self) -> Arc<Diagnostics> {
-        self.runner.controller().diagnostics()
+    pub fn board(&self) -> Arc<Board<Target, BinderReason>> {
+        self.runner.board()
     }
 
     /// See [`Runner::run`].
@@ -105,6 +103,11 @@ impl Binder {
 }
 
 impl Controller for Planner {
+    // KCM: cmd/kube-controller-manager/names/controller_names.go.
+    const IDENTITY: Identity =
+        Identity { name: "persistentvolume-binder-controller", queues: &["claims", "volumes"], role: ROLE };
+    type Key = Target;
+    type Reason = BinderReason;
     type Call = Op;
     type Answer = Answer;
     /// What is left of a plan without its requests and events.
@@ -126,14 +129,20 @@ impl Controller for Planner {
 
     fn lead(&mut self, now: Instant) {
         Self::lead(self, now);
-        self.diagnostics().lead(now);
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Op, planner::Plan> {
+    fn plan(&mut self, now: Instant) -> Plan<Self> {
         // Until this process leads, only what is known of the objects is kept up.
         let mut plan = if self.queue.is_open() { Self::plan(self, now) } else { planner::Plan::default() };
-        let (calls, events) = (mem::take(&mut plan.ops), mem::take(&mut plan.events));
-        Plan { calls, events, wake_at: plan.wake_at, measures: plan }
+        Plan {
+            calls: mem::take(&mut plan.ops),
+            events: mem::take(&mut plan.events),
+            reports: mem::take(&mut plan.reports),
+            others: plan.others.take(),
+            counts: vec![plan.tallies.claims, plan.tallies.volumes],
+            wake_at: plan.wake_at,
+            measures: plan,
+        }
     }
 
     fn event_lost(&mut self, event: &Event, _: Instant) {
@@ -147,9 +156,7 @@ struct Requests {
     caller: Caller,
     leadership: Leadership,
     metrics: BinderMetrics,
-    second_writers: Teller,
     pod_events: PodEvents,
-    history: History,
 }
 
 impl Executor<Planner> for Requests {
@@ -166,18 +173,8 @@ impl Executor<Planner> for Requests {
     }
 
     fn planned(&mut self, planner: &Planner, plan: planner::Plan, _: Instant) {
-        if let Some(news) = &plan.others {
-            planner.diagnostics().set_second_writers(self.second_writers.tell(news));
-        }
         for sample in &plan.samples {
             self.metrics.observe(sample);
-        }
-        self.metrics.queued(&plan.tallies);
-        for transition in &plan.transitions {
-            self.history.tell(transition);
-        }
-        for ((kind, reason), count) in plan.decisions {
-            self.metrics.decided(kind, reason, count);
         }
         for ((request, outcome), count) in plan.failures {
             self.metrics.failed(request, outcome, count);
@@ -185,11 +182,12 @@ impl Executor<Planner> for Requests {
         self.pod_events.follow(planner.recycling_pods());
     }
 
-    fn begins(&mut self, op: &Op, now: Instant) {
-        self.metrics.begins(&op.subject, now);
+    fn work(op: &Op) -> Option<(usize, String)> {
+        let queue = usize::from(matches!(op.subject, Target::Volume(_)));
+        Some((queue, op.subject.to_string()))
     }
 
-    fn ends(&mut self, planner: &Planner, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
+    fn ends(&mut self, planner: &Planner, op: &Op, result: &Result<Answer, CallError>) {
         let sent = !matches!(result, Err(CallError::NotLeader));
         if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
             self.metrics.class_assigned(result.is_ok());
@@ -198,7 +196,6 @@ impl Executor<Planner> for Requests {
             self.metrics.conflicted(kind);
         }
         log(op, planner.attempt(&op.subject), result);
-        self.metrics.ends(&op.subject, now);
     }
 }
 
@@ -234,7 +231,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
 
 /// Logs what became of a request, of which this was the given attempt.
 fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
-    let Named { object, namespace } = transitions::named(&op.subject);
+    let Named { object, namespace } = op.subject.named();
     match (&op.call, result) {
         (Call::Write(write), Ok(_)) => {
             tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "written");

@@ -76,9 +76,8 @@ impl Planner {
             return;
         };
         let mut decision = self.judge_claim(&claim, now);
-        *plan.decisions.entry(("claim", decision.reason.code())).or_default() += 1;
         let Self { recorder, reasons, known, .. } = self;
-        recorder.decided(&target, &mut decision, reasons, &known.objects, now);
+        recorder.decided(&target, &mut decision, reasons, &known.objects);
         let is_settled = decision.reason.is_settled();
         plan.events.extend(self.recorder.outbox.decided(&target, decision.events, is_settled, now));
         let reason = Arc::new(decision.reason);
@@ -104,7 +103,7 @@ impl Planner {
             // Its volumes were left alone meanwhile.
             self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
         }
-        self.reasons.set_claim(key, reason, now);
+        self.reasons.set_claim(key, reason);
     }
 
     /// What to do about a claim, as far as that may be done now.
@@ -178,9 +177,8 @@ impl Planner {
             return;
         }
         let mut decision = self.judge_volume(&volume, now);
-        *plan.decisions.entry(("volume", decision.reason.code())).or_default() += 1;
         let Self { recorder, reasons, known, .. } = self;
-        recorder.decided(&target, &mut decision, reasons, &known.objects, now);
+        recorder.decided(&target, &mut decision, reasons, &known.objects);
         let is_settled = decision.reason.is_settled();
         plan.events.extend(self.recorder.outbox.decided(&target, decision.events, is_settled, now));
         let reason = Arc::new(decision.reason);
@@ -193,7 +191,7 @@ impl Planner {
         if let Some(step) = decision.step {
             self.start(target, None, step.call(), plan);
         }
-        self.reasons.set_volume(name, reason, now);
+        self.reasons.set_volume(name, reason);
     }
 
     /// What to do about a volume, as far as that may be done now.

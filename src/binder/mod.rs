@@ -54,4 +54,3 @@ mod undone;
 pub use controller::Binder;
 pub use decide::view::BinderOptions;
 pub use plugins::options::{Recycler, Recyclers};
-pub use tell::diagnostics::Diagnostics;

@@ -30,12 +30,13 @@ use super::{
     queue::{Next, Queue, Tallies},
     reasons::Reasons,
     second_writer::SecondBinder,
-    tell::{diagnostics::Diagnostics, latency::Sample, recorder::Recorder},
+    tell::{latency::Sample, recorder::Recorder, state::Report},
     unconfirmed::Unconfirmed,
     undone::Undone,
 };
 use crate::{
     controller::{
+        report::{Reason, Subject as _},
         retry::RetryMap,
         second_writer::{News, SecondWriters},
     },
@@ -45,7 +46,6 @@ use crate::{
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
-    telemetry::transition::Transition,
     traces::Traces,
 };
 
@@ -65,10 +65,8 @@ pub struct Plan {
     pub ops: Vec<Op>,
     /// What to tell users.
     pub events: Vec<Event>,
-    /// Decisions made, by kind and reason.
-    pub decisions: BTreeMap<(&'static str, &'static str), u64>,
-    /// Changes of state, to be logged.
-    pub transitions: Vec<Transition>,
+    /// Where claims and volumes stand.
+    pub reports: Vec<Report>,
     /// Requests that failed, by what they were for and how they failed.
     pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
@@ -83,6 +81,26 @@ pub struct Plan {
     pub looks: usize,
     /// How many volumes and claims were held against each other in them.
     pub compared: usize,
+}
+
+impl Plan {
+    /// The codes of the reasons for which claims and volumes wait, of those that are reported.
+    pub fn waits_for(&self) -> impl Iterator<Item = &'static str> {
+        let reasons = self.reports.iter().filter_map(|report| report.reason.as_ref());
+        reasons.filter(|reason| !reason.is_settled()).map(Reason::code)
+    }
+
+    /// How many decisions were made, by kind and reason.
+    #[must_use]
+    pub fn decisions(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        let mut decisions = BTreeMap::new();
+        for report in self.reports.iter().filter(|report| report.is_decision) {
+            if let Some(reason) = &report.reason {
+                *decisions.entry((report.key.kind(), reason.decided())).or_default() += 1;
+            }
+        }
+        decisions
+    }
 }
 
 /// Owner of the binder's memory.
@@ -112,13 +130,13 @@ impl Planner {
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
-            reasons: Reasons::new(Arc::new(Diagnostics::new(Arc::clone(&objects)))),
             known: Known::new(objects, options),
             queue: Queue::closed(),
             in_flight: InFlight::default(),
             unconfirmed: Unconfirmed::default(),
             retries: RetryMap::default(),
             recorder: Recorder::default(),
+            reasons: Reasons::default(),
             second_writer: SecondBinder::default(),
             undone: Undone::default(),
             class_reads: ClassReads::default(),
@@ -144,10 +162,33 @@ impl Planner {
         self.recorder.outbox.lost(&target);
     }
 
-    /// Why each key waits.
+    /// How many claims and volumes wait, by the reason's code.
     #[must_use]
-    pub fn diagnostics(&self) -> Arc<Diagnostics> {
-        Arc::clone(self.reasons.page())
+    pub fn waiting(&self) -> BTreeMap<&'static str, usize> {
+        self.reasons.waiting()
+    }
+
+    /// Reports where a claim or volume stands although nothing was decided: a request about it fails, or works again.
+    pub(super) fn report(&mut self, subject: &Target) {
+        let attempt = self.attempt(subject);
+        let Self { recorder, reasons, known, .. } = self;
+        let failing = reasons.failing(subject);
+        match subject {
+            Target::Claim(key) => {
+                let Some(reason) = reasons.claim(key).cloned() else { return };
+                if let Some(claim) = known.objects.claims.get(key) {
+                    recorder.claim_stands((&claim, attempt), &reason, failing, false);
+                }
+                reasons.set_claim(key, reason);
+            }
+            Target::Volume(name) => {
+                let Some(reason) = reasons.volume(name).cloned() else { return };
+                if let Some(volume) = known.objects.volumes.get(name) {
+                    recorder.volume_stands((&volume, attempt), &reason, failing, false);
+                }
+                reasons.set_volume(name, reason);
+            }
+        }
     }
 
     /// Requests handed out and not yet answered.
@@ -231,7 +272,7 @@ impl Planner {
         plan.compared = self.known.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
         plan.failures = self.recorder.outbox.take_failure_counts();
-        (plan.samples, plan.transitions) = self.recorder.take();
+        (plan.samples, plan.reports) = self.recorder.take();
         plan.tallies = self.queue.take_tallies();
         plan.others = self.second_writer.writers.take_news();
         plan

@@ -1,7 +1,6 @@
 //! The last reason of each claim and volume that is not settled, and what fails about it.
 //!
-//! In: decisions and failures. Out: what the last decision was, for the next one; and the same on the debug page, which
-//! is written here and never read.
+//! In: decisions and failures. Out: what the last decision was, for the next one, and for the report of it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,33 +9,23 @@ use tokio::time::Instant;
 use super::{
     act::write::Target,
     tell::{
-        diagnostics::{Diagnostics, Failing},
         failure::Failure,
         reason::{ClaimReason, VolumeReason},
+        state::Failing,
     },
 };
 use crate::kube_api::ids::{ClaimKey, VolumeName};
 
 /// Reasons of what is not settled, or fails.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reasons {
     claims: BTreeMap<ClaimKey, Arc<ClaimReason>>,
     volumes: BTreeMap<VolumeName, Arc<VolumeReason>>,
     /// Requests that fail, each with when the next is sent, if that has been settled.
     failing: BTreeMap<Target, Failing>,
-    page: Arc<Diagnostics>,
 }
 
 impl Reasons {
-    pub(crate) fn new(page: Arc<Diagnostics>) -> Self {
-        Self { claims: BTreeMap::new(), volumes: BTreeMap::new(), failing: BTreeMap::new(), page }
-    }
-
-    /// The page on which they are shown.
-    pub(crate) fn page(&self) -> &Arc<Diagnostics> {
-        &self.page
-    }
-
     pub(crate) fn claim(&self, key: &ClaimKey) -> Option<&Arc<ClaimReason>> {
         self.claims.get(key)
     }
@@ -62,22 +51,31 @@ impl Reasons {
         (self.claims.keys().cloned().collect(), self.volumes.keys().cloned().collect())
     }
 
-    pub(crate) fn set_claim(&mut self, key: &ClaimKey, reason: Arc<ClaimReason>, now: Instant) {
-        let failing = self.failing.get(&Target::Claim(key.clone()));
-        let waits = !reason.is_settled() || failing.is_some();
-        self.page.set_claim(key, waits.then_some((&reason, failing)), now);
-        if waits {
+    /// The request about it that fails, if one does.
+    pub(crate) fn failing(&self, target: &Target) -> Option<&Failing> {
+        self.failing.get(target)
+    }
+
+    /// How many claims and volumes wait, by the code of what is reported of them.
+    pub(crate) fn waiting(&self) -> BTreeMap<&'static str, usize> {
+        let mut waiting = BTreeMap::new();
+        for (key, reason) in &self.claims {
+            let is_failing = self.failing.contains_key(&Target::Claim(key.clone()));
+            *waiting.entry(if is_failing { "RetryBackoff" } else { reason.code() }).or_default() += 1;
+        }
+        waiting
+    }
+
+    pub(crate) fn set_claim(&mut self, key: &ClaimKey, reason: Arc<ClaimReason>) {
+        if !reason.is_settled() || self.failing.contains_key(&Target::Claim(key.clone())) {
             self.claims.insert(key.clone(), reason);
         } else {
             self.claims.remove(key);
         }
     }
 
-    pub(crate) fn set_volume(&mut self, name: &VolumeName, reason: Arc<VolumeReason>, now: Instant) {
-        let failing = self.failing.get(&Target::Volume(name.clone()));
-        let waits = !reason.is_settled() || failing.is_some();
-        self.page.set_volume(name, waits.then_some((&reason, failing)), now);
-        if waits {
+    pub(crate) fn set_volume(&mut self, name: &VolumeName, reason: Arc<VolumeReason>) {
+        if !reason.is_settled() || self.failing.contains_key(&Target::Volume(name.clone())) {
             self.volumes.insert(name.clone(), reason);
         } else {
             self.volumes.remove(name);
@@ -85,43 +83,21 @@ impl Reasons {
     }
 
     /// A request about a claim or volume fails; the next is sent then, if that has been settled.
-    pub(crate) fn fails(&mut self, target: &Target, failure: Failure, next: Option<Instant>, now: Instant) {
+    pub(crate) fn fails(&mut self, target: &Target, failure: Failure, next: Option<Instant>) {
         self.failing.insert(target.clone(), (failure, next));
-        self.show(target, now);
     }
 
     /// Nothing about it fails any more.
-    pub(crate) fn works(&mut self, target: &Target, now: Instant) {
+    pub(crate) fn works(&mut self, target: &Target) {
         self.failing.remove(target);
-        self.show(target, now);
     }
 
-    fn show(&mut self, target: &Target, now: Instant) {
-        match target {
-            Target::Claim(key) => {
-                if let Some(reason) = self.claim(key).cloned() {
-                    self.set_claim(key, reason, now);
-                }
-            }
-            Target::Volume(name) => {
-                if let Some(reason) = self.volume(name).cloned() {
-                    self.set_volume(name, reason, now);
-                }
-            }
-        }
-    }
-
-    /// The object is gone.
-    pub(crate) fn gone(&mut self, target: &Target) {
+    /// The object is gone. Returns whether it was not settled.
+    pub(crate) fn gone(&mut self, target: &Target) -> bool {
         self.failing.remove(target);
         match target {
-            Target::Claim(key) => {
-                self.claims.remove(key);
-            }
-            Target::Volume(name) => {
-                self.volumes.remove(name);
-            }
+            Target::Claim(key) => self.claims.remove(key).is_some(),
+            Target::Volume(name) => self.volumes.remove(name).is_some(),
         }
-        self.page.forget(target);
     }
 }

@@ -4,9 +4,9 @@
 //! one here has two parts of its own, and shares the rest:
 //!
 //! ```text
-//!    tables ──▶ changes ─┐                                   ┌─▶ events, log, metrics
+//!    tables ──▶ changes ─┐                                   ┌─▶ log, metrics, page
 //!                        ▼                                   │
-//!                    Controller ─▶ Plan { calls, events, measures, wake_at }
+//!                    Controller ─▶ Plan { calls, events, reports, …, wake_at }
 //!                        ▲                    │
 //!                        └──── answers ◀── Executor ─▶ API server
 //! ```
@@ -17,17 +17,17 @@
 //! - The [`Runner`] joins both, and is the same for all: the one loop, leadership, and the end.
 //!
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
-//! without an answer), [`event_dedup`] (what was told, and when it is told again), [`diagnostics`] (what waits, for what,
-//! since when) and [`asked`] (of which only a part may be asked for), [`decisions`] (how often each reason was the answer),
+//! without an answer), [`event_dedup`] (what was told, and when it is told again), [`report`] (where each key stands, and why:
+//! log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which only a part may be asked for),
 //! [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another controller of the same objects).
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
 pub mod asked;
-pub mod decisions;
-pub mod diagnostics;
 pub mod event_dedup;
 pub mod in_doubt;
 pub mod queue;
+pub mod report;
+pub mod reporting;
 pub mod retry;
 mod runner;
 #[cfg(test)]
@@ -40,17 +40,39 @@ use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
-use crate::kube_api::{call::CallError, events::Event, kinds::ObjectRef};
+use crate::{
+    kube_api::{call::CallError, events::Event, kinds::ObjectRef},
+    metrics::QueueCounts,
+};
+use report::{Reason, Report, Subject};
+use second_writer::{News, Role};
 
 pub use runner::Runner;
 
+/// Under which names a controller is seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// kube-controller-manager's name of it.
+    pub name: &'static str,
+    /// Names of its work queues.
+    pub queues: &'static [&'static str],
+    /// What it is among second writers.
+    pub role: Role,
+}
+
 /// Knows and decides.
 pub trait Controller: Send + 'static {
+    /// Its names.
+    const IDENTITY: Identity;
+    /// What it reports on.
+    type Key: Subject;
+    /// Why that is where it is.
+    type Reason: Reason;
     /// One request, complete: names, preconditions, body.
     type Call: Send + 'static;
     /// What the API server answers.
     type Answer: Send + 'static;
-    /// What a plan has to say beside requests and events: counts, durations, changes to be logged.
+    /// What a plan has to say beside requests, events and reports, such as durations.
     type Measures: Send;
 
     /// Reads the tables whole, once, when every kind has been listed.
@@ -73,10 +95,10 @@ pub trait Controller: Send + 'static {
 
     /// Decides what is due. Called after each of the above, and at the time that the last plan named. Before this
     /// process leads, a plan holds no calls and no events.
-    fn plan(&mut self, now: Instant) -> Plan<Self::Call, Self::Measures>;
+    fn plan(&mut self, now: Instant) -> Plan<Self>;
 
-    /// What answers came to that were taken after the last plan, at the end.
-    fn unplanned(&mut self) -> Option<Self::Measures> {
+    /// What answers came to that were taken after the last plan, at the end: without calls.
+    fn unplanned(&mut self) -> Option<Plan<Self>> {
         None
     }
 
@@ -85,14 +107,20 @@ pub trait Controller: Send + 'static {
 }
 
 /// What a controller wants done.
-#[derive(Clone, Debug)]
-pub struct Plan<Call, Measures> {
+#[derive(Debug)]
+pub struct Plan<C: Controller + ?Sized> {
     /// Requests, in the order of sending. None rests on the answer to another.
-    pub calls: Vec<Call>,
+    pub calls: Vec<C::Call>,
     /// What to tell users.
     pub events: Vec<Event>,
-    /// What to count, and to log.
-    pub measures: Measures,
+    /// Where the keys stand that were looked at.
+    pub reports: Vec<Report<C::Key, C::Reason>>,
+    /// What others wrote that only this controller should.
+    pub others: Option<News>,
+    /// What each work queue counted, in the order of [`Identity::queues`]; of a standby, nothing.
+    pub counts: Vec<QueueCounts>,
+    /// What else to count, and to log.
+    pub measures: C::Measures,
     /// When to plan again although nothing happened.
     pub wake_at: Option<Instant>,
 }
@@ -106,11 +134,11 @@ pub trait Executor<C: Controller>: Send + 'static {
     ) -> impl Future<Output = (C::Call, Result<C::Answer, CallError>)> + Send + 'static;
 
     /// Notes what a plan measured, before its calls are sent.
-    fn planned(&mut self, controller: &C, measures: C::Measures, now: Instant);
+    fn planned(&mut self, _controller: &C, _measures: C::Measures, _now: Instant) {}
 
-    /// Notes that a call is about to be sent.
-    fn begins(&mut self, call: &C::Call, now: Instant);
+    /// The work that a call is: the number of its queue, and its key there.
+    fn work(call: &C::Call) -> Option<(usize, String)>;
 
     /// Notes how a call ended, before the controller takes the answer.
-    fn ends(&mut self, controller: &C, call: &C::Call, result: &Result<C::Answer, CallError>, now: Instant);
+    fn ends(&mut self, _controller: &C, _call: &C::Call, _result: &Result<C::Answer, CallError>) {}
 }

@@ -17,11 +17,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Controller, Executor, Plan};
+use super::{Controller, Executor, Plan, report::board::Board, reporting::Reporting};
 use crate::{
     kube_api::{call::CallError, events::EventRecorder, leadership::Leadership},
-    metrics::{Metrics, RunningController},
+    metrics::{Alarms, Metrics, RunningController},
     state::{ChangeSet, Objects},
+    telemetry::history::History,
 };
 
 /// A call with its answer.
@@ -47,24 +48,23 @@ pub struct Runner<C: Controller, E> {
     executor: E,
     leadership: Leadership,
     events: EventRecorder,
+    reporting: Reporting<C>,
     running: RunningController,
     under_way: JoinSet<Answered<C>>,
     right: Right,
 }
 
 impl<C: Controller, E: Executor<C>> Runner<C, E> {
-    /// Joins a controller and its executor, under kube-controller-manager's name for it. It is told of changes from now
-    /// on.
+    /// Joins a controller and its executor. It is told of changes from now on.
     ///
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(
-        name: &str,
         (controller, executor): (C, E),
         objects: Arc<Objects>,
         leadership: Leadership,
         events: EventRecorder,
-        metrics: &Metrics,
+        (metrics, alarms): (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
         Ok(Self {
             changes: objects.subscribe(),
@@ -73,15 +73,21 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             executor,
             leadership,
             events,
-            running: RunningController::new(metrics, name)?,
+            reporting: Reporting::new(metrics, alarms)?,
+            running: RunningController::new(metrics, C::IDENTITY.name)?,
             under_way: JoinSet::new(),
             right: Right::StandBy,
         })
     }
 
-    /// Its controller.
-    pub fn controller(&self) -> &C {
-        &self.controller
+    /// Remembers changes there from now on.
+    pub fn remember(&mut self, history: History) {
+        self.reporting.remember(history);
+    }
+
+    /// Where its keys stand; stays readable while it runs.
+    pub fn board(&self) -> Arc<Board<C::Key, C::Reason>> {
+        self.reporting.board()
     }
 
     /// Its controller, to be set up before it runs.
@@ -124,8 +130,8 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         while let Some(joined) = self.under_way.join_next().await {
             self.answered(joined);
         }
-        if let Some(measures) = self.controller.unplanned() {
-            self.executor.planned(&self.controller, measures, Instant::now());
+        if let Some(plan) = self.controller.unplanned() {
+            self.carry_out(plan, Instant::now());
         }
     }
 
@@ -134,7 +140,9 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         self.running.started();
         // What the take-over barrier has read is to be known before anything is planned.
         self.take_changes();
-        self.controller.lead(Instant::now());
+        let now = Instant::now();
+        self.controller.lead(now);
+        self.reporting.board().lead(now);
     }
 
     fn take_changes(&mut self) {
@@ -149,10 +157,18 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         // What the tables show is decided upon, not what they showed a moment ago (S19).
         self.take_changes();
         let now = Instant::now();
-        let Plan { calls, events, measures, wake_at } = self.controller.plan(now);
+        let plan = self.controller.plan(now);
+        self.carry_out(plan, now)
+    }
+
+    /// Reports, counts and sends. Returns when to plan again.
+    fn carry_out(&mut self, plan: Plan<C>, now: Instant) -> Option<Instant> {
+        let Plan { calls, events, reports, others, counts, measures, wake_at } = plan;
+        self.reporting.take(reports, others.as_ref(), now);
+        self.reporting.counted(&counts);
         self.executor.planned(&self.controller, measures, now);
         for call in calls {
-            self.executor.begins(&call, now);
+            self.reporting.begins(E::work(&call), now);
             self.under_way.spawn(self.executor.perform(call));
         }
         for event in events {
@@ -176,7 +192,8 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             self.right = Right::Suspended;
         }
         let now = Instant::now();
-        self.executor.ends(&self.controller, &call, &result, now);
+        self.executor.ends(&self.controller, &call, &result);
+        self.reporting.ends(E::work(&call), now);
         self.controller.answered(call, result, now, fastrand::f64());
     }
 }

@@ -13,12 +13,14 @@ use super::*;
 use crate::{
     kube_api::{
         events::{EventQueue, EventType, EventWriter, Involved, Novelty},
+        ids::ClaimKey,
         kinds::{
             CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
         },
         leadership::{Leadership, Term},
     },
-    metrics::Metrics,
+    metrics::{Alarms, Metrics},
+    protection::reasons::ProtectionReason,
     state::Objects,
 };
 
@@ -44,6 +46,13 @@ impl Asks {
 }
 
 impl Controller for Asks {
+    const IDENTITY: Identity = Identity {
+        name: "test",
+        queues: &[],
+        role: Role { name: "test", alarm: "second_test", held: "nothing", kinds: &[] },
+    };
+    type Key = ClaimKey;
+    type Reason = ProtectionReason;
     type Call = &'static str;
     type Answer = ();
     type Measures = usize;
@@ -70,7 +79,7 @@ impl Controller for Asks {
         self.log("lead");
     }
 
-    fn plan(&mut self, _: Instant) -> Plan<&'static str, usize> {
+    fn plan(&mut self, _: Instant) -> Plan<Self> {
         let call = if self.leads && !self.is_busy { self.to_ask.pop_front() } else { None };
         self.is_busy |= call.is_some();
         let event = Event {
@@ -82,17 +91,23 @@ impl Controller for Asks {
             subject: None,
         };
         let events = vec![event; std::mem::take(&mut self.to_tell)];
-        Plan { calls: call.into_iter().collect(), events, measures: self.lost, wake_at: None }
+        Plan { calls: call.into_iter().collect(), events, ..plan_with(self.lost) }
     }
 
-    fn unplanned(&mut self) -> Option<usize> {
-        Some(AT_THE_END)
+    fn unplanned(&mut self) -> Option<Plan<Self>> {
+        Some(plan_with(AT_THE_END))
     }
 
     fn event_lost(&mut self, event: &Event, _: Instant) {
         assert_eq!(event.reason, "Reason");
         self.lost += 1;
     }
+}
+
+/// A plan that does nothing, with this measure.
+fn plan_with(measures: usize) -> Plan<Asks> {
+    let (calls, events, reports, counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    Plan { calls, events, reports, others: None, counts, measures, wake_at: None }
 }
 
 /// Answers one request at a time, when it is let; without the right to write at once.
@@ -108,6 +123,7 @@ impl Executor<Asks> for Answers {
         &self,
         call: &'static str,
     ) -> impl Future<Output = (&'static str, Result<(), CallError>)> + Send + 'static {
+        self.log.lock().unwrap().push(format!("{call} begins"));
         let (gate, may_write) = (Arc::clone(&self.gate), self.leadership.may_write(Instant::now()));
         async move {
             if !may_write {
@@ -123,11 +139,11 @@ impl Executor<Asks> for Answers {
         *self.lost.lock().unwrap() = lost;
     }
 
-    fn begins(&mut self, call: &&'static str, _: Instant) {
-        self.log.lock().unwrap().push(format!("{call} begins"));
+    fn work(_: &&'static str) -> Option<(usize, String)> {
+        None
     }
 
-    fn ends(&mut self, _: &Asks, call: &&'static str, _: &Result<(), CallError>, _: Instant) {
+    fn ends(&mut self, _: &Asks, call: &&'static str, _: &Result<(), CallError>) {
         self.log.lock().unwrap().push(format!("{call} ends"));
     }
 }
@@ -167,9 +183,9 @@ impl Stage {
             lost: Arc::clone(&lost),
         };
         let parts = (controller, executor);
-        let events = events.for_component("test");
+        let (events, alarms) = (events.for_component("test"), Alarms::new(&metrics).unwrap());
         let runner =
-            Runner::new("test", parts, Arc::clone(&objects), leadership.clone(), events, &metrics).unwrap();
+            Runner::new(parts, Arc::clone(&objects), leadership.clone(), events, (&metrics, alarms)).unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(runner.run(shutdown.clone()));
         Self { log, objects, leadership, gate, lost, metrics, shutdown, running, _writer: writer }

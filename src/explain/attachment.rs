@@ -24,7 +24,7 @@ use crate::{
         decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::{VolumeId, VolumeKind},
         dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
-        tell::diagnostics::State,
+        tell::state::State,
     },
     kube_api::{
         ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},

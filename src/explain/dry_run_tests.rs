@@ -10,7 +10,7 @@ use crate::{
         decide::verdict::Waiting,
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, NodeVolumeOutlook},
-        tell::diagnostics::State,
+        tell::state::State,
     },
     binder::{self, BinderOptions, act::write::WriteKind, tell::reason::ClaimReason},
     kube_api::{

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Alarms, ApiMetrics, Metrics, bounded::DRIVERS, openmetrics_reader};
+use super::{ApiMetrics, Metrics, bounded::DRIVERS, openmetrics_reader};
 use crate::{
     attach_detach::{
         actual::state::Operation,
@@ -16,13 +16,12 @@ use crate::{
             phases::{Phase, Progress},
         },
     },
-    binder::{
-        Diagnostics,
-        tell::{
-            latency::{self, BindMode, Sample},
-            metrics::BinderMetrics,
-        },
+    binder::tell::{
+        latency::{self, BindMode, Sample},
+        metrics::BinderMetrics,
+        sizes::Sizes,
     },
+    controller::report::board::Board,
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
@@ -97,11 +96,12 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
 #[expect(clippy::print_stderr, reason = "how long it took is measured, not asserted")]
 fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node() {
     let metrics = Metrics::default();
-    let mut of_attachments = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
+    let mut of_attachments = AttachDetachMetrics::new(&metrics).unwrap();
     attach_and_detach(&mut of_attachments);
-    let diagnostics = Arc::new(Diagnostics::default());
-    diagnostics.lead(Instant::now());
-    let binder = BinderMetrics::new(&metrics, &objects(), &diagnostics).unwrap();
+    let board = Arc::new(Board::default());
+    board.lead(Instant::now());
+    metrics.register(&Sizes::new(objects(), board).unwrap()).unwrap();
+    let binder = BinderMetrics::new(&metrics).unwrap();
     for number in 0..MANY_DRIVERS {
         let plugin = format!("csi-{number:03}.example.com");
         for operation in [latency::Operation::Provision, latency::Operation::Delete] {

@@ -86,7 +86,8 @@ fn table() -> Vec<Row> {
         ("resource", of(&[&kinds[..], &["storageclasses", "csidrivers"]].concat()))
     };
     let reason = || ("reason", said("code of a reason, as in events, logs and pages"));
-    let kinds = || of(&["attachment", "pod_volume", "claim", "volume"]);
+    let kinds =
+        || of(&["attachment", "pod_volume", "claim", "volume", "protected_claim", "protected_volume"]);
     let phases = |operation| of(&[&Phase::of(operation).map(Phase::label)[..], &[TOTAL]].concat());
     let claim = || {
         let attributes = ("volume_attributes_class", said("name, empty for none"));

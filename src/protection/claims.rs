@@ -13,15 +13,16 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Measures, Step,
+    Keys, LOOKS, Step,
     calls::{Answer, Call},
     patch,
+    reasons::ProtectionReason,
     second_writer::Protected,
     users::{Users, is_owned, uses},
 };
 use crate::{
     controller::{
-        Controller, Plan,
+        Controller, Identity, Plan,
         second_writer::{Role, Target},
     },
     kube_api::{
@@ -115,14 +116,16 @@ impl ClaimProtection {
         };
         let step = Step::of(&claim.metadata, FINALIZER);
         if step == Step::Nothing {
-            self.keys.retries.clear(key);
+            self.keys.settled(key);
             return None;
         }
         if self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
+            self.keys.stands(key, ProtectionReason::Unreadable);
             return None;
         }
         if step == Step::Remove {
             if self.is_used(key, &claim) {
+                self.keys.stands(key, ProtectionReason::InUse("a pod uses it"));
                 return None;
             }
             if self.keys.is_held(key, &self.objects, now) {
@@ -153,9 +156,9 @@ impl ClaimProtection {
             Ok(Answer::Pods(pods)) => pods,
             Ok(Answer::Claim(_) | Answer::Volume(_) | Answer::Owners(_)) => return,
             Err(error) => {
-                tracing::warn!(%error, reason = "RetryBackoff", claims = claims.len(), "pods could not be listed, claims are kept");
                 for (key, _) in &claims {
                     self.keys.retries.failed(key, now, jitter);
+                    self.keys.stands(key, ProtectionReason::Failed(error.to_string()));
                 }
                 return;
             }
@@ -169,6 +172,7 @@ impl ClaimProtection {
             if pods.iter().any(|pod| uses(pod, &claim)) {
                 // The watch is about to tell of that pod, and tells of its end.
                 self.keys.retries.failed(&key, now, jitter);
+                self.keys.stands(&key, ProtectionReason::InUse("a pod uses it, as a live list shows"));
             } else {
                 self.unused.insert(key.clone(), uid);
                 self.keys.queue.push(key);
@@ -178,9 +182,17 @@ impl ClaimProtection {
 }
 
 impl Controller for ClaimProtection {
+    // KCM: cmd/kube-controller-manager/names/controller_names.go.
+    const IDENTITY: Identity = Identity {
+        name: "persistentvolumeclaim-protection-controller",
+        queues: &["pvcprotection"],
+        role: ClaimKey::ROLE,
+    };
+    type Key = ClaimKey;
+    type Reason = ProtectionReason;
     type Call = Call;
     type Answer = Answer;
-    type Measures = Measures;
+    type Measures = ();
 
     fn load(&mut self, now: Instant) {
         for (key, pod) in self.objects.pods.snapshot() {
@@ -237,7 +249,7 @@ impl Controller for ClaimProtection {
         self.keys.queue.extend(self.objects.claims.snapshot().into_keys());
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Call, Measures> {
+    fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(key) = self.keys.next(self.listing.len(), now) else { break };
@@ -255,8 +267,7 @@ impl Controller for ClaimProtection {
         while let Some((key, uid)) = self.keys.others.writers.take_read(|_| true) {
             calls.push(Call::ClaimOwner(key, uid));
         }
-        let wake_at = self.keys.wake_at(self.listing.len(), now);
-        Plan { calls, events: Vec::new(), measures: self.keys.measures(now), wake_at }
+        self.keys.plan(calls, self.listing.len(), now)
     }
 
     fn event_lost(&mut self, _: &Event, _: Instant) {}

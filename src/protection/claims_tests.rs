@@ -85,7 +85,7 @@ fn user() -> Pod {
     serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
 }
 
-fn only(plan: &Plan<Call, Measures>) -> Call {
+fn only(plan: &Plan<ClaimProtection>) -> Call {
     let [call] = &plan.calls[..] else { panic!("{:?}", plan.calls) };
     call.clone()
 }
@@ -215,7 +215,7 @@ fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
     // No pod uses the first claim, and yet it keeps its finalizer until then.
     controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
     let mut plan = controller.plan(now);
-    assert!(plan.measures.others.is_some());
+    assert!(plan.others.is_some());
     while plan.wake_at.expect("an end") < signal.until {
         assert!(plan.calls.is_empty(), "{:?}", plan.calls);
         plan = controller.plan(plan.wake_at.expect("an end"));

@@ -10,6 +10,7 @@
 
 mod calls;
 pub mod claims;
+pub mod reasons;
 mod requests;
 mod second_writer;
 mod users;
@@ -24,17 +25,18 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    controller::{queue::Queue, retry::RetryMap, second_writer::News, undone::Undone},
+    controller::{Controller, Plan, queue::Queue, retry::RetryMap, undone::Undone},
     kube_api::{
         call::{CallError, Request, Verb},
         kinds::Meta,
         text::Text,
     },
-    metrics::QueueCounts,
     state::Objects,
 };
 
-pub use requests::Protection;
+use calls::Call;
+use reasons::{ProtectionReason, Report};
+pub use requests::{Requests, runner};
 use second_writer::{Protected, SecondWriter};
 
 /// Requests of one of the two under way at once: KCM works on one object after the other.
@@ -82,13 +84,6 @@ fn patch(path: String, meta: &Meta, finalizer: &str, step: Step) -> Request {
     }
 }
 
-/// What a plan says beside its requests.
-#[derive(Clone, Debug, Default)]
-pub struct Measures {
-    counts: QueueCounts,
-    others: Option<News>,
-}
-
 /// Keys to look at, those that wait after a failure, and those about which a request is under way.
 #[derive(Debug)]
 struct Keys<K> {
@@ -100,6 +95,7 @@ struct Keys<K> {
     others: SecondWriter<K>,
     /// Of those whose finalizer was put on: how often others have taken it off again (S46).
     undone: BTreeMap<K, Undone>,
+    reports: Vec<Report<K>>,
 }
 
 impl<K> Default for Keys<K> {
@@ -111,11 +107,18 @@ impl<K> Default for Keys<K> {
             again: BTreeSet::new(),
             others: SecondWriter::default(),
             undone: BTreeMap::new(),
+            reports: Vec::new(),
         }
     }
 }
 
 impl<K: Hash + Protected> Keys<K> {
+    /// Reports why the finalizer of a key is as it is, and when it is looked at again.
+    fn stands(&mut self, key: &K, reason: ProtectionReason) {
+        let (next, is_decision) = (self.retries.until(key), true);
+        self.reports.push(Report { next, is_decision, ..Report::of(key.clone(), reason) });
+    }
+
     /// The key changed: what made a request about it fail may be over.
     fn changed(&mut self, key: K, now: Instant) {
         self.queue.at(now);
@@ -146,8 +149,8 @@ impl<K: Hash + Protected> Keys<K> {
         let Some(undone) = self.undone.get_mut(key) else { return false };
         undone.undone(now);
         let Some(at) = undone.pending(now) else { return false };
-        tracing::warn!(object = %key, reason = "WriteUndone", "another writer takes the finalizer off, waiting");
         self.retries.wait_until(key, at);
+        self.stands(key, ProtectionReason::Undone(at));
         true
     }
 
@@ -155,12 +158,15 @@ impl<K: Hash + Protected> Keys<K> {
     /// controller is at work (S14).
     fn is_held(&mut self, key: &K, objects: &Objects, now: Instant) -> bool {
         let grace_ends = objects.restore_grace().left(now).map(|left| now + left);
-        let signal_ends = self.others.writers.signal().map(|by| by.until).filter(|until| *until > now);
-        let until = grace_ends.max(signal_ends);
-        if let Some(until) = until {
-            self.retries.wait_until(key, until);
-        }
-        until.is_some()
+        let signal = self.others.writers.signal().filter(|by| by.until > now);
+        let (until, reason) = match (signal, grace_ends) {
+            (Some(by), _) => (by.until, ProtectionReason::ForeignWriter(by.act(), by.until)),
+            (None, Some(end)) => (end, ProtectionReason::RestoreGrace(end)),
+            (None, None) => return false,
+        };
+        self.retries.wait_until(key, until);
+        self.stands(key, reason);
+        true
     }
 
     /// A patch is sent.
@@ -176,12 +182,30 @@ impl<K: Hash + Protected> Keys<K> {
     fn gone(&mut self, key: &K) {
         self.retries.clear(key);
         self.undone.remove(key);
+        self.reports.push(Report::gone(key.clone()));
     }
 
-    /// What a plan says beside its requests.
-    fn measures(&mut self, now: Instant) -> Measures {
+    /// Nothing is left to do about the finalizer.
+    fn settled(&mut self, key: &K) {
+        self.retries.clear(key);
+        self.stands(key, ProtectionReason::Settled);
+    }
+
+    /// A plan with these requests, when so many others are under way.
+    fn plan<C>(&mut self, calls: Vec<Call>, under_way: usize, now: Instant) -> Plan<C>
+    where
+        C: Controller<Call = Call, Key = K, Reason = ProtectionReason, Measures = ()>,
+    {
         self.others.writers.settle(now);
-        Measures { counts: self.queue.take_counts(), others: self.others.writers.take_news() }
+        Plan {
+            calls,
+            events: Vec::new(),
+            reports: std::mem::take(&mut self.reports),
+            others: self.others.writers.take_news(),
+            counts: vec![self.queue.take_counts()],
+            measures: (),
+            wake_at: self.wake_at(under_way, now),
+        }
     }
 
     /// A patch was answered. Of what it changed the watch tells.
@@ -200,10 +224,10 @@ impl<K: Hash + Protected> Keys<K> {
             Ok(_) | Err(CallError::NotFound(_)) => self.retries.clear(key),
             Err(CallError::Throttled { after, .. }) => self.retries.wait_until(key, now + *after),
             Err(error) => {
-                if !matches!(error, CallError::Conflict(_) | CallError::NotLeader) {
-                    tracing::warn!(object = %key, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
-                }
                 self.retries.failed(key, now, jitter);
+                if !matches!(error, CallError::Conflict(_) | CallError::NotLeader) {
+                    self.stands(key, ProtectionReason::Failed(error.to_string()));
+                }
             }
         }
         if self.again.remove(key) {

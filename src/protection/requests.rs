@@ -3,29 +3,20 @@
 use std::{fmt::Display, sync::Arc};
 
 use serde::Deserialize;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    CALLS, Measures,
+    CALLS,
     calls::{Answer, Call, ListedPod},
-    claims::ClaimProtection,
-    second_writer::Protected,
-    volumes::VolumeProtection,
 };
 use crate::{
-    controller::{
-        Controller, Executor, Runner,
-        second_writer::{Role, Target, Teller},
-    },
+    controller::{Controller, Executor, Runner, second_writer::Target as _},
     kube_api::{
         call::{CallError, Caller, Request, Verb},
         events::EventRecorder,
-        ids::{ClaimKey, VolumeName},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
     },
-    metrics::{Alarms, Metrics, WorkQueueMetrics},
+    metrics::{Alarms, Metrics},
     state::Objects,
 };
 
@@ -73,18 +64,14 @@ async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallEr
 
 /// Sends the requests of one of the two.
 #[derive(Debug)]
-pub struct Requests {
-    caller: Caller,
-    queue: WorkQueueMetrics,
-    second_writers: Teller,
-}
+pub struct Requests(Caller);
 
-impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<C> for Requests {
+impl<C: Controller<Call = Call, Answer = Answer>> Executor<C> for Requests {
     fn perform(
         &self,
         call: Call,
     ) -> impl Future<Output = (Call, Result<Answer, CallError>)> + Send + 'static {
-        let caller = self.caller.clone();
+        let caller = self.0.clone();
         async move {
             let result = match &call {
                 Call::Claim(_, _, request) => caller.write(request).await.map(Answer::Claim),
@@ -103,108 +90,31 @@ impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Executor<
         }
     }
 
-    fn planned(&mut self, _: &C, Measures { counts, others }: Measures, _: Instant) {
-        self.queue.counted(&counts);
-        if let Some(news) = &others {
-            self.second_writers.tell(news);
-        }
-    }
-
-    fn begins(&mut self, call: &Call, now: Instant) {
-        self.queue.begins(key(call), now);
-    }
-
-    fn ends(&mut self, _: &C, call: &Call, _: &Result<Answer, CallError>, now: Instant) {
-        self.queue.ends(&key(call), now);
+    fn work(call: &Call) -> Option<(usize, String)> {
+        let key: &dyn Display = match call {
+            Call::Claim(key, ..) | Call::ClaimOwner(key, _) => key,
+            Call::Volume(name, ..) | Call::VolumeOwner(name, _) => name,
+            Call::Pods(namespace, _) => namespace,
+        };
+        Some((0, key.to_string()))
     }
 }
 
-fn key(call: &Call) -> String {
-    let key: &dyn Display = match call {
-        Call::Claim(key, ..) | Call::ClaimOwner(key, _) => key,
-        Call::Volume(name, ..) | Call::VolumeOwner(name, _) => name,
-        Call::Pods(namespace, _) => namespace,
-    };
-    key.to_string()
-}
-
-/// Under which names one of the two is seen.
-struct Names {
-    /// KCM's name of it.
-    name: &'static str,
-    /// KCM's name of its queue.
-    queue: &'static str,
-    role: Role,
-}
-
-/// One of the two, ready to run.
-#[derive(Debug)]
-pub struct Protection<C: Controller> {
-    runner: Runner<C, Requests>,
-}
-
-impl<C: Controller<Call = Call, Answer = Answer, Measures = Measures>> Protection<C> {
-    /// Joins the controller with what sends its requests, under KCM's names of it and of its queue.
-    fn join(
-        Names { name, queue, role }: Names,
-        controller: C,
-        objects: Arc<Objects>,
-        caller: &Caller,
-        leadership: Leadership,
-        events: EventRecorder,
-        (metrics, alarms): (&Metrics, Alarms),
-    ) -> Result<Self, prometheus::Error> {
-        let queue = WorkQueueMetrics::new(metrics, queue)?;
-        let second_writers = Teller::new(role, metrics, alarms)?;
-        let caller = caller.with_own_budget(CALLS);
-        let parts = (controller, Requests { caller, queue, second_writers });
-        Ok(Self { runner: Runner::new(name, parts, objects, leadership, events, metrics)? })
-    }
-
-    /// See [`Runner::run`].
-    pub async fn run(self, shutdown: CancellationToken) {
-        self.runner.run(shutdown).await;
-    }
-}
-
-impl Protection<ClaimProtection> {
-    /// KCM: cmd/kube-controller-manager/names/controller_names.go.
-    pub const NAME: &str = "persistentvolumeclaim-protection-controller";
-
-    /// The one for claims.
-    ///
-    /// # Errors
-    /// See [`Metrics::register`].
-    pub fn of_claims(
-        objects: Arc<Objects>,
-        caller: &Caller,
-        leadership: Leadership,
-        events: EventRecorder,
-        metrics: (&Metrics, Alarms),
-    ) -> Result<Self, prometheus::Error> {
-        let controller = ClaimProtection::new(Arc::clone(&objects));
-        let names = Names { name: Self::NAME, queue: "pvcprotection", role: ClaimKey::ROLE };
-        Self::join(names, controller, objects, caller, leadership, events, metrics)
-    }
-}
-
-impl Protection<VolumeProtection> {
-    /// KCM: cmd/kube-controller-manager/names/controller_names.go.
-    pub const NAME: &str = "persistentvolume-protection-controller";
-
-    /// The one for volumes.
-    ///
-    /// # Errors
-    /// See [`Metrics::register`].
-    pub fn of_volumes(
-        objects: Arc<Objects>,
-        caller: &Caller,
-        leadership: Leadership,
-        events: EventRecorder,
-        metrics: (&Metrics, Alarms),
-    ) -> Result<Self, prometheus::Error> {
-        let controller = VolumeProtection::new(Arc::clone(&objects));
-        let names = Names { name: Self::NAME, queue: "pvprotection", role: VolumeName::ROLE };
-        Self::join(names, controller, objects, caller, leadership, events, metrics)
-    }
+/// Joins one of the two with what sends its requests.
+///
+/// # Errors
+/// See [`Metrics::register`].
+pub fn runner<C: Controller>(
+    controller: C,
+    objects: Arc<Objects>,
+    caller: &Caller,
+    leadership: Leadership,
+    events: EventRecorder,
+    metrics: (&Metrics, Alarms),
+) -> Result<Runner<C, Requests>, prometheus::Error>
+where
+    Requests: Executor<C>,
+{
+    let parts = (controller, Requests(caller.with_own_budget(CALLS)));
+    Runner::new(parts, objects, leadership, events, metrics)
 }

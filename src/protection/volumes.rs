@@ -8,14 +8,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Measures, Step,
+    Keys, LOOKS, Step,
     calls::{Answer, Call},
     patch,
+    reasons::ProtectionReason,
     second_writer::Protected,
 };
 use crate::{
     controller::{
-        Controller, Plan,
+        Controller, Identity, Plan,
         second_writer::{Role, Target},
     },
     kube_api::{
@@ -75,10 +76,15 @@ impl VolumeProtection {
         };
         let step = decide(&volume);
         if step == Step::Nothing {
-            self.keys.retries.clear(name);
+            if volume.metadata.is_terminating() && volume.status.phase == VolumePhase::Bound {
+                self.keys.stands(name, ProtectionReason::InUse("it is bound to a claim"));
+            } else {
+                self.keys.settled(name);
+            }
             return None;
         }
         if self.objects.unreadable::<PersistentVolume>(name).is_some() {
+            self.keys.stands(name, ProtectionReason::Unreadable);
             return None;
         }
         if step == Step::Remove && self.keys.is_held(name, &self.objects, now) {
@@ -104,9 +110,17 @@ pub fn decide(volume: &PersistentVolume) -> Step {
 }
 
 impl Controller for VolumeProtection {
+    // KCM: cmd/kube-controller-manager/names/controller_names.go.
+    const IDENTITY: Identity = Identity {
+        name: "persistentvolume-protection-controller",
+        queues: &["pvprotection"],
+        role: VolumeName::ROLE,
+    };
+    type Key = VolumeName;
+    type Reason = ProtectionReason;
     type Call = Call;
     type Answer = Answer;
-    type Measures = Measures;
+    type Measures = ();
 
     fn load(&mut self, now: Instant) {
         for (name, volume) in self.objects.volumes.snapshot() {
@@ -149,7 +163,7 @@ impl Controller for VolumeProtection {
         self.keys.queue.extend(self.objects.volumes.snapshot().into_keys());
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Call, Measures> {
+    fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(name) = self.keys.next(0, now) else { break };
@@ -158,8 +172,7 @@ impl Controller for VolumeProtection {
         while let Some((name, uid)) = self.keys.others.writers.take_read(|_| true) {
             calls.push(Call::VolumeOwner(name, uid));
         }
-        let measures = self.keys.measures(now);
-        Plan { calls, events: Vec::new(), measures, wake_at: self.keys.wake_at(0, now) }
+        self.keys.plan(calls, 0, now)
     }
 
     fn event_lost(&mut self, _: &Event, _: Instant) {}

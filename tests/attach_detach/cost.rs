@@ -14,13 +14,18 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        tell::{metrics::AttachDetachMetrics, reporter::Reporter},
+        tell::{
+            metrics::AttachDetachMetrics,
+            reporter::AttachDetachReporter,
+            state::{AttachDetachKey, AttachDetachReason},
+        },
     },
+    controller::report::reporter::Reporter,
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
-    metrics::{Alarms, Metrics},
+    metrics::Metrics,
     state::{ChangeSet, Objects, Stored},
 };
 use serde_json::{Value, json};
@@ -120,7 +125,8 @@ pub struct Cluster {
     pub objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub controller: Controller,
-    pub reporter: Reporter,
+    pub reporter: AttachDetachReporter,
+    pub reports: Reporter<AttachDetachKey, AttachDetachReason>,
     metrics: Metrics,
     revision: usize,
     pub now: Instant,
@@ -278,17 +284,18 @@ impl Default for Cluster {
     fn default() -> Self {
         let objects = Arc::new(Objects::default());
         let metrics = Metrics::default();
-        let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
+        let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
         let now = Instant::now();
         let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
         let controller = Controller::new(Arc::clone(&objects), options, clock);
-        let reporter = Reporter::new(of_ours);
+        let reporter = AttachDetachReporter::new(of_ours);
         Self {
             changes: objects.subscribe(),
             objects,
             controller,
             reporter,
+            reports: Reporter::default(),
             metrics,
             revision: 1,
             now,
@@ -303,7 +310,9 @@ impl Cluster {
     pub fn begin(&mut self) {
         let _listed = self.changes.take_now();
         self.controller.load(self.now);
-        self.reporter.take(self.controller.take_reports(), self.now);
+        let (reports, facts) = self.controller.take_facts();
+        self.reports.take_all(reports, self.now);
+        self.reporter.take(facts, self.now);
         self.controller.take_over(self.now);
     }
 
@@ -318,7 +327,8 @@ impl Cluster {
         assert!(self.turns < ENOUGH, "S39: turns without end; in flight {}", self.controller.in_flight());
         self.controller.take_changes(changed, self.now);
         let effects = self.controller.reconcile(self.now);
-        self.reporter.take(effects.reports, self.now);
+        self.reports.take_all(effects.reports, self.now);
+        self.reporter.take(effects.facts, self.now);
         Some(effects.calls)
     }
 

@@ -133,7 +133,7 @@ fn waited_for(count: usize) -> Cluster {
 
 /// For how many a certain node is the one that keeps the volume from them.
 fn kept_waiting_by(cluster: &Cluster, rival: &str) -> usize {
-    let waits = format!("{:?}", cluster.reporter.diagnostics().waits());
+    let waits = format!("{:?}", cluster.reports.board().waits());
     waits.matches(&format!("ConflictingNode {{ node: {:?}", NodeName::from(rival))).count()
 }
 

@@ -19,8 +19,9 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         options::ForcePolicy,
-        tell::{diagnostics::NodeVolumeKey, metrics::AttachDetachMetrics, reporter::Reporter},
+        tell::{backlog, metrics::AttachDetachMetrics, reporter::AttachDetachReporter, state::NodeVolumeKey},
     },
+    controller::{report::Reason as _, reporting::Reporting},
     kube_api::{
         call::CallError,
         events::Event,
@@ -213,7 +214,8 @@ struct Play<'a> {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
-    reporter: Reporter,
+    reporter: AttachDetachReporter,
+    reporting: Reporting<Controller>,
     metrics: Metrics,
     now: Instant,
     /// By how much the clock of the process is ahead.
@@ -235,29 +237,32 @@ struct Play<'a> {
     due: bool,
 }
 
+type Reporters = (AttachDetachReporter, Reporting<Controller>);
+
 fn tables(
     options: &Options,
     shown: Timestamp,
     now: Instant,
-) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Reporter, Metrics) {
+) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Reporters, Metrics) {
     let objects = Arc::new(Objects::default());
     let changes = objects.subscribe();
     let metrics = Metrics::default();
     let force = ForcePolicy { on_timeout: options.force_on_timeout, ..ForcePolicy::default() };
     let sweep_period = options.sweep.map(Duration::from_secs);
     let options = AttachDetachOptions { force, sweep_period, attachment_calls: options.attachment_calls };
-    let of_ours = AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
+    let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
     let controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
-    let reporter = Reporter::new(of_ours);
-    reporter.diagnostics().register(&metrics).unwrap();
-    (objects, changes, controller, reporter, metrics)
+    let reporter = AttachDetachReporter::new(of_ours);
+    let reporting = Reporting::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
+    backlog::register(reporting.board(), Arc::clone(&objects), &metrics).unwrap();
+    (objects, changes, controller, (reporter, reporting), metrics)
 }
 
 impl<'a> Play<'a> {
     fn new(options: &'a Options) -> Self {
         let (mut world, now) = (World::new(), Instant::now());
         world.others.clone_from(&options.others);
-        let (objects, changes, controller, reporter, metrics) = tables(options, world.wall, now);
+        let (objects, changes, controller, (reporter, reporting), metrics) = tables(options, world.wall, now);
         Self {
             options,
             world,
@@ -267,6 +272,7 @@ impl<'a> Play<'a> {
             changes,
             controller,
             reporter,
+            reporting,
             metrics,
             now,
             ahead: SignedDuration::ZERO,
@@ -289,7 +295,7 @@ impl<'a> Play<'a> {
     /// A new process: it lists everything.
     fn start(&mut self) {
         self.starts += 1;
-        (self.objects, self.changes, self.controller, self.reporter, self.metrics) =
+        (self.objects, self.changes, self.controller, (self.reporter, self.reporting), self.metrics) =
             tables(self.options, self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
@@ -346,8 +352,10 @@ impl<'a> Play<'a> {
 
     /// Reason codes of the pairs that wait.
     fn waits(&self) -> BTreeMap<String, &'static str> {
-        let entries = self.reporter.diagnostics().waits();
-        entries.iter().map(|(key, entry)| (pair(key), entry.reason.waiting.code())).collect()
+        let entries = self.reporting.board().waits();
+        let pairs =
+            entries.iter().filter_map(|(key, entry)| Some((pair(key.node_volume()?), entry.reason.code())));
+        pairs.collect()
     }
 
     /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
@@ -469,6 +477,7 @@ impl<'a> Play<'a> {
             }
             if is_to_lead {
                 self.controller.take_over(self.now);
+                self.reporting.board().lead(self.now);
             }
             if self.suspended {
                 continue;
@@ -482,7 +491,8 @@ impl<'a> Play<'a> {
                     seen.events.push(event);
                 }
             }
-            self.reporter.take(effects.reports, self.now);
+            self.reporting.take(effects.reports, effects.others.as_ref(), self.now);
+            self.reporter.take(effects.facts, self.now);
             for (sent, call) in effects.calls {
                 let text = words(&call);
                 let result = self.answer(&text, &call)?;
@@ -543,9 +553,10 @@ impl<'a> Play<'a> {
             compared.same(&["waits"], waits, &self.waits());
         }
         if let Some(looks) = &step.looks {
-            let entries = self.reporter.diagnostics().waits();
+            let entries = self.reporting.board().waits();
             let time = |next: Instant| next.duration_since(self.now).as_secs();
-            let seen = entries.iter().filter_map(|(key, entry)| Some((pair(key), time(entry.next?))));
+            let seen =
+                entries.iter().filter_map(|(key, entry)| Some((pair(key.node_volume()?), time(entry.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
         }
         if let Some(note) = &step.lease_is {

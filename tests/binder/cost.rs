@@ -265,7 +265,8 @@ impl Cluster {
             self.planner.changed(&change, self.now);
         }
         let plan = self.planner.plan(self.now);
-        let claims = plan.decisions.iter().filter(|((kind, _), _)| *kind == "claim").map(|(_, count)| *count);
+        let claims =
+            plan.decisions().into_iter().filter(|((kind, _), _)| *kind == "claim").map(|(_, count)| count);
         let work = Work {
             plans: 1,
             looks: plan.looks,

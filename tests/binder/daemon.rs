@@ -273,7 +273,6 @@ impl Daemon {
     }
 
     pub fn waits_for(&self) -> String {
-        let diagnostics = self.planner.diagnostics();
-        format!("{:?} {:?}", diagnostics.claims(), diagnostics.volumes())
+        format!("{:?}", self.planner.waiting())
     }
 }

@@ -346,10 +346,8 @@ impl World {
     fn run_all(&mut self) {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
+            self.waited.extend(plan.waits_for().map(str::to_owned));
             self.hear(plan.events);
-            let page = serde_json::json!(self.planner.diagnostics().page());
-            let rows = page["waiting"].as_array().unwrap();
-            self.waited.extend(rows.iter().filter_map(|row| Some(row["reason"].as_str()?.to_owned())));
             self.samples.extend(plan.samples.iter().map(line));
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {

@@ -67,7 +67,7 @@ const GROUPS: [Group; 8] = [
         title: "All of these",
         sources: &[
             ("src/binder/tell/reason.rs", "impl HeldBack "),
-            ("src/binder/tell/diagnostics.rs", "Reason for WaitReason<R> "),
+            ("src/binder/tell/state.rs", "impl Reason for BinderReason "),
         ],
         added: &[],
     },

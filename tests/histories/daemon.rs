@@ -15,14 +15,19 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        tell::{metrics::AttachDetachMetrics, reporter::Reporter},
+        tell::{
+            metrics::AttachDetachMetrics,
+            reporter::AttachDetachReporter,
+            state::{AttachDetachKey, AttachDetachReason},
+        },
     },
+    controller::report::{Reason as _, reporter::Reporter},
     kube_api::{
         call::CallError,
         ids::{NodeName, Uid},
         kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
-    metrics::{Alarms, Metrics},
+    metrics::Metrics,
     state::{ChangeSet, Objects, Stored},
 };
 use tokio::time::Instant;
@@ -36,7 +41,7 @@ thread_local! {
     /// No check reads them here, and making them costs more than playing a few steps.
     static METRICS: AttachDetachMetrics = {
         let metrics = Metrics::default();
-        AttachDetachMetrics::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap()
+        AttachDetachMetrics::new(&metrics).unwrap()
     };
 }
 
@@ -55,6 +60,7 @@ impl Clone for Daemon {
             changes: objects.subscribe(),
             controller: self.controller.fork(Arc::clone(&objects)),
             reporter: self.reporter.clone(),
+            reports: self.reports.clone(),
             objects,
             now: self.now,
             rate: self.rate,
@@ -74,7 +80,8 @@ pub struct Daemon {
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub(super) controller: Controller,
-    reporter: Reporter,
+    reporter: AttachDetachReporter,
+    reports: Reporter<AttachDetachKey, AttachDetachReason>,
     /// What its monotonic clock shows.
     pub(super) now: Instant,
     /// How fast that goes, if not as it should.
@@ -160,7 +167,8 @@ impl Daemon {
             objects,
             changes,
             controller,
-            reporter: Reporter::new(metrics),
+            reporter: AttachDetachReporter::new(metrics),
+            reports: Reporter::default(),
             now,
             rate: None,
             delivered: KINDS.map(|kind| (kind, server.history.len())).into(),
@@ -185,7 +193,8 @@ impl Daemon {
             self.note = Some(note.into());
         }
         // What is shown is as new as what is asked.
-        self.reporter.take(effects.reports, self.now);
+        self.reports.take_all(effects.reports, self.now);
+        self.reporter.take(effects.facts, self.now);
         for (_, call) in &effects.calls {
             self.is_justified(call)?;
             if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, ..)) = call {
@@ -384,13 +393,12 @@ impl Daemon {
 
     /// Whether it has noticed another controller.
     pub fn is_alarmed(&self) -> bool {
-        self.reporter.diagnostics().alarm().is_some()
+        self.controller.second_writer().signal().is_some()
     }
 
     /// What it says of the others.
     pub(super) fn second_writers(&self) -> String {
-        let standing = self.reporter.diagnostics();
-        format!("{:?} {:?}", standing.alarm(), standing.second_writers())
+        format!("{:?}", self.controller.second_writer())
     }
 
     /// Whether it leaves a node alone for that: all are that are not out of service.
@@ -400,21 +408,22 @@ impl Daemon {
 
     /// Attachments that wait for something of these codes, as the daemon says.
     pub fn waiting_for(&self, codes: &[&str]) -> BTreeSet<String> {
-        let waits = self.reporter.diagnostics().waits();
-        let of_these = waits.iter().filter(|(_, wait)| codes.contains(&wait.reason.waiting.code()));
-        of_these.map(|(key, _)| key.volume.attachment_name(&key.node).to_string()).collect()
+        let waits = self.reports.board().waits();
+        let of_these = waits.iter().filter(|(_, wait)| codes.contains(&wait.reason.code()));
+        let keys = of_these.filter_map(|(key, _)| key.node_volume());
+        keys.map(|key| key.volume.attachment_name(&key.node).to_string()).collect()
     }
 
     /// Volumes that wait for something of these codes on some node, as the daemon says.
     pub fn volumes_waiting_for(&self, codes: &[&str]) -> BTreeSet<VolumeId> {
-        let waits = self.reporter.diagnostics().waits();
-        let of_these = waits.into_iter().filter(|(_, wait)| codes.contains(&wait.reason.waiting.code()));
-        of_these.map(|(key, _)| key.volume).collect()
+        let waits = self.reports.board().waits();
+        let of_these = waits.into_iter().filter(|(_, wait)| codes.contains(&wait.reason.code()));
+        of_these.filter_map(|(key, _)| Some(key.node_volume()?.volume.clone())).collect()
     }
 
     /// What the daemon says it waits for.
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.reporter.diagnostics().waits())
+        format!("{:?}", self.reports.board().waits())
     }
 
     pub fn time_passes(&mut self, time: Duration) -> Result<(), String> {

@@ -17,7 +17,7 @@ use crate::{
         controller::Controller,
         desired::volume_name::VolumeId,
         guard::second_writer::Target,
-        tell::{operations::Ending, report::Line},
+        tell::{facts::Line, operations::Ending},
     },
     kube_api::{
         call::CallError,

@@ -14,7 +14,7 @@ use crate::{
         decide::node_list::{self, NodeStep, NodeView},
         guard::second_writer::Target,
         queue::Key,
-        tell::{metrics::Planned, report::Report},
+        tell::{facts::Fact, metrics::Planned},
     },
     kube_api::ids::NodeName,
 };
@@ -95,7 +95,7 @@ impl Controller {
                 let request = node_list::patch(&node, &change.list);
                 requests.patch(node.metadata.uid.clone(), change.list, now);
                 self.caches.actual.note_listing(name);
-                self.recorder.report(Report::Patched(change.volumes));
+                self.recorder.report(Fact::Patched(change.volumes));
                 Call::PatchNode(name.clone(), node.metadata.resource_version, request)
             }
         };

@@ -7,17 +7,18 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use prometheus::{
-    Gauge, GaugeVec, IntGaugeVec, Opts,
+    Gauge, GaugeVec, IntGauge, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
 
-use super::diagnostics::Diagnostics;
+use super::state::{AttachDetachKey, AttachDetachReason, NodeVolumeKey};
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::VolumeKind,
     },
+    controller::report::board::Board,
     kube_api::kinds::VolumeAttachment,
     metrics::{Metrics, bounded::Bounded},
     state::Objects,
@@ -37,8 +38,9 @@ struct Backlog {
 /// The gauges.
 #[derive(Clone)]
 struct Gauges {
-    diagnostics: Arc<Diagnostics>,
+    board: Arc<Board<AttachDetachKey, AttachDetachReason>>,
     objects: Arc<Objects>,
+    foreign: IntGauge,
     drivers: Bounded,
     attachments: IntGaugeVec,
     forced: IntGaugeVec,
@@ -51,13 +53,17 @@ struct Gauges {
 /// # Errors
 /// See [`Metrics::register`].
 pub fn register(
-    diagnostics: Arc<Diagnostics>,
+    board: Arc<Board<AttachDetachKey, AttachDetachReason>>,
     objects: Arc<Objects>,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
     metrics.register(&Gauges {
-        diagnostics,
+        board,
         objects,
+        foreign: IntGauge::new(
+            "mooring_foreign_volume_attachments",
+            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
+        )?,
         drivers: metrics.drivers(),
         attachments: IntGaugeVec::new(
             Opts::new(
@@ -115,14 +121,16 @@ impl Gauges {
     fn count(&self) -> (BTreeMap<String, Backlog>, Option<Timestamp>) {
         let mut backlogs: BTreeMap<String, Backlog> = BTreeMap::new();
         let mut next_force: Option<Timestamp> = None;
-        self.diagnostics.for_each_wait(|node_volume, waiting| {
+        self.board.for_each(|key, wait| {
+            let AttachDetachReason::NodeVolume(_, Some(waiting)) = &wait.reason else { return };
+            let AttachDetachKey::NodeVolume(NodeVolumeKey { volume, .. }) = key else { return };
             let forced_at = forced_at(waiting);
             if forced_at.is_none() && !is_unanswered(waiting) {
                 return;
             }
-            let driver = match node_volume.volume.kind() {
-                VolumeKind::Csi => node_volume.volume.driver_and_handle().0,
-                VolumeKind::NoOp => node_volume.volume.plugin(),
+            let driver = match volume.kind() {
+                VolumeKind::Csi => volume.driver_and_handle().0,
+                VolumeKind::NoOp => volume.plugin(),
             };
             let backlog = backlogs.entry(self.drivers.shown(driver).to_owned()).or_default();
             backlog.attachments += i64::from(is_unanswered(waiting));
@@ -141,13 +149,13 @@ impl Gauges {
 
 impl Collector for Gauges {
     fn desc(&self) -> Vec<&Desc> {
-        let gauges: [&dyn Collector; 4] =
-            [&self.attachments, &self.forced, &self.next_force, &self.oldest_deletion];
+        let gauges: [&dyn Collector; 5] =
+            [&self.foreign, &self.attachments, &self.forced, &self.next_force, &self.oldest_deletion];
         gauges.into_iter().flat_map(Collector::desc).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let leads = self.diagnostics.leads();
+        let leads = self.board.leads();
         let (backlogs, next_force) = if leads { self.count() } else { (BTreeMap::new(), None) };
         let now = Timestamp::now();
         self.oldest_deletion.reset();
@@ -171,6 +179,9 @@ impl Collector for Gauges {
                 self.oldest_deletion.with_label_values(&[driver]).set(age);
             }
         }
+        let mut foreign = 0;
+        self.board.for_each(|key, _| foreign += i64::from(matches!(key, AttachDetachKey::Foreign(_))));
+        self.foreign.set(foreign);
         self.next_force.set(next_force.map_or(0.0, seconds));
         let mut next = self.next_force.collect();
         if next_force.is_none() {
@@ -178,7 +189,9 @@ impl Collector for Gauges {
                 family.mut_metric().clear();
             }
         }
-        [self.attachments.collect(), self.forced.collect(), next, self.oldest_deletion.collect()].concat()
+        let foreign = self.foreign.collect();
+        [foreign, self.attachments.collect(), self.forced.collect(), next, self.oldest_deletion.collect()]
+            .concat()
     }
 }
 
@@ -189,7 +202,7 @@ mod tests {
     use serde_json::json;
     use tokio::time::Instant;
 
-    use super::super::diagnostics::{NodeVolumeWait, State};
+    use super::super::state::State;
     use super::*;
     use crate::{
         attach_detach::desired::volume_name::VolumeId,
@@ -198,9 +211,9 @@ mod tests {
 
     #[test]
     fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {
-        let (metrics, diagnostics, objects) =
-            (Metrics::default(), Arc::new(Diagnostics::default()), Arc::default());
-        register(Arc::clone(&diagnostics), Arc::clone(&objects), &metrics).unwrap();
+        let (metrics, objects) = (Metrics::default(), Arc::default());
+        let board = Arc::new(Board::default());
+        register(Arc::clone(&board), Arc::clone(&objects), &metrics).unwrap();
         let now = Instant::now();
         let due = |second| Unforced::Until(Timestamp::from_second(second).unwrap());
         let failed = Waiting::AttachError { message: "no".to_owned(), at: None };
@@ -214,8 +227,8 @@ mod tests {
         let node = NodeName::from("n");
         for (driver, handle, waiting) in cases {
             let volume = VolumeId::csi(&DriverName::from(driver), handle);
-            let wait = NodeVolumeWait { state: State::Attached, waiting };
-            diagnostics.set(&volume, &node, Some((wait, None)), now);
+            let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(&volume, &node));
+            board.set(&key, AttachDetachReason::NodeVolume(State::Attached, Some(waiting)), None, now);
         }
         let since = Timestamp::now().checked_sub(Duration::from_mins(20)).unwrap();
         let attachment = json!({
@@ -232,7 +245,7 @@ mod tests {
         for family in families {
             assert_eq!(shown(&format!("mooring_{family}")), None, "a standby counts nothing");
         }
-        diagnostics.lead(now);
+        board.lead(now);
         assert_eq!(shown("mooring_attacher_backlog{driver=\"a\"}"), Some(1.0));
         assert_eq!(shown("mooring_attacher_backlog{driver=\"b\"}"), Some(0.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"a\"}"), Some(1.0));

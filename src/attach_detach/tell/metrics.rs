@@ -5,8 +5,7 @@ use std::{
     time::Duration,
 };
 
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
-use tokio::time::Instant;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
 
 use super::{end_to_end::EndToEnd, operations::Ending};
 use crate::{
@@ -15,12 +14,10 @@ use crate::{
         actual::state::{ForceReason, Operation},
         decide::{scope::Scope, verdict::Waiting},
         desired::volume_name::{VolumeId, VolumeKind},
-        guard::second_writer::ROLE,
     },
-    controller::{decisions::Decisions, diagnostics::Kind, second_writer::Teller},
     kube_api::{call::CallError, ids::NodeName},
     metrics::{
-        Alarms, Metrics, QueueCounts, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
+        Metrics, STORAGE_OPERATION_BUCKETS, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
     },
     state::VecMap,
@@ -70,16 +67,11 @@ pub struct AttachDetachMetrics {
     totals: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
-    pub(super) second_writers: Teller,
-    foreign_attachments: IntGauge,
     planned: IntCounterVec,
     refusals: IntCounterVec,
     end_to_end: EndToEnd,
-    decisions: Decisions,
     conflicts: WriteConflicts,
     patches: Histogram,
-    volumes: WorkQueueMetrics,
-    nodes: WorkQueueMetrics,
     in_use: IntGaugeVec,
     counted: HashMap<VolumeId, VecMap<NodeName, Counted>>,
 }
@@ -130,7 +122,7 @@ impl AttachDetachMetrics {
     ///
     /// # Errors
     /// See [`Metrics::register`].
-    pub fn new(metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let operations = HistogramVec::new(
             HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
                 .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
@@ -140,11 +132,6 @@ impl AttachDetachMetrics {
             Opts::new("attachdetach_controller_total_volumes", "Number of volumes in A/D Controller"),
             &["plugin_name", "state"],
         )?;
-        let foreign_attachments = IntGauge::new(
-            "mooring_foreign_volume_attachments",
-            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
-        )?;
-        metrics.register(&foreign_attachments)?;
         metrics.register(&operations)?;
         metrics.register(&totals)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
@@ -198,16 +185,11 @@ impl AttachDetachMetrics {
             totals,
             forced,
             unresolved,
-            second_writers: Teller::new(ROLE, metrics, alarms)?,
-            foreign_attachments,
             planned,
             refusals,
             end_to_end: EndToEnd::new(metrics)?,
-            decisions: Decisions::new(metrics, Kind::Attachment)?,
             conflicts: WriteConflicts::new(metrics, &WriteOp::ALL.map(WriteOp::label))?,
             patches,
-            volumes: WorkQueueMetrics::new(metrics, "attach")?,
-            nodes: WorkQueueMetrics::new(metrics, "node-status")?,
             in_use,
             counted: HashMap::new(),
         })
@@ -242,11 +224,6 @@ impl AttachDetachMetrics {
     /// Counts a volume of a pod that is not in the desired state, and why.
     pub fn unresolved(&self, reason: &'static str) {
         self.unresolved.with_label_values(&[reason]).inc();
-    }
-
-    /// Notes that VolumeAttachments of another party came or went.
-    pub fn foreign_attachments(&self, change: i64) {
-        self.foreign_attachments.add(change);
     }
 
     /// Counts a detach although the volume was, or may have been, in use.
@@ -306,44 +283,10 @@ impl AttachDetachMetrics {
         self.end_to_end.clone()
     }
 
-    /// Counts a decision about a volume on a node.
-    pub fn decided(&self, reason: &'static str) {
-        self.decisions.count(reason, 1);
-    }
-
     /// Notes how many volumes a patch of a node's status is about.
     pub fn patches(&self, volumes: usize) {
         #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
         self.patches.observe(volumes as f64);
-    }
-
-    /// Notes what there was to look at: volumes, and nodes.
-    pub fn queued(&self, queues: &[QueueCounts; 2]) {
-        for (queue, counts) in [&self.volumes, &self.nodes].into_iter().zip(queues) {
-            queue.counted(counts);
-        }
-    }
-
-    /// Notes that a request is sent.
-    pub fn begins(&self, call: &Call, now: Instant) {
-        if let Some((queue, key)) = self.work(call) {
-            queue.begins(key, now);
-        }
-    }
-
-    /// Notes that it is answered.
-    pub fn ends(&self, call: &Call, now: Instant) {
-        if let Some((queue, key)) = self.work(call) {
-            queue.ends(&key, now);
-        }
-    }
-
-    fn work(&self, call: &Call) -> Option<(&WorkQueueMetrics, String)> {
-        match call {
-            Call::Attachment(volume, node, _) => Some((&self.volumes, format!("{volume} {node}"))),
-            Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((&self.nodes, node.to_string())),
-            Call::ReadOwner(..) => None,
-        }
     }
 
     /// Counts an answer that says that something had changed meanwhile.
@@ -383,7 +326,7 @@ mod tests {
     #[test]
     fn names_helps_labels_and_buckets_are_those_of_kcm() {
         let registry = Metrics::default();
-        let mut metrics = AttachDetachMetrics::new(&registry, Alarms::new(&registry).unwrap()).unwrap();
+        let mut metrics = AttachDetachMetrics::new(&registry).unwrap();
         let volume = VolumeId::csi(&DriverName::from("d"), "h");
         let minute = Duration::from_mins(1);
         metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);

@@ -14,12 +14,12 @@ use tokio::time::Instant;
 
 use super::{
     announcer::{AFTER_LOSS, Announcer, LONG, News, Others, Topic},
-    diagnostics::State,
     events::{self, Announcement},
+    facts::{Fact, Facts, Forced, Line},
     metrics::{Counted, Planned},
     operations::{Ending, Operations},
     phases::Progress,
-    report::{Forced, Judged, Line, Report, Reports},
+    state::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
     unresolved::UnresolvedPods,
     waits::Waits,
 };
@@ -32,7 +32,7 @@ use crate::{
             verdict::{Verdict, Waiting},
         },
         desired::{
-            state::{AttachSource, DesiredAttachment},
+            state::{AttachSource, DesiredAttachment, Unresolved},
             volume_name::{VolumeId, VolumeKind},
         },
         known::Known,
@@ -53,47 +53,48 @@ pub struct Recorder {
     waits: Waits,
     unresolved: UnresolvedPods,
     events: Vec<Event>,
-    reports: Reports,
+    reports: Vec<Report>,
+    facts: Facts,
 }
 
 impl Recorder {
-    /// Takes all there is to tell.
-    pub fn take(&mut self) -> (Vec<Event>, Reports) {
-        (mem::take(&mut self.events), self.take_reports())
+    /// Takes the events.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        mem::take(&mut self.events)
     }
 
     /// Takes what there is for operators alone.
-    pub fn take_reports(&mut self) -> Reports {
-        self.reports.take()
+    pub fn take_facts(&mut self) -> (Vec<Report>, Facts) {
+        (mem::take(&mut self.reports), self.facts.take())
     }
 
     /// Counts keys that are looked at.
     pub fn planned(&mut self, kind: Planned, count: usize) {
-        self.reports.planned(kind, count);
+        self.facts.planned(kind, count);
     }
 
     /// Tells operators of something that rests on nothing before.
-    pub fn report(&mut self, report: Report) {
-        self.reports.push(report);
+    pub fn report(&mut self, fact: Fact) {
+        self.facts.push(fact);
     }
 
     /// The same, in the log alone.
     pub fn log(&mut self, line: Line) {
-        self.report(Report::Line(line));
+        self.report(Fact::Line(line));
     }
 
     /// Tells users and operators of something that rests on nothing before, either.
-    pub fn extend(&mut self, events: Vec<Event>, reports: Vec<Report>) {
+    pub fn extend(&mut self, events: Vec<Event>, facts: Vec<Fact>) {
         self.events.extend(events);
-        for report in reports {
-            self.report(report);
+        for fact in facts {
+            self.report(fact);
         }
     }
 
     /// This process leads from now on. What was under way before was not seen to begin, and a predecessor has told of
     /// what is published.
     pub fn lead(&mut self, Known { actual, desired, now, .. }: Known<'_>) {
-        self.report(Report::Leads);
+        self.report(Fact::Leads);
         self.operations.forget_all();
         for (volume, node) in actual.published() {
             self.announcer.inherit_attached(volume, node);
@@ -105,7 +106,14 @@ impl Recorder {
     pub fn unresolved(&mut self, learnt: UnresolvedVolumes, now: Instant) {
         let UnresolvedVolumes { pod, before, found, new } = learnt;
         self.unresolved.found(&pod, &found, now);
-        self.report(Report::Unresolved { pod, before, found, new });
+        if before != found {
+            let key = |of: &Unresolved| AttachDetachKey::PodVolume(pod.clone(), of.pod_volume.clone());
+            let is_gone = |of: &&Unresolved| found.iter().all(|still| still.pod_volume != of.pod_volume);
+            self.reports.extend(before.iter().filter(is_gone).map(|gone| Report::gone(key(gone))));
+            let unresolved = |of: &Unresolved| AttachDetachReason::Unresolved(of.why.clone());
+            self.reports.extend(found.iter().map(|found| Report::of(key(found), unresolved(found))));
+        }
+        self.report(Fact::Unresolved(pod, new));
     }
 
     /// Tells pods that have waited for such a volume for a while.
@@ -120,9 +128,15 @@ impl Recorder {
 
     /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.
     pub fn foreign(&mut self, name: &AttachmentName, actual: &ActualState) {
-        let (volume, node) = actual.foreign(name).unzip();
-        let (volume, node) = (volume.flatten().cloned(), node.cloned());
-        self.report(Report::Foreign { name: name.clone(), volume, node });
+        let key = AttachDetachKey::Foreign(name.clone());
+        self.reports.push(match actual.foreign(name) {
+            Some((volume, node)) => Report {
+                from: Some("Unknown"),
+                other: volume.map(ToString::to_string),
+                ..Report::of(key, AttachDetachReason::Foreign(volume.cloned(), node.clone()))
+            },
+            None => Report::gone(key),
+        });
     }
 
     /// Takes what a verdict waits for, before it is carried out; `sent` is the request that it sends now. Counts
@@ -143,17 +157,23 @@ impl Recorder {
             Some(AttachmentCall::Read) | None => node_volume.map(State::of).unwrap_or_default(),
         };
         let attachment = node_volume.and_then(NodeVolume::attachment);
-        let waiting = verdict.waiting.clone();
-        let judged = Judged {
-            state,
-            next: waiting.as_ref().and_then(|waiting| next_look(actual, node, verdict, waiting, now)),
-            waiting,
+        let waiting = verdict.waiting.as_ref();
+        let before = self.waits.judged(volume, node, waiting, now);
+        let look_at = self.count_failure(volume, node, before.as_ref(), waiting, now);
+        let code = waiting.map(Waiting::code);
+        if before.as_ref().map(Waiting::code) != code
+            && let Some(guard) = code.filter(|code| Waiting::GUARDS.contains(code))
+        {
+            self.report(Fact::Refused(guard));
+        }
+        let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node));
+        self.reports.push(Report {
+            next: waiting.and_then(|waiting| next_look(actual, node, verdict, waiting, now)),
             attempt: actual.attempt(volume, node),
             revision: attachment.map(|attachment| attachment.metadata.resource_version),
-        };
-        let before = self.waits.judged(volume, node, judged.waiting.as_ref(), now);
-        let look_at = self.count_failure(volume, node, before.as_ref(), judged.waiting.as_ref(), now);
-        self.report(Report::Judged(volume.clone(), node.clone(), judged));
+            is_decision: true,
+            ..Report::of(key, AttachDetachReason::NodeVolume(state, waiting.cloned()))
+        });
         look_at
     }
 
@@ -200,7 +220,6 @@ impl Recorder {
         let others = Others { verdicts, holders: self.holders(volume, scope, is_exclusive, known) };
         let mut look_at = Vec::new();
         for (node, verdict) in verdicts {
-            self.report_reason(volume, node, verdict, known.actual);
             self.report_progress(volume, node, verdict, known);
             let news = self.announcer.judged(volume, node, verdict, &others, &self.waits, known);
             look_at.extend(self.take_news(news).into_iter().map(|at| (node.clone(), at)));
@@ -228,13 +247,6 @@ impl Recorder {
         Some(ours.chain(state.foreign.values()).cloned().collect())
     }
 
-    /// Reports for which reason it was decided so.
-    fn report_reason(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, actual: &ActualState) {
-        let state = || actual.node_volume(volume, node).map(State::of).unwrap_or_default().code();
-        let reason = verdict.waiting.as_ref().map_or_else(state, Waiting::code);
-        self.report(Report::Decided(reason));
-    }
-
     /// Reports how far the volume on the node has come on its way.
     fn report_progress(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, known: Known<'_>) {
         if volume.kind() == VolumeKind::NoOp {
@@ -244,7 +256,7 @@ impl Recorder {
         let wanted = known.desired.get(volume, node).is_some();
         let attempt = known.actual.attempt(volume, node);
         let progress = Progress::of(node_volume, wanted, verdict.waiting.as_ref(), attempt);
-        self.report(Report::Progress(volume.clone(), node.clone(), progress));
+        self.report(Fact::Progress(volume.clone(), node.clone(), progress));
     }
 
     /// Counts where a volume is desired and attached, of the nodes on which it was judged.
@@ -263,7 +275,7 @@ impl Recorder {
             (node.clone(), Counted { is_attached, users: i64::try_from(users).unwrap_or(i64::MAX) })
         });
         let nodes = counted.collect();
-        self.report(Report::Counted { volume: volume.clone(), scope, nodes });
+        self.report(Fact::Counted { volume: volume.clone(), scope, nodes });
     }
 
     /// A request about a volume on a node is sent.
@@ -312,7 +324,7 @@ impl Recorder {
         now: Instant,
     ) {
         if let Some(ended) = self.operations.ended(volume, node, operation, ending, now) {
-            self.report(Report::Ended(volume.clone(), ended));
+            self.report(Fact::Ended(volume.clone(), ended));
         }
     }
 
@@ -325,7 +337,7 @@ impl Recorder {
         forced: Forced,
         known: Known<'_>,
     ) {
-        self.report(Report::Forced(volume.clone(), node.clone(), reason, forced));
+        self.report(Fact::Forced(volume.clone(), node.clone(), reason, forced));
         let announcement = match forced {
             Forced::Tainted => return,
             Forced::Begins => Announcement::ForcedDetach(node.clone(), reason),
@@ -355,7 +367,7 @@ impl Recorder {
     pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         self.announcer.forget(volume, node);
         self.operations.forget(volume, node);
-        self.report(Report::Forgotten(volume.clone(), node.clone()));
+        self.report(Fact::Forgotten(volume.clone(), node.clone()));
     }
 }
 

@@ -171,8 +171,7 @@ impl Planner {
 
     /// The object is gone.
     fn forget(&mut self, target: &Target, now: Instant) {
-        self.recorder.gone(target, now);
-        self.reasons.gone(target);
+        self.recorder.gone(target, self.reasons.gone(target), now);
         self.second_writer.gone(target);
         if let Target::Volume(name) = target {
             self.known.plugins.volume_gone(name);

@@ -41,16 +41,18 @@ impl Planner {
         self.take_outcome(op, result, now, jitter);
         match failure {
             Some(failure) => self.fails(&subject, failure, now),
-            None if works => self.recorder.works(&subject, &mut self.reasons, now),
+            None if works && self.recorder.works(&subject, &mut self.reasons) => self.report(&subject),
             None => {}
         }
     }
 
     /// A request about a claim or volume failed. It has its pause by now.
     fn fails(&mut self, subject: &Target, failure: Failure, now: Instant) {
-        let next = (self.attempt(subject), self.retries.until(subject));
+        let next = self.retries.until(subject);
         let Self { recorder, reasons, known, .. } = self;
-        recorder.fails(subject, failure, next, (&known.objects, reasons), now);
+        if recorder.fails(subject, failure, next, (&known.objects, reasons), now) {
+            self.report(subject);
+        }
     }
 
     /// Which attempt is the next one about a claim or volume, from 1.

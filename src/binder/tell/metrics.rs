@@ -3,28 +3,16 @@
 //! Those that do not begin with `mooring_` are kube-controller-manager's (pv-binder §11). What can be
 //! counted from the tables is counted when scraped.
 
-use std::sync::Arc;
-
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
-use tokio::time::Instant;
 
-use super::{
-    diagnostics::Diagnostics,
-    latency::{BindMode, Sample},
-    sizes::Sizes,
-};
+use super::latency::{BindMode, Sample};
 use crate::{
-    binder::{
-        act::write::{Target, WriteKind},
-        queue::Tallies,
-    },
-    controller::{decisions::Decisions, diagnostics::Kind},
+    binder::act::write::WriteKind,
     metrics::{
-        Metrics, STORAGE_OPERATION_BUCKETS, WorkQueueMetrics, WriteConflicts,
+        Metrics, STORAGE_OPERATION_BUCKETS, WriteConflicts,
         bounded::{Bounded, OTHER, PLUGINS},
         exemplar::TracedHistogram,
     },
-    state::Objects,
 };
 
 /// From a few round trips on a fast server to a bind that waits for a minute of conflicts or throttling.
@@ -33,8 +21,6 @@ const BIND_BUCKETS: [f64; 14] =
 
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
-    claim_decisions: Decisions,
-    volume_decisions: Decisions,
     conflicts: WriteConflicts,
     failures: IntCounterVec,
     classes: IntCounter,
@@ -43,8 +29,6 @@ pub struct BinderMetrics {
     plugins: Bounded,
     errors: [IntCounterVec; 2],
     binds: TracedHistogram,
-    claims: WorkQueueMetrics,
-    volumes: WorkQueueMetrics,
 }
 
 impl BinderMetrics {
@@ -52,11 +36,7 @@ impl BinderMetrics {
     ///
     /// # Errors
     /// See [`Metrics::register`].
-    pub fn new(
-        metrics: &Metrics,
-        objects: &Arc<Objects>,
-        diagnostics: &Arc<Diagnostics>,
-    ) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let failures = IntCounterVec::new(
             Opts::new(
                 "mooring_binder_failed_requests_total",
@@ -102,14 +82,10 @@ impl BinderMetrics {
             metrics.register(counter)?;
         }
         metrics.register_traced(&binds)?;
-        diagnostics.register(metrics)?;
         metrics.register(&classes)?;
         metrics.register(&class_errors)?;
-        metrics.register(&Sizes::new(Arc::clone(objects), Arc::clone(diagnostics))?)?;
         let conflicts = WriteConflicts::new(metrics, &WriteKind::ALL.map(WriteKind::as_str))?;
         Ok(Self {
-            claim_decisions: Decisions::new(metrics, Kind::Claim)?,
-            volume_decisions: Decisions::new(metrics, Kind::Volume)?,
             conflicts,
             failures,
             classes,
@@ -118,8 +94,6 @@ impl BinderMetrics {
             plugins: Bounded::new(PLUGINS, OTHER),
             errors,
             binds,
-            claims: WorkQueueMetrics::new(metrics, "claims")?,
-            volumes: WorkQueueMetrics::new(metrics, "volumes")?,
         })
     }
 
@@ -139,36 +113,6 @@ impl BinderMetrics {
                 self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
             }
         }
-    }
-
-    /// Notes what the queues counted.
-    pub fn queued(&self, tallies: &Tallies) {
-        self.claims.counted(&tallies.claims);
-        self.volumes.counted(&tallies.volumes);
-    }
-
-    /// Notes that a request about a key is sent.
-    pub fn begins(&self, key: &Target, now: Instant) {
-        self.queue(key).begins(key.to_string(), now);
-    }
-
-    /// Notes that it is answered.
-    pub fn ends(&self, key: &Target, now: Instant) {
-        self.queue(key).ends(&key.to_string(), now);
-    }
-
-    fn queue(&self, key: &Target) -> &WorkQueueMetrics {
-        match key {
-            Target::Claim(_) => &self.claims,
-            Target::Volume(_) => &self.volumes,
-        }
-    }
-
-    /// Counts decisions with one reason.
-    pub fn decided(&self, kind: &'static str, reason: &'static str, count: u64) {
-        let decisions =
-            if kind == Kind::Claim.label() { &self.claim_decisions } else { &self.volume_decisions };
-        decisions.count(reason, count);
     }
 
     /// Counts a write whose object had changed meanwhile.
@@ -192,16 +136,27 @@ impl BinderMetrics {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
+
+    use tokio::time::Instant;
 
     use super::*;
     use crate::{
-        binder::tell::{latency::Operation, reason::ClaimReason},
+        binder::{
+            act::write::Target,
+            tell::{
+                latency::Operation,
+                reason::ClaimReason,
+                sizes::Sizes,
+                state::{self, Report, Why},
+            },
+        },
+        controller::report::reporter::Reporter,
         kube_api::{
-            ids::{ClaimKey, VolumeName},
+            ids::ClaimKey,
             kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         },
-        metrics::QueueCounts,
+        state::Objects,
     };
 
     fn decode<T: Narrow>(text: &str) -> T {
@@ -227,28 +182,21 @@ mod tests {
             r#"{"metadata": {"name": "n"}, "spec": {"volumeMode": "Block", "nfs": {"server": "s", "path": "/"}}}"#,
         ));
         let metrics = Metrics::default();
-        let diagnostics = Arc::new(Diagnostics::default());
-        let waits = Arc::new(ClaimReason::NoVolume);
-        diagnostics.set_claim(&ClaimKey::new("ns", "c"), Some((&waits, None)), Instant::now());
-        diagnostics.lead(Instant::now());
-        let binder = BinderMetrics::new(&metrics, &objects, &diagnostics).unwrap();
-        binder.decided("claim", "NoClassAndNoMatch", 3);
+        let reporter = Reporter::new(&metrics).unwrap();
+        metrics.register(&Sizes::new(objects, reporter.board()).unwrap()).unwrap();
+        let waits = Why::Claim(Arc::new(ClaimReason::NoVolume));
+        let claim = (Target::Claim(ClaimKey::new("ns", "c")), "Pending", waits);
+        let report: Report = state::report(claim, None, (1, true));
+        for _ in 0..3 {
+            reporter.take(report.clone(), Instant::now());
+        }
+        reporter.board().lead(Instant::now());
+        let binder = BinderMetrics::new(&metrics).unwrap();
         binder.observe(&Sample::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
         binder.observe(&Sample::Failed(Operation::Provision, "d".to_owned()));
         binder.observe(&Sample::Bound(BindMode::Static, Duration::from_millis(3), None));
         binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);
-        let waits = [Duration::from_secs(1)].into_iter().collect();
-        binder.queued(&Tallies {
-            claims: QueueCounts { adds: 4, retries: 1, waits, depth: 2 },
-            volumes: QueueCounts::default(),
-        });
-        let (claim, volume) =
-            (Target::Claim(ClaimKey::new("ns", "c")), Target::Volume(VolumeName::from("v")));
-        let now = Instant::now();
-        binder.begins(&claim, now);
-        binder.begins(&volume, now);
-        binder.ends(&claim, now + Duration::from_secs(5));
         let text = metrics.text().unwrap();
         for line in [
             "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/csi:d\",volume_mode=\"Filesystem\"} 1",
@@ -262,13 +210,6 @@ mod tests {
             "volume_operation_total_errors{operation_name=\"provision\",plugin_name=\"d\"} 1",
             "retroactive_storageclass_total 1",
             "retroactive_storageclass_errors_total 1",
-            "workqueue_adds_total{name=\"claims\"} 4",
-            "workqueue_retries_total{name=\"claims\"} 1",
-            "workqueue_depth{name=\"claims\"} 2",
-            "workqueue_queue_duration_seconds_sum{name=\"claims\"} 1",
-            "workqueue_work_duration_seconds_sum{name=\"claims\"} 5",
-            "workqueue_unfinished_work_seconds{name=\"claims\"} 0",
-            "workqueue_adds_total{name=\"volumes\"} 0",
             "mooring_bind_e2e_seconds_bucket{mode=\"static\",le=\"0.005\"} 1",
             "mooring_bind_e2e_seconds_count{mode=\"dynamic\"} 0",
             "mooring_write_conflicts_total{op=\"name_volume\"} 1",
@@ -277,6 +218,5 @@ mod tests {
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
         }
-        assert!(text.contains("workqueue_longest_running_processor_seconds{name=\"volumes\"}"), "{text}");
     }
 }

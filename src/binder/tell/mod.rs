@@ -1,6 +1,5 @@
 //! What users and operators are told: reasons and events, logs, metrics, traces and the debug page.
 
-pub(crate) mod diagnostics;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod failures;
@@ -10,4 +9,4 @@ pub(crate) mod outbox;
 pub(crate) mod reason;
 pub(crate) mod recorder;
 pub(crate) mod sizes;
-pub(crate) mod transitions;
+pub(crate) mod state;

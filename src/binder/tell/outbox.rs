@@ -90,11 +90,6 @@ impl Outbox {
         self.failures.forget(subject)
     }
 
-    /// Whether a request about a claim or volume fails, for long enough to be shown.
-    pub(crate) fn is_failing(&self, target: &Target) -> bool {
-        self.failures.shown(target).is_some()
-    }
-
     /// Whether what failed was of another claim or volume of that name.
     pub(crate) fn is_of_another(&self, target: &Target, objects: &Objects) -> bool {
         self.failures.is_of_another(target, target.uid(objects).as_ref())

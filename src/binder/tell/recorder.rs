@@ -4,6 +4,8 @@
 //! In: decisions with their reasons, and what became of requests. Out: events, and what a plan carries out for log,
 //! metrics and traces. Why each key waits ([`Reasons`]) is handed in: decisions rest on it, and on nothing in here.
 
+use std::{collections::BTreeMap, mem, sync::Arc};
+
 use tokio::time::Instant;
 
 use super::{
@@ -11,7 +13,7 @@ use super::{
     latency::{BindMode, Latency, QUEUE, Sample},
     outbox::Outbox,
     reason::{ClaimReason, VolumeReason},
-    transitions::{Look, Transitions},
+    state::{self, Failing, Report, Why},
 };
 use crate::{
     binder::{
@@ -25,10 +27,10 @@ use crate::{
     },
     kube_api::{
         call::CallError,
+        ids::VolumeName,
         kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
-    telemetry::transition::Transition,
     traces::Traces,
 };
 
@@ -39,7 +41,9 @@ pub(crate) struct Recorder {
     pub(crate) outbox: Outbox,
     /// How long things take.
     pub(crate) latency: Latency,
-    transitions: Transitions,
+    reports: Vec<Report>,
+    /// Phases of volumes before writes of ours, until the look that follows them.
+    written: BTreeMap<VolumeName, &'static str>,
 }
 
 impl Recorder {
@@ -48,9 +52,9 @@ impl Recorder {
         self.latency.trace(traces);
     }
 
-    /// What has been measured, and which changes are to be logged.
-    pub(crate) fn take(&mut self) -> (Vec<Sample>, Vec<Transition>) {
-        (self.latency.take(), self.transitions.take())
+    /// What has been measured, and what is reported.
+    pub(crate) fn take(&mut self) -> (Vec<Sample>, Vec<Report>) {
+        (self.latency.take(), mem::take(&mut self.reports))
     }
 
     /// What failed is tried again, and holds until it works; or there is nothing left to try, or what failed was of
@@ -61,10 +65,9 @@ impl Recorder {
         decision: &mut Decision<Reason>,
         reasons: &mut Reasons,
         objects: &Objects,
-        now: Instant,
     ) {
         if decision.step.is_none() || self.outbox.is_of_another(target, objects) {
-            self.works(target, reasons, now);
+            self.works(target, reasons);
         } else {
             decision.events.extend(self.outbox.failure_event(target, objects));
         }
@@ -75,13 +78,13 @@ impl Recorder {
     pub(crate) fn claim_looked(
         &mut self,
         (claim, attempt): (&PersistentVolumeClaim, u32),
-        reason: &ClaimReason,
+        reason: &Arc<ClaimReason>,
         volume: Option<&PersistentVolume>,
         reasons: &Reasons,
         (since, now): (Instant, Instant),
     ) {
         let key = &claim.key();
-        match reason {
+        match &**reason {
             ClaimReason::WaitsForProvisioner(provisioner) => {
                 self.latency.stops(key);
                 self.latency.asks(key, provisioner, now);
@@ -93,7 +96,7 @@ impl Recorder {
             ClaimReason::NotProvisioned(why) => {
                 self.latency.stops(key);
                 self.latency.asks(key, HOST_PATH_PLUGIN, now);
-                if why.is_of_plugin() && reasons.claim(key).is_none_or(|before| **before != *reason) {
+                if why.is_of_plugin() && reasons.claim(key).is_none_or(|before| before != reason) {
                     self.latency.claim_failed(key);
                 }
             }
@@ -109,37 +112,36 @@ impl Recorder {
             ClaimReason::VolumeBusy(_) => {}
             _ => self.latency.given_up(claim, attempt, now),
         }
-        self.claim_stands((claim, attempt), reason, now);
+        let failing = reasons.failing(&Target::Claim(key.clone()));
+        self.claim_stands((claim, attempt), reason, failing, true);
     }
 
-    /// Where a claim stands now, for the log.
-    fn claim_stands(
+    /// Reports where a claim stands.
+    pub(crate) fn claim_stands(
         &mut self,
         (claim, attempt): (&PersistentVolumeClaim, u32),
-        reason: &ClaimReason,
-        now: Instant,
+        reason: &Arc<ClaimReason>,
+        failing: Option<&Failing>,
+        is_decision: bool,
     ) {
-        let (target, named) = (Target::Claim(claim.key()), &claim.spec.volume_name);
-        let volume = match reason {
+        let named = &claim.spec.volume_name;
+        let other = match &**reason {
             ClaimReason::Binding(volume, _) => Some(volume.to_string()),
             _ if named.is_empty() => None,
             _ => Some(named.to_string()),
         };
-        let look = Look::new(
-            claim.status.phase.as_str(),
-            (reason.code(), reason.is_settled()),
-            (attempt, self.outbox.is_failing(&target)),
-            claim.metadata.resource_version,
-            volume,
-        );
-        self.transitions.looked(&target, &look, now);
+        let (target, why) = (Target::Claim(claim.key()), Why::Claim(Arc::clone(reason)));
+        let standing = (target, claim.status.phase.as_str(), why);
+        let report = state::report(standing, failing, (attempt, is_decision));
+        let revision = Some(claim.metadata.resource_version);
+        self.reports.push(Report { revision, other, ..report });
     }
 
     /// A volume was looked at, at this attempt. If it is to be deleted, that is measured as done by this plugin.
     pub(crate) fn volume_looked(
         &mut self,
         (volume, attempt): (&PersistentVolume, u32),
-        reason: &VolumeReason,
+        reason: &Arc<VolumeReason>,
         deleted_by: Option<&str>,
         reasons: &Reasons,
         now: Instant,
@@ -149,67 +151,53 @@ impl Recorder {
             self.latency.deletes(name, plugin, now);
         }
         // Between two attempts there is another reason.
-        if let VolumeReason::DeleteFailed(_) = reason
-            && reasons.volume(name).is_none_or(|before| **before != *reason)
+        if let VolumeReason::DeleteFailed(_) = &**reason
+            && reasons.volume(name).is_none_or(|before| before != reason)
         {
             self.latency.volume_failed(name);
         }
-        self.volume_stands((volume, attempt), reason, now);
+        let failing = reasons.failing(&Target::Volume(name.clone()));
+        self.volume_stands((volume, attempt), reason, failing, true);
     }
 
-    /// Where a volume stands now, for the log.
-    fn volume_stands(
+    /// Reports where a volume stands.
+    pub(crate) fn volume_stands(
         &mut self,
         (volume, attempt): (&PersistentVolume, u32),
-        reason: &VolumeReason,
-        now: Instant,
+        reason: &Arc<VolumeReason>,
+        failing: Option<&Failing>,
+        is_decision: bool,
     ) {
-        let target = Target::Volume(volume.key());
-        let look = Look::new(
-            volume.status.phase.as_str(),
-            (reason.code(), reason.is_settled()),
-            (attempt, self.outbox.is_failing(&target)),
-            volume.metadata.resource_version,
-            volume.spec.claim_ref.as_ref().map(|reference| reference.key().to_string()),
-        );
-        self.transitions.looked(&target, &look, now);
+        let other = volume.spec.claim_ref.as_ref().map(|reference| reference.key().to_string());
+        let (target, why) = (Target::Volume(volume.key()), Why::Volume(Arc::clone(reason)));
+        let standing = (target, volume.status.phase.as_str(), why);
+        let report = state::report(standing, failing, (attempt, is_decision));
+        let (revision, from) = (Some(volume.metadata.resource_version), self.written.remove(&volume.key()));
+        self.reports.push(Report { revision, from, other, ..report });
     }
 
-    /// A request about a claim or volume failed; the next is that attempt, and due then.
+    /// A request about a claim or volume failed; the next is due then. Returns whether that is to be shown.
     pub(crate) fn fails(
         &mut self,
         subject: &Target,
         failure: Failure,
-        (attempt, due): (u32, Option<Instant>),
+        due: Option<Instant>,
         (objects, reasons): (&Objects, &mut Reasons),
         now: Instant,
-    ) {
-        let Some(shown) = self.outbox.fails(subject, failure, objects, now) else { return };
-        reasons.fails(subject, shown, due, now);
-        match subject {
-            Target::Claim(key) => {
-                if let (Some(claim), Some(reason)) = (objects.claims.get(key), reasons.claim(key)) {
-                    self.claim_stands((&claim, attempt), reason, now);
-                }
-            }
-            Target::Volume(name) => {
-                if let (Some(volume), Some(reason)) = (objects.volumes.get(name), reasons.volume(name)) {
-                    self.volume_stands((&volume, attempt), reason, now);
-                }
-            }
-        }
+    ) -> bool {
+        let shown = self.outbox.fails(subject, failure, objects, now);
+        shown.map(|shown| reasons.fails(subject, shown, due)).is_some()
     }
 
-    /// Nothing about a claim or volume fails any more.
-    pub(crate) fn works(&mut self, subject: &Target, reasons: &mut Reasons, now: Instant) {
-        if self.outbox.works(subject) {
-            reasons.works(subject, now);
-        }
+    /// Nothing about a claim or volume fails any more. Returns whether anything did.
+    pub(crate) fn works(&mut self, subject: &Target, reasons: &mut Reasons) -> bool {
+        reasons.works(subject);
+        self.outbox.works(subject)
     }
 
     /// A write to a volume is about to be sent.
     pub(crate) fn writes(&mut self, volume: &PersistentVolume) {
-        self.transitions.writes(&Target::Volume(volume.key()), volume.status.phase.as_str());
+        self.written.entry(volume.key()).or_insert(volume.status.phase.as_str());
     }
 
     /// A write was answered, of which this was the given attempt.
@@ -238,13 +226,18 @@ impl Recorder {
         }
     }
 
-    /// The object is gone.
-    pub(crate) fn gone(&mut self, target: &Target, now: Instant) {
+    /// The object is gone, which was waited for or not.
+    pub(crate) fn gone(&mut self, target: &Target, was_waited_for: bool, now: Instant) {
         match target {
             Target::Claim(key) => self.latency.forget_claim(key),
-            Target::Volume(name) => self.latency.volume_gone(name, now),
+            Target::Volume(name) => {
+                self.written.remove(name);
+                self.latency.volume_gone(name, now);
+            }
         }
-        self.transitions.gone(target, now);
+        if was_waited_for {
+            self.reports.push(Report::gone(target.clone()));
+        }
         self.outbox.gone(target);
     }
 }

@@ -18,12 +18,14 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use super::diagnostics::Diagnostics;
+use super::state::BinderReason;
 use crate::{
     binder::{
+        act::write::Target,
         annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},
         matching::predicate::{VolumeMode, capacity, claim_class, volume_class},
     },
+    controller::report::board::Board,
     kube_api::{
         ids::ClassName,
         kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
@@ -39,7 +41,7 @@ const NAMESPACED: usize = 4_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     objects: Arc<Objects>,
-    diagnostics: Arc<Diagnostics>,
+    board: Arc<Board<Target, BinderReason>>,
     total: GaugeVec,
     bound_volumes: GaugeVec,
     unbound_volumes: GaugeVec,
@@ -58,7 +60,7 @@ type ClaimLabels = [String; 3];
 impl Sizes {
     pub(crate) fn new(
         objects: Arc<Objects>,
-        diagnostics: Arc<Diagnostics>,
+        board: Arc<Board<Target, BinderReason>>,
     ) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
         let collected = |name: &str, what: &str, labels: &[&str]| {
@@ -67,7 +69,7 @@ impl Sizes {
         let claim = ["namespace", "storage_class", "volume_attributes_class"];
         Ok(Self {
             objects,
-            diagnostics,
+            board,
             total: collected(
                 "total_pv_count",
                 "total number of persistent volumes",
@@ -196,7 +198,7 @@ impl Collector for Sizes {
         for gauge in self.gauges() {
             gauge.reset();
         }
-        if self.diagnostics.leads() {
+        if self.board.leads() {
             self.count_claims(&self.count_volumes());
         }
         self.gauges().into_iter().flat_map(Collector::collect).collect()
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_leader_counts_phases_and_what_nobody_can_use() {
-        let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
+        let (objects, page) = (Arc::new(Objects::default()), Arc::new(Board::default()));
         for (name, phase, class, size) in [
             ("a", "Released", "gold", "1Gi"),
             ("b", "Released", "gold", "512Mi"),
@@ -250,9 +252,9 @@ mod tests {
             )));
         }
         let metrics = Metrics::default();
-        metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&diagnostics)).unwrap()).unwrap();
+        metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&page)).unwrap()).unwrap();
         assert_eq!(metrics.text().unwrap(), "", "a standby counts nothing");
-        diagnostics.lead(Instant::now());
+        page.lead(Instant::now());
         let text = metrics.text().unwrap();
         for line in [
             "mooring_volumes{phase=\"Released\"} 2",
@@ -267,8 +269,8 @@ mod tests {
 
     #[test]
     fn a_class_that_only_claims_name_is_not_a_label() {
-        let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
-        diagnostics.lead(Instant::now());
+        let (objects, page) = (Arc::new(Objects::default()), Arc::new(Board::default()));
+        page.lead(Instant::now());
         for class in ["static", "made-up", ""] {
             objects.apply(decode::<PersistentVolumeClaim>(&format!(
                 r#"{{"metadata": {{"name": "c-{class}", "namespace": "ns"}},
@@ -279,7 +281,7 @@ mod tests {
             r#"{"metadata": {"name": "v"}, "spec": {"storageClassName": "static"}}"#,
         ));
         let metrics = Metrics::default();
-        metrics.register(&Sizes::new(objects, diagnostics).unwrap()).unwrap();
+        metrics.register(&Sizes::new(objects, page).unwrap()).unwrap();
         let text = metrics.text().unwrap();
         for class in ["static", "_other", ""] {
             let line = format!(
@@ -291,8 +293,8 @@ mod tests {
 
     #[test]
     fn of_more_namespaces_than_are_shown_the_rest_is_counted_by_class() {
-        let (objects, diagnostics) = (Arc::new(Objects::default()), Arc::new(Diagnostics::default()));
-        diagnostics.lead(Instant::now());
+        let (objects, page) = (Arc::new(Objects::default()), Arc::new(Board::default()));
+        page.lead(Instant::now());
         for class in ["class0", "class1"] {
             objects.apply(decode::<StorageClass>(&format!(
                 r#"{{"metadata": {{"name": "{class}"}}, "provisioner": "p"}}"#
@@ -306,7 +308,7 @@ mod tests {
             )));
         }
         let metrics = Metrics::default();
-        metrics.register(&Sizes::new(objects, diagnostics).unwrap()).unwrap();
+        metrics.register(&Sizes::new(objects, page).unwrap()).unwrap();
         let text = metrics.text().unwrap();
         let series = text.lines().filter(|line| line.starts_with("pv_collector_unbound_pvc_count{")).count();
         assert_eq!(series, NAMESPACED + 2);

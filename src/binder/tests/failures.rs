@@ -66,9 +66,8 @@ fn l18_a_refusal_is_told_at_once_and_what_the_next_try_may_mend_after_three() {
         let text = format!("could not reserve the volume, a write to pv/pv: {words}");
         assert_eq!(told(&events), [("PersistentVolumeClaim", "FailedBinding", text.as_str())]);
         assert_eq!(took, tries, "{error}");
-        assert_eq!(planner.diagnostics().waiting(), [("RetryBackoff", 1)].into());
-        let page = serde_json::json!(planner.diagnostics().page());
-        let row = &page["waiting"][0];
+        assert_eq!(planner.waiting(), [("RetryBackoff", 1)].into());
+        let row = row(&mut planner, &Target::Claim(ClaimKey::new("ns", "c")));
         assert_eq!(
             (&row["reason"], &row["facts"]["request"]),
             (&json!("RetryBackoff"), &json!("reserve_volume"))
@@ -95,7 +94,7 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
             (told(&plan.events), plan.failures),
             (vec![], [(("reserve_volume", "refused"), 1)].into())
         );
-        assert!(serde_json::json!(planner.diagnostics().page())["waiting"][0]["next"].is_string());
+        assert!(row(&mut planner, &Target::Claim(ClaimKey::new("ns", "c")))["next"].is_string());
     }
     // Its event may be about to expire.
     now += Duration::from_mins(6);
@@ -105,8 +104,8 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
     let reserved = answer(&objects, &op, 2);
     planner.outcome(op, Ok(reserved), now, 0.0);
     planner.plan(now);
-    assert_eq!(planner.diagnostics().waiting(), [("Binding", 1)].into());
-    assert!(serde_json::json!(planner.diagnostics().page())["waiting"][0]["next"].is_null());
+    assert_eq!(planner.waiting(), [("Binding", 1)].into());
+    assert!(row(&mut planner, &Target::Claim(ClaimKey::new("ns", "c")))["next"].is_null());
 }
 
 /// A claim that was deleted while its request was under way, or between two, and perhaps made anew.
@@ -135,7 +134,7 @@ fn s35_what_fails_of_a_claim_is_not_told_of_the_next_of_its_name() {
         for _ in 0..3 {
             let plan = planner.plan(now);
             assert_eq!(told(&plan.events), [], "{comes_late} {is_made_anew}");
-            assert!(!planner.recorder.outbox.is_failing(&Target::Claim(ClaimKey::new("ns", "c"))));
+            assert_eq!(planner.reasons.failing(&Target::Claim(ClaimKey::new("ns", "c"))), None);
             now = plan.wake_at.unwrap();
         }
     }
@@ -187,11 +186,8 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
         planner.outcome(write, Err(refused()), now, 0.0);
         let text = "could not set the volume to Released, a write to pv/pv: policy \"p\" says no";
         assert_eq!(told(&planner.plan(now).events), [("PersistentVolume", reason, text)]);
-        let page = serde_json::json!(planner.diagnostics().page());
-        assert_eq!(
-            (&page["waiting"][0]["volume"], &page["waiting"][0]["reason"]),
-            (&json!("pv"), &json!("RetryBackoff"))
-        );
+        let row = row(&mut planner, &Target::Volume(VolumeName::from("pv")));
+        assert_eq!((&row["volume"], &row["reason"]), (&json!("pv"), &json!("RetryBackoff")));
     }
 }
 

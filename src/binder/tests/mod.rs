@@ -29,9 +29,10 @@ use super::{
         predicate::{Comparisons, Requirements},
     },
     planner::{Plan, Planner},
-    tell::{diagnostics::Diagnostics, latency::Sample},
+    tell::latency::Sample,
 };
 use crate::{
+    controller::{asked::Asked, report::reporter::Reporter},
     kube_api::{
         call::CallError,
         ids::{ClaimKey, ResourceVersion, VolumeName},
@@ -191,7 +192,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
             continue;
         }
         assert!(plan.ops.is_empty(), "S19: {:?}", plan.ops);
-        assert_eq!(planner.diagnostics().waiting(), [("Uncertain", 1)].into());
+        assert_eq!(planner.waiting(), [("Uncertain", 1)].into());
         // It may have come, and only the watch not have told of it.
         let later = plan.wake_at.unwrap();
         let read = only(planner.plan(later));
@@ -317,8 +318,8 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     let due = planner.plan(now).wake_at.unwrap();
     assert_eq!(due, now + BinderOptions::default().sync_period);
     // A volume of which the planner was not told is not found by the resync, but the claim is looked at.
-    assert_eq!(planner.plan(now).decisions.values().sum::<u64>(), 0);
-    assert_eq!(planner.plan(due).decisions.values().sum::<u64>(), 1);
+    assert_eq!(planner.plan(now).decisions().values().sum::<u64>(), 0);
+    assert_eq!(planner.plan(due).decisions().values().sum::<u64>(), 1);
     objects.apply(volume("pv"));
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), due);
     for revision in 2..6 {
@@ -328,7 +329,7 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     }
     let later = planner.plan(due).wake_at.unwrap();
     assert!(later > due);
-    assert_eq!(planner.plan(later).decisions.values().sum::<u64>(), 0, "a bound pair is settled");
+    assert_eq!(planner.plan(later).decisions().values().sum::<u64>(), 0, "a bound pair is settled");
 }
 
 /// A claim that we have just written to is gone, and the watch was cut meanwhile: the next list lacks it, and
@@ -412,19 +413,28 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     planner.changed(&ObjectRef::Claim(key), now);
     let mut plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
-    assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+    assert_eq!(planner.reasons.volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     let end = planner.second_writer().signal().unwrap().until;
     assert_eq!(end, now + crate::controller::second_writer::MEMORY);
     while plan.wake_at.unwrap() < end {
         let then = plan.wake_at.unwrap();
         plan = planner.plan(then);
         assert_eq!(plan.ops, []);
-        assert_eq!(planner.diagnostics().volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+        assert_eq!(planner.reasons.volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     }
     let read = only(planner.plan(end));
     assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }), "{read:?}");
     planner.outcome(read, Err(CallError::NotFound("c".into())), end, 0.0);
     assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
+}
+
+/// The row of the debug page for a claim or volume, as it is reported.
+fn row(planner: &mut Planner, target: &Target) -> serde_json::Value {
+    planner.report(target);
+    let (_, reports) = planner.recorder.take();
+    let reporter = Reporter::default();
+    reporter.take_all(reports, Instant::now());
+    json!(reporter.board().page(&Asked::default()))["waiting"][0].clone()
 }
 
 #[test]
@@ -434,11 +444,8 @@ fn l18_every_claim_that_is_not_bound_is_explained() {
     let mut named = claim("named");
     named.spec.volume_name = VolumeName::from("gone");
     let (_, mut planner) = planner(vec![small], vec![claim("c"), named]);
-    let diagnostics = planner.diagnostics();
-    let row = |diagnostics: &Diagnostics| serde_json::json!(diagnostics.page())["waiting"][0].clone();
-    assert_eq!(row(&diagnostics)["reason"], "NotLeader");
     planner.plan(Instant::now());
-    let shown = row(&diagnostics);
+    let shown = row(&mut planner, &Target::Claim(ClaimKey::new("ns", "c")));
     assert!(shown["since"].is_string(), "{shown}");
     assert_eq!((&shown["kind"], &shown["claim"]), (&json!("claim"), &json!("ns/c")));
     assert_eq!(shown["reason"], "NoClassAndNoMatch");
@@ -446,10 +453,8 @@ fn l18_every_claim_that_is_not_bound_is_explained() {
         shown["message"],
         "no persistent volumes available for this claim and no storage class is set"
     );
-    assert_eq!(shown["facts"], json!({ "phase": "Pending" }));
-    assert_eq!(diagnostics.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
-    diagnostics.set_second_writers((Some("somebody".to_owned()), Vec::new()));
-    assert_eq!(serde_json::json!(diagnostics.page())["alarm"], "somebody");
+    assert_eq!((&shown["state"], &shown["facts"]), (&json!("Pending"), &json!({})));
+    assert_eq!(planner.waiting(), [("NamedVolumeMissing", 1), ("NoClassAndNoMatch", 1)].into());
 }
 
 const BIND: [WriteKind; 4] =

@@ -44,8 +44,8 @@ fn nothing_is_kept_of_what_is_gone() {
     let (objects, mut planner) = planner(vec![parked.clone()], vec![named.clone()]);
     let now = Instant::now();
     assert!(!planner.plan(now).events.is_empty());
-    let diagnostics = planner.diagnostics();
-    assert!(diagnostics.claim(&named.key()).is_some() && diagnostics.volume(&parked.key()).is_some());
+    let reasons = &planner.reasons;
+    assert!(reasons.claim(&named.key()).is_some() && reasons.volume(&parked.key()).is_some());
     named.metadata.resource_version = ResourceVersion(5);
     parked.metadata.resource_version = ResourceVersion(6);
     objects.delete(named.clone());
@@ -53,7 +53,8 @@ fn nothing_is_kept_of_what_is_gone() {
     planner.changed(&ObjectRef::Claim(named.key()), now);
     planner.changed(&ObjectRef::Volume(parked.key()), now);
     planner.plan(now);
-    assert_eq!((diagnostics.claim(&named.key()), diagnostics.volume(&parked.key())), (None, None));
+    let reasons = &planner.reasons;
+    assert_eq!((reasons.claim(&named.key()), reasons.volume(&parked.key())), (None, None));
     // Made again it is told of again.
     named.metadata.resource_version = ResourceVersion(7);
     objects.apply(named.clone());
@@ -256,7 +257,7 @@ fn l15_an_offer_passes_over_claims_that_wait_for_their_time() {
     objects.apply(volume("pv"));
     planner.changed(&ObjectRef::Volume("pv".into()), now);
     let plan = planner.plan(now);
-    assert!(plan.ops.is_empty() && plan.decisions.len() == 1, "{plan:?}");
+    assert!(plan.ops.is_empty() && plan.decisions().len() == 1, "{plan:?}");
     assert_eq!((plan.looks, plan.compared), (2, 1_200));
     assert_eq!(planner.plan(now).wake_at, Some(now + Duration::from_secs(9)));
 }
@@ -284,7 +285,7 @@ fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
     loop {
         let plan = planner.plan(now);
         assert!(plan.looks <= LOOKS + 2 && plan.compared <= COMPARED + 1_200 && plan.ops.is_empty());
-        declined += plan.decisions.get(&("claim", "NoClassAndNoMatch")).copied().unwrap_or_default();
+        declined += plan.decisions().get(&("claim", "NoClassAndNoMatch")).copied().unwrap_or_default();
         plans += 1;
         if plan.wake_at != Some(now) {
             break;

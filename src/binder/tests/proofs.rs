@@ -249,7 +249,7 @@ async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_sho
     assert!(plan.ops.is_empty(), "{plan:?}");
     let told: Vec<&str> = plan.events.iter().map(|event| event.reason).collect();
     assert_eq!(told, ["RestoreGrace"]);
-    let row = serde_json::json!(planner.diagnostics().page())["waiting"][0].clone();
+    let row = row(&mut planner, &Target::Volume(VolumeName::from("pv")));
     assert_eq!((&row["volume"], &row["reason"]), (&json!("pv"), &json!("RestoreGrace")));
     let time = |field: &str| row[field].as_str().unwrap().parse::<Timestamp>().unwrap();
     let lasts = time("until").as_second() - time("since").as_second();

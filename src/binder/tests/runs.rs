@@ -361,9 +361,9 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     assert_ne!(creation.call.target(), Some(&Object::Pod(pod.key())));
     planner.outcome(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
-    let reason = planner.diagnostics().volume(&VolumeName::from("pv"));
+    let reason = planner.reasons.volume(&VolumeName::from("pv"));
     assert_eq!(
-        reason,
+        reason.map(|reason| VolumeReason::clone(reason)),
         Some(VolumeReason::RecycleFailed("old recycler pod found, will retry later".to_owned()))
     );
 }

@@ -118,14 +118,14 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     objects.apply(of("c", 9));
     planner.changed(&ObjectRef::Claim(key("c")), now);
     assert!(planner.plan(now).ops.is_empty());
-    assert_eq!(planner.diagnostics().waiting(), [("ConfirmingClass", 3)].into());
+    assert_eq!(planner.waiting(), [("ConfirmingClass", 3)].into());
 
     planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.subject, Target::Claim(key("c")), "it came after the read was sent");
     planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
-    assert_eq!(planner.diagnostics().waiting(), [("ClassNotFound", 3)].into());
+    assert_eq!(planner.waiting(), [("ClassNotFound", 3)].into());
 
     // The class comes: its absence is no longer proven.
     let class: StorageClass = decode(&json!({
@@ -135,7 +135,7 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     objects.apply(class.clone());
     planner.changed(&ObjectRef::Class(class.key()), now);
     planner.plan(now);
-    assert_eq!(planner.diagnostics().waiting(), [("WaitingForFirstConsumer", 3)].into());
+    assert_eq!(planner.waiting(), [("WaitingForFirstConsumer", 3)].into());
 
     // It goes: that there was none before it came says nothing about now.
     objects.delete(class.clone());
@@ -159,7 +159,7 @@ fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
         planner.changed(&object, now);
     }
     assert_eq!(planner.plan(now).ops, []);
-    assert_eq!(planner.diagnostics().waiting(), [("WaitingForFirstConsumer", 1)].into());
+    assert_eq!(planner.waiting(), [("WaitingForFirstConsumer", 1)].into());
 
     // A list that should show it and does not: it is asked for again.
     objects.reset::<StorageClass>(Vec::new());
@@ -199,7 +199,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "the other claim does not try the same at once");
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
-    assert_eq!(planner.diagnostics().waiting(), [("RetryBackoff", 2)].into());
+    assert_eq!(planner.waiting(), [("RetryBackoff", 2)].into());
     let text = "storage class \"manual\" could not be read: no";
     assert_eq!(reasons(&plan), [("ProvisioningFailed", text); 2]);
 
@@ -212,7 +212,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let read = only(planner.plan(plan.wake_at.unwrap()));
     planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     planner.plan(now);
-    assert_eq!(planner.diagnostics().waiting(), [("ClassNotFound", 2)].into());
+    assert_eq!(planner.waiting(), [("ClassNotFound", 2)].into());
 }
 
 /// A label, say: the claim's revision grows, and nothing tells of it, as nothing that we keep has changed.
@@ -229,7 +229,7 @@ fn s39_a_change_of_no_interest_costs_one_read_of_the_class() {
     let read = only(planner.plan(later));
     planner.outcome(read, Err(CallError::NotFound("manual".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
-    assert_eq!(planner.diagnostics().waiting(), [("ClassNotFound", 1)].into());
+    assert_eq!(planner.waiting(), [("ClassNotFound", 1)].into());
 }
 
 /// Both volumes are new, and pre-bound by name; the absence of the class is being proven for one of the
@@ -387,7 +387,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     assert_eq!(annotating.call.write_kind(), Some(WriteKind::Annotate));
     let mut now = start + after;
     assert!(planner.plan(now).ops.is_empty());
-    assert_eq!(planner.diagnostics().waiting(), [("VolumeBusy", 1)].into());
+    assert_eq!(planner.waiting(), [("VolumeBusy", 1)].into());
     now += Duration::from_secs(2);
     changed.metadata.resource_version = ResourceVersion(4);
     changed.metadata.finalizers.push(IN_TREE_FINALIZER);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::ForeignWrite;
 use crate::{
-    controller::diagnostics::WallClock,
+    controller::report::WallClock,
     metrics::{Alarms, ForeignWrites, Metrics},
 };
 

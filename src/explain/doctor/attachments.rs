@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::groups::{Groups, Victim};
 use crate::{
-    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::diagnostics::State},
+    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::state::State},
     explain::{
         age, attachment,
         exclusive::ATTACHED_TWICE,

@@ -1,12 +1,11 @@
 //! What operators get to know of a plan, as values: planning counts, logs and shows nothing itself.
 //!
-//! In: facts, as they are planned or learnt. Out: [`Reports`], which the [reporter](super::reporter) turns into
+//! In: facts, as they are planned or learnt. Out: [`Facts`], which the [reporter](super::reporter) turns into
 //! metrics, log lines, traces and the debug page when the plan is carried out.
 
 use std::{collections::BTreeMap, mem};
 
 use super::{
-    diagnostics::State,
     metrics::{Counted, Planned},
     operations::Ended,
     phases::Progress,
@@ -14,29 +13,15 @@ use super::{
 use crate::{
     attach_detach::{
         actual::state::ForceReason,
-        decide::{scope::Scope, verdict::Waiting},
+        decide::scope::Scope,
         desired::{state::Unresolved, volume_name::VolumeId},
         guard::force_waits::Said,
     },
-    controller::second_writer::News,
     kube_api::{
         call::CallError,
-        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
+        ids::{NodeName, PodKey},
     },
 };
-use tokio::time::Instant;
-
-/// A verdict, as it is shown.
-#[derive(Clone, Debug)]
-pub(in crate::attach_detach) struct Judged {
-    pub(in crate::attach_detach) state: State,
-    pub(in crate::attach_detach) waiting: Option<Waiting>,
-    /// When there is another look although nothing happens.
-    pub(in crate::attach_detach) next: Option<Instant>,
-    /// Which attempt the next request is.
-    pub(in crate::attach_detach) attempt: u32,
-    pub(in crate::attach_detach) revision: Option<ResourceVersion>,
-}
 
 /// How far a forced detach is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +51,9 @@ pub(in crate::attach_detach) enum Line {
     ForceWaits(Said),
 }
 
-/// One thing to report.
+/// One thing that there is to know.
 #[derive(Clone, Debug)]
-pub(in crate::attach_detach) enum Report {
+pub(in crate::attach_detach) enum Fact {
     /// This process leads from now on.
     Leads,
     /// An operation ended.
@@ -77,37 +62,31 @@ pub(in crate::attach_detach) enum Report {
     Patched(usize),
     /// Where a volume is desired and attached, on these nodes.
     Counted { volume: VolumeId, scope: Scope, nodes: BTreeMap<NodeName, Counted> },
-    /// A verdict for this reason.
-    Decided(&'static str),
-    /// A verdict, to be shown.
-    Judged(VolumeId, NodeName, Judged),
+    /// A safety rule keeps something from being done.
+    Refused(&'static str),
     /// How far an operation is.
     Progress(VolumeId, NodeName, Progress),
     /// Nothing is known any more of a volume on a node.
     Forgotten(VolumeId, NodeName),
-    /// A VolumeAttachment that is not ours, or with no node, that is.
-    Foreign { name: AttachmentName, volume: Option<VolumeId>, node: Option<NodeName> },
-    /// The volumes of a pod that cannot be attached yet, those before, and which of them are new.
-    Unresolved { pod: PodKey, before: Vec<Unresolved>, found: Vec<Unresolved>, new: Vec<Unresolved> },
+    /// Volumes of a pod cannot be attached yet, as was not known before.
+    Unresolved(PodKey, Vec<Unresolved>),
     /// A detach is forced.
     Forced(VolumeId, NodeName, ForceReason, Forced),
-    /// What others wrote that only this controller should.
-    SecondWriters(Box<News>),
     /// A log line.
     Line(Line),
 }
 
 /// What there is to report, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Reports {
+pub struct Facts {
     pub(super) planned: [usize; Planned::ALL.len()],
-    pub(super) reports: Vec<Report>,
+    pub(super) facts: Vec<Fact>,
 }
 
-impl Reports {
+impl Facts {
     /// Adds one.
-    pub(in crate::attach_detach) fn push(&mut self, report: Report) {
-        self.reports.push(report);
+    pub(in crate::attach_detach) fn push(&mut self, fact: Fact) {
+        self.facts.push(fact);
     }
 
     /// Counts keys that are looked at.
@@ -119,9 +98,16 @@ impl Reports {
         }
     }
 
-    /// All of it, in order, but for what was counted.
-    pub(in crate::attach_detach) fn into_reports(self) -> Vec<Report> {
-        self.reports
+    /// The detaches that are forced, or from nodes with the taint.
+    pub(in crate::attach_detach) fn forced(
+        &self,
+    ) -> impl Iterator<Item = (&VolumeId, &NodeName, ForceReason)> {
+        self.facts.iter().filter_map(|fact| match fact {
+            Fact::Forced(volume, node, reason, Forced::Begins | Forced::Tainted) => {
+                Some((volume, node, *reason))
+            }
+            _ => None,
+        })
     }
 
     /// Takes all.

@@ -1,0 +1,301 @@
+//! Where volumes on nodes and volumes of pods stand, and why, as they are reported: the keys, the states and the reasons.
+//!
+//! In: what the rules returned, and what is known of the volume on the node. Out: values of [`crate::controller::report`],
+//! from which log, metrics and `/debug/attach-detach` are made.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    attach_detach::{
+        actual::state::{AttachmentCall, Mount, NodeVolume},
+        decide::verdict::Waiting,
+        desired::{
+            state::WhyUnresolved,
+            volume_name::{VolumeId, VolumeKind},
+        },
+    },
+    controller::{
+        asked::Names,
+        report::{self, Concerns, Reason, Subject, WallClock},
+    },
+    kube_api::{
+        ids::{AttachmentName, NodeName, PodKey},
+        kinds::{Narrow, Node, Pod, VolumeAttachment},
+    },
+    telemetry::transition::Named,
+};
+
+/// What is reported of one key.
+pub type Report = report::Report<AttachDetachKey, AttachDetachReason>;
+
+/// The state of a volume on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// Neither attached nor on its way.
+    #[default]
+    Detached,
+    /// To be attached by the driver.
+    Attaching,
+    /// Attached, as the driver says; or, without a driver, as the node's status says, or said last.
+    Attached,
+    /// To be detached by the driver.
+    Detaching,
+    /// Unknown: a request of ours had no answer.
+    Uncertain,
+}
+
+impl State {
+    /// As it is shown.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Detached => "Detached",
+            Self::Attaching => "Attaching",
+            Self::Attached => "Attached",
+            Self::Detaching => "Detaching",
+            Self::Uncertain => "Uncertain",
+        }
+    }
+
+    /// The state of a volume on a node.
+    #[must_use]
+    pub fn of(node_volume: &NodeVolume) -> Self {
+        let Some(attachment) = node_volume.attachment() else {
+            return match node_volume.call {
+                _ if node_volume.uncertain.is_some() => Self::Uncertain,
+                Some(AttachmentCall::Create) => Self::Attaching,
+                _ if node_volume.is_listed() || node_volume.mount == Mount::Possible => Self::Attached,
+                _ => Self::Detached,
+            };
+        };
+        match node_volume.call {
+            _ if node_volume.is_going() => Self::Detaching,
+            Some(AttachmentCall::Delete) => Self::Detaching,
+            _ if node_volume.deletion_in_doubt().is_some() => Self::Uncertain,
+            _ if attachment.status.attached => Self::Attached,
+            _ => Self::Attaching,
+        }
+    }
+}
+
+/// A volume on a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeVolumeKey {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The node.
+    pub node: NodeName,
+}
+
+impl NodeVolumeKey {
+    /// A volume on a node.
+    #[must_use]
+    pub fn new(volume: &VolumeId, node: &NodeName) -> Self {
+        Self { volume: volume.clone(), node: node.clone() }
+    }
+
+    /// The attachment as logs name it, or what stands for one of a volume that has none.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let Self { volume, node } = self;
+        match volume.kind() {
+            VolumeKind::Csi => {
+                Named::in_cluster(VolumeAttachment::KIND, volume.attachment_name(node).as_str())
+            }
+            VolumeKind::NoOp => Named::in_cluster(Node::KIND, node.as_str()),
+        }
+    }
+}
+
+/// What is reported on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttachDetachKey {
+    /// A volume on a node.
+    NodeVolume(NodeVolumeKey),
+    /// A volume of a pod, by its name in the pod, that cannot be attached yet.
+    PodVolume(PodKey, String),
+    /// A VolumeAttachment that is not ours.
+    Foreign(AttachmentName),
+}
+
+impl AttachDetachKey {
+    /// The volume on a node that it is.
+    #[must_use]
+    pub fn node_volume(&self) -> Option<&NodeVolumeKey> {
+        if let Self::NodeVolume(key) = self { Some(key) } else { None }
+    }
+}
+
+impl Subject for AttachDetachKey {
+    const KINDS: &'static [&'static str] = &["attachment", "pod_volume"];
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::NodeVolume(_) => "attachment",
+            Self::PodVolume(..) => "pod_volume",
+            Self::Foreign(_) => "foreign_attachment",
+        }
+    }
+
+    fn names(&self) -> Names {
+        match self {
+            Self::NodeVolume(NodeVolumeKey { volume, node }) => {
+                vec![("volume", volume.to_string()), ("node", node.to_string())]
+            }
+            Self::PodVolume(pod, volume) => vec![("pod", pod.to_string()), ("podVolume", volume.clone())],
+            Self::Foreign(name) => vec![("attachment", name.to_string())],
+        }
+    }
+
+    fn named(&self) -> Named {
+        match self {
+            Self::NodeVolume(key) => key.named(),
+            Self::PodVolume(pod, _) => Named::in_namespace(Pod::KIND, pod.namespace(), pod.name()),
+            Self::Foreign(name) => Named::in_cluster(VolumeAttachment::KIND, name.as_str()),
+        }
+    }
+
+    fn concerns(&self, other: Option<String>) -> Concerns {
+        let (volume, node) = match self {
+            Self::NodeVolume(NodeVolumeKey { volume, node }) => {
+                (Some(volume.to_string()), Some(node.to_string()))
+            }
+            Self::PodVolume(..) | Self::Foreign(_) => (other, None),
+        };
+        Concerns { volume, node, claim: None }
+    }
+}
+
+/// Why something is where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttachDetachReason {
+    /// The state of a volume on a node, and what it waits for.
+    NodeVolume(State, Option<Waiting>),
+    /// Why a volume of a pod cannot be attached yet.
+    Unresolved(WhyUnresolved),
+    /// A VolumeAttachment that is not ours is left alone: the volume that it holds, if that is known, and the node.
+    Foreign(Option<VolumeId>, NodeName),
+}
+
+impl Reason for AttachDetachReason {
+    const INITIAL: Option<&'static str> = Some("Detached");
+
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NodeVolume(_, Some(waiting)) => waiting.code(),
+            Self::NodeVolume(state, None) => state.code(),
+            Self::Unresolved(why) => why.code(),
+            Self::Foreign(..) => "ForeignAttachment",
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        match self {
+            Self::NodeVolume(state, _) => state.code(),
+            Self::Unresolved(_) => State::Detached.code(),
+            Self::Foreign(..) => "Foreign",
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        matches!(self, Self::NodeVolume(_, None) | Self::Foreign(..))
+    }
+
+    fn is_shown_settled(&self) -> bool {
+        !matches!(self, Self::NodeVolume(State::Detached, None))
+    }
+
+    /// Claims that are not bound yet are common: those lines are of level debug.
+    fn is_logged(&self) -> bool {
+        !matches!(self, Self::Unresolved(_))
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::NodeVolume(_, Some(waiting)) => waiting.to_string(),
+            Self::Unresolved(why) => why.to_string(),
+            Self::NodeVolume(_, None) | Self::Foreign(..) => String::new(),
+        }
+    }
+
+    fn until(&self, _: &WallClock) -> Option<Timestamp> {
+        if let Self::NodeVolume(_, Some(waiting)) = self { waiting.until() } else { None }
+    }
+
+    fn names(&self) -> Names {
+        let Self::Foreign(volume, node) = self else { return Vec::new() };
+        let volume = volume.iter().map(|volume| ("volume", volume.to_string()));
+        volume.chain([("node", node.to_string())]).collect()
+    }
+
+    fn facts(&self) -> Map<String, Value> {
+        let mut facts = match self {
+            Self::NodeVolume(_, waiting) => json!(waiting),
+            Self::Unresolved(why) => {
+                json!({ "object": why.object().map(|object| object.to_string()), "problem": why.problem() })
+            }
+            Self::Foreign(..) => Value::Null,
+        };
+        let mut facts = facts.as_object_mut().map(std::mem::take).unwrap_or_default();
+        facts.remove("reason");
+        facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::attach_detach::actual::state::{Deletion, Listed, Uncertain};
+
+    #[test]
+    fn l18_the_state_shown_is_what_is_known_of_the_pair() {
+        let (none, attached) = (NodeVolume::default, || NodeVolume::with_attachment(true, false));
+        let now = Instant::now();
+        let uncertain = Some(Uncertain { until: now, read_absent: false });
+        let cases = [
+            ("nothing", none(), State::Detached),
+            ("create sent", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, State::Attaching),
+            (
+                "create sent, listed of old",
+                NodeVolume { call: Some(AttachmentCall::Create), listed: Listed::Yes, ..none() },
+                State::Attaching,
+            ),
+            ("create unanswered", NodeVolume { uncertain, ..none() }, State::Uncertain),
+            (
+                "create unanswered, sent again",
+                NodeVolume { uncertain, call: Some(AttachmentCall::Create), ..none() },
+                State::Uncertain,
+            ),
+            ("listed", NodeVolume { listed: Listed::Yes, ..none() }, State::Attached),
+            ("made", NodeVolume::with_attachment(false, false), State::Attaching),
+            ("attached", attached(), State::Attached),
+            (
+                "deletion sent",
+                NodeVolume { call: Some(AttachmentCall::Delete), ..attached() },
+                State::Detaching,
+            ),
+            ("deletion accepted", attached().with_deletion(Deletion::Accepted), State::Detaching),
+            (
+                "deletion unanswered",
+                attached().with_deletion(Deletion::InDoubt { until: now }),
+                State::Uncertain,
+            ),
+            (
+                "deletion unanswered, sent again",
+                NodeVolume {
+                    call: Some(AttachmentCall::Delete),
+                    ..attached().with_deletion(Deletion::InDoubt { until: now })
+                },
+                State::Detaching,
+            ),
+            ("going", NodeVolume::with_attachment(true, true), State::Detaching),
+        ];
+        for (name, node_volume, expected) in cases {
+            assert_eq!(State::of(&node_volume), expected, "{name}");
+        }
+    }
+}

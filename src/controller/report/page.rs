@@ -1,0 +1,81 @@
+//! The debug page of a controller: what waits for what, since when, and who else writes (L18).
+//!
+//! In: its board, and which rows are asked for. Out: JSON that prints the very values that were decided on, so it cannot
+//! drift from what is done. A row is made when it is written: there may be as many as there are volumes on nodes.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Reason, Subject, WallClock,
+    board::{Board, Standing, Wait},
+};
+use crate::controller::asked::Asked;
+
+/// A page as of one moment. The controller does not wait for its reader: the board is copied first.
+#[derive(Debug)]
+pub struct Page<K, R> {
+    standing: Standing<K, R>,
+    clock: WallClock,
+}
+
+impl<K: Subject, R: Reason> Board<K, R> {
+    /// The page with the rows that are asked for.
+    #[must_use]
+    pub fn page(&self, asked: &Asked) -> Page<K, R> {
+        let mut standing = self.standing().clone();
+        let has = |key: &K, wait: &mut Wait<R>| {
+            let mut names = key.names();
+            names.extend(wait.reason.names());
+            asked.has(&names)
+        };
+        standing.waits.retain(has);
+        standing.settled.retain(has);
+        Page { standing, clock: WallClock::now() }
+    }
+}
+
+impl<K: Subject, R: Reason> Serialize for Page<K, R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Standing { waits, settled, leads, second_writers: (alarm, written) } = &self.standing;
+        let mut page = serializer.serialize_struct("Page", 5)?;
+        page.serialize_field("alarm", alarm)?;
+        page.serialize_field("leads", leads)?;
+        page.serialize_field("secondWriters", written)?;
+        page.serialize_field("settled", &Rows(settled, &self.clock))?;
+        page.serialize_field("waiting", &Rows(waits, &self.clock))?;
+        page.end()
+    }
+}
+
+/// Rows that are made while they are written.
+struct Rows<'a, K, R>(&'a BTreeMap<K, Wait<R>>, &'a WallClock);
+
+impl<K: Subject, R: Reason> Serialize for Rows<'_, K, R> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|(key, wait)| row(key, wait, self.1)))
+    }
+}
+
+/// Names, state, and since when; of what waits also for what.
+fn row<K: Subject, R: Reason>(key: &K, wait: &Wait<R>, clock: &WallClock) -> Map<String, Value> {
+    let Wait { reason, since, next } = wait;
+    let names = key.names().into_iter().chain(reason.names());
+    let mut row: Map<String, Value> =
+        names.map(|(field, name)| (field.to_owned(), Value::String(name))).collect();
+    row.insert("state".to_owned(), json!(reason.state()));
+    row.insert("since".to_owned(), json!(clock.at(*since).to_string()));
+    if !reason.is_settled() {
+        row.extend([
+            ("kind".to_owned(), json!(key.kind())),
+            ("reason".to_owned(), json!(reason.code())),
+            ("message".to_owned(), json!(reason.message())),
+            ("next".to_owned(), json!(next.map(|next| clock.at(next).to_string()))),
+            ("until".to_owned(), json!(reason.until(clock).map(|until| until.to_string()))),
+            ("facts".to_owned(), Value::Object(reason.facts())),
+        ]);
+    }
+    row
+}

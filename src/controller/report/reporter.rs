@@ -1,0 +1,128 @@
+//! Reporter: what becomes of a report: counts, the log line of a change, history and the board.
+//!
+//! In: [`Report`]s, in the order of the looks. Out: effects, and no decision. What is at rest when this process first sees
+//! it has not changed, so nothing is said of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use prometheus::{IntCounterVec, Opts};
+use tokio::time::Instant;
+
+use super::{
+    Concerns, Reason, Report, Subject,
+    board::{Board, Stood},
+    gauges,
+};
+use crate::{
+    metrics::Metrics,
+    telemetry::{history::History, transition::Transition},
+};
+
+/// The state and the reason of a key whose object is gone.
+const GONE: &str = "Gone";
+
+/// Reports on the keys of one controller.
+#[derive(Debug)]
+pub struct Reporter<K, R> {
+    board: Arc<Board<K, R>>,
+    history: History,
+    decisions: BTreeMap<&'static str, IntCounterVec>,
+}
+
+/// One that counts nothing.
+impl<K, R> Default for Reporter<K, R> {
+    fn default() -> Self {
+        Self { board: Arc::default(), history: History::default(), decisions: BTreeMap::new() }
+    }
+}
+
+/// A copy that goes its own way, but for the counters.
+impl<K: Subject, R: Reason> Clone for Reporter<K, R> {
+    fn clone(&self) -> Self {
+        let board = Arc::new(Board::clone(&self.board));
+        Self { board, history: self.history.clone(), decisions: self.decisions.clone() }
+    }
+}
+
+impl<K: Subject, R: Reason> Reporter<K, R> {
+    /// Registers `mooring_decisions_total` and the gauges of what waits. Those of several kinds differ in the label `kind`
+    /// alone.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let mut reporter = Self::default();
+        for kind in K::KINDS {
+            let opts = Opts::new(
+                "mooring_decisions_total",
+                "Decisions by what they were about, and by the code of the reason they came to: of attachments that wait \
+                 for nothing their state",
+            );
+            let counter = IntCounterVec::new(opts.const_label("kind", *kind), &["reason"])?;
+            metrics.register(&counter)?;
+            reporter.decisions.insert(kind, counter);
+        }
+        gauges::register(&reporter.board, metrics)?;
+        Ok(reporter)
+    }
+
+    /// Remembers changes there from now on.
+    pub fn remember(&mut self, history: History) {
+        self.history = history;
+    }
+
+    /// Where the keys stand.
+    #[must_use]
+    pub fn board(&self) -> Arc<Board<K, R>> {
+        Arc::clone(&self.board)
+    }
+
+    /// Takes reports, in their order.
+    pub fn take_all(&self, reports: Vec<Report<K, R>>, now: Instant) {
+        for report in reports {
+            self.take(report, now);
+        }
+    }
+
+    /// Takes a report.
+    pub fn take(&self, report: Report<K, R>, now: Instant) {
+        let Report { key, reason, next, attempt, revision, from: written, other, is_decision } = report;
+        let Some(reason) = reason else { return self.gone(&key, now) };
+        if let Some(decisions) = self.decisions.get(key.kind()).filter(|_| is_decision) {
+            decisions.with_label_values(&[reason.decided()]).inc();
+        }
+        let (state, code) = (reason.state(), reason.code());
+        let (is_settled, is_logged) = (reason.is_settled(), reason.is_logged());
+        let before = self.board.set(&key, reason, next, now);
+        let from = before.map(|before| before.state).or(written);
+        let is_same = before.is_some_and(|before| (before.state, before.code) == (state, code));
+        let is_inherited = before.is_none() && is_settled && from.is_none_or(|from| from == state);
+        if is_logged && !is_same && !is_inherited {
+            let from = from.or(R::INITIAL).unwrap_or(state);
+            let revision = revision.map(|revision| revision.to_string());
+            self.changed(&key, (from, state, code), (attempt, revision), (before, other), now);
+        }
+    }
+
+    /// What was waited for ends with its object.
+    fn gone(&self, key: &K, now: Instant) {
+        let waits = self.board.waits_for(key).is_some_and(|reason| reason.is_logged());
+        if let Some(before) = self.board.remove(key).filter(|_| waits) {
+            self.changed(key, (before.state, GONE, GONE), (1, None), (Some(before), None), now);
+        }
+    }
+
+    fn changed(
+        &self,
+        key: &K,
+        (from, to, reason): (&'static str, &'static str, &'static str),
+        (attempt, revision): (u32, Option<String>),
+        (before, other): (Option<Stood>, Option<String>),
+        now: Instant,
+    ) {
+        let took = before.map(|before| now.saturating_duration_since(before.since));
+        let (object, Concerns { volume, node, claim }) = (key.named(), key.concerns(other));
+        let change = Transition { object, reason, from, to, attempt, revision, took, volume, node, claim };
+        self.history.tell(&change);
+    }
+}

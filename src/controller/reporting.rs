@@ -1,0 +1,85 @@
+//! What operators see of a controller, put together: its reports, its work queues, and other writers of its objects.
+//!
+//! In: the parts of a plan that tell of these, and calls as they begin and end. Out: log, metrics, alarm and board.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    Controller, Identity,
+    report::{Report, board::Board, reporter::Reporter},
+    second_writer::{News, Teller},
+};
+use crate::{
+    metrics::{Alarms, Metrics, QueueCounts, WorkQueueMetrics},
+    telemetry::history::History,
+};
+
+/// Of one controller.
+#[derive(Debug)]
+pub struct Reporting<C: Controller> {
+    reporter: Reporter<C::Key, C::Reason>,
+    second_writers: Teller,
+    queues: Vec<WorkQueueMetrics>,
+}
+
+impl<C: Controller> Reporting<C> {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
+        let Identity { queues, role, .. } = C::IDENTITY;
+        let queues = queues.iter().map(|queue| WorkQueueMetrics::new(metrics, queue));
+        Ok(Self {
+            reporter: Reporter::new(metrics)?,
+            second_writers: Teller::new(role, metrics, alarms)?,
+            queues: queues.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Remembers changes there from now on.
+    pub fn remember(&mut self, history: History) {
+        self.reporter.remember(history);
+    }
+
+    /// Where the keys stand.
+    #[must_use]
+    pub fn board(&self) -> Arc<Board<C::Key, C::Reason>> {
+        self.reporter.board()
+    }
+
+    /// Takes what a plan reports.
+    pub fn take(&self, reports: Vec<Report<C::Key, C::Reason>>, others: Option<&News>, now: Instant) {
+        self.reporter.take_all(reports, now);
+        if let Some(news) = others {
+            self.board().set_second_writers(self.second_writers.tell(news));
+        }
+    }
+
+    /// Takes what each work queue counted.
+    pub fn counted(&self, counts: &[QueueCounts]) {
+        for (queue, counts) in self.queues.iter().zip(counts) {
+            queue.counted(counts);
+        }
+    }
+
+    /// Work begins, by the number of its queue and its key there.
+    pub fn begins(&self, work: Option<(usize, String)>, now: Instant) {
+        if let Some((queue, key)) = work
+            && let Some(queue) = self.queues.get(queue)
+        {
+            queue.begins(key, now);
+        }
+    }
+
+    /// Work ends.
+    pub fn ends(&self, work: Option<(usize, String)>, now: Instant) {
+        if let Some((queue, key)) = work
+            && let Some(queue) = self.queues.get(queue)
+        {
+            queue.ends(&key, now);
+        }
+    }
+}

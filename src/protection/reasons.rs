@@ -1,0 +1,124 @@
+//! Why the finalizer of a claim or volume is as it is, as reported ([`crate::controller::report`]).
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::{
+    controller::{
+        asked::Names,
+        report::{self, Concerns, Reason, Subject, WallClock},
+    },
+    kube_api::{
+        ids::{ClaimKey, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    },
+    telemetry::transition::Named,
+};
+
+/// What is reported of one key.
+pub(super) type Report<K> = report::Report<K, ProtectionReason>;
+
+/// Why the finalizer is as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProtectionReason {
+    /// Nothing is left to do about it.
+    Settled,
+    /// The object is being deleted, and something uses it: what.
+    InUse(&'static str),
+    /// The object cannot be read (S42).
+    Unreadable,
+    /// No finalizer is taken off until then, as another controller is at work (S14): what it did.
+    ForeignWriter(String, Instant),
+    /// No finalizer is taken off until then, as etcd was restored from a backup (E11).
+    RestoreGrace(Instant),
+    /// Another writer takes it off each time: it is put on again then (S46).
+    Undone(Instant),
+    /// A request failed, with the server's words.
+    Failed(String),
+}
+
+impl Reason for ProtectionReason {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Settled => "Protected",
+            Self::InUse(_) => "Terminating",
+            Self::Unreadable => "ObjectUnreadable",
+            Self::ForeignWriter(..) => "ForeignWriter",
+            Self::RestoreGrace(_) => "RestoreGrace",
+            Self::Undone(_) => "WriteUndone",
+            Self::Failed(_) => "RetryBackoff",
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        "Protected"
+    }
+
+    fn is_settled(&self) -> bool {
+        *self == Self::Settled
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Settled => String::new(),
+            Self::InUse(by) => format!("it is being deleted and keeps its finalizer: {by}"),
+            Self::Unreadable => "the object cannot be read".to_owned(),
+            Self::ForeignWriter(by, _) => format!("no finalizer is taken off for now, as {by}"),
+            Self::RestoreGrace(_) => {
+                "etcd was restored from a backup: no finalizer is taken off for now".to_owned()
+            }
+            Self::Undone(_) => {
+                "another writer takes the finalizer off each time: it is put on again after a pause"
+                    .to_owned()
+            }
+            Self::Failed(error) => format!("a request failed and is sent again after a pause: {error}"),
+        }
+    }
+
+    fn until(&self, clock: &WallClock) -> Option<Timestamp> {
+        match self {
+            Self::ForeignWriter(_, until) | Self::RestoreGrace(until) => Some(clock.at(*until)),
+            _ => None,
+        }
+    }
+}
+
+impl Subject for ClaimKey {
+    const KINDS: &'static [&'static str] = &["protected_claim"];
+
+    fn kind(&self) -> &'static str {
+        "protected_claim"
+    }
+
+    fn names(&self) -> Names {
+        vec![("claim", self.to_string())]
+    }
+
+    fn named(&self) -> Named {
+        Named::in_namespace(PersistentVolumeClaim::KIND, self.namespace(), self.name())
+    }
+
+    fn concerns(&self, _: Option<String>) -> Concerns {
+        Concerns::default()
+    }
+}
+
+impl Subject for VolumeName {
+    const KINDS: &'static [&'static str] = &["protected_volume"];
+
+    fn kind(&self) -> &'static str {
+        "protected_volume"
+    }
+
+    fn names(&self) -> Names {
+        vec![("volume", self.to_string())]
+    }
+
+    fn named(&self) -> Named {
+        Named::in_cluster(PersistentVolume::KIND, self.as_str())
+    }
+
+    fn concerns(&self, _: Option<String>) -> Concerns {
+        Concerns::default()
+    }
+}
