@@ -23,7 +23,8 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 #[cfg(feature = "tracing-otlp")]
 use crate::traces::export::Exporter;
 use crate::{
-    config::Config,
+    build_info::BUILD,
+    config::{Config, TracingConfig},
     debugging,
     http::{self, Gate, Measures, OwnCertificate, Router},
     kube_api::{
@@ -48,7 +49,7 @@ use crate::{
     },
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry::{self, history::History},
-    traces::{Traces, TracingConfig},
+    traces::Traces,
     zpages,
 };
 
@@ -380,7 +381,7 @@ fn describe(
     own: Option<Arc<OwnCertificate>>,
     api: ApiServer,
 ) -> Result<(), prometheus::Error> {
-    process::register(metrics)?;
+    process::register(metrics, BUILD)?;
     let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
     Certificate::Serving.register(metrics, of_server)?;
     let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));

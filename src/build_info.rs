@@ -1,5 +1,7 @@
 //! What is running: what `build.rs` found out.
 
+use crate::metrics::process::Build;
+
 /// Version of the crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit it was built from, or `unknown`.
@@ -8,3 +10,6 @@ pub const COMMIT: &str = env!("MOORING_COMMIT");
 pub const RUSTC: &str = env!("MOORING_RUSTC");
 /// What it was built for, such as `x86_64-unknown-linux-gnu`.
 pub const TARGET: &str = env!("MOORING_TARGET");
+
+/// What `mooring_build_info` says.
+pub const BUILD: Build = Build { commit: COMMIT, rustc: RUSTC, version: VERSION };

@@ -6,6 +6,7 @@
 mod controllers;
 mod kcm_controllers;
 mod recyclers;
+mod trace_file;
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +18,7 @@ use std::{
 use thiserror::Error;
 
 pub use controllers::Controllers;
+pub use trace_file::TracingConfig;
 
 use crate::{
     attach_detach::{AttachDetachOptions, act::in_flight::ATTACHMENT_CALLS, options::ForcePolicy},
@@ -29,7 +31,6 @@ use crate::{
         wire::Accept,
     },
     telemetry::{LogConfig, filter},
-    traces::TracingConfig,
 };
 
 impl From<ContentType> for Accept {

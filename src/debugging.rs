@@ -11,10 +11,10 @@ use axum::{
     routing::get,
 };
 use http::{StatusCode, header::CONTENT_TYPE};
+use telemetry::profile::{self, MOST_SECONDS, ProfileError};
 
 use crate::{
     http::{Answer, Lasting, Router},
-    profile::{self, MOST_SECONDS, ProfileError},
     telemetry::filter::Switch,
 };
 

@@ -13,8 +13,7 @@
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
-//! - The process: [`program`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`],
-//!   [`traces`].
+//! - The process: [`program`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`].
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
 //! nothing of mooring; `demo`, the daemon at work on it.
@@ -36,7 +35,6 @@ pub mod explain;
 pub mod http;
 pub mod kube_api;
 pub mod metrics;
-mod profile;
 pub mod program;
 pub mod protection;
 pub mod routes;
@@ -44,5 +42,6 @@ pub mod serving_flags;
 pub mod state;
 pub mod supervise;
 pub mod telemetry;
-pub mod traces;
 pub mod zpages;
+
+pub use ::telemetry::traces;

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use test_support::openmetrics;
 use tokio::time::Instant;
 
-use super::{ApiMetrics, Metrics, bounded::DRIVERS, openmetrics_reader};
+use super::{ApiMetrics, DRIVERS, Metrics};
 use crate::{
     attach_detach::{
         actual::state::Operation,
@@ -138,6 +139,6 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     let drivers = text.lines().filter(|line| line.starts_with("mooring_attach_overhead_seconds_count{"));
     assert_eq!(drivers.count(), DRIVERS + 1, "and all others as one");
     assert!(metrics.openmetrics().unwrap().len() <= 1 << 20);
-    let (families, _) = openmetrics_reader::read(&metrics.openmetrics().unwrap()).unwrap();
+    let (families, _) = openmetrics::read(&metrics.openmetrics().unwrap()).unwrap();
     assert!(families["mooring_detach_e2e_seconds"] > 1_000, "{families:?}");
 }

@@ -1,239 +1,46 @@
-//! Metrics: one struct per part, all in one registry, served as text in two formats.
+//! Metrics of the controllers, in the registry of [`telemetry::metrics`](::telemetry::metrics).
 //!
 //! Names and labels that kube-controller-manager also has are kept exactly, so that existing
-//! dashboards work (`spec/user-experience.md` §5); ours begin with [`OWN`]. Those that both subsystems feed differ in
+//! dashboards work (`spec/user-experience.md` §5). Those that several controllers feed differ in
 //! a constant label, and are made here. `docs/metrics.md` is printed from what is registered.
 
-mod alarm;
 mod api;
-pub mod bounded;
 #[cfg(test)]
 mod cardinality;
-mod certificates;
 mod conflicts;
 mod controllers;
 mod election;
-pub mod exemplar;
-mod exposition;
 mod foreign_writes;
-#[cfg(test)]
-mod openmetrics_reader;
-pub mod process;
 #[cfg(test)]
 mod reference;
 pub mod slis;
 mod watch;
-mod work_queue;
 
-pub use alarm::Alarms;
+pub use ::telemetry::metrics::*;
 pub use api::{ApiMetrics, Subsystem};
-pub use certificates::{Certificate, Expiry};
 pub use conflicts::WriteConflicts;
 pub use controllers::RunningController;
 pub use election::ElectionMetrics;
 pub use foreign_writes::ForeignWrites;
 pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics, WatchReport};
-pub use work_queue::{QueueCounts, WaitTimes, WorkQueueMetrics};
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
-};
-
-use prometheus::{
-    Registry,
-    core::Collector,
-    proto::{MetricFamily, MetricType},
-};
-
-use bounded::{Bounded, DRIVERS, OTHER};
-use exemplar::TracedHistogram;
-use exposition::ByLabels;
-
-/// How the names of families begin that kube-controller-manager does not have.
-pub const OWN: &str = "mooring_";
+use bounded::Bounded;
 
 /// Buckets of KCM's storage operation histograms, in seconds.
 pub const STORAGE_OPERATION_BUCKETS: [f64; 13] =
     [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
-/// What is known of a family before it has a series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Family {
-    /// What it means, and its unit.
-    pub help: String,
-    /// Counter, gauge or histogram.
-    pub kind: MetricType,
-    /// Names of its labels.
-    pub labels: BTreeSet<String>,
-}
+/// Drivers shown in families of our own, with up to eleven histograms each. Clusters have a handful.
+const DRIVERS: usize = 16;
 
-/// Where every part registers its metrics.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    registry: Registry,
-    families: Arc<Mutex<BTreeMap<String, Family>>>,
-    traced: Arc<Mutex<Vec<TracedHistogram>>>,
-    drivers: Bounded,
-    /// What is counted when scraped is filled in by the scrape itself, so two must not do that at once.
-    scraping: Arc<Mutex<()>>,
-}
+/// Plugins shown in KCM's histograms of operations, each of which may have four.
+pub const PLUGINS: usize = 32;
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            registry: Registry::default(),
-            families: Arc::default(),
-            traced: Arc::default(),
-            drivers: Bounded::new(DRIVERS, OTHER),
-            scraping: Arc::default(),
-        }
-    }
-}
+/// Classes shown in families of our own.
+pub const CLASSES: usize = 100;
 
-impl Metrics {
-    /// Registers a metric.
-    ///
-    /// # Errors
-    /// A name registered twice, or not a valid name: a mistake in this program.
-    pub fn register<C: Collector + Clone + 'static>(&self, metric: &C) -> Result<(), prometheus::Error> {
-        self.add(Box::new(metric.clone()))
-    }
-
-    /// Registers histograms whose exemplars are shown where the format has room for them.
-    ///
-    /// # Errors
-    /// See [`Self::register`].
-    pub fn register_traced(&self, histogram: &TracedHistogram) -> Result<(), prometheus::Error> {
-        self.register(histogram)?;
-        self.traced.lock().unwrap_or_else(PoisonError::into_inner).push(histogram.clone());
-        Ok(())
-    }
-
-    fn add(&self, collector: Box<dyn Collector>) -> Result<(), prometheus::Error> {
-        let kinds: HashMap<String, MetricType> = collector
-            .collect()
-            .iter()
-            .map(|family| (family.name().to_owned(), family.get_field_type()))
-            .collect();
-        {
-            let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
-            for desc in collector.desc() {
-                let constant = desc.const_label_pairs.iter().map(|pair| pair.name().to_owned());
-                let family = Family {
-                    help: desc.help.clone(),
-                    kind: kinds.get(&desc.fq_name).copied().unwrap_or(MetricType::GAUGE),
-                    labels: desc.variable_labels.iter().cloned().chain(constant).collect(),
-                };
-                families.insert(desc.fq_name.clone(), family);
-            }
-        }
-        self.registry.register(collector)
-    }
-
-    /// Every family that was registered, by name, whether or not it has a series yet.
-    #[must_use]
-    pub fn families(&self) -> BTreeMap<String, Family> {
-        self.families.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Drivers that families of ours show by name.
-    #[must_use]
-    pub fn drivers(&self) -> Bounded {
-        self.drivers.clone()
-    }
-
-    /// Everything, in the text format 0.0.4.
-    ///
-    /// # Errors
-    /// A collector returned a family that cannot be written.
-    pub fn text(&self) -> Result<String, prometheus::Error> {
-        exposition::classic(&self.gather())
-    }
-
-    /// What is ours, in OpenMetrics 1.0 with exemplars. KCM's names do not fit into that format.
-    ///
-    /// # Errors
-    /// See [`Self::text`].
-    pub fn openmetrics(&self) -> Result<String, prometheus::Error> {
-        let mut families = self.gather();
-        families.retain(|family| family.name().starts_with(OWN));
-        let traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let exemplars: HashMap<String, ByLabels> = traced
-            .iter()
-            .map(|histogram| {
-                let series = histogram.exemplars().into_iter();
-                let series = series.map(|(pairs, exemplars)| (exposition::labels(&pairs), exemplars));
-                (histogram.name().to_owned(), series.collect())
-            })
-            .collect();
-        exposition::openmetrics(&families, |name| exemplars.get(name))
-    }
-
-    fn gather(&self) -> Vec<MetricFamily> {
-        let _only = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.registry.gather()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering},
-        thread,
-    };
-
-    use prometheus::{IntGauge, core::Desc};
-
-    use super::*;
-
-    /// Counts how many scrapes are in it at once.
-    #[derive(Clone)]
-    struct Crowd {
-        gauge: IntGauge,
-        begun: Arc<AtomicUsize>,
-        inside: Arc<AtomicUsize>,
-        most: Arc<AtomicUsize>,
-    }
-
-    impl Collector for Crowd {
-        fn desc(&self) -> Vec<&Desc> {
-            self.gauge.desc()
-        }
-
-        fn collect(&self) -> Vec<MetricFamily> {
-            self.most.fetch_max(self.inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            while self.begun.load(Ordering::SeqCst) < 2 {
-                thread::yield_now();
-            }
-            for _ in 0..1_000 {
-                thread::yield_now();
-            }
-            self.inside.fetch_sub(1, Ordering::SeqCst);
-            self.gauge.collect()
-        }
-    }
-
-    #[test]
-    fn two_scrapes_do_not_fill_in_the_same_numbers_at_once() {
-        let crowd = Crowd {
-            gauge: IntGauge::new("crowd", "of scrapes").unwrap(),
-            // It is looked at when it is registered.
-            begun: Arc::new(AtomicUsize::new(2)),
-            inside: Arc::default(),
-            most: Arc::default(),
-        };
-        let metrics = Metrics::default();
-        metrics.register(&crowd).unwrap();
-        crowd.begun.store(0, Ordering::SeqCst);
-        thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    crowd.begun.fetch_add(1, Ordering::SeqCst);
-                    metrics.text().unwrap();
-                });
-            }
-        });
-        assert_eq!(crowd.most.load(Ordering::SeqCst), 1);
-    }
+/// Drivers that families of ours show by name.
+#[must_use]
+pub fn drivers(metrics: &Metrics) -> Bounded {
+    metrics.shared_names("driver", DRIVERS)
 }

@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, convert::Infallible, fmt::Write, fs, path::Path
 
 use http::{Request, Response};
 use kube::{Client, client::Body};
+use test_support::openmetrics;
 
 use super::{
     Alarms, ApiMetrics, Certificate, ElectionMetrics, Metrics, OWN, Subsystem, WatchMetrics,
     exemplar::{TraceId, TracedHistogram},
-    exposition, openmetrics_reader, process,
+    process,
     slis::Slis,
 };
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
         tell::{end_to_end::TOTAL, phases::Phase},
     },
     binder::{Binder, BinderOptions, act::write::WriteKind, tell::latency::BindMode},
+    build_info::BUILD,
     http::Measures,
     kube_api::{
         call::Caller,
@@ -302,7 +304,7 @@ fn table() -> Vec<Row> {
 /// Everything that a daemon registers.
 fn everything() -> [Metrics; 2] {
     let metrics = Metrics::default();
-    process::register(&metrics).unwrap();
+    process::register(&metrics, BUILD).unwrap();
     process::register_tasks(&metrics, Vec::new()).unwrap();
     // With a file of --tracing-config-file.
     Traces::new(0, &metrics).unwrap();
@@ -349,8 +351,8 @@ fn document(table: &[Row]) -> String {
                 Stability::Stable => "stable",
                 Stability::Alpha => "alpha",
             };
-            let unit = exposition::unit(name).unwrap_or("none");
-            let kind = exposition::kind(family.kind);
+            let unit = super::unit(name).unwrap_or("none");
+            let kind = super::kind(family.kind);
             write!(text, "\n### `{name}`\n\n{kind} · unit: {unit} · {stability}").unwrap();
             match kcm {
                 Kcm::Same => text.push_str(" · kube-controller-manager: the same\n"),
@@ -411,7 +413,7 @@ async fn openmetrics_is_read_by_a_strict_parser() {
     waits.observe(&["a\"b\\c\nd"], 0.7, Some(TraceId([0xab; 16])));
     waits.observe(&["e"], 7.0, None);
     let text = metrics.openmetrics().unwrap();
-    let (families, exemplars) = openmetrics_reader::read(&text).unwrap();
+    let (families, exemplars) = openmetrics::read(&text).unwrap();
     assert_eq!((families["mooring_waits_seconds"], exemplars), (2 * 5, 1));
     assert_eq!(families["mooring_build"], 1);
     assert!(families.contains_key("mooring_http_connections"), "{families:?}");
@@ -424,7 +426,7 @@ async fn openmetrics_is_read_by_a_strict_parser() {
         "# TYPE a gauge\na 1\na 2\n# EOF\n",
         "# TYPE a gauge\n# UNIT a seconds\na 1\n# EOF\n",
     ] {
-        openmetrics_reader::read(broken).expect_err(broken);
+        openmetrics::read(broken).expect_err(broken);
     }
 }
 
@@ -438,7 +440,7 @@ async fn names_of_ours_end_in_their_unit_and_counters_in_total() {
     {
         assert_eq!(name.ends_with("_total"), family.kind == MetricType::COUNTER, "{name}");
         let help = family.help.to_lowercase();
-        if let Some(unit) = exposition::unit(&name) {
+        if let Some(unit) = super::unit(&name) {
             assert!(help.contains(unit), "the help of {name} does not say that it is in {unit}: {help}");
         }
     }

@@ -1,14 +1,44 @@
 //! `docs/logs.md`, printed from the program: the lines in it are lines that it writes.
 
-use std::{fmt::Write as _, fs, path::Path, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tracing_subscriber::layer::SubscriberExt;
 
 use super::{
-    LoggingFormat,
+    BURST, LoggingFormat, REFILL, REPEAT,
     filter::of_verbosity,
-    limit::{BURST, REFILL, REPEAT},
-    lines::tests::logged,
+    lines::Lines,
     transition::{Named, Transition, tests::example},
 };
+
+/// Where lines of a test go.
+#[derive(Clone, Debug, Default)]
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is logged meanwhile.
+pub(super) fn logged(format: LoggingFormat, act: impl FnOnce()) -> String {
+    let page = Page::default();
+    let writer = page.clone();
+    let lines = Lines::new(format, false, move || writer.clone());
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), act);
+    String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+}
 
 const TIME: &str = "2026-11-22T19:00:00.000000Z";
 

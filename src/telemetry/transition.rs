@@ -1,8 +1,7 @@
 //! The log line of one change of an object's state, with fields that stay: dashboards and scripts read them.
 //!
 //! In: names, phases and codes. Out: one event at level info, of target `mooring::state`. Nothing of an object's
-//! content is in it. A change to the same state for the same reason in a later attempt is written once in a while
-//! ([`super::limit`]).
+//! content is in it. A change to the same state for the same reason in a later attempt is written once in a while.
 
 use std::time::Duration;
 
@@ -91,7 +90,7 @@ pub fn seconds(duration: Duration) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::telemetry::{LoggingFormat, lines::tests::untimed};
+    use crate::telemetry::{LoggingFormat, docs::logged};
 
     /// One of a claim.
     pub(crate) fn example() -> Transition {
@@ -111,12 +110,13 @@ pub(crate) mod tests {
 
     #[test]
     fn the_fields_stay_as_they_are() {
+        let line = logged(LoggingFormat::Text, || example().log());
         assert_eq!(
-            untimed(LoggingFormat::Text, || example().log()),
+            line.split_once(' ').unwrap().1,
             " INFO mooring::state: state changed object=PersistentVolumeClaim/data-db-0 namespace=shop reason=Bound \
-             from=Pending to=Bound attempt=1 revision=4711 took=0.01825 volume=pv-local-03"
+             from=Pending to=Bound attempt=1 revision=4711 took=0.01825 volume=pv-local-03\n"
         );
         let gone = Transition { took: None, revision: None, ..example() };
-        assert!(!untimed(LoggingFormat::Text, || gone.log()).contains("revision"));
+        assert!(!logged(LoggingFormat::Text, || gone.log()).contains("revision"));
     }
 }

@@ -22,7 +22,7 @@ const BELOW: &str = "below `";
 pub fn codes_without_code() -> Vec<String> {
     let sources: String = files::all()
         .iter()
-        .filter(|file| file.path.starts_with("src/"))
+        .filter(|file| file.path.starts_with("src/") || file.path.starts_with("crates/"))
         .map(|file| file.text.as_str())
         .collect();
     let (page, heading) = CODES;
@@ -55,9 +55,9 @@ pub fn rooms_without_code() -> Vec<String> {
             folder = format!("{}/", rest.split('`').next().unwrap_or_default());
         }
         for word in line.split('`').skip(1).step_by(2) {
-            let is_path = word.starts_with("src/")
-                || Path::new(word).extension().is_some_and(|extension| extension == "rs");
-            let path = if word.starts_with("src/") { word.to_owned() } else { format!("{folder}{word}") };
+            let is_whole = word.starts_with("src/") || word.starts_with("crates/");
+            let is_path = is_whole || Path::new(word).extension().is_some_and(|extension| extension == "rs");
+            let path = if is_whole { word.to_owned() } else { format!("{folder}{word}") };
             if is_path && !files::root().join(&path).exists() {
                 wrong.push(format!("{ROOMS}: {path}"));
             }

@@ -20,7 +20,7 @@ use crate::{
     },
     controller::report::board::Board,
     kube_api::kinds::VolumeAttachment,
-    metrics::{Metrics, bounded::Bounded},
+    metrics::{self, Metrics, bounded::Bounded},
     state::Objects,
 };
 
@@ -64,7 +64,7 @@ pub fn register(
             "mooring_foreign_volume_attachments",
             "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
         )?,
-        drivers: metrics.drivers(),
+        drivers: metrics::drivers(metrics),
         attachments: IntGaugeVec::new(
             Opts::new(
                 "mooring_attacher_backlog",

@@ -10,7 +10,7 @@ use crate::{
     attach_detach::{actual::state::Operation, desired::volume_name::VolumeId},
     controller::timers::{Lap, Timers},
     kube_api::ids::NodeName,
-    metrics::{Metrics, bounded::Bounded, exemplar::TracedHistogram},
+    metrics::{self, Metrics, bounded::Bounded, exemplar::TracedHistogram},
     traces::{End, Traces},
 };
 
@@ -86,7 +86,7 @@ impl EndToEnd {
                  outside: time in seconds that mooring and the API server took",
                 &["driver"],
             )?,
-            drivers: metrics.drivers(),
+            drivers: metrics::drivers(metrics),
         })
     }
 

@@ -17,8 +17,8 @@ use crate::{
     },
     kube_api::{call::CallError, ids::NodeName},
     metrics::{
-        Metrics, STORAGE_OPERATION_BUCKETS, WriteConflicts,
-        bounded::{Bounded, OTHER, PLUGINS},
+        Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS, WriteConflicts,
+        bounded::{Bounded, OTHER},
     },
     state::VecMap,
 };

@@ -9,8 +9,8 @@ use super::latency::{BindMode, Sample};
 use crate::{
     binder::act::write::WriteKind,
     metrics::{
-        Metrics, STORAGE_OPERATION_BUCKETS, WriteConflicts,
-        bounded::{Bounded, OTHER, PLUGINS},
+        Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS, WriteConflicts,
+        bounded::{Bounded, OTHER},
         exemplar::TracedHistogram,
     },
 };

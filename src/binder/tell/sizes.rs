@@ -30,7 +30,10 @@ use crate::{
         ids::ClassName,
         kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     },
-    metrics::bounded::{Bounded, CLASSES, OTHERS},
+    metrics::{
+        CLASSES,
+        bounded::{Bounded, OTHERS},
+    },
     state::Objects,
 };
 

@@ -27,6 +27,7 @@ pub mod control_plane;
 pub mod daemon;
 pub mod history;
 pub mod invariants;
+pub mod openmetrics;
 pub mod process;
 pub mod promises;
 pub mod standstill;

@@ -1,6 +1,6 @@
 //! Label values that others choose, of which only so many are shown.
 //!
-//! In: names of drivers and classes as they come. Out: the name itself, or one that stands for all that came too
+//! In: names as they come. Out: the name itself, or one that stands for all that came too
 //! late, so that no number of them makes a page large. Who is shown once stays so, as a series must not go on under
 //! another name.
 
@@ -9,20 +9,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Stands for the drivers that are not shown.
+/// Stands for what is not shown.
 pub const OTHER: &str = "other";
 
 /// Stands for what is not shown of what users name freely: no name of an object has a `_`.
 pub const OTHERS: &str = "_other";
-
-/// Drivers shown in families of our own, with up to eleven histograms each. Clusters have a handful.
-pub const DRIVERS: usize = 16;
-
-/// Plugins shown in KCM's histograms of operations, each of which may have four.
-pub const PLUGINS: usize = 32;
-
-/// Classes shown in families of our own.
-pub const CLASSES: usize = 100;
 
 /// The first names of a kind.
 #[derive(Clone, Debug)]

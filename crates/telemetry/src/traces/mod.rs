@@ -1,22 +1,18 @@
-//! Traces: one for each attach, detach and bind that is sampled, from the event that made it due to its end, across
-//! all tries.
+//! Traces: one for each operation that is sampled, from the event that made it due to its end, across all tries.
 //!
-//! In: when each phase of an operation began, as its [timer](crate::controller::timers) notes it. Out: one
+//! In: when each phase of an operation began, as its timer notes it. Out: one
 //! message on a bounded queue when the operation ends, which `export` turns into spans and sends over OTLP on a
 //! thread of its own. A collector that is slow or away costs traces, which are counted, and never the daemon's time.
 //! The design takes its spans' times from instants that are kept anyway, so nothing is open while a request is under
 //! way.
 
-pub mod config;
-#[cfg(feature = "tracing-otlp")]
+#[cfg(feature = "otlp")]
 pub mod export;
 
 use std::{sync::Arc, time::Duration};
 
 use prometheus::{IntCounterVec, Opts};
 use tokio::{sync::mpsc, time::Instant};
-
-pub use config::TracingConfig;
 
 pub use crate::metrics::exemplar::TraceId;
 

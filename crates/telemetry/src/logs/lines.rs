@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use k8s_openapi::jiff::Timestamp;
+use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -253,7 +253,7 @@ fn quoted(text: &str) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::{io, sync::Arc};
 
     use tracing_subscriber::layer::SubscriberExt;
@@ -262,7 +262,7 @@ pub(crate) mod tests {
 
     /// Where lines of a test go.
     #[derive(Clone, Debug, Default)]
-    pub(crate) struct Page(Arc<Mutex<String>>);
+    struct Page(Arc<Mutex<String>>);
 
     impl io::Write for Page {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -276,7 +276,7 @@ pub(crate) mod tests {
     }
 
     /// What is logged meanwhile.
-    pub(crate) fn logged(format: LoggingFormat, act: impl FnOnce()) -> String {
+    fn logged(format: LoggingFormat, act: impl FnOnce()) -> String {
         let page = Page::default();
         let writer = page.clone();
         let lines = Lines::new(format, false, move || writer.clone());
@@ -285,7 +285,7 @@ pub(crate) mod tests {
     }
 
     /// The same without the time.
-    pub(crate) fn untimed(format: LoggingFormat, act: impl FnOnce()) -> String {
+    fn untimed(format: LoggingFormat, act: impl FnOnce()) -> String {
         let text = logged(format, act);
         let lines = text.lines().map(|line| match format {
             LoggingFormat::Text => line.split_once(' ').unwrap().1.to_owned(),

@@ -102,7 +102,7 @@ pub(super) fn openmetrics<'a>(
 
 /// The unit that a name ends in, if it does.
 #[must_use]
-pub(super) fn unit(name: &str) -> Option<&'static str> {
+pub fn unit(name: &str) -> Option<&'static str> {
     let name = name.strip_suffix(TOTAL).unwrap_or(name);
     ["seconds", "bytes"]
         .into_iter()
@@ -111,7 +111,7 @@ pub(super) fn unit(name: &str) -> Option<&'static str> {
 
 /// The word for a type.
 #[must_use]
-pub(super) fn kind(of: MetricType) -> &'static str {
+pub fn kind(of: MetricType) -> &'static str {
     match of {
         MetricType::COUNTER => "counter",
         MetricType::GAUGE => "gauge",

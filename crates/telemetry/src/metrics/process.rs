@@ -8,10 +8,18 @@ use prometheus::{
 use tokio::runtime::Handle;
 
 use super::Metrics;
-use crate::{
-    build_info::{COMMIT, RUSTC, VERSION},
-    telemetry,
-};
+use crate::logs;
+
+/// What a program was built from.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// The commit.
+    pub commit: &'static str,
+    /// Version of the compiler.
+    pub rustc: &'static str,
+    /// Version of the program.
+    pub version: &'static str,
+}
 
 /// Counts elsewhere, and is read when scraped.
 #[derive(Clone)]
@@ -55,23 +63,23 @@ impl Collector for Tasks {
 ///
 /// # Errors
 /// See [`Metrics::register`].
-pub fn register(metrics: &Metrics) -> Result<(), prometheus::Error> {
-    let build = IntGaugeVec::new(
+pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error> {
+    let gauge = IntGaugeVec::new(
         Opts::new("mooring_build_info", "Always 1; the labels say what is running."),
         &["commit", "rustc", "version"],
     )?;
-    build.with_label_values(&[COMMIT, RUSTC, VERSION]).set(1);
-    metrics.register(&build)?;
+    gauge.with_label_values(&[build.commit, build.rustc, build.version]).set(1);
+    metrics.register(&gauge)?;
     let dropped = IntCounter::new(
         "mooring_log_lines_dropped_total",
         "Log lines that were dropped because nobody took them as fast as they came.",
     )?;
-    metrics.register(&Lines(dropped, telemetry::dropped_lines))?;
+    metrics.register(&Lines(dropped, logs::dropped_lines))?;
     let left_out = IntCounter::new(
         "mooring_log_lines_left_out_total",
         "Log lines that were left out because there were too many like them.",
     )?;
-    metrics.register(&Lines(left_out, telemetry::lines::left_out))?;
+    metrics.register(&Lines(left_out, logs::lines::left_out))?;
     #[cfg(target_os = "linux")]
     metrics.add(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(())
