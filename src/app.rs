@@ -23,8 +23,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 #[cfg(feature = "tracing-otlp")]
 use crate::traces::export::Exporter;
 use crate::{
+    attach_detach::guard::wait_note::NODES_NOT_READY,
     build_info::BUILD,
     config::{Config, TracingConfig},
+    controller::late::may_be_late,
     debugging,
     http::{self, Gate, Measures, OwnCertificate, Router},
     kube_api::{
@@ -37,10 +39,12 @@ use crate::{
         lease_note::LeaseNote,
         pulse::Pulse,
         restore::RestoreGrace,
+        room::give_back_room,
         sight::Sight,
     },
     metrics::{
-        Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, WatchMetrics, process, slis::Slis,
+        Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, Requester, WatchMetrics, process,
+        slis::Slis,
     },
     routes,
     state::{
@@ -55,7 +59,6 @@ use crate::{
 
 mod life;
 mod patience;
-mod room;
 mod serving;
 #[cfg(test)]
 mod shutdown_tests;
@@ -169,7 +172,9 @@ impl Daemon {
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
         let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
-        let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?);
+        let api_metrics = Arc::new(
+            ApiMetrics::new(&metrics, &api.host())?.with_subsystems(&Requester::ALL.map(Requester::label)),
+        );
         let objects = Arc::new(Objects::within(grace.clone()));
         let leadership = match &config.election {
             Some(election) => Leadership::new(Term::None).with_reserve(election.timing.reserve()),
@@ -188,7 +193,7 @@ impl Daemon {
         let catch_ups = CatchUps::default();
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let pulse = watch_itself(&mut tasks, &config, api.clone());
-        let lease_note = config.election.is_some().then(LeaseNote::default);
+        let lease_note = config.election.is_some().then(|| LeaseNote::new(NODES_NOT_READY));
         let mut runtimes = vec![Handle::current()];
         runtimes.extend(workplace.runtime());
         let view = match &config.election {
@@ -230,7 +235,7 @@ impl Daemon {
         let traces =
             start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
 
-        tasks.spawn(Stage::Watch, "room", room::give_back_room(Arc::clone(&objects)));
+        tasks.spawn(Stage::Watch, "room", give_back_room(Arc::clone(&objects)));
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
         let parts = Parts {
             config,
@@ -477,6 +482,7 @@ fn build_caller(
     Ok(caller
         .with_request_timeout(config.request_timeout)
         .with_alarms(alarms.clone())
+        .letting_be_late(may_be_late)
         .accepting(config.content_type.into()))
 }
 

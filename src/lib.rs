@@ -33,15 +33,14 @@ pub mod controller;
 mod debugging;
 pub mod explain;
 pub mod http;
-pub mod kube_api;
 pub mod metrics;
 pub mod program;
 pub mod protection;
 pub mod routes;
 pub mod serving_flags;
-pub mod state;
 pub mod supervise;
 pub mod telemetry;
 pub mod zpages;
 
+pub use ::apiserver::{self as kube_api, tables as state};
 pub use ::telemetry::traces;

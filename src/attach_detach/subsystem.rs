@@ -36,7 +36,7 @@ use crate::{
         leadership::Leadership,
         lease_note::LeaseNote,
     },
-    metrics::{Alarms, Metrics, Subsystem},
+    metrics::{Alarms, Metrics, Requester},
     state::Objects,
     telemetry::history::History,
     traces::Traces,
@@ -67,7 +67,8 @@ impl AttachDetach {
         let controller =
             Controller::new(Arc::clone(&objects), options, clock).with_settle_time(caller.settle_time());
         let reporter = AttachDetachReporter::new(of_ours.clone());
-        let requests = Requests::new(&caller.of_subsystem(Subsystem::AttachDetach), of_ours, reporter);
+        let requests =
+            Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours, reporter);
         let parts = (controller, requests);
         let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
         backlog::register(runner.board(), objects, metrics)?;
@@ -244,7 +245,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
                 Target::Node(name) => Node::path(name),
                 Target::Attachment(_, name) => VolumeAttachment::path(name),
             };
-            caller.owners(path, uid, target.field()).await.map(Answer::Owners)
+            caller.owners(path, uid, target.field().pointer()).await.map(Answer::Owners)
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::{
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
     },
-    metrics::{Alarms, Metrics, Subsystem},
+    metrics::{Alarms, Metrics, Requester},
     state::Objects,
     telemetry::{history::History, transition::Named},
     traces::Traces,
@@ -65,7 +65,7 @@ impl Binder {
         planner.count_runs_from(fastrand::u64(..));
         planner.known.doubts = Doubts::lasting(caller.settle_time());
         let requests = Requests {
-            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Subsystem::Binder),
+            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Requester::Binder.label()),
             leadership: leadership.clone(),
             metrics: BinderMetrics::new(metrics)?,
             pod_events: PodEvents::new(caller.client(), events.clone()),
@@ -219,7 +219,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
                 Target::Claim(key) => PersistentVolumeClaim::path(key),
                 Target::Volume(name) => PersistentVolume::path(name),
             };
-            caller.owners(path, uid, subject.field()).await.map(Answer::Owners)
+            caller.owners(path, uid, subject.field().pointer()).await.map(Answer::Owners)
         }
         Call::Directory(directory) => {
             let directory = directory.clone();

@@ -14,11 +14,10 @@ use tokio::time::Instant;
 
 use super::act::write::Target;
 use crate::{
-    controller::second_writer::{self, Role, SecondWriters},
+    controller::second_writer::{self, OwnedField, Role, SecondWriters},
     kube_api::{
         ids::{ResourceVersion, Uid},
         kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-        managed_fields::OwnedField,
     },
 };
 

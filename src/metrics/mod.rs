@@ -4,25 +4,22 @@
 //! dashboards work (`spec/user-experience.md` §5). Those that several controllers feed differ in
 //! a constant label, and are made here. `docs/metrics.md` is printed from what is registered.
 
-mod api;
 #[cfg(test)]
 mod cardinality;
 mod conflicts;
 mod controllers;
-mod election;
 mod foreign_writes;
 #[cfg(test)]
 mod reference;
+mod requester;
 pub mod slis;
-mod watch;
 
+pub use ::apiserver::metrics::*;
 pub use ::telemetry::metrics::*;
-pub use api::{ApiMetrics, Subsystem};
 pub use conflicts::WriteConflicts;
 pub use controllers::RunningController;
-pub use election::ElectionMetrics;
 pub use foreign_writes::ForeignWrites;
-pub use watch::{KindMetrics, ListCause, ReopenCause, WatchMetrics, WatchReport};
+pub use requester::Requester;
 
 use bounded::Bounded;
 

@@ -7,7 +7,7 @@ use kube::{Client, client::Body};
 use test_support::openmetrics;
 
 use super::{
-    Alarms, ApiMetrics, Certificate, ElectionMetrics, Metrics, OWN, Subsystem, WatchMetrics,
+    Alarms, ApiMetrics, Certificate, ElectionMetrics, Metrics, OWN, Requester, WatchMetrics,
     exemplar::{TraceId, TracedHistogram},
     process,
     slis::Slis,
@@ -203,7 +203,7 @@ fn table() -> Vec<Row> {
         ),
         stable(
             "mooring_api_requests_in_flight",
-            vec![("subsystem", of(&Subsystem::ALL.map(Subsystem::label)))],
+            vec![("subsystem", of(&Requester::ALL.map(Requester::label)))],
         ),
         stable("mooring_attach_e2e_seconds", vec![driver(), ("phase", phases(Operation::Attach))]),
         stable("mooring_attach_overhead_seconds", vec![driver()]),
@@ -315,7 +315,9 @@ fn everything() -> [Metrics; 2] {
     WatchMetrics::new(&metrics).unwrap();
     ElectionMetrics::new(&metrics, "mooring").unwrap();
     let alarms = Alarms::new(&metrics).unwrap();
-    let api = Arc::new(ApiMetrics::new(&metrics, "host").unwrap());
+    let api = Arc::new(
+        ApiMetrics::new(&metrics, "host").unwrap().with_subsystems(&Requester::ALL.map(Requester::label)),
+    );
     let (events, _) = EventQueue::new(&metrics).unwrap();
     let server =
         tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });

@@ -23,14 +23,13 @@ use super::{
 use crate::{
     controller::{
         Controller, Identity, Plan,
-        second_writer::{Role, Target},
+        second_writer::{OwnedField, Role, Target},
     },
     kube_api::{
         call::CallError,
         events::Event,
         ids::{ClaimKey, Uid},
         kinds::{Narrow, ObjectRef, PersistentVolumeClaim, PodVolumeSource},
-        managed_fields::OwnedField,
     },
     state::Objects,
 };

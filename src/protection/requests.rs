@@ -78,11 +78,11 @@ impl<C: Controller<Call = Call, Answer = Answer>> Executor<C> for Requests {
                 Call::Volume(_, _, request) => caller.write(request).await.map(Answer::Volume),
                 Call::ClaimOwner(key, uid) => {
                     let path = PersistentVolumeClaim::path(key);
-                    caller.owners(path, uid, key.field()).await.map(Answer::Owners)
+                    caller.owners(path, uid, key.field().pointer()).await.map(Answer::Owners)
                 }
                 Call::VolumeOwner(name, uid) => {
                     let path = PersistentVolume::path(name);
-                    caller.owners(path, uid, name.field()).await.map(Answer::Owners)
+                    caller.owners(path, uid, name.field().pointer()).await.map(Answer::Owners)
                 }
                 Call::Pods(namespace, _) => pods(&caller, namespace).await.map(Answer::Pods),
             };

@@ -17,14 +17,13 @@ use super::{
 use crate::{
     controller::{
         Controller, Identity, Plan,
-        second_writer::{Role, Target},
+        second_writer::{OwnedField, Role, Target},
     },
     kube_api::{
         call::CallError,
         events::Event,
         ids::VolumeName,
         kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
-        managed_fields::OwnedField,
     },
     state::Objects,
 };

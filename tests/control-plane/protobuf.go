@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Prints what the Rust side's protobuf decoding (src/kube_api/protobuf) is held against, as text:
+// Prints what the Rust side's protobuf decoding (crates/apiserver/src/protobuf) is held against, as text:
 //
 //	go run protobuf.go cases <../cases/wire/objects.yaml >../cases/wire/encoded.txt
 //	go run protobuf.go cases <../cases/wire/realistic.yaml >../cases/wire/realistic.txt

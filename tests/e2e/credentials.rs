@@ -118,7 +118,7 @@ async fn plugin(stage: Stage) {
 }
 
 /// A leader loses its lease and ends, as for any outage, and the process that is started again reads what is there now.
-/// (A standby ends after three minutes: src/kube_api/connect.)
+/// (A standby ends after three minutes: crates/apiserver/src/connect.)
 async fn rotation(stage: Stage) {
     let mut plane = ControlPlane::start(&stage.real().assets).await;
     let token = install(&plane).await;

@@ -8,7 +8,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use kube::Api;
-use mooring::kube_api::lease::note;
+use mooring::attach_detach::guard::wait_note::NODES_NOT_READY;
 use serde_json::json;
 use test_support::{
     backend::Proxy,
@@ -46,7 +46,7 @@ async fn replica(stage: &Stage) -> Daemon {
 
 fn is_told(lease: Option<&Lease>) -> bool {
     let annotations = lease.and_then(|lease| lease.metadata.annotations.as_ref());
-    annotations.is_some_and(|annotations| annotations.contains_key(note::NODES_NOT_READY))
+    annotations.is_some_and(|annotations| annotations.contains_key(NODES_NOT_READY))
 }
 
 /// A volume has waited on n1 for four minutes when its leader dies. Returns since when it waits.

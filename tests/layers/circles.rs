@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Module;
 
 /// Folders of `src` without circles. A folder that is rid of its last one goes in here.
-const WITHOUT_CIRCLES: [&str; 11] = [
+const WITHOUT_CIRCLES: [&str; 10] = [
     "app",
     "asking",
     "attach_detach",
@@ -18,7 +18,6 @@ const WITHOUT_CIRCLES: [&str; 11] = [
     "http",
     "metrics",
     "protection",
-    "state",
     "telemetry",
 ];
 

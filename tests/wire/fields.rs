@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 pub const COMMITTED: &str = include_str!("../cases/wire/fields.txt");
 
 const SOURCES: [&str; 9] = [
-    include_str!("../../src/kube_api/protobuf/claim.rs"),
-    include_str!("../../src/kube_api/protobuf/meta.rs"),
-    include_str!("../../src/kube_api/protobuf/mod.rs"),
-    include_str!("../../src/kube_api/protobuf/node.rs"),
-    include_str!("../../src/kube_api/protobuf/pod.rs"),
-    include_str!("../../src/kube_api/protobuf/storage.rs"),
-    include_str!("../../src/kube_api/protobuf/volume.rs"),
-    include_str!("../../src/kube_api/kinds/source.rs"),
-    include_str!("../../src/kube_api/kinds/volume.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/claim.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/meta.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/mod.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/node.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/pod.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/storage.rs"),
+    include_str!("../../crates/apiserver/src/protobuf/volume.rs"),
+    include_str!("../../crates/apiserver/src/kinds/source.rs"),
+    include_str!("../../crates/apiserver/src/kinds/volume.rs"),
 ];
 
 /// Sources that are read into the narrow kind itself, and messages that stand for several.

@@ -8,11 +8,10 @@ use std::fmt;
 
 use crate::{
     attach_detach::actual::state::{AttachmentCall, Deletion, NodeVolume},
-    controller::second_writer::{self, Role},
+    controller::second_writer::{self, OwnedField, Role},
     kube_api::{
         ids::{AttachmentName, NodeName},
         kinds::VolumeAttachment,
-        managed_fields::OwnedField,
     },
 };
 

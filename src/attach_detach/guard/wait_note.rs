@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// The annotation of the lease that has the note.
+pub const NODES_NOT_READY: &str = "mooring.dev/nodes-not-ready";
+
 /// Entries of a note, at most: an annotation may hold 256 KiB, and an entry has some 60 bytes.
 pub const MOST: usize = 1_000;
 

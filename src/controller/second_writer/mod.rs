@@ -6,6 +6,7 @@
 //! the same role was at work on several objects of late: while it lasts, nothing is taken away. What people, populators,
 //! backup tools and kubelets do raises no signal, however often: our write is repeated later each time (S46).
 
+mod field;
 mod news;
 mod owner;
 #[cfg(test)]
@@ -20,10 +21,11 @@ use std::{
 
 use tokio::time::Instant;
 
+pub use field::OwnedField;
 pub use news::{News, Role, Teller, seconds};
 pub use owner::Owner;
 
-use crate::kube_api::{ids::Uid, managed_fields::OwnedField};
+use crate::kube_api::ids::Uid;
 
 /// What was seen within this time counts together, and after this long without any more the signal ends. Longer than the
 /// pauses of a stock controller on a quiet object (resync 15 s, back-off up to 2 min), so that one that is there is seen

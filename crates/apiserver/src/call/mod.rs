@@ -1,0 +1,559 @@
+//! One request to the API server, and what became of it.
+//!
+//! There are three ways a write can end: the server said yes, the server said no, or the outcome is unknown.
+//! The third is the reason for this module: [`CallError::is_certain`] tells a refusal (nothing was
+//! written) from silence (it may have been), and the subsystems treat the latter as "may exist".
+//! Nothing is retried here; who retries has to decide anew first.
+//!
+//! A server that is too busy for all of them pauses all callers of a client ([`pause`]). How long a request may take
+//! follows from the lease ([`deadline`]); that a write of a term is over before another's may begin is made certain by
+//! [`gate`]; what is never answered in time is told ([`overdue`]).
+
+pub mod answer;
+pub mod deadline;
+pub mod gate;
+mod overdue;
+mod pause;
+mod single;
+mod target;
+
+use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use prometheus::IntGauge;
+use serde_json::Value;
+use telemetry::metrics::Alarms;
+use thiserror::Error;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+pub use self::target::Target;
+
+use self::{
+    answer::{classify, retry_after},
+    deadline::{ANSWER, Allowance, LONGEST_REQUEST, allowance},
+    gate::{Gate, Kept},
+    overdue::{Ending, Overdue},
+    pause::Pause,
+};
+use super::{
+    error_chain,
+    ids::Uid,
+    kinds::Narrow,
+    leadership::{Leadership, Term},
+    managed_fields::owners,
+    wire::{Accept, Encoding},
+};
+use crate::metrics::ApiMetrics;
+
+/// Requests in flight at once. More than an API server gives one client's priority level gains
+/// nothing, and a bound keeps a mass move from starving the lease.
+const MAX_IN_FLIGHT: usize = 64;
+
+/// Bytes of the longest name that an object can have (RFC 1123 subdomain).
+const LONGEST_NAME: usize = 253;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Method and content type.
+    pub verb: Verb,
+    /// URL path without query.
+    pub path: String,
+    /// Body, for the verbs that have one.
+    pub body: Option<Value>,
+}
+
+impl Request {
+    /// What the path leads to.
+    #[must_use]
+    pub fn target(&self) -> Target<'_> {
+        Target::of(&self.path)
+    }
+
+    /// The object, of which a create tells in its body.
+    fn object(&self) -> Cow<'_, str> {
+        let name = self.body.as_ref().filter(|_| self.verb == Verb::Create);
+        match name.and_then(|body| body.pointer("/metadata/name")?.as_str()) {
+            Some(name) => Cow::Owned(format!("{}/{name}", self.path)),
+            None => Cow::Borrowed(&self.path),
+        }
+    }
+}
+
+/// Method and content type of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Live read.
+    Get,
+    /// Create.
+    Create,
+    /// Replace; the body carries the resourceVersion.
+    Update,
+    /// JSON merge patch; the body carries `metadata.resourceVersion` and `metadata.uid`.
+    Patch,
+    /// Delete; the body carries the preconditions.
+    Delete,
+}
+
+impl Verb {
+    fn method(self) -> http::Method {
+        match self {
+            Self::Get => http::Method::GET,
+            Self::Create => http::Method::POST,
+            Self::Update => http::Method::PUT,
+            Self::Patch => http::Method::PATCH,
+            Self::Delete => http::Method::DELETE,
+        }
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Patch => "application/merge-patch+json",
+            _ => "application/json",
+        }
+    }
+}
+
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum CallError {
+    /// We do not lead: nothing was sent.
+    #[error("not the leader: nothing was sent")]
+    NotLeader,
+    /// Its body never left, without which nothing can be carried out.
+    #[error("nothing was sent: {0}")]
+    NotSent(String),
+    /// The object does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The object is no longer at the revision or UID that the request names.
+    #[error("{0}")]
+    Conflict(String),
+    /// An object of that name exists.
+    #[error("{0}")]
+    AlreadyExists(String),
+    /// The server is busy and names when to come back.
+    #[error("the API server asks to wait {} s: {message}", after.as_secs())]
+    Throttled {
+        /// What the server said.
+        message: String,
+        /// `Retry-After`.
+        after: Duration,
+    },
+    /// The server refuses the request as it is (validation, permission).
+    #[error("{message}")]
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// What the server said.
+        message: String,
+    },
+    /// No answer, or one that does not tell: the request may have been carried out.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+}
+
+impl CallError {
+    /// Whether it is certain that nothing was written.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Self::Unknown(_))
+    }
+
+    /// Whether nothing was sent because the server is too busy for all requests of any kind.
+    #[must_use]
+    pub fn is_of_all(&self) -> bool {
+        matches!(self, Self::Throttled { message, .. } if message == pause::OF_ALL)
+    }
+}
+
+/// Sends requests, within the right to write and the budget.
+#[derive(Clone)]
+pub struct Caller {
+    client: Client,
+    leadership: Leadership,
+    in_flight: Arc<Semaphore>,
+    request_timeout: Duration,
+    rate: Option<Arc<leaky_bucket::RateLimiter>>,
+    metrics: Arc<ApiMetrics>,
+    overdue: Arc<Overdue>,
+    /// `None` for a caller that does not pause with the others.
+    pause: Option<Arc<Pause>>,
+    /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
+    work: Option<watch::Sender<usize>>,
+    /// Whose requests these are, if they are a subsystem's.
+    subsystem: Option<&'static str>,
+    accept: Accept,
+    /// Which writes do no harm in the term of another leader.
+    may_be_late: fn(&Request) -> bool,
+}
+
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Caller").finish_non_exhaustive()
+    }
+}
+
+/// What came back for a request: the HTTP status, 0 if there was none, and what it means.
+type Exchanged = (u16, Result<Answer, CallError>);
+
+/// The body of an answer, and how it is encoded, if it says so.
+type Answer = (Option<Encoding>, Bytes);
+
+/// How a write ended that was kept back: what came back, if anything did in time, and why its body never left.
+type Guarded = (Option<Exchanged>, Option<Kept>);
+
+impl Caller {
+    /// A caller for the given client. Without `rate` there is no client-side limit: the server's
+    /// priority and fairness decides, and its 429 answers are honoured.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        leadership: Leadership,
+        rate: Option<leaky_bucket::RateLimiter>,
+        metrics: Arc<ApiMetrics>,
+    ) -> Self {
+        Self {
+            client,
+            leadership,
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            request_timeout: LONGEST_REQUEST,
+            rate: rate.map(Arc::new),
+            overdue: Arc::new(Overdue::new(Arc::clone(&metrics), None)),
+            pause: Some(Arc::default()),
+            metrics,
+            work: Some(watch::Sender::new(0)),
+            subsystem: None,
+            accept: Accept::default(),
+            may_be_late: |_| false,
+        }
+    }
+
+    /// The same, which sends such writes at once although they may land in the term of another leader; without this it
+    /// keeps each write back until the server asks for its body. That costs an API server a tenth of what the write costs.
+    #[must_use]
+    pub fn letting_be_late(self, may_be_late: fn(&Request) -> bool) -> Self {
+        Self { may_be_late, ..self }
+    }
+
+    /// The same, asking for such answers to reads and writes of objects.
+    #[must_use]
+    pub fn accepting(self, accept: Accept) -> Self {
+        Self { accept, ..self }
+    }
+
+    /// The same for the requests of a subsystem, which are counted while they are under way.
+    #[must_use]
+    pub fn of_subsystem(&self, subsystem: &'static str) -> Self {
+        Self { subsystem: Some(subsystem), ..self.clone() }
+    }
+
+    /// The same, which raises an alarm when requests of a kind are never answered in time.
+    #[must_use]
+    pub fn with_alarms(self, alarms: Alarms) -> Self {
+        let overdue = Arc::new(Overdue::new(Arc::clone(&self.metrics), Some(alarms)));
+        Self { overdue, ..self }
+    }
+
+    /// The client itself, for watches.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Where its requests are counted.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<ApiMetrics> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// A caller with a budget of its own, for traffic that must neither wait for the main traffic
+    /// nor hold it up.
+    #[must_use]
+    pub fn with_own_budget(&self, in_flight: usize) -> Self {
+        Self { in_flight: Arc::new(Semaphore::new(in_flight)), ..self.clone() }
+    }
+
+    /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
+    /// those others are in flight. Its writes do no harm when they come late.
+    #[must_use]
+    pub(crate) fn in_the_background(&self) -> (Self, watch::Receiver<usize>) {
+        let work = self.work.clone().unwrap_or_default();
+        (Self { work: None, ..self.with_own_budget(1) }, work.subscribe())
+    }
+
+    /// A caller over whose requests the server may take only so long.
+    #[must_use]
+    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
+        Self { request_timeout, ..self }
+    }
+
+    /// A caller that sends although the server is too busy: it has a priority of its own there, as an election does.
+    #[must_use]
+    pub fn without_pauses(self) -> Self {
+        Self { pause: None, ..self }
+    }
+
+    /// How long a request without an answer may still be carried out: it reaches the server at the latest
+    /// when we stop waiting, if a proxy on the way holds it up, and the server then has as much time again.
+    #[must_use]
+    pub fn settle_time(&self) -> Duration {
+        self.request_timeout.saturating_mul(2)
+    }
+
+    /// Reads an object live.
+    ///
+    /// # Errors
+    /// [`CallError::NotFound`] proves absence; any other error proves nothing.
+    pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
+        let request = Request { verb: Verb::Get, path: T::path(key), body: None };
+        // The API server takes any text as the name of a volume or class in a claim, and no such object.
+        if request.path.contains('%') || request.path.split('/').any(|name| name.len() > LONGEST_NAME) {
+            return Err(CallError::NotFound("no object can have that name".to_owned()));
+        }
+        single::object(&self.answer(&request, self.accept).await?, &request)
+    }
+
+    /// Sends a write and returns the object of the answer.
+    ///
+    /// # Errors
+    /// See [`CallError`]; an answer that cannot be read counts as unknown outcome.
+    pub async fn write<T: Narrow>(&self, request: &Request) -> Result<T, CallError> {
+        single::object(&self.answer(request, self.accept).await?, request)
+    }
+
+    /// Sends a request and returns the body of the answer, as JSON.
+    ///
+    /// # Errors
+    /// See [`CallError`]. An answer to a delete that says neither what is left nor that nothing is counts as unknown
+    /// outcome; what others say is for the caller to judge.
+    pub async fn send(&self, request: &Request) -> Result<Vec<u8>, CallError> {
+        let (_, body) = self.answer(request, Accept::Json).await?;
+        if request.verb == Verb::Delete {
+            single::deletion(&body, request)?;
+        }
+        Ok(body.to_vec())
+    }
+
+    /// Reads live which managers own a field of the object with this UID, which is named as [`owners`] has it. Always as
+    /// JSON: it is asked rarely.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn owners(&self, path: String, uid: &Uid, field: &str) -> Result<Vec<String>, CallError> {
+        let body = self.send(&Request { verb: Verb::Get, path, body: None }).await?;
+        owners(&body, uid, field).map_err(|error| CallError::Unknown(error.to_string()))
+    }
+
+    async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
+        let method = request.verb.method();
+        let mut throttled = Duration::ZERO;
+        if let Some(rate) = &self.rate {
+            let asked = Instant::now();
+            rate.acquire_one().await;
+            throttled = asked.elapsed();
+            self.metrics.throttled(&method, throttled);
+        }
+        let Ok(_permit) = self.in_flight.acquire().await else {
+            return Err(CallError::Unknown("shutting down".to_owned()));
+        };
+        // Each that was let through may have met what makes the others wait on.
+        if let Some(pause) = &self.pause {
+            while let Some(until) = pause.until(Instant::now()) {
+                // What a write was decided from may not hold any more by then: it is decided anew (S15).
+                if request.verb != Verb::Get && self.work.is_some() {
+                    return Err(pause::refusal(until, fastrand::f64()));
+                }
+                sleep_until(until).await;
+            }
+        }
+        // Last thing before sending, after every wait: the term may have ended meanwhile.
+        let server_time = self.allowed(request.verb).await?;
+        let _working = self.work.as_ref().map(Working::begin);
+        let _in_flight = self.subsystem.map(|subsystem| InFlight::begin(self.metrics.in_flight(subsystem)));
+        let started = Instant::now();
+        let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
+        let (exchanged, kept) = if is_of_a_term && request.verb != Verb::Get && !(self.may_be_late)(request) {
+            self.guarded(request, accept, server_time).await
+        } else {
+            let exchange = self.exchange(request, accept, server_time, None);
+            (timeout(server_time + ANSWER, exchange).await.ok(), None)
+        };
+        let ending = match (&exchanged, kept) {
+            (Some((code, result)), _) => {
+                Ending::of(*code, result.as_ref().err(), server_time <= started.elapsed())
+            }
+            (None, None) => Ending::TimedOut,
+            (None, Some(Kept::NotBegun)) => Ending::NotBegun,
+            (None, Some(Kept::ForTheLease)) => Ending::Unsaid,
+        };
+        self.overdue.note(request, ending, Instant::now());
+        let waited = started.elapsed().as_secs();
+        let is_lost = || !self.leadership.may_write(Instant::now());
+        let (code, result) = match (exchanged, kept) {
+            // What the connection makes of a body that never came does not matter.
+            (Some((0, _)) | None, Some(_)) if is_lost() => (0, Err(CallError::NotLeader)),
+            (Some((0, Err(CallError::Unknown(reason)))), Some(_)) => (0, Err(CallError::NotSent(reason))),
+            (Some(exchanged), _) => exchanged,
+            (None, Some(Kept::NotBegun)) => {
+                let reason = format!(
+                    "no 100 Continue within {waited} s, neither from the API server nor past a proxy"
+                );
+                (0, Err(CallError::NotSent(reason)))
+            }
+            (None, Some(Kept::ForTheLease)) => {
+                (0, Err(CallError::NotSent(format!("the lease was not renewed within {waited} s"))))
+            }
+            (None, None) => (0, Err(CallError::Unknown(format!("no answer within {waited} s")))),
+        };
+        match (&self.pause, &result) {
+            (Some(pause), Err(CallError::Throttled { after, .. })) => {
+                pause.throttled(&request.object(), *after, Instant::now(), fastrand::f64());
+            }
+            // Silence says nothing about who is heard.
+            (Some(pause), _) if code != 0 => pause.answered(),
+            _ => {}
+        }
+        if let Err(CallError::Throttled { .. }) = &result {
+            self.metrics.retried(&method, code);
+        }
+        // client-go: rest/request.go, request: the wait for its own limit counts.
+        self.metrics.observe(&method, code, throttled + started.elapsed());
+        result
+    }
+
+    /// Waits until the request may be sent. Returns how long the server may take over it.
+    async fn allowed(&self, verb: Verb) -> Result<Duration, CallError> {
+        if verb == Verb::Get {
+            return Ok(self.request_timeout);
+        }
+        let mut terms = self.leadership.terms();
+        loop {
+            let term = self.leadership.term();
+            match allowance(term, self.leadership.reserve(), self.request_timeout, Instant::now()) {
+                Allowance::Send(server_time) => return Ok(server_time),
+                Allowance::NotLeader => return Err(CallError::NotLeader),
+                Allowance::AfterRenewal => {}
+            }
+            let end = if let Term::Until(end) = term { end } else { Instant::now() };
+            tokio::select! {
+                () = terms.changed() => {}
+                () = sleep_until(end) => {}
+            }
+        }
+    }
+
+    /// Sends a write that must be over before another leader's may begin.
+    async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Guarded {
+        let gate = Gate::new(self.leadership.clone(), server_time);
+        let waits = (!self.overdue.is_swallowed()).then_some(&gate);
+        let mut exchange = pin!(self.exchange(request, accept, server_time, waits));
+        let exchanged = tokio::select! {
+            biased;
+            exchanged = &mut exchange => Some(exchanged),
+            () = gate.decide() => timeout(server_time + ANSWER, exchange).await.ok(),
+            () = sleep(server_time + ANSWER) => None,
+        };
+        if gate.has_begun() {
+            self.overdue.begun();
+        }
+        let kept = gate.shut();
+        let is_known = exchanged.as_ref().is_some_and(|(_, result)| match result {
+            Ok(_) => true,
+            Err(error) => error.is_certain(),
+        });
+        if is_known || kept.is_some() {
+            gate.landed();
+        }
+        (exchanged, kept)
+    }
+
+    async fn exchange(
+        &self,
+        request: &Request,
+        accept: Accept,
+        server_time: Duration,
+        gate: Option<&Arc<Gate>>,
+    ) -> Exchanged {
+        let unknown =
+            |error: &(dyn std::error::Error + 'static)| (0, Err(CallError::Unknown(error_chain(error))));
+        let body = match request.body.as_ref().map(serde_json::to_vec).transpose() {
+            Ok(body) => body.unwrap_or_default(),
+            Err(error) => return unknown(&error),
+        };
+        let size = body.len();
+        // The pages of a list have a query of their own.
+        let joint = if request.path.contains('?') { '&' } else { '?' };
+        let http_request = http::Request::builder()
+            .method(request.verb.method())
+            .uri(format!("{}{joint}timeout={}ms", request.path, server_time.as_millis()))
+            .header(http::header::CONTENT_TYPE, request.verb.content_type())
+            .header(http::header::ACCEPT, accept.single())
+            .body(Body::from(body));
+        let mut http_request = match http_request {
+            Ok(request) => request,
+            Err(error) => return (0, Err(CallError::Refused { code: 0, message: error.to_string() })),
+        };
+        let method = request.verb.method();
+        self.metrics.sent(&method, size);
+        if let Some(gate) = gate {
+            gate.guard(&mut http_request);
+        }
+        let response = match self.client.send(http_request).await {
+            Ok(response) => response,
+            Err(error) => return unknown(&error),
+        };
+        let (head, body) = response.into_parts();
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return unknown(&error),
+        };
+        self.metrics.received(&method, body.len());
+        let code = head.status.as_u16();
+        if head.status.is_success() {
+            return (code, Ok((Encoding::of(&head.headers), body)));
+        }
+        let status = Encoding::refusal(&head.headers, &body);
+        (code, Err(classify(code, retry_after(&head.headers), &status, request.target().name)))
+    }
+}
+
+/// A request in flight that matters.
+struct Working<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Working<'a> {
+    fn begin(work: &'a watch::Sender<usize>) -> Self {
+        work.send_modify(|count| *count += 1);
+        Self(work)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A request of a subsystem, counted until it is answered or given up.
+struct InFlight(IntGauge);
+
+impl InFlight {
+    fn begin(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests;

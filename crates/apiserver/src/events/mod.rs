@@ -1,0 +1,201 @@
+//! Events for users, as core/v1 `Event` objects with the stock controllers' component names.
+//!
+//! Recording never blocks and never fails: events explain, they decide nothing. They travel through
+//! a bounded queue to one writer that lets the work go first; what does not fit is counted. An
+//! event that repeats is counted on the existing object ([`memory`]), also if an earlier process wrote it: its name
+//! follows from what it says. An object about which too many are reported is not listened to for a while ([`spam`]).
+
+mod body;
+mod memory;
+mod spam;
+mod writer;
+
+use arcstr::ArcStr;
+use prometheus::{IntCounterVec, Opts};
+use telemetry::metrics::Metrics;
+use tokio::sync::mpsc;
+
+use super::{
+    ids::{ResourceVersion, Uid},
+    kinds::Narrow,
+};
+pub use writer::EventWriter;
+
+/// Events waiting at most, a few hundred bytes each: as many as a mass move makes before the writer, which
+/// lets the work go first, gets round to them.
+///
+/// client-go: tools/record/event.go, maxQueuedEvents (1000).
+const QUEUE: usize = 8_192;
+
+/// `type` of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Something went as planned.
+    Normal,
+    /// A user may have to act.
+    Warning,
+}
+
+impl EventType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// The object an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Involved {
+    /// Kind.
+    pub kind: &'static str,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: ArcStr,
+    /// Name.
+    pub name: ArcStr,
+    /// UID.
+    pub uid: Uid,
+    /// Revision the event speaks of.
+    pub resource_version: ResourceVersion,
+}
+
+impl Involved {
+    /// Refers to a (core/v1) object.
+    #[must_use]
+    pub fn object<T: Narrow>(object: &T) -> Self {
+        let metadata = object.metadata();
+        Self {
+            kind: T::KIND,
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            uid: metadata.uid.clone(),
+            resource_version: metadata.resource_version,
+        }
+    }
+}
+
+/// Whether an event with the same words may have been told before, by this process or one before it (S47).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Novelty {
+    /// This process saw it come about.
+    New,
+    /// New if this process has told it before; else as [`Novelty::Standing`].
+    #[default]
+    Unclear,
+    /// It may have been so for long: told if it would expire otherwise.
+    Standing,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it is about.
+    pub involved: Involved,
+    /// Normal or Warning.
+    pub r#type: EventType,
+    /// Machine-readable reason, such as `FailedAttachVolume`.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+    /// Whether it may have been told before.
+    pub novelty: Novelty,
+    /// What it is about, if its words change while that lasts: the event that tells of it is written anew then, and one that
+    /// an earlier process has told stands, also in other words.
+    pub subject: Option<ArcStr>,
+}
+
+/// An event and the component that reports it.
+#[derive(Clone, Debug)]
+struct Report {
+    component: &'static str,
+    event: Event,
+}
+
+/// Why an event never reached the API server.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    QueueFull,
+    Failed,
+    Spam,
+}
+
+/// `mooring_events_dropped_total`.
+#[derive(Clone, Debug)]
+struct Losses(IntCounterVec);
+
+impl Losses {
+    fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let counter = IntCounterVec::new(
+            Opts::new("mooring_events_dropped_total", "Events that never reached the API server, by cause."),
+            &["cause"],
+        )?;
+        metrics.register(&counter)?;
+        let losses = Self(counter);
+        for loss in [Loss::QueueFull, Loss::Failed, Loss::Spam] {
+            losses.of(loss).reset();
+        }
+        Ok(losses)
+    }
+
+    fn of(&self, loss: Loss) -> prometheus::IntCounter {
+        let cause = match loss {
+            Loss::QueueFull => "queue_full",
+            Loss::Failed => "failed",
+            Loss::Spam => "spam",
+        };
+        self.0.with_label_values(&[cause])
+    }
+}
+
+/// Where recorders of all components come from.
+#[derive(Clone, Debug)]
+pub struct EventQueue {
+    reports: mpsc::Sender<Report>,
+    losses: Losses,
+}
+
+impl EventQueue {
+    /// A queue and the writer that empties it.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics) -> Result<(Self, EventWriter), prometheus::Error> {
+        let losses = Losses::new(metrics)?;
+        let (reports, receiver) = mpsc::channel(QUEUE);
+        let queue = Self { reports, losses: losses.clone() };
+        Ok((queue, EventWriter::new(receiver, losses)))
+    }
+
+    /// A recorder for one component, such as `attachdetach-controller`.
+    #[must_use]
+    pub fn for_component(&self, component: &'static str) -> EventRecorder {
+        EventRecorder { component, queue: self.clone() }
+    }
+}
+
+/// Takes events of one component.
+#[derive(Clone, Debug)]
+pub struct EventRecorder {
+    component: &'static str,
+    queue: EventQueue,
+}
+
+impl EventRecorder {
+    /// Records an event; when the queue is full it is counted and handed back, for the caller that can record it
+    /// again later.
+    ///
+    /// # Errors
+    /// The queue is full.
+    #[allow(clippy::result_large_err, reason = "the event that found no room is handed back")]
+    pub fn record(&self, event: Event) -> Result<(), Event> {
+        let report = Report { component: self.component, event };
+        self.queue.reports.try_send(report).map_err(|error| {
+            self.queue.losses.of(Loss::QueueFull).inc();
+            error.into_inner().event
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

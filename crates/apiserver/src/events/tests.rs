@@ -1,0 +1,266 @@
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Method, Request as HttpRequest, Response};
+use http_body_util::BodyExt;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    call::{Caller, Request, Verb},
+    leadership::{Leadership, Term},
+    metrics::ApiMetrics,
+};
+
+/// What the server was asked, and the statuses it will answer with (then 200).
+#[derive(Debug, Default)]
+struct Server {
+    asked: Vec<(Method, String, Value)>,
+    answers: Vec<u16>,
+    /// Minutes since an event that is there was told.
+    age: u64,
+}
+
+fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
+    let server = Arc::clone(server);
+    let service = tower::service_fn(move |request: HttpRequest<Body>| {
+        let server = Arc::clone(&server);
+        async move {
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            if let Some(millis) = path.strip_prefix("/slow/") {
+                sleep(Duration::from_millis(millis.parse().unwrap())).await;
+            }
+            let name = path.rsplit('/').next().unwrap().to_owned();
+            let mut server = server.lock().unwrap();
+            server.asked.push((
+                method.clone(),
+                path.clone(),
+                serde_json::from_slice(&body).unwrap_or_default(),
+            ));
+            let status = if server.answers.is_empty() { 200 } else { server.answers.remove(0) };
+            let reason = match status {
+                404 => "NotFound",
+                409 => "AlreadyExists",
+                _ => "",
+            };
+            let mut answer = json!({ "message": "no", "reason": reason, "details": { "name": name } });
+            if method == Method::GET && path.contains("/events/") {
+                let last = Timestamp::now() - Duration::from_mins(server.age);
+                answer = json!({ "count": 3, "lastTimestamp": last.to_string() });
+            }
+            let answer = answer.to_string().into_bytes();
+            Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(answer)).unwrap())
+        }
+    });
+    let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    Caller::new(Client::new(service, "default"), Leadership::new(term), None, metrics)
+}
+
+fn event(pod: &str, message: &str) -> Event {
+    Event {
+        involved: Involved {
+            kind: "Pod",
+            namespace: "apps".into(),
+            name: pod.into(),
+            uid: pod.into(),
+            resource_version: ResourceVersion(1),
+        },
+        r#type: EventType::Warning,
+        reason: "FailedAttachVolume",
+        message: message.to_owned(),
+        novelty: Novelty::Unclear,
+        subject: None,
+    }
+}
+
+/// Records the events with the given pauses before each, and returns what the server was asked.
+async fn written(
+    answers: &[u16],
+    term: Term,
+    events: Vec<(u64, Event)>,
+) -> (Vec<(Method, String, Value)>, String) {
+    written_beside(Server { answers: answers.to_vec(), ..Server::default() }, term, events, &[]).await
+}
+
+/// The same while other requests are in flight for so many milliseconds.
+async fn written_beside(
+    server: Server,
+    term: Term,
+    events: Vec<(u64, Event)>,
+    others: &[u64],
+) -> (Vec<(Method, String, Value)>, String) {
+    let server = Arc::new(Mutex::new(server));
+    let metrics = Metrics::default();
+    let (queue, writer) = EventQueue::new(&metrics).unwrap();
+    let stop = CancellationToken::new();
+    let caller = caller(&server, term);
+    let running = tokio::spawn(writer.run(caller.clone(), "host_1".to_owned(), stop.clone()));
+    let others: Vec<_> = others
+        .iter()
+        .map(|millis| {
+            let request = Request { verb: Verb::Get, path: format!("/slow/{millis}"), body: None };
+            let caller = caller.clone();
+            tokio::spawn(async move { caller.send(&request).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let recorder = queue.for_component("attachdetach-controller");
+    for (pause, event) in events {
+        sleep(Duration::from_secs(pause)).await;
+        recorder.record(event).unwrap();
+    }
+    stop.cancel();
+    running.await.unwrap();
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
+    let asked = std::mem::take(&mut server.lock().unwrap().asked);
+    (asked, metrics.text().unwrap())
+}
+
+#[test]
+fn what_does_not_fit_is_counted_and_never_blocks() {
+    let metrics = Metrics::default();
+    let (queue, _writer) = EventQueue::new(&metrics).unwrap();
+    let recorder = queue.for_component("attachdetach-controller");
+    for number in 0..QUEUE + 3 {
+        assert_eq!(recorder.record(event("a", "")).is_ok(), number < QUEUE);
+    }
+    let text = metrics.text().unwrap();
+    assert!(text.contains("mooring_events_dropped_total{cause=\"queue_full\"} 3"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repetition_is_counted_on_the_event_that_exists() {
+    let events = vec![(0, event("a", "x")), (1, event("a", "x")), (1, event("a", "y")), (1, event("a", "x"))];
+    let (asked, _) = written(&[], Term::Unlimited, events).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST, Method::PATCH]);
+    let name = asked[0].2["metadata"]["name"].as_str().unwrap();
+    assert_eq!(asked[3].1, format!("/api/v1/namespaces/apps/events/{name}"));
+    assert_eq!(asked[3].2["count"], json!(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_expired_on_the_server_is_written_anew() {
+    let events = vec![(0, event("a", "x")), (1, event("a", "x"))];
+    let (asked, _) = written(&[201, 404], Term::Unlimited, events).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH, Method::POST]);
+    assert_eq!(asked[2].2["count"], json!(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_server_is_asked_again_and_what_is_refused_is_counted() {
+    let (asked, text) = written(&[429, 500, 201], Term::Unlimited, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked.len(), 3);
+    assert!(asked.iter().all(|(_, _, body)| body["metadata"]["name"] == asked[0].2["metadata"]["name"]));
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+
+    let (asked, text) = written(&[500; 9], Term::Unlimited, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked.len(), 4);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
+
+    let (asked, text) = written(&[403], Term::Unlimited, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked.len(), 1);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
+}
+
+/// As while a webhook is away that fails closed.
+#[tokio::test(start_paused = true)]
+async fn s48_an_event_that_the_server_does_not_take_for_a_minute_is_told_all_the_same() {
+    // Four tries of the first event in a row, and one of the second; then one of each every ten seconds.
+    let refused = [500; 15];
+    let events = vec![(0, event("a", "x")), (5, event("b", "x")), (90, event("c", "x"))];
+    let (asked, text) = written(&refused, Term::Unlimited, events).await;
+    let told: Vec<&Value> =
+        asked.iter().skip(refused.len()).map(|(_, _, body)| &body["involvedObject"]["name"]).collect();
+    assert_eq!(told, ["a", "b", "c"]);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    // For good, it is lost.
+    let events = vec![(0, event("a", "x")), (600, event("b", "x"))];
+    let (_, text) = written(&[500; 15], Term::Unlimited, events).await;
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_leader_writes_and_what_is_queued_at_the_end_is_written() {
+    let (asked, _) = written(&[], Term::None, vec![(0, event("a", "x"))]).await;
+    assert_eq!(asked, []);
+    let events = (0..100).map(|number| (0, event(&format!("pod-{number}"), "x"))).collect();
+    let (asked, _) = written(&[], Term::Unlimited, events).await;
+    assert_eq!(asked.len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_lets_the_work_go_first_but_not_for_ever() {
+    for (others, expected) in [
+        (&[10, 20][..], ["/slow/10", "/slow/20", "/api/v1/namespaces/apps/events"]),
+        (&[10, 4_000], ["/slow/10", "/api/v1/namespaces/apps/events", "/slow/4000"]),
+    ] {
+        let (asked, _) =
+            written_beside(Server::default(), Term::Unlimited, vec![(0, event("a", "x"))], others).await;
+        let paths: Vec<&str> = asked.iter().map(|(_, path, _)| path.as_str()).collect();
+        assert_eq!(paths, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_object_cannot_take_up_the_writer() {
+    let mut events: Vec<_> = (0..40).map(|number| (0, event("a", &number.to_string()))).collect();
+    events.push((0, event("b", "x")));
+    let (asked, text) = written(&[], Term::Unlimited, events).await;
+    assert_eq!(asked.len(), 26);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"spam\"} 15"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_what_a_process_before_has_told_stands_until_it_nearly_expires() {
+    use Novelty::{New, Standing, Unclear};
+    let (post, get, patch) = (Method::POST, Method::GET, Method::PATCH);
+    for (novelty, age, expected) in [
+        (Unclear, 44, vec![&post, &get]),
+        (Standing, 44, vec![&post, &get]),
+        (Standing, 45, vec![&post, &get, &patch]),
+        (Unclear, 45, vec![&post, &get, &patch]),
+        (New, 0, vec![&post, &get, &patch]),
+    ] {
+        let server = Server { answers: vec![409], age, ..Server::default() };
+        let events = vec![(0, Event { novelty, ..event("a", "x") })];
+        let (asked, text) = written_beside(server, Term::Unlimited, events, &[]).await;
+        let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+        assert_eq!(methods, expected, "{novelty:?} {age}");
+        let name = asked[0].2["metadata"]["name"].as_str().unwrap();
+        assert_eq!(asked[1].1, format!("/api/v1/namespaces/apps/events/{name}"));
+        if let Some((_, _, body)) = asked.get(2) {
+            assert_eq!(body["count"], json!(4));
+        }
+        assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_what_stands_is_asked_for_as_often_as_one_likes_and_told_before_it_expires() {
+    let standing = || Event { novelty: Novelty::Standing, ..event("a", "x") };
+    let mut events = vec![(0, event("a", "x"))];
+    events.extend((0..11).map(|_| (5 * 60, standing())));
+    let (asked, _) = written(&[], Term::Unlimited, events).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_carried_out_without_an_answer_is_counted_once() {
+    let new = Event { novelty: Novelty::New, ..event("a", "x") };
+    let (asked, _) = written(&[500, 409], Term::Unlimited, vec![(0, new)]).await;
+    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
+    assert_eq!(methods, [Method::POST, Method::POST, Method::GET]);
+}

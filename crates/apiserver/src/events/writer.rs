@@ -1,0 +1,226 @@
+//! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
+//! that, repeated a few times, then every ten seconds for two minutes, then dropped and counted.
+//!
+//! What a process before this one has told stands: its event has the name that ours would have, so that a create is
+//! refused, and it is read how often and when it was told (S47).
+
+use std::{collections::VecDeque, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Loss, Losses, Novelty, Report, body,
+    memory::{Memory, Written},
+    spam::SpamFilter,
+};
+use crate::{
+    backoff::Backoff,
+    call::{CallError, Caller, Request, Verb},
+};
+
+/// Attempts in a row, while the events behind wait.
+const ATTEMPTS: usize = 4;
+
+/// When an event that could not be written is tried again, and how often, one attempt each time.
+///
+/// client-go: tools/record/event.go, sleepDuration and maxTriesPerEvent (10 s, 12).
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+const TRIES: usize = 12;
+
+/// So many wait for that at most.
+const WAITING: usize = 1_024;
+
+/// Longest pause between attempts, also when the server asks for more: the events behind this one
+/// are waiting.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long an event lets other requests go first: under load that never ends, forty are written per second
+/// all the same, which is twice what client-go allows for everything.
+const PATIENCE: Duration = Duration::from_millis(25);
+
+/// Empties the queue of events.
+#[derive(Debug)]
+pub struct EventWriter {
+    queue: mpsc::Receiver<Report>,
+    losses: Losses,
+}
+
+impl EventWriter {
+    pub(super) fn new(queue: mpsc::Receiver<Report>, losses: Losses) -> Self {
+        Self { queue, losses }
+    }
+
+    /// Writes events until told to stop, then what is still queued. `instance` names this process.
+    pub async fn run(mut self, caller: Caller, instance: String, stop: CancellationToken) {
+        let (caller, mut work) = caller.in_the_background();
+        let mut desk = Desk { caller, instance: &instance, memory: Memory::default(), losses: &self.losses };
+        let mut spam = SpamFilter::default();
+        let mut waiting = Waiting::default();
+        let mut stopping = false;
+        loop {
+            let report = tokio::select! {
+                report = self.queue.recv() => report,
+                (report, tries) = waiting.next(), if !stopping => {
+                    if let Some(report) = desk.deliver(report, 1, true).await {
+                        waiting.put_off(report, tries + 1, desk.losses);
+                    }
+                    continue;
+                }
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    // No more comes in; what is in is still delivered.
+                    self.queue.close();
+                    continue;
+                }
+            };
+            let Some(report) = report else { break };
+            if desk.stands(&report) {
+                continue;
+            }
+            if !spam.admit(&report, Instant::now()) {
+                self.losses.of(Loss::Spam).inc();
+                continue;
+            }
+            let_work_go_first(&mut work).await;
+            // While events wait, the API server takes none: one attempt tells whether it does again.
+            let attempts = if waiting.0.is_empty() { ATTEMPTS } else { 1 };
+            if let Some(report) = desk.deliver(report, attempts, false).await {
+                waiting.put_off(report, 1, desk.losses);
+            }
+        }
+        desk.losses.of(Loss::Failed).inc_by(waiting.0.len() as u64);
+        stop.cancelled().await;
+    }
+}
+
+async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
+    // Whether it waited in vain does not matter.
+    let _ = timeout(PATIENCE, work.wait_for(|count| *count == 0)).await;
+}
+
+/// Events that could not be written, with the time of their next try and how many there were.
+#[derive(Debug, Default)]
+struct Waiting(VecDeque<(Instant, Report, usize)>);
+
+impl Waiting {
+    fn put_off(&mut self, report: Report, tries: usize, losses: &Losses) {
+        if tries == TRIES || self.0.len() == WAITING {
+            losses.of(Loss::Failed).inc();
+            return;
+        }
+        self.0.push_back((Instant::now() + TRY_AGAIN, report, tries));
+    }
+
+    async fn next(&mut self) -> (Report, usize) {
+        match self.0.front() {
+            Some((at, ..)) => sleep_until(*at).await,
+            None => std::future::pending().await,
+        }
+        match self.0.pop_front() {
+            Some((_, report, tries)) => (report, tries),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Desk<'a> {
+    caller: Caller,
+    instance: &'a str,
+    memory: Memory,
+    losses: &'a Losses,
+}
+
+impl Desk<'_> {
+    /// Whether it may have been so for long, and this process knows that its event does not expire soon.
+    fn stands(&self, report: &Report) -> bool {
+        let now = Instant::now();
+        let written = self.memory.recall(body::digest(report), now);
+        report.event.novelty == Novelty::Standing && written.is_some_and(|written| written.stands(now))
+    }
+
+    /// Writes it. Returns it if the API server takes no events now.
+    async fn deliver(&mut self, report: Report, attempts: usize, is_again: bool) -> Option<Report> {
+        let mut backoff = Backoff::new(LONGEST_PAUSE);
+        let mut attempt = 1;
+        loop {
+            let Err(error) = self.write(&report, is_again || attempt > 1).await else { return None };
+            let pause = match &error {
+                CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
+                CallError::Unknown(_) | CallError::NotSent(_) => backoff.pause(),
+                _ => Duration::MAX,
+            };
+            if pause == Duration::MAX || attempt >= attempts {
+                let reason = report.event.reason;
+                tracing::debug!(reason, object = %report.event.involved.name, %error, "event not written");
+                if pause < Duration::MAX || matches!(error, CallError::NotLeader) {
+                    return Some(report);
+                }
+                self.losses.of(Loss::Failed).inc();
+                return None;
+            }
+            attempt += 1;
+            sleep(pause).await;
+        }
+    }
+
+    async fn write(&mut self, report: &Report, is_again: bool) -> Result<(), CallError> {
+        let digest = body::digest(report);
+        let name = body::name(report, digest);
+        let collection = body::collection(body::namespace(report));
+        let path = format!("{collection}/{name}");
+        if let Some(earlier) = self.memory.recall(digest, Instant::now()) {
+            match self.count(report, digest, &path, earlier).await {
+                // Events expire on the server.
+                Err(CallError::NotFound(_)) => self.memory.forget(digest),
+                result => return result,
+            }
+        }
+        let body = body::creation(report, &name, self.instance, Timestamp::now());
+        let create = Request { verb: Verb::Create, path: collection, body: Some(body) };
+        match self.caller.send(&create).await {
+            Ok(_) => {
+                self.remember(digest, 1, Duration::ZERO);
+                return Ok(());
+            }
+            Err(CallError::AlreadyExists(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let read = Request { verb: Verb::Get, path: path.clone(), body: None };
+        let (count, age) = body::counted(&self.caller.send(&read).await?, Timestamp::now());
+        let earlier = self.remember(digest, count, age);
+        let is_told = match report.event.novelty {
+            // An attempt that was not answered may have been carried out.
+            Novelty::New => is_again,
+            Novelty::Unclear | Novelty::Standing => earlier.stands(Instant::now()),
+        };
+        if is_told { Ok(()) } else { self.count(report, digest, &path, earlier).await }
+    }
+
+    /// Counts a repetition.
+    async fn count(
+        &mut self,
+        report: &Report,
+        digest: u64,
+        path: &str,
+        earlier: Written,
+    ) -> Result<(), CallError> {
+        let count = earlier.count.saturating_add(1);
+        let body = Some(body::repetition(&report.event.message, count, Timestamp::now()));
+        self.caller.send(&Request { verb: Verb::Patch, path: path.to_owned(), body }).await?;
+        self.remember(digest, count, Duration::ZERO);
+        Ok(())
+    }
+
+    fn remember(&mut self, digest: u64, count: u32, age: Duration) -> Written {
+        let now = Instant::now();
+        let written = Written { count, last: now.checked_sub(age).unwrap_or(now) };
+        self.memory.remember(digest, written, now);
+        written
+    }
+}

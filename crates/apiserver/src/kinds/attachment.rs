@@ -1,0 +1,70 @@
+//! VolumeAttachment: the order to attach a volume to a node, and how far the driver got.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{Keep, Meta, VolumeSpec};
+use crate::ids::{DriverName, NodeName, VolumeName};
+
+/// A VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttachment {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Spec; immutable.
+    pub spec: AttachmentSpec,
+    /// Status; written by the external-attacher alone.
+    pub status: AttachmentStatus,
+}
+
+/// `spec` of a VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSpec {
+    /// Driver that attaches.
+    pub attacher: DriverName,
+    /// Node to attach to.
+    pub node_name: NodeName,
+    /// What to attach.
+    pub source: AttachmentSource,
+}
+
+/// `spec.source`: exactly one of both is set.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSource {
+    /// A PersistentVolume by name.
+    pub persistent_volume_name: Option<VolumeName>,
+    /// The spec of the PersistentVolume that a migrated inline volume was translated to.
+    pub inline_volume_spec: Option<Box<VolumeSpec>>,
+}
+
+/// `status` of a VolumeAttachment.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentStatus {
+    /// Whether the driver has attached the volume.
+    pub attached: bool,
+    /// Why the last attach failed.
+    pub attach_error: Option<Box<VolumeError>>,
+    /// Why the last detach failed.
+    pub detach_error: Option<Box<VolumeError>>,
+}
+
+/// An error of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeError {
+    /// When it was met.
+    pub time: Option<Timestamp>,
+    /// What the driver said.
+    pub message: Box<str>,
+}
+
+impl Keep for VolumeAttachment {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_finalizers();
+    }
+}

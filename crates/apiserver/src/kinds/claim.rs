@@ -1,0 +1,126 @@
+//! PersistentVolumeClaim: what is asked for, and what was given.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Keep, Meta, pod::Present};
+use crate::{
+    ids::VolumeName,
+    text::{Text, TextList, TextMap},
+};
+
+/// A PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PersistentVolumeClaim {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: ClaimSpec,
+    /// Status.
+    pub status: ClaimStatus,
+}
+
+/// `spec` of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimSpec {
+    /// Access modes asked for.
+    pub access_modes: TextList,
+    /// Resources asked for.
+    pub resources: ClaimResources,
+    /// The volume this claim is bound to, or asks for by name.
+    pub volume_name: VolumeName,
+    /// Class; absent and empty differ (pv-binder §2.3).
+    pub storage_class_name: Option<Text>,
+    /// `Filesystem` (also when absent) or `Block`.
+    pub volume_mode: Option<Text>,
+    /// VolumeAttributesClass.
+    pub volume_attributes_class_name: Option<Text>,
+    /// Labels a volume must bear.
+    pub selector: Option<Box<LabelSelector>>,
+    /// Present when the volume is to be made from something.
+    pub data_source: Option<Present>,
+}
+
+/// `spec.resources`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ClaimResources {
+    /// Requests by resource name, as written (quantities).
+    pub requests: TextMap,
+}
+
+/// A label selector.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LabelSelector {
+    /// All must match.
+    pub match_labels: TextMap,
+    /// All must match.
+    pub match_expressions: Vec<LabelExpression>,
+}
+
+/// One expression of a label selector.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct LabelExpression {
+    /// Label key.
+    pub key: Text,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
+    pub operator: String,
+    /// Values for `In` and `NotIn`.
+    pub values: Vec<Text>,
+}
+
+/// `status` of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimStatus {
+    /// Phase.
+    pub phase: ClaimPhase,
+    /// Access modes of the bound volume.
+    pub access_modes: TextList,
+    /// Capacity of the bound volume, as written (quantities).
+    pub capacity: TextMap,
+    /// VolumeAttributesClass in effect.
+    pub current_volume_attributes_class_name: Option<Text>,
+}
+
+/// `status.phase` of a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub enum ClaimPhase {
+    /// Not bound.
+    #[default]
+    #[serde(alias = "")]
+    Pending,
+    /// Bound.
+    Bound,
+    /// Was bound, and its volume is gone.
+    Lost,
+    /// A phase this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ClaimPhase {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Bound, Self::Lost, Self::Unknown];
+
+    /// As written in the object.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Bound => "Bound",
+            Self::Lost => "Lost",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl Keep for PersistentVolumeClaim {
+    fn trim(&mut self) {
+        self.metadata.drop_labels();
+        self.metadata.keep_owners_and_finalizers(|owner| owner.controller);
+    }
+}

@@ -1,0 +1,195 @@
+//! The part of `metadata` that decisions read.
+
+use std::{borrow::Cow, fmt};
+
+use arcstr::ArcStr;
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Deserializer, de::MapAccess};
+
+use crate::{
+    ids::{ResourceVersion, Uid},
+    text::{self, Text, TextList, TextMap},
+};
+
+/// Metadata of an object.
+///
+/// Equality leaves the revision out: two revisions with the same content are the same object, and
+/// a change that touches nothing we keep wakes no subscriber.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    /// Name.
+    #[serde(deserialize_with = "text::shared")]
+    pub name: ArcStr,
+    /// Namespace, empty for cluster-scoped kinds.
+    #[serde(deserialize_with = "text::shared")]
+    pub namespace: ArcStr,
+    /// UID.
+    pub uid: Uid,
+    /// Revision at which the object looked like this.
+    pub resource_version: ResourceVersion,
+    /// When the API server created the object.
+    pub creation_timestamp: Option<Timestamp>,
+    /// Set once deletion was asked for; the object is gone when its finalizers are.
+    pub deletion_timestamp: Option<Box<Timestamp>>,
+    /// Finalizers; kept for PersistentVolumes, claims and VolumeAttachments.
+    pub finalizers: TextList,
+    /// Owners that a rule asks for: of a pod PersistentVolumes, of a claim its controller.
+    pub owner_references: Vec<OwnerReference>,
+    /// Annotations of the storage domains and of our own; others are not kept.
+    #[serde(deserialize_with = "storage_annotations")]
+    pub annotations: TextMap,
+    /// Labels; kept for PersistentVolumes only, where claims select by them.
+    pub labels: TextMap,
+}
+
+impl Default for Meta {
+    fn default() -> Self {
+        Self {
+            name: text::empty(),
+            namespace: text::empty(),
+            uid: Uid::default(),
+            resource_version: ResourceVersion::default(),
+            creation_timestamp: None,
+            deletion_timestamp: None,
+            finalizers: TextList::default(),
+            owner_references: Vec::new(),
+            annotations: TextMap::default(),
+            labels: TextMap::default(),
+        }
+    }
+}
+
+impl Meta {
+    /// Whether deletion was asked for.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    /// Value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(Text::as_str)
+    }
+
+    /// Drops labels.
+    pub(super) fn drop_labels(&mut self) {
+        self.labels = TextMap::default();
+    }
+
+    /// Keeps some of the owners, and no finalizer.
+    pub(super) fn keep_owners(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
+        self.keep_owners_and_finalizers(is_kept);
+        self.finalizers.clear();
+    }
+
+    /// Keeps some of the owners.
+    pub(super) fn keep_owners_and_finalizers(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
+        self.owner_references.retain(is_kept);
+        self.owner_references.shrink_to_fit();
+    }
+
+    /// Keeps the finalizers, and no owner.
+    pub(super) fn keep_finalizers(&mut self) {
+        self.owner_references = Vec::new();
+    }
+
+    /// The owner that controls this object, if any.
+    #[must_use]
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.owner_references.iter().find(|owner| owner.controller)
+    }
+}
+
+impl PartialEq for Meta {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            namespace,
+            uid,
+            resource_version: _,
+            creation_timestamp,
+            deletion_timestamp,
+            finalizers,
+            owner_references,
+            annotations,
+            labels,
+        } = self;
+        *name == other.name
+            && *namespace == other.namespace
+            && *uid == other.uid
+            && *creation_timestamp == other.creation_timestamp
+            && *deletion_timestamp == other.deletion_timestamp
+            && *finalizers == other.finalizers
+            && *owner_references == other.owner_references
+            && *annotations == other.annotations
+            && *labels == other.labels
+    }
+}
+
+/// An entry of `metadata.ownerReferences`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerReference {
+    /// Kind of the owner.
+    pub kind: Text,
+    /// Name of the owner.
+    pub name: Text,
+    /// UID of the owner.
+    pub uid: Uid,
+    /// Whether this owner is the managing controller.
+    pub controller: bool,
+}
+
+/// Keys whose domain one of the storage components owns. The others (`kubectl`'s last-applied
+/// configuration above all) are large and mean nothing to us.
+const KEPT_DOMAINS: [&str; 10] = [
+    "pv.kubernetes.io/",
+    "volume.kubernetes.io/",
+    "volumes.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "volume.alpha.kubernetes.io/",
+    "storageclass.kubernetes.io/",
+    "storageclass.beta.kubernetes.io/",
+    "kubernetes.io/azure-file-resource-group",
+    "openstorage.io/",
+    // Our own, of recycler pods.
+    "mooring.binder/",
+];
+
+/// Whether an annotation of that key is kept.
+pub(crate) fn is_kept_annotation(key: &[u8]) -> bool {
+    KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain.as_bytes()))
+}
+
+fn storage_annotations<'de, D>(deserializer: D) -> Result<TextMap, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Visitor;
+    impl<'de> serde::de::Visitor<'de> for Visitor {
+        type Value = TextMap;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map of annotations")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(TextMap::default())
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut kept = Vec::new();
+            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                if is_kept_annotation(key.as_bytes()) {
+                    kept.push((Text::from(&*key), map.next_value::<Text>()?));
+                } else {
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                }
+            }
+            Ok(kept.into_iter().collect())
+        }
+    }
+    deserializer.deserialize_any(Visitor)
+}

@@ -1,0 +1,377 @@
+//! Pod: where it runs, whether it still runs, and which volumes it names.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::Value;
+
+use super::{
+    InTreeSource, Keep, Meta, Narrow, OwnerReference,
+    source::{Malformed, Source, WithoutSource, parse},
+};
+use crate::{
+    ids::{ClaimKey, NamespacedName, NodeName},
+    text::Text,
+};
+
+/// A Pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: PodSpec,
+    /// Status.
+    pub status: PodStatus,
+}
+
+/// `spec` of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// Empty until scheduled.
+    pub node_name: NodeName,
+    /// Volumes; those that can never be attached are not kept.
+    #[serde(deserialize_with = "attachable_candidates")]
+    pub volumes: Vec<PodVolume>,
+}
+
+/// A volume of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodVolume {
+    /// Name of the volume inside the pod.
+    pub name: Text,
+    /// Where it comes from.
+    pub source: PodVolumeSource,
+}
+
+/// The sources that lead to something attachable. A CSI source is not among them: that of a pod is
+/// ephemeral and never attached (attach-detach §2.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodVolumeSource {
+    /// A claim.
+    PersistentVolumeClaim(ClaimSource),
+    /// A generic ephemeral volume: a claim named `<pod>-<volume>` that the pod owns.
+    Ephemeral,
+    /// An in-tree volume without claim, or what cannot be read.
+    InTree(Box<InTreeSource>),
+}
+
+/// `persistentVolumeClaim`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimSource {
+    /// Name of the claim in the pod's namespace.
+    pub claim_name: Text,
+}
+
+impl Source for PodVolumeSource {
+    fn key(name: &str) -> Option<&'static str> {
+        match name {
+            "persistentVolumeClaim" => Some("persistentVolumeClaim"),
+            "ephemeral" => Some("ephemeral"),
+            _ => InTreeSource::key(name),
+        }
+    }
+
+    fn read(key: &'static str, value: Value) -> Self {
+        match key {
+            "persistentVolumeClaim" => parse(key, value, Self::PersistentVolumeClaim),
+            "ephemeral" => Self::Ephemeral,
+            _ => Self::InTree(Box::new(InTreeSource::read(key, value))),
+        }
+    }
+
+    fn malformed(malformed: Malformed) -> Self {
+        Self::InTree(Box::new(InTreeSource::Malformed(malformed)))
+    }
+}
+
+/// `status` of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "StatusFields")]
+pub struct PodStatus {
+    /// Phase.
+    pub phase: PodPhase,
+    /// Why, as text for people; kept of a pod that failed.
+    pub message: Box<str>,
+    /// Whether a container of any list runs; kept of a pod that is Pending or being deleted.
+    pub is_running: bool,
+}
+
+/// `status.phase` of a Pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum PodPhase {
+    /// Not all containers have begun.
+    #[default]
+    #[serde(alias = "")]
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well, for good.
+    Succeeded,
+    /// All containers ended, for good.
+    Failed,
+    /// `Unknown`, or a phase this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// `status` as it is written.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusFields {
+    phase: PodPhase,
+    message: Box<str>,
+    init_container_statuses: Running,
+    container_statuses: Running,
+    ephemeral_container_statuses: Running,
+}
+
+impl From<StatusFields> for PodStatus {
+    fn from(fields: StatusFields) -> Self {
+        let lists =
+            [fields.init_container_statuses, fields.container_statuses, fields.ephemeral_container_statuses];
+        let is_running = lists.iter().any(|Running(is_running)| *is_running);
+        Self { phase: fields.phase, message: fields.message, is_running }
+    }
+}
+
+/// Whether a container of a list runs.
+#[derive(Default)]
+struct Running(bool);
+
+impl<'de> Deserialize<'de> for Running {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Containers;
+        impl<'de> Visitor<'de> for Containers {
+            type Value = Running;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of container statuses")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut containers: A) -> Result<Running, A::Error> {
+                let mut is_running = false;
+                while let Some(container) = containers.next_element::<ContainerStatus>()? {
+                    is_running |= container.state.is_running();
+                }
+                Ok(Running(is_running))
+            }
+        }
+        deserializer.deserialize_seq(Containers)
+    }
+}
+
+/// Run state of one container.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    state: ContainerState,
+}
+
+/// `state` of a container status: only "runs or not" is read. The API documents no state at all as waiting;
+/// KCM takes it for running, and so nothing is taken from a pod that may run.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ContainerState {
+    /// Present when the container does not run yet.
+    pub waiting: Option<Present>,
+    /// Present when the container does not run any more.
+    pub terminated: Option<Present>,
+}
+
+impl ContainerState {
+    // KCM: pkg/volume/util/util.go, notRunning.
+    pub(crate) fn is_running(&self) -> bool {
+        self.waiting.is_none() && self.terminated.is_none()
+    }
+}
+
+/// A value whose presence is all that matters.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Present {}
+
+impl Pod {
+    /// Whether the pod is done with its volumes: Failed or Succeeded, or being deleted with no
+    /// container running (attach-detach §2.1).
+    #[must_use]
+    pub fn is_terminated(&self) -> bool {
+        matches!(self.status.phase, PodPhase::Failed | PodPhase::Succeeded)
+            || (self.metadata.is_terminating() && !self.status.is_running)
+    }
+
+    /// Whether a container runs, or has run: all volumes are mounted before the first one.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.status.phase == PodPhase::Running || self.status.is_running
+    }
+
+    /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
+    #[must_use]
+    pub fn claim_of(&self, volume: &PodVolume) -> Option<ClaimKey> {
+        let namespace = &self.metadata.namespace;
+        match &volume.source {
+            PodVolumeSource::PersistentVolumeClaim(claim) => Some(ClaimKey(NamespacedName {
+                namespace: namespace.clone(),
+                name: claim.claim_name.clone().into(),
+            })),
+            PodVolumeSource::Ephemeral => {
+                Some(ClaimKey::new(namespace, &format!("{}-{}", self.metadata.name, volume.name)))
+            }
+            PodVolumeSource::InTree(_) => None,
+        }
+    }
+}
+
+impl Keep for Pod {
+    fn trim(&mut self) {
+        let status = &mut self.status;
+        self.metadata.drop_labels();
+        self.metadata.keep_owners(is_recycled_volume);
+        self.spec.volumes.shrink_to_fit();
+        // Of other pods neither running containers, which a pod that is Pending has while it is initialized, nor failures
+        // are asked for.
+        status.is_running &= self.metadata.is_terminating() || status.phase == PodPhase::Pending;
+        if status.phase != PodPhase::Failed || self.metadata.owner_references.is_empty() {
+            status.message = Box::default();
+        }
+    }
+
+    /// A pod matters for a volume that may be attachable, which names a claim or is in-tree, or because it recycles
+    /// a PersistentVolume, its owner.
+    fn is_relevant(&self) -> bool {
+        !self.spec.volumes.is_empty() || self.metadata.owner_references.iter().any(is_recycled_volume)
+    }
+}
+
+/// Whether the owner is the PersistentVolume that a recycler pod works on.
+fn is_recycled_volume(owner: &OwnerReference) -> bool {
+    owner.kind == super::PersistentVolume::KIND
+}
+
+fn attachable_candidates<'de, D>(deserializer: D) -> Result<Vec<PodVolume>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let entries = Option::<Vec<Entry>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(entries.into_iter().filter_map(|Entry(volume)| volume).collect())
+}
+
+/// An entry of `volumes`, if it may be attachable.
+struct Entry(Option<PodVolume>);
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Named {
+            name: Text,
+        }
+
+        struct Volume;
+        impl<'de> Visitor<'de> for Volume {
+            type Value = Entry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a volume of a pod")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
+                let mut source = None;
+                let rest = WithoutSource::new(map, &mut source);
+                let Named { name } = Named::deserialize(MapAccessDeserializer::new(rest))?;
+                Ok(Entry(source.map(|source| PodVolume { name, source })))
+            }
+        }
+        deserializer.deserialize_map(Volume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(object: &Value) -> Pod {
+        let mut pod: Pod = serde_json::from_str(&object.to_string()).unwrap();
+        pod.trim();
+        pod
+    }
+
+    #[test]
+    fn a_pod_is_relevant_for_its_volumes_or_for_what_it_recycles() {
+        let owned =
+            |kind: &str| json!({"metadata": {"ownerReferences": [{"kind": kind, "name": "x", "uid": "u"}]}});
+        let with = |volumes: Value| json!({"spec": {"nodeName": "", "volumes": volumes}});
+        let not_ours = json!([
+            {"name": "a", "configMap": {}}, {"name": "b", "emptyDir": {}}, {"name": "c", "csi": {"driver": "d"}},
+            {"name": "d", "hostPath": {"path": "/"}}, {"name": "e", "nfs": {}}, {"name": "f", "projected": {}},
+        ]);
+        let claim = json!([{"name": "a", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let cases = [
+            ("no volume", json!({}), false),
+            ("no volumes of ours", with(not_ours), false),
+            ("a claim, before it is scheduled", with(claim), true),
+            ("an ephemeral claim", with(json!([{"name": "a", "ephemeral": {}}])), true),
+            ("an in-tree volume", with(json!([{"name": "a", "fc": {"wwids": ["w"]}}])), true),
+            ("what cannot be read", with(json!([{"name": "a", "fc": 5}])), true),
+            ("a workload's", owned("ReplicaSet"), false),
+            ("a recycler", owned("PersistentVolume"), true),
+        ];
+        for (name, object, expected) in cases {
+            assert_eq!(pod(&object).is_relevant(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_not_kept() {
+        let object = |phase: &str, deleted: &Value, owner: &str| {
+            json!({
+                "metadata": {
+                    "name": "p", "labels": {"a": "b"}, "finalizers": ["f"], "deletionTimestamp": deleted,
+                    "ownerReferences": [{"kind": owner, "name": "x"}, {"kind": "Node", "name": "y"}],
+                },
+                "status": {"phase": phase, "message": "m", "containerStatuses": [{"state": {"running": {}}}]},
+            })
+        };
+        let (alive, deleted) = (Value::Null, json!("2026-01-01T00:00:00Z"));
+        // phase, deletion, owner; owners, whether a container runs, message
+        let cases = [
+            ("Running", &alive, "ReplicaSet", 0, false, ""),
+            ("Pending", &alive, "ReplicaSet", 0, true, ""),
+            ("Running", &deleted, "ReplicaSet", 0, true, ""),
+            ("Failed", &alive, "ReplicaSet", 0, false, ""),
+            ("Failed", &alive, "PersistentVolume", 1, false, "m"),
+        ];
+        for (phase, deleted, owner, owners, is_running, message) in cases {
+            let pod = pod(&object(phase, deleted, owner));
+            assert!(pod.metadata.labels.is_empty() && pod.metadata.finalizers.is_empty());
+            let kept = (pod.metadata.owner_references.len(), pod.status.is_running, &*pod.status.message);
+            assert_eq!(kept, (owners, is_running, message), "{phase} {owner}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_neither_waits_nor_has_ended_runs_in_whatever_list() {
+        let (waiting, ended) =
+            (json!({"state": {"waiting": {}}}), json!({"state": {"terminated": {"exitCode": 0}}}));
+        let states = [(json!({}), true), (json!({"state": {"running": {}}}), true), (ended.clone(), false)];
+        for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+            for (state, expected) in &states {
+                let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+                let pod = pod(&json!({"metadata": deleted, "status": {list: [waiting, state, ended]}}));
+                assert_eq!(
+                    (pod.status.is_running, pod.is_terminated()),
+                    (*expected, !expected),
+                    "{list} {state}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Leader election, under client-go's names.
+
+use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+use telemetry::metrics::Metrics;
+
+/// `leader_election_*`.
+#[derive(Clone, Debug)]
+pub struct ElectionMetrics {
+    leading: IntGaugeVec,
+    slow_path: IntCounterVec,
+    fitness: IntGaugeVec,
+    name: String,
+}
+
+/// How fit a replica may be to lead, as labels.
+const FITNESS: [&str; 3] = ["fit", "blind", "unready"];
+
+impl ElectionMetrics {
+    /// Registers the metrics for the lease of the given name.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics, name: &str) -> Result<Self, prometheus::Error> {
+        let leading = IntGaugeVec::new(
+            Opts::new(
+                "leader_election_master_status",
+                "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 \
+                 indicates master. 'name' is the string used to identify the lease. Please make sure to group \
+                 by name.",
+            ),
+            &["name"],
+        )?;
+        let slow_path = IntCounterVec::new(
+            Opts::new(
+                "leader_election_slowpath_total",
+                "Total number of slow path exercised in renewing leader leases. 'name' is the string used to \
+                 identify the lease. Please make sure to group by name.",
+            ),
+            &["name"],
+        )?;
+        metrics.register(&leading)?;
+        let fitness = IntGaugeVec::new(
+            Opts::new(
+                "mooring_election_fitness",
+                "1 for how fit this replica is to lead when it stands by: fit, blind (a watch hears nothing: it \
+                 leaves the lease to others), unready (not everything is listed yet: it does not take it).",
+            ),
+            &["fitness"],
+        )?;
+        metrics.register(&fitness)?;
+        metrics.register(&slow_path)?;
+        let election = Self { leading, slow_path, fitness, name: name.to_owned() };
+        election.set_leading(false);
+        Ok(election)
+    }
+
+    /// Whether this process leads.
+    pub(crate) fn set_leading(&self, leading: bool) {
+        self.leading.with_label_values(&[&self.name]).set(i64::from(leading));
+    }
+
+    /// How fit this process is to lead.
+    pub(crate) fn set_fitness(&self, fitness: &str) {
+        for label in FITNESS {
+            self.fitness.with_label_values(&[label]).set(i64::from(label == fitness));
+        }
+    }
+
+    /// A renewal had to read the lease first.
+    pub(crate) fn count_slow_path(&self) {
+        self.slow_path.with_label_values(&[&self.name]).inc();
+    }
+}

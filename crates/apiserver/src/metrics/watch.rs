@@ -1,0 +1,376 @@
+//! Lists and watches: what the tables are fed from.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+use telemetry::metrics::Metrics;
+use tokio::time::Instant;
+
+/// Buckets of the duration of lists, in seconds: from a small kind to the largest world.
+const LIST_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
+
+/// Types of watch events, as labels.
+const EVENT_TYPES: [&str; 5] = ["added", "modified", "deleted", "bookmark", "error"];
+
+/// Why a kind is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListCause {
+    /// The process started.
+    Start,
+    /// The server no longer knows the events since our revision.
+    Expired,
+    /// An event could not be told which object it is about.
+    Gap,
+    /// The watch failed again and again at the same revision.
+    Failing,
+    /// A new leader waits for what the watch has not brought.
+    Behind,
+}
+
+impl ListCause {
+    /// All causes.
+    const ALL: [Self; 5] = [Self::Start, Self::Expired, Self::Gap, Self::Failing, Self::Behind];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Expired => "expired",
+            Self::Gap => "gap",
+            Self::Failing => "failing",
+            Self::Behind => "behind",
+        }
+    }
+}
+
+/// Why a watch is opened anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReopenCause {
+    /// The server ended it, as it does after some minutes.
+    Ended,
+    /// Nothing came for longer than the server's bookmarks allow.
+    Silent,
+    /// It could not be opened or read.
+    Failed,
+    /// A new leader waits for more than it has brought.
+    Behind,
+}
+
+impl ReopenCause {
+    /// All causes.
+    const ALL: [Self; 3] = [Self::Ended, Self::Silent, Self::Failed];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Silent => "silent",
+            Self::Failed => "failed",
+            Self::Behind => "behind",
+        }
+    }
+}
+
+/// `mooring_watch_*`, by kind.
+#[derive(Clone, Debug)]
+pub struct WatchMetrics {
+    synced: IntGaugeVec,
+    lists: IntCounterVec,
+    list_duration: HistogramVec,
+    listed: IntGaugeVec,
+    reopened: IntCounterVec,
+    events: IntCounterVec,
+    unreadable: Unreadable,
+    silence: Silence,
+}
+
+impl WatchMetrics {
+    /// Registers the metrics.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
+        let counter =
+            |name: &str, help: &str, label| IntCounterVec::new(Opts::new(name, help), &["resource", label]);
+        let watch = Self {
+            synced: gauge(
+                "mooring_watch_synced",
+                "1 once a complete list of the kind has arrived since start, by resource.",
+            )?,
+            lists: counter(
+                "mooring_watch_lists_total",
+                "Lists of a kind that were begun, by resource and cause: start, expired (the server no longer \
+                 knew the events since our revision), gap (an event about no object that can be named), failing \
+                 (the watch failed again and again), behind (a new leader waited for what the watch had not brought).",
+                "cause",
+            )?,
+            list_duration: HistogramVec::new(
+                HistogramOpts::new(
+                    "mooring_watch_list_duration_seconds",
+                    "Duration of complete lists of a kind in seconds, by resource.",
+                )
+                .buckets(LIST_BUCKETS.to_vec()),
+                &["resource"],
+            )?,
+            listed: gauge(
+                "mooring_watch_list_objects",
+                "Number of objects in the last complete list of the kind, by resource.",
+            )?,
+            reopened: counter(
+                "mooring_watch_reopened_total",
+                "Watches opened anew, by resource and cause: ended (by the server), silent, failed.",
+                "cause",
+            )?,
+            events: counter(
+                "mooring_watch_events_total",
+                "Watch events read, by resource and type.",
+                "type",
+            )?,
+            unreadable: Unreadable {
+                gauge: gauge(
+                    "mooring_watch_unreadable_objects",
+                    "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
+                )?,
+                counts: Arc::default(),
+            },
+            silence: Silence::new()?,
+        };
+        metrics.register(&watch.synced)?;
+        metrics.register(&watch.lists)?;
+        metrics.register(&watch.list_duration)?;
+        metrics.register(&watch.listed)?;
+        metrics.register(&watch.reopened)?;
+        metrics.register(&watch.events)?;
+        metrics.register(&watch.unreadable)?;
+        metrics.register(&watch.silence)?;
+        Ok(watch)
+    }
+
+    /// How the lists and the watch of a kind have gone, by resource name.
+    #[must_use]
+    pub fn report(&self, resource: &str) -> WatchReport {
+        let lists = ListCause::ALL.map(|cause| {
+            let count = self.lists.with_label_values(&[resource, cause.label()]).get();
+            (cause.label(), count)
+        });
+        WatchReport {
+            silent: self.silence.since(resource),
+            lists: lists.into_iter().filter(|(_, count)| *count > 0).collect(),
+            listed: self.listed.with_label_values(&[resource]).get(),
+            events: EVENT_TYPES
+                .map(|kind| self.events.with_label_values(&[resource, kind]).get())
+                .iter()
+                .sum(),
+        }
+    }
+
+    /// The metrics of one kind, by resource name; `unreadable` says how many of its objects cannot be read.
+    #[must_use]
+    pub fn of(
+        &self,
+        resource: &'static str,
+        unreadable: impl Fn() -> usize + Send + Sync + 'static,
+    ) -> KindMetrics {
+        self.synced.with_label_values(&[resource]).set(0);
+        self.unreadable.counts.insert(resource, Box::new(unreadable));
+        // One that appears with 1 has no increase.
+        for cause in ListCause::ALL {
+            self.lists.with_label_values(&[resource, cause.label()]);
+        }
+        for cause in ReopenCause::ALL {
+            self.reopened.with_label_values(&[resource, cause.label()]);
+        }
+        let events = EVENT_TYPES.map(|kind| (kind, self.events.with_label_values(&[resource, kind])));
+        KindMetrics { metrics: self.clone(), resource, events, heard: self.silence.of(resource) }
+    }
+}
+
+/// How the lists and the watch of a kind have gone since start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchReport {
+    /// How long nothing has been heard; `None` before the first list.
+    pub silent: Option<Duration>,
+    /// Lists begun, by cause.
+    pub lists: Vec<(&'static str, u64)>,
+    /// Objects in the last complete list.
+    pub listed: i64,
+    /// Events and bookmarks read.
+    pub events: u64,
+}
+
+impl fmt::Display for WatchReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} objects listed, {} events", self.listed, self.events)?;
+        if let Some(silent) = self.silent {
+            write!(f, ", heard {} s ago", silent.as_secs())?;
+        }
+        for (cause, count) in self.lists.iter().filter(|(cause, _)| *cause != ListCause::Start.label()) {
+            write!(f, ", listed again {count} times ({cause})")?;
+        }
+        Ok(())
+    }
+}
+
+/// What is counted of one kind.
+#[derive(Clone, Debug)]
+pub struct KindMetrics {
+    metrics: WatchMetrics,
+    resource: &'static str,
+    events: [(&'static str, IntCounter); EVENT_TYPES.len()],
+    heard: Arc<Heard>,
+}
+
+impl KindMetrics {
+    /// A list begins.
+    pub fn listing(&self, cause: ListCause) {
+        self.metrics.lists.with_label_values(&[self.resource, cause.label()]).inc();
+    }
+
+    /// A list is complete.
+    pub fn listed(&self, objects: usize, took: Duration) {
+        let objects = i64::try_from(objects).unwrap_or(i64::MAX);
+        self.metrics.synced.with_label_values(&[self.resource]).set(1);
+        self.metrics.listed.with_label_values(&[self.resource]).set(objects);
+        self.metrics.list_duration.with_label_values(&[self.resource]).observe(took.as_secs_f64());
+        self.heard.now();
+    }
+
+    /// A watch is opened anew.
+    pub(crate) fn reopened(&self, cause: ReopenCause) {
+        self.metrics.reopened.with_label_values(&[self.resource, cause.label()]).inc();
+    }
+
+    /// An event or bookmark was read; `kind` is its type in lower case.
+    pub fn event(&self, kind: &'static str) {
+        if let Some((_, counter)) = self.events.iter().find(|(of, _)| *of == kind) {
+            counter.inc();
+        }
+        self.heard.now();
+    }
+}
+
+/// When a kind was last heard of, in milliseconds since the metrics were made; negative for never.
+#[derive(Debug)]
+struct Heard {
+    start: Instant,
+    at: AtomicI64,
+}
+
+impl Heard {
+    fn now(&self) {
+        self.at.store(self.elapsed(), Ordering::Relaxed);
+    }
+
+    fn elapsed(&self) -> i64 {
+        i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+type Count = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// Counts at each scrape what cannot be read.
+#[derive(Clone)]
+struct Unreadable {
+    gauge: IntGaugeVec,
+    counts: Arc<dashmap::DashMap<&'static str, Count>>,
+}
+
+impl fmt::Debug for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unreadable")
+    }
+}
+
+impl Collector for Unreadable {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for kind in self.counts.iter() {
+            let count = i64::try_from(kind.value()()).unwrap_or(i64::MAX);
+            self.gauge.with_label_values(&[*kind.key()]).set(count);
+        }
+        self.gauge.collect()
+    }
+}
+
+/// Computes at each scrape how long nothing was heard.
+#[derive(Clone, Debug)]
+struct Silence {
+    gauge: prometheus::GaugeVec,
+    start: Instant,
+    kinds: Arc<dashmap::DashMap<&'static str, Arc<Heard>>>,
+}
+
+impl Silence {
+    fn new() -> Result<Self, prometheus::Error> {
+        let opts = Opts::new(
+            "mooring_watch_silence_seconds",
+            "Seconds since the last list, event or bookmark of the kind, by resource. The API server sends a \
+             bookmark each minute.",
+        );
+        let gauge = prometheus::GaugeVec::new(opts, &["resource"])?;
+        Ok(Self { gauge, start: Instant::now(), kinds: Arc::default() })
+    }
+
+    fn since(&self, resource: &str) -> Option<Duration> {
+        let heard = Arc::clone(&*self.kinds.get(resource)?);
+        let at = u64::try_from(heard.at.load(Ordering::Relaxed)).ok()?;
+        Some(heard.start.elapsed().saturating_sub(Duration::from_millis(at)))
+    }
+
+    fn of(&self, resource: &'static str) -> Arc<Heard> {
+        let heard = Arc::new(Heard { start: self.start, at: AtomicI64::new(-1) });
+        self.kinds.insert(resource, Arc::clone(&heard));
+        heard
+    }
+}
+
+impl Collector for Silence {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for kind in self.kinds.iter() {
+            let at = kind.value().at.load(Ordering::Relaxed);
+            if at >= 0 {
+                let silent = Duration::from_millis(u64::try_from(kind.value().elapsed() - at).unwrap_or(0));
+                self.gauge.with_label_values(&[*kind.key()]).set(silent.as_secs_f64());
+            }
+        }
+        self.gauge.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_counts_from_what_was_heard_last() {
+        let metrics = Metrics::default();
+        let kind = WatchMetrics::new(&metrics).unwrap().of("pods", || 5);
+        let shown = || metrics.text().unwrap();
+        assert!(!shown().contains("mooring_watch_silence_seconds{"));
+        kind.listed(3, Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(70)).await;
+        assert!(shown().contains("mooring_watch_silence_seconds{resource=\"pods\"} 70\n"), "{}", shown());
+        kind.event("bookmark");
+        assert!(shown().contains("mooring_watch_silence_seconds{resource=\"pods\"} 0\n"));
+        assert!(shown().contains("mooring_watch_list_objects{resource=\"pods\"} 3\n"));
+        assert!(shown().contains("mooring_watch_unreadable_objects{resource=\"pods\"} 5\n"));
+        assert!(shown().contains("mooring_watch_synced{resource=\"pods\"} 1\n"));
+    }
+}

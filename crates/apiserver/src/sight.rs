@@ -1,0 +1,38 @@
+//! Whether this replica sees what happens in the cluster.
+//!
+//! In: from the watches, since when one of them has been silent and could not be opened anew. Out: what the
+//! elector asks before it stands for election, and while it leads ([`super::elector`]). Silence alone is not
+//! blindness: a watch that was opened anew, and is silent again, sees that nothing happens.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::Instant};
+
+/// How long a leader goes on blind before it looks for a successor. An API server that restarts or fails over
+/// takes less.
+pub(crate) const LONGEST_BLINDNESS: Duration = Duration::from_mins(2);
+
+/// Since when a watch has been blind, shared by the watches and the elector.
+#[derive(Clone, Debug, Default)]
+pub struct Sight {
+    blind_since: Arc<watch::Sender<Option<Instant>>>,
+}
+
+impl Sight {
+    /// Since when the watch that has been blind longest has been so; `None` when all see.
+    pub fn set(&self, blind_since: Option<Instant>) {
+        self.blind_since.send_if_modified(|known| std::mem::replace(known, blind_since) != blind_since);
+    }
+
+    /// Since when this replica has been blind.
+    #[must_use]
+    pub fn blind_since(&self) -> Option<Instant> {
+        *self.blind_since.borrow()
+    }
+
+    /// Whether it has been blind for so long that another would do better.
+    #[must_use]
+    pub(crate) fn needs_successor(&self, now: Instant) -> bool {
+        self.blind_since().is_some_and(|since| now >= since + LONGEST_BLINDNESS)
+    }
+}

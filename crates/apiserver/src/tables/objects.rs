@@ -1,0 +1,324 @@
+//! All tables together, the state of their watches, and the subscribers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::{sync::watch, time::Instant};
+
+use super::{ChangeSet, Listing, Table};
+use crate::{
+    ids::{ResourceVersion, Uid},
+    kinds::{
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
+    },
+    restore::RestoreGrace,
+};
+
+/// How the watch of one kind is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindStatus {
+    /// Whether a complete list has arrived since start.
+    pub synced: bool,
+    /// What went wrong last, until the next success.
+    pub error: Option<String>,
+    /// Since when nothing is heard of the kind: its watch ended or fell silent, and could not be opened anew.
+    pub blind_since: Option<Instant>,
+}
+
+/// A watched kind together with its place in [`Objects`].
+pub trait Stored: Narrow {
+    /// The kind's table.
+    fn table(objects: &Objects) -> &Table<Self>;
+    /// Index of the kind in [`Objects::statuses`].
+    const INDEX: usize;
+    /// Name of the kind's watch.
+    const WATCH: &'static str;
+}
+
+macro_rules! objects {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty = $index:literal, $watch:literal;)*) => {
+        /// The daemon's view of the cluster.
+        #[derive(Debug)]
+        pub struct Objects {
+            $($(#[$doc])* pub $field: Table<$kind>,)*
+            statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
+            subscribers: Mutex<Vec<Arc<ChangeSet>>>,
+            grace: RestoreGrace,
+        }
+
+        impl Default for Objects {
+            fn default() -> Self {
+                let kinds = vec![$((<$kind>::PLURAL, KindStatus::default()),)*];
+                Self {
+                    $($field: Table::default(),)*
+                    statuses: watch::Sender::new(kinds),
+                    subscribers: Mutex::default(),
+                    grace: RestoreGrace::default(),
+                }
+            }
+        }
+
+        /// A copy as of now, which goes its own way. Its changes go to those who subscribe to it.
+        impl Clone for Objects {
+            fn clone(&self) -> Self {
+                Self {
+                    $($field: self.$field.clone(),)*
+                    statuses: watch::Sender::new(self.statuses()),
+                    subscribers: Mutex::default(),
+                    grace: self.grace.clone(),
+                }
+            }
+        }
+
+        /// Per kind, what of it cannot be read.
+        const UNREADABLE: &[fn(&Objects) -> Vec<(ObjectRef, String)>] = &[$(
+            |objects| {
+                let all = objects.$field.all_unreadable();
+                all.into_iter().map(|(key, marker)| (<$kind>::object_ref(key), marker.error)).collect()
+            },
+        )*];
+
+        /// Per kind, gives back the room of what is gone.
+        const GIVE_BACK_ROOM: &[fn(&Objects)] = &[$(|objects| objects.$field.give_back_room(),)*];
+
+        $(impl Stored for $kind {
+            const INDEX: usize = $index;
+            const WATCH: &'static str = $watch;
+            fn table(objects: &Objects) -> &Table<Self> {
+                &objects.$field
+            }
+        })*
+    };
+}
+
+objects! {
+    /// Nodes.
+    nodes: Node = 0, "watch-nodes";
+    /// Pods.
+    pods: Pod = 1, "watch-pods";
+    /// PersistentVolumes.
+    volumes: PersistentVolume = 2, "watch-persistentvolumes";
+    /// PersistentVolumeClaims.
+    claims: PersistentVolumeClaim = 3, "watch-persistentvolumeclaims";
+    /// VolumeAttachments.
+    attachments: VolumeAttachment = 4, "watch-volumeattachments";
+    /// StorageClasses.
+    classes: StorageClass = 5, "watch-storageclasses";
+    /// CSIDrivers.
+    drivers: CsiDriver = 6, "watch-csidrivers";
+}
+
+impl Objects {
+    /// All objects whose newest revision cannot be read, each with what is wrong with it.
+    #[must_use]
+    pub fn all_unreadable(&self) -> Vec<(ObjectRef, String)> {
+        UNREADABLE.iter().flat_map(|of| of(self)).collect()
+    }
+
+    /// Empty tables, in a process that may have seen a restore of etcd before.
+    #[must_use]
+    pub fn within(grace: RestoreGrace) -> Self {
+        Self { grace, ..Self::default() }
+    }
+
+    /// What is left of the time after a restore in which nothing destructive is done (E11).
+    #[must_use]
+    pub fn restore_grace(&self) -> &RestoreGrace {
+        &self.grace
+    }
+
+    /// Gives back the room of objects that are gone, where most of it is theirs.
+    pub fn give_back_room(&self) {
+        for give_back in GIVE_BACK_ROOM {
+            give_back(self);
+        }
+    }
+
+    /// Adds a reader that is told of every change from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> Arc<ChangeSet> {
+        let changes = Arc::new(ChangeSet::default());
+        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&changes));
+        changes
+    }
+
+    /// An object as last seen.
+    #[must_use]
+    pub fn get<T: Stored>(&self, key: &T::Key) -> Option<Arc<T>> {
+        T::table(self).get(key)
+    }
+
+    /// Takes an object from the watch.
+    pub fn apply<T: Stored>(&self, object: T) {
+        let key = object.key();
+        if T::table(self).apply(object) {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Takes a deletion from the watch, with the object as it was.
+    pub fn delete<T: Stored>(&self, last: T) {
+        let key = last.key();
+        if T::table(self).delete(last) {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Takes a deletion from the watch of which only name and revision can be read.
+    pub(crate) fn delete_unreadable<T: Stored>(&self, key: &T::Key, revision: ResourceVersion) {
+        if T::table(self).delete_unreadable(key, revision) {
+            self.announce(&T::object_ref(key.clone()));
+        }
+    }
+
+    /// Notes that a revision of an object cannot be read. Returns whether that is news.
+    pub fn note_unreadable<T: Stored>(
+        &self,
+        list: Option<&Listing>,
+        key: &T::Key,
+        uid: Option<Uid>,
+        revision: Option<ResourceVersion>,
+        error: String,
+    ) -> bool {
+        let news = T::table(self).note_unreadable(list, key, uid, revision, error);
+        if news {
+            self.announce(&T::object_ref(key.clone()));
+        }
+        news
+    }
+
+    /// Takes an object from a list that is being taken. Of the first list of a kind no subscriber is told: who reads
+    /// the tables begins when all kinds have been listed, and reads them whole.
+    pub fn list<T: Stored>(&self, list: &Listing, object: T) {
+        let key = object.key();
+        if T::table(self).list(list, object) && self.is_listed::<T>() {
+            self.announce(&T::object_ref(key));
+        }
+    }
+
+    /// Ends a list that reached its last page. An object that it lacks and that is kept all the
+    /// same is announced, too: no watch event may come when it ends, so it is read live.
+    pub fn sweep<T: Stored>(&self, list: &Listing) {
+        let table = T::table(self);
+        for key in table.sweep(list).into_iter().chain(table.unconfirmed()) {
+            self.announce(&T::object_ref(key));
+        }
+        self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
+    }
+
+    /// Takes a complete list at once.
+    pub fn reset<T: Stored>(&self, list: Vec<T>) {
+        let table = T::table(self);
+        for key in table.reset(list).into_iter().chain(table.unconfirmed()) {
+            self.announce(&T::object_ref(key));
+        }
+        self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
+    }
+
+    /// Takes the answer to a read or write of our own. Returns whether it said anything new.
+    pub fn observe_response<T: Stored>(&self, object: T) -> bool {
+        let key = object.key();
+        let news = T::table(self).observe_response(object);
+        if news {
+            self.announce(&T::object_ref(key));
+        }
+        news
+    }
+
+    /// Takes the proof that an object we knew at this revision is gone.
+    pub fn prove_gone<T: Stored>(&self, key: &T::Key, known: ResourceVersion) {
+        if T::table(self).prove_gone(key, known) {
+            self.announce(&T::object_ref(key.clone()));
+        }
+    }
+
+    /// Takes the proof that an object is gone of which nothing but answers to our own requests has told since
+    /// the last list. Returns whether it was such a one; of any other the watch is about to tell.
+    pub fn prove_unconfirmed_gone<T: Stored>(&self, key: &T::Key) -> bool {
+        let Some(known) = self.get::<T>(key).filter(|_| T::table(self).is_unconfirmed(key)) else {
+            return false;
+        };
+        self.prove_gone::<T>(key, known.metadata().resource_version);
+        true
+    }
+
+    /// Forgets an object that the last list lacked and that no event has shown since, without any proof that it
+    /// is gone: who needs it asks for it again.
+    pub fn forget_unlisted<T: Stored>(&self, key: &T::Key) {
+        if T::table(self).is_missing(key)
+            && let Some(known) = self.get::<T>(key)
+        {
+            self.prove_gone::<T>(key, known.metadata().resource_version);
+        }
+    }
+
+    /// Notes that a kind's watch failed, or (with `None`) that it is well again.
+    pub fn set_error<T: Stored>(&self, error: Option<String>) {
+        self.set_status::<T>(|status| status.error = error);
+    }
+
+    /// Notes that nothing is heard of a kind from now on, if that is not known.
+    pub(crate) fn blind_from<T: Stored>(&self, since: Instant) {
+        self.set_status::<T>(|status| {
+            status.blind_since.get_or_insert(since);
+        });
+    }
+
+    /// Notes since when nothing is heard of a kind, or (with `None`) that it is watched again.
+    pub(crate) fn set_blind_since<T: Stored>(&self, since: Option<Instant>) {
+        self.set_status::<T>(|status| status.blind_since = since);
+    }
+
+    /// Whether the newest revision of an object cannot be read, and what is wrong with it.
+    #[must_use]
+    pub fn unreadable<T: Stored>(&self, key: &T::Key) -> Option<String> {
+        T::table(self).unreadable(key).map(|marker| marker.error)
+    }
+
+    /// State of every kind's watch, by resource name.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<(&'static str, KindStatus)> {
+        self.statuses.borrow().clone()
+    }
+
+    /// Tells of every change of a watch's state.
+    #[must_use]
+    pub fn status_changes(&self) -> watch::Receiver<Vec<(&'static str, KindStatus)>> {
+        self.statuses.subscribe()
+    }
+
+    /// Whether a kind has been listed since start.
+    #[must_use]
+    pub fn is_listed<T: Stored>(&self) -> bool {
+        self.statuses.borrow().get(T::INDEX).is_some_and(|(_, status)| status.synced)
+    }
+
+    /// Whether every kind has been listed since start.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.statuses.borrow().iter().all(|(_, status)| status.synced)
+    }
+
+    /// Waits until every kind has been listed. No decision is made before: an absent object would
+    /// be taken for a deleted one.
+    pub async fn synced(&self) {
+        let mut statuses = self.statuses.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = statuses.wait_for(|kinds| kinds.iter().all(|(_, status)| status.synced)).await;
+    }
+
+    fn set_status<T: Stored>(&self, change: impl FnOnce(&mut KindStatus)) {
+        self.statuses.send_if_modified(|kinds| {
+            let Some((_, status)) = kinds.get_mut(T::INDEX) else { return false };
+            let before = status.clone();
+            change(status);
+            *status != before
+        });
+    }
+
+    fn announce(&self, object: &ObjectRef) {
+        for subscriber in self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            subscriber.insert(object.clone());
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! One kind's objects by key.
+//!
+//! Three sources write here: the watch, its relists, and the answers to our own writes. The rule
+//! that keeps them in agreement is "the newer revision wins", checked under the key's shard lock.
+//! The one thing revisions of present objects cannot tell is whether an *absent* key was deleted
+//! after or created after a given answer; [`Table::observed`], the newest revision the watch has
+//! delivered, decides that: an answer older than it is history (no phantom objects, kubernetes
+//! #124224), a newer one is ahead of the watch, which will deliver any deletion later.
+
+use std::{
+    collections::BTreeMap,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use ahash::RandomState;
+use dashmap::{DashMap, Entry};
+
+use super::{
+    regression::Suspicion,
+    room::{LITTLE, MUCH_ROOM},
+    unreadable::Unreadable,
+};
+use crate::{ids::ResourceVersion, kinds::Narrow};
+
+/// By key. The keys are of people who may choose them, so the hasher is seeded.
+type Map<K, V> = DashMap<K, V, RandomState>;
+
+fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
+    DashMap::with_hasher_and_shard_amount(RandomState::default(), 2)
+}
+
+/// Objects of one kind.
+#[derive(Debug)]
+pub struct Table<T: Narrow> {
+    pub(super) objects: Map<T::Key, Row<T>>,
+    pub(super) final_states: Map<T::Key, FinalState<T>>,
+    /// Known from answers to our own requests alone.
+    pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
+    /// Objects whose newest revision cannot be read. Hardly ever any.
+    pub(super) unreadable: Map<T::Key, Unreadable>,
+    /// An answer that is older than what was known: see [`super::regression`].
+    pub(super) suspicion: Suspicion<T>,
+    observed: AtomicU64,
+    /// Number of the last list.
+    pub(super) generation: AtomicU32,
+}
+
+/// An object, and the last list that had it.
+#[derive(Clone, Debug)]
+pub(super) struct Row<T> {
+    pub(super) object: Arc<T>,
+    pub(super) listed: u32,
+}
+
+/// What speaks against an object that no watch has told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unconfirmed {
+    /// Nothing, if the answer was not late: the watch is about to tell of it.
+    NotYetWatched,
+    /// The last list lacked it.
+    NotListed,
+}
+
+/// How an object looked when it was deleted. Between two looks of a reader it may have changed and gone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FinalState<T> {
+    /// As the watch told.
+    Known(Arc<T>),
+    /// It was missing from a list, so how it looked last is not known.
+    Unknown,
+}
+
+impl<T: Narrow> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            objects: Map::default(),
+            final_states: Map::default(),
+            unconfirmed: Map::default(),
+            // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
+            unreadable: few_shards(),
+            suspicion: Suspicion::default(),
+            observed: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A copy as of now, which goes its own way and shares the objects. It has as few shards as there can be:
+/// tests make many copies, and work on each alone.
+impl<T: Narrow> Clone for Table<T> {
+    fn clone(&self) -> Self {
+        fn copy<K: Clone + Eq + Hash, V: Clone>(map: &Map<K, V>) -> Map<K, V> {
+            let copy = few_shards();
+            for entry in map {
+                copy.insert(entry.key().clone(), entry.value().clone());
+            }
+            copy
+        }
+        Self {
+            objects: copy(&self.objects),
+            final_states: copy(&self.final_states),
+            unconfirmed: copy(&self.unconfirmed),
+            unreadable: copy(&self.unreadable),
+            suspicion: Suspicion::default(),
+            observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
+            generation: AtomicU32::new(self.generation.load(Ordering::Acquire)),
+        }
+    }
+}
+
+impl<T: Narrow> Table<T> {
+    /// The object, if it exists as far as we know. Of one whose newest revision cannot be read, the last
+    /// revision that could ([`Table::unreadable`]).
+    #[must_use]
+    pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
+        self.objects.get(key).map(|row| Arc::clone(&row.object))
+    }
+
+    /// How an object looked when it was deleted, if it was since this was last asked. For the one reader
+    /// that needs it.
+    #[must_use]
+    pub fn take_final_state(&self, key: &T::Key) -> Option<FinalState<T>> {
+        self.final_states.remove(key).map(|(_, state)| state)
+    }
+
+    /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
+    /// the work of one event.
+    #[must_use]
+    pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
+        self.objects.iter().map(|row| (row.key().clone(), Arc::clone(&row.object))).collect()
+    }
+
+    /// The keys of all objects, in no order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<T::Key> {
+        self.objects.iter().map(|row| row.key().clone()).collect()
+    }
+
+    /// Looks at every object, in no order. While it does, `look` must not touch the table.
+    pub fn for_each(&self, mut look: impl FnMut(&T)) {
+        for row in &self.objects {
+            look(&row.object);
+        }
+    }
+
+    /// Number of objects.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there are no objects.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// The newest revision up to which the list and the watch since have told everything.
+    #[must_use]
+    pub fn observed(&self) -> ResourceVersion {
+        ResourceVersion(self.observed.load(Ordering::Acquire))
+    }
+
+    /// Takes an object from the watch. Returns whether its content changed.
+    pub fn apply(&self, object: T) -> bool {
+        let revision = object.metadata().resource_version;
+        self.advance(revision);
+        let listed = self.generation.load(Ordering::Acquire);
+        self.take(object, listed)
+    }
+
+    /// Takes an object that the watch or a list told of.
+    pub(super) fn take(&self, object: T, listed: u32) -> bool {
+        let key = object.key();
+        let revision = object.metadata().resource_version;
+        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        if !object.is_relevant() {
+            return self.drop_row(&key, revision) || was_unreadable;
+        }
+        match self.objects.entry(key) {
+            Entry::Occupied(mut present) => {
+                self.unconfirmed.remove(present.key());
+                let row = present.get_mut();
+                row.listed = listed;
+                if row.object.metadata().resource_version >= revision {
+                    return false;
+                }
+                let changed = self.replace(row, object);
+                changed || was_unreadable
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(Row { object: Arc::new(object), listed });
+                true
+            }
+        }
+    }
+
+    /// Takes a deletion from the watch: the object as it was, at the revision of the deletion. Returns
+    /// whether an object went away.
+    pub fn delete(&self, last: T) -> bool {
+        let revision = last.metadata().resource_version;
+        self.advance(revision);
+        let key = last.key();
+        self.remove(&key, revision, || FinalState::Known(Arc::new(last)))
+    }
+
+    /// Takes a deletion of an object of which nothing else can be read.
+    pub(crate) fn delete_unreadable(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        self.advance(revision);
+        self.remove(key, revision, || FinalState::Unknown)
+    }
+
+    fn remove(
+        &self,
+        key: &T::Key,
+        revision: ResourceVersion,
+        final_states: impl FnOnce() -> FinalState<T>,
+    ) -> bool {
+        let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return was_unreadable };
+        self.unconfirmed.remove(key);
+        if present.get().object.metadata().resource_version > revision {
+            return false;
+        }
+        if T::HAS_LAST_WORDS {
+            self.final_states.insert(key.clone(), final_states());
+        }
+        present.remove();
+        true
+    }
+
+    /// Takes the answer to a read or write of our own, so that the next decision sees it without
+    /// waiting for the watch (S38). Returns whether the content changed.
+    pub fn observe_response(&self, object: T) -> bool {
+        let key = object.key();
+        let revision = object.metadata().resource_version;
+        if !object.is_relevant() {
+            return self.drop_row(&key, revision);
+        }
+        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        match self.objects.entry(key) {
+            Entry::Occupied(mut present) => {
+                let row = present.get_mut();
+                let known = row.object.metadata();
+                if known.resource_version >= revision {
+                    if known.resource_version > revision && known.uid == object.metadata().uid {
+                        self.suspicion.raise(object.key(), &known.uid, known.resource_version);
+                    }
+                    return false;
+                }
+                let changed = self.replace(row, object);
+                changed || was_unreadable
+            }
+            Entry::Vacant(vacant) => {
+                if revision <= self.observed() && !was_unreadable {
+                    return false;
+                }
+                self.unconfirmed.insert(vacant.key().clone(), Unconfirmed::NotYetWatched);
+                vacant.insert(Row { object: Arc::new(object), listed: 0 });
+                true
+            }
+        }
+    }
+
+    /// Puts a newer object in place of the one that is there. Another UID means that the old one was
+    /// deleted meanwhile, in a final state that is unknown.
+    fn replace(&self, row: &mut Row<T>, object: T) -> bool {
+        let is_another = row.object.metadata().uid != object.metadata().uid;
+        if is_another && T::HAS_LAST_WORDS {
+            self.final_states.insert(object.key(), FinalState::Unknown);
+        }
+        let changed = *row.object != object;
+        row.object = Arc::new(object);
+        changed
+    }
+
+    /// An object of that key does not matter any more.
+    fn drop_row(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        self.unconfirmed.remove(key);
+        let is_older = |row: &Row<T>| row.object.metadata().resource_version < revision;
+        self.objects.remove_if(key, |_, row| is_older(row)).is_some()
+    }
+
+    /// Takes the proof, by a live request, that no object of that key existed any more when we knew it
+    /// at this revision. Returns whether an object went away.
+    pub fn prove_gone(&self, key: &T::Key, known: ResourceVersion) -> bool {
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return false };
+        if present.get().object.metadata().resource_version > known {
+            return false;
+        }
+        if T::HAS_LAST_WORDS {
+            self.final_states.insert(key.clone(), FinalState::Unknown);
+        }
+        present.remove();
+        self.unconfirmed.remove(key);
+        self.unreadable.remove(key);
+        true
+    }
+
+    /// Objects of which neither the last list nor the watch since has told anything: known from an
+    /// answer of our own, and perhaps deleted since. Most are about to be told of by the watch; one that
+    /// still is not much later was deleted before a list, and its answer came after that.
+    #[must_use]
+    pub fn unconfirmed(&self) -> Vec<T::Key> {
+        self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
+    }
+
+    /// Whether neither the last list nor the watch since has told anything of the object.
+    #[must_use]
+    pub fn is_unconfirmed(&self, key: &T::Key) -> bool {
+        self.unconfirmed.contains_key(key)
+    }
+
+    /// Whether the last list lacked the object, and no event has shown it since.
+    #[must_use]
+    pub fn is_missing(&self, key: &T::Key) -> bool {
+        self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
+    }
+
+    /// Gives back the room of objects that are gone, if most of it is theirs.
+    pub fn give_back_room(&self) {
+        if self.objects.capacity() > MUCH_ROOM * self.objects.len().max(LITTLE) {
+            self.objects.shrink_to_fit();
+        }
+    }
+
+    /// Everything up to this revision has been told of.
+    pub fn advance(&self, revision: ResourceVersion) {
+        self.observed.fetch_max(revision.0, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ids::{ClassName, NodeName},
+        kinds::{Node, StorageClass},
+    };
+
+    fn class(name: &str, revision: u64, provisioner: &str) -> StorageClass {
+        let mut class = StorageClass { provisioner: provisioner.to_owned(), ..StorageClass::default() };
+        class.metadata.name = name.into();
+        class.metadata.resource_version = ResourceVersion(revision);
+        class
+    }
+
+    fn provisioner(table: &Table<StorageClass>, name: &str) -> Option<String> {
+        table.get(&ClassName::from(name)).map(|class| class.provisioner.clone())
+    }
+
+    #[test]
+    fn newer_revision_wins_whatever_delivers_it() {
+        let table = Table::default();
+        assert!(table.apply(class("a", 10, "first")));
+        assert!(table.observe_response(class("a", 12, "answer")));
+        assert!(!table.apply(class("a", 11, "late echo")));
+        assert_eq!(provisioner(&table, "a").as_deref(), Some("answer"));
+    }
+
+    #[test]
+    fn same_content_at_a_newer_revision_is_no_change_but_is_kept() {
+        let table = Table::default();
+        table.apply(class("a", 10, "same"));
+        assert!(!table.apply(class("a", 11, "same")));
+        let kept = table.get(&ClassName::from("a")).map(|class| class.metadata.resource_version);
+        assert_eq!(kept, Some(ResourceVersion(11)));
+    }
+
+    #[test]
+    fn s38_an_answer_the_watch_has_overtaken_makes_no_phantom() {
+        let table = Table::default();
+        table.apply(class("a", 10, "x"));
+        table.delete(class("a", 15, "x"));
+        assert!(!table.observe_response(class("a", 12, "late answer")));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn s17_an_answer_ahead_of_the_watch_is_kept_until_the_watch_passes_it() {
+        let table = Table::default();
+        table.apply(class("b", 10, "x"));
+        assert!(table.observe_response(class("a", 20, "created by us")));
+        assert!(table.reset(vec![class("b", 10, "x")]).is_empty());
+        assert_eq!(provisioner(&table, "a").as_deref(), Some("created by us"));
+        assert!(table.delete(class("a", 21, "created by us")));
+        assert_eq!(provisioner(&table, "a"), None);
+    }
+
+    #[test]
+    fn l8_an_answer_that_the_list_lacks_is_kept_until_it_is_proven_gone() {
+        let table = Table::default();
+        let key = ClassName::from("a");
+        table.observe_response(class("a", 20, "written by us"));
+        table.reset(vec![class("b", 10, "x")]);
+        assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        assert!(table.is_unconfirmed(&key));
+        assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
+        assert!(table.prove_gone(&key, ResourceVersion(20)));
+        assert!(!table.prove_gone(&key, ResourceVersion(20)));
+        assert_eq!((table.unconfirmed(), table.get(&key)), (vec![], None));
+        table.observe_response(class("a", 30, "written by us"));
+        table.reset(vec![class("b", 10, "x")]);
+        table.apply(class("a", 30, "written by us"));
+        assert_eq!(table.unconfirmed(), vec![]);
+    }
+
+    #[test]
+    fn l8_an_answer_after_the_list_that_lacked_its_object_is_unconfirmed_until_the_watch_tells_of_it() {
+        let table = Table::default();
+        let key = ClassName::from("a");
+        table.reset(vec![class("b", 10, "x")]);
+        table.observe_response(class("a", 20, "written by us"));
+        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], false));
+        table.observe_response(class("a", 21, "written by us again"));
+        assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        table.apply(class("a", 20, "written by us"));
+        assert_eq!(table.unconfirmed(), vec![]);
+        table.delete(class("a", 22, "written by us again"));
+        table.observe_response(class("a", 30, "written by us"));
+        table.reset(vec![class("b", 10, "x")]);
+        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], true));
+        table.delete(class("a", 31, "written by us"));
+        assert_eq!(table.unconfirmed(), vec![]);
+    }
+
+    #[test]
+    fn s3_a_node_that_changed_and_went_between_two_looks_leaves_its_last_words() {
+        let node = |revision, volumes: &[&str]| {
+            let mut node = Node::default();
+            node.metadata.name = "n1".into();
+            node.metadata.resource_version = ResourceVersion(revision);
+            node.status.volumes_in_use = volumes.iter().map(|name| (*name).to_owned()).collect();
+            node
+        };
+        let name = NodeName::from("n1");
+        let table = Table::default();
+        table.apply(node(10, &[]));
+        table.apply(node(11, &["v"]));
+        table.delete(node(12, &["v"]));
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Known(Arc::new(node(12, &["v"])))));
+        assert_eq!(table.take_final_state(&name), None);
+        table.apply(node(13, &[]));
+        table.reset(vec![]);
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Unknown));
+    }
+
+    #[test]
+    fn l8_a_relist_computes_deletions() {
+        let table = Table::default();
+        table.apply(class("a", 10, "x"));
+        table.apply(class("b", 11, "x"));
+        assert_eq!(table.reset(vec![class("b", 11, "x")]), vec![ClassName::from("a")]);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_relist_of_an_emptied_kind_removes_what_the_watch_had_delivered() {
+        let table = Table::default();
+        table.apply(class("a", 10, "x"));
+        assert_eq!(table.reset(vec![]), vec![ClassName::from("a")]);
+    }
+}

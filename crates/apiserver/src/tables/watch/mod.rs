@@ -1,0 +1,489 @@
+//! One reflector per kind, from the API server into the tables: a list, then a watch from its revision on.
+//!
+//! The list comes at the most recent revision (one from the server's cache may be older than what we have
+//! seen), page by page, each object decoded by itself and put into the table as it comes. Then events in
+//! order. After a gap too long to resume (410), the list comes again and sweeps what it lacks (L8). An
+//! object that cannot be read is marked and blocks itself alone (S42). A list, or a live read of an object
+//! of which an answer was older than what was known, may prove that etcd was restored (E11); then nothing
+//! more is taken into these tables.
+//!
+//! client-go: tools/cache/reflector.go. Unlike there, silence of a watch costs one reopening on a new
+//! connection: the server sends bookmarks, so a server that froze is noticed by their absence.
+
+mod catch_up;
+mod fetch;
+mod pace;
+mod pages;
+
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+pub use catch_up::{CatchUp, CatchUps, catch_up};
+pub use fetch::{Fetcher, Stream, Trouble};
+pub use pace::Pace;
+
+use self::catch_up::{HURRIED_LIFETIME, SOON};
+use super::{Listing, Objects, Regression, Stored, Suspect};
+use crate::{
+    ids::ResourceVersion,
+    kinds::api_root,
+    metrics::{KindMetrics, ListCause, ReopenCause},
+    wire::{DecodeError, Head, WatchEvent, WatchEventKind},
+};
+
+/// Objects on the first page of a list, whose size is not known yet.
+const FIRST_PAGE: usize = 100;
+/// So many objects are listed sooner than the server sends a bookmark.
+const FEW: usize = 500;
+/// How long a list may take with all its pages. etcd forgets the revision of the first page after about as
+/// long.
+const LIST_DEADLINE: Duration = Duration::from_mins(5);
+/// A watch lives at least so long, and up to twice that: client-go's five to ten minutes, so that the
+/// watches of many clients do not end together.
+const WATCH_LIFETIME: Duration = Duration::from_mins(5);
+/// A server may count the end of a watch's life from a little earlier than we do.
+const WATCH_MARGIN: Duration = Duration::from_secs(5);
+/// A watch that lived so long was well, with or without events.
+const WELL_AFTER: Duration = Duration::from_secs(10);
+/// Failures of a watch that speak against its revision, or watches that end at once and bring nothing, until a list is
+/// taken to get beyond it.
+const FAILURES_BEFORE_LIST: u32 = 5;
+/// Refusals in a row by a server that is not well, until another one is looked for.
+const REFUSALS_BEFORE_ANOTHER: u32 = 3;
+/// How long a watch may take to open, with the question that may come before it.
+const OPEN_DEADLINE: Duration = Duration::from_secs(15);
+/// Pause between two reads of objects whose answers were older than what was known.
+const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
+/// What a silent watch hid comes at once when it is opened anew.
+const HIDDEN_COMES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Watches one kind until the tables are proven wrong by a restore; then waits for ever.
+pub async fn watch<T: Stored>(
+    fetcher: Fetcher,
+    objects: Arc<Objects>,
+    metrics: KindMetrics,
+    catch_up: CatchUp,
+) {
+    let settling = settle_suspects::<T>(fetcher.clone(), Arc::clone(&objects));
+    let mut reflector = Reflector::<T> {
+        fetcher,
+        objects,
+        metrics,
+        catch_up,
+        pace: Pace::default(),
+        revision: ResourceVersion::default(),
+        last_reason: None,
+        refusals: 0,
+        page_limit: FIRST_PAGE,
+        kind: PhantomData,
+    };
+    let proof = tokio::select! {
+        proof = reflector.run() => proof,
+        proof = settling => proof,
+    };
+    tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: nothing that is known holds");
+    reflector.objects.restore_grace().begin(Instant::now());
+    std::future::pending::<()>().await;
+}
+
+/// How one attempt to list ended, if not well.
+enum ListFailure {
+    Trouble(Trouble),
+    Restored(Regression),
+}
+
+impl From<Trouble> for ListFailure {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl From<Regression> for ListFailure {
+    fn from(proof: Regression) -> Self {
+        Self::Restored(proof)
+    }
+}
+
+/// Why a watch cannot be read further.
+enum WatchEnd {
+    /// The server ended it.
+    Ended,
+    /// Nothing came for too long.
+    Silent,
+    /// A reader waits for more than it has brought.
+    Behind,
+    /// Only a list helps.
+    List(ListCause, Trouble),
+    /// To be opened anew after a pause.
+    Failed(Trouble),
+    /// The server's revision is below ours.
+    Restored(Regression),
+}
+
+struct Reflector<T: Stored> {
+    fetcher: Fetcher,
+    objects: Arc<Objects>,
+    metrics: KindMetrics,
+    catch_up: CatchUp,
+    pace: Pace,
+    /// Up to here everything is in the table.
+    revision: ResourceVersion,
+    last_reason: Option<String>,
+    /// How often the server has refused in a row because it is not well.
+    refusals: u32,
+    /// How many objects to ask for at once.
+    page_limit: usize,
+    kind: PhantomData<T>,
+}
+
+impl<T: Stored> Reflector<T> {
+    /// Lists and watches until a restore is proven.
+    async fn run(&mut self) -> Regression {
+        let mut cause = ListCause::Start;
+        loop {
+            if let Err(proof) = self.list_until_done(cause).await {
+                return proof;
+            }
+            cause = match self.follow().await {
+                Ok(cause) => cause,
+                Err(proof) => return proof,
+            };
+        }
+    }
+
+    async fn list_until_done(&mut self, cause: ListCause) -> Result<(), Regression> {
+        loop {
+            sleep_until(self.pace.next_list(Instant::now(), fastrand::f64())).await;
+            let started = Instant::now();
+            self.pace.list_begun(started);
+            self.metrics.listing(cause);
+            let late = || ListFailure::Trouble(Trouble::Late(LIST_DEADLINE));
+            let listed = timeout_at(started + LIST_DEADLINE, self.list()).await;
+            match listed.unwrap_or_else(|_| Err(late())) {
+                Ok(count) => {
+                    self.metrics.listed(count, started.elapsed());
+                    self.pace.listed();
+                    self.well();
+                    return Ok(());
+                }
+                Err(ListFailure::Restored(proof)) => return Err(proof),
+                Err(ListFailure::Trouble(trouble)) => {
+                    if self.objects.is_listed::<T>() {
+                        self.objects.blind_from::<T>(started);
+                    }
+                    self.pause_after(&trouble, started).await;
+                }
+            }
+        }
+    }
+
+    fn note_unreadable(&self, listing: Option<&Listing>, key: &T::Key, head: Head, error: &DecodeError) {
+        let error = error.to_string();
+        if self.objects.note_unreadable::<T>(listing, key, head.uid, head.resource_version, error.clone()) {
+            tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read, it blocks itself");
+        }
+    }
+
+    /// Watches from the revision on, until only a list helps.
+    async fn follow(&mut self) -> Result<ListCause, Regression> {
+        let mut failures = 0;
+        let (mut was_silent, mut was_cut) = (false, false);
+        loop {
+            let begun_at = self.revision;
+            let opened = Instant::now();
+            let is_hurried = self.catch_up.is_behind(self.revision);
+            if is_hurried && self.are_few() {
+                return Ok(ListCause::Behind);
+            }
+            let regular = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
+            let lifetime = if is_hurried { HURRIED_LIFETIME } else { regular };
+            let open = async {
+                if std::mem::take(&mut was_cut) {
+                    self.probe().await?;
+                }
+                Ok(self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await?)
+            };
+            let late = || Err(ListFailure::Trouble(Trouble::Late(OPEN_DEADLINE)));
+            let end = match timeout(OPEN_DEADLINE, open).await.unwrap_or_else(|_| late()) {
+                Ok(stream) => {
+                    self.objects.set_blind_since::<T>(None);
+                    self.read(stream, std::mem::take(&mut was_silent), is_hurried).await
+                }
+                Err(ListFailure::Restored(proof)) => WatchEnd::Restored(proof),
+                Err(ListFailure::Trouble(trouble @ Trouble::Expired(_))) => {
+                    WatchEnd::List(ListCause::Expired, trouble)
+                }
+                Err(ListFailure::Trouble(trouble)) => {
+                    self.objects.blind_from::<T>(opened);
+                    WatchEnd::Failed(trouble)
+                }
+            };
+            let is_well = opened.elapsed() >= WELL_AFTER;
+            if self.revision > begun_at || (is_well && matches!(end, WatchEnd::Ended)) {
+                failures = 0;
+            }
+            // An API server that ended is perhaps one whose etcd was restored.
+            let was_ours = matches!(end, WatchEnd::Silent | WatchEnd::Behind);
+            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !was_ours;
+            match end {
+                WatchEnd::Restored(proof) => return Err(proof),
+                WatchEnd::List(cause, trouble) => {
+                    tracing::info!(kind = T::PLURAL, reason = %trouble, "to be listed again");
+                    return Ok(cause);
+                }
+                WatchEnd::Silent => {
+                    was_silent = true;
+                    self.metrics.reopened(ReopenCause::Silent);
+                    self.fetcher.reconnect();
+                }
+                WatchEnd::Behind => {
+                    self.metrics.reopened(ReopenCause::Behind);
+                    // It should have ended by itself.
+                    if is_hurried {
+                        self.fetcher.reconnect();
+                    }
+                }
+                WatchEnd::Ended if is_hurried && self.catch_up.is_behind(self.revision) => {
+                    self.metrics.reopened(ReopenCause::Behind);
+                    if self.revision == begun_at {
+                        return Ok(ListCause::Behind);
+                    }
+                }
+                WatchEnd::Ended => {
+                    self.metrics.reopened(ReopenCause::Ended);
+                    // One that ends as soon as it is open is not well, and a proxy that cannot stream ends all so.
+                    if !is_well && self.revision == begun_at {
+                        failures += 1;
+                        if failures >= FAILURES_BEFORE_LIST {
+                            return Ok(ListCause::Failing);
+                        }
+                        sleep(self.pace.failed(opened.elapsed(), None, fastrand::f64())).await;
+                    }
+                }
+                WatchEnd::Failed(trouble) => {
+                    self.metrics.reopened(ReopenCause::Failed);
+                    // An outage says nothing against the revision, nor does a right that is missing: a list
+                    // every few seconds would be no help.
+                    let speaks_against = match trouble {
+                        Trouble::Unreadable(_) => true,
+                        Trouble::Refused { code, .. } => matches!(code, 400 | 422),
+                        _ => false,
+                    };
+                    failures += u32::from(speaks_against);
+                    // What an open watch brought was no work in vain.
+                    self.pause_after(&trouble, Instant::now()).await;
+                    if failures >= FAILURES_BEFORE_LIST {
+                        return Ok(ListCause::Failing);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the revision of the server, which must not be below ours: a watch from the future would open,
+    /// and stay silent.
+    async fn probe(&self) -> Result<(), ListFailure> {
+        let (encoding, body) = self.fetcher.get(&list_uri::<T>(1, None)).await?;
+        let listed = encoding.list_page(&body).map_err(Trouble::from)?.revision;
+        if listed < self.revision {
+            return Err(Regression::List { kind: T::PLURAL, listed, observed: self.revision }.into());
+        }
+        Ok(())
+    }
+
+    /// Takes events until the watch ends, or is too slow for who waits for them.
+    async fn read(&mut self, mut stream: Stream, was_silent: bool, is_hurried: bool) -> WatchEnd {
+        let opened = Instant::now();
+        let (mut heard, mut is_first, mut is_well) = (opened, true, false);
+        loop {
+            let limit = self.pace.silence();
+            let event = tokio::select! {
+                biased;
+                event = timeout_at(heard + limit, stream.next()) => event,
+                () = self.too_slow(opened, is_hurried) => return WatchEnd::Behind,
+                () = sleep_until(opened + WELL_AFTER), if !is_well => {
+                    is_well = true;
+                    self.watched_well();
+                    continue;
+                }
+            };
+            let event = match event {
+                Err(_) => {
+                    if was_silent && is_first {
+                        self.pace.silence_was_harmless();
+                    }
+                    return WatchEnd::Silent;
+                }
+                Ok(Ok(None)) => return WatchEnd::Ended,
+                Ok(Ok(Some(event))) => event,
+                Ok(Err(trouble)) => return WatchEnd::Failed(trouble),
+            };
+            heard = Instant::now();
+            let is_bookmark = event.kind == WatchEventKind::Bookmark;
+            if is_first && was_silent {
+                if is_bookmark || opened.elapsed() < HIDDEN_COMES_WITHIN {
+                    self.pace.silence_tells();
+                } else {
+                    self.pace.silence_was_harmless();
+                }
+            } else if is_bookmark {
+                self.pace.silence_tells();
+            }
+            is_first = false;
+            if let Err(end) = self.take(&stream, &event) {
+                return end;
+            }
+            self.catch_up.reached(self.revision);
+            if !is_well {
+                is_well = true;
+                self.watched_well();
+            }
+        }
+    }
+
+    fn watched_well(&mut self) {
+        self.well();
+        self.pace.watched();
+    }
+
+    /// Waits until a reader needs more than this watch has brought, and it is no use to wait for it; of one that is to
+    /// bring it, until it should have ended. Cancel safe.
+    async fn too_slow(&self, opened: Instant, is_hurried: bool) {
+        self.catch_up.behind(self.revision).await;
+        if is_hurried {
+            sleep_until(opened + HURRIED_LIFETIME + WATCH_MARGIN).await;
+        } else if !self.are_few() {
+            sleep(SOON).await;
+        }
+    }
+
+    /// Whether there are so few that a list tells as much as a watch, and at once.
+    fn are_few(&self) -> bool {
+        T::table(&self.objects).len() <= FEW
+    }
+
+    fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {
+        self.metrics.event(label(event.kind));
+        if event.kind == WatchEventKind::Error {
+            return Err(match stream.trouble(event) {
+                trouble @ Trouble::Expired(_) => WatchEnd::List(ListCause::Expired, trouble),
+                trouble => WatchEnd::Failed(trouble),
+            });
+        }
+        let encoding = stream.encoding();
+        let object = if event.kind == WatchEventKind::Bookmark {
+            None
+        } else {
+            Some(encoding.object::<T>(&event.object))
+        };
+        let error = match object {
+            Some(Ok(object)) => {
+                self.revision = self.revision.max(object.metadata().resource_version);
+                if event.kind == WatchEventKind::Deleted {
+                    self.objects.delete(object);
+                } else {
+                    self.objects.apply(object);
+                }
+                return Ok(());
+            }
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        let gap = |error| WatchEnd::List(ListCause::Gap, Trouble::Unreadable(error));
+        let head = encoding.head(&event.object).map_err(gap)?;
+        if let Some(revision) = head.resource_version {
+            self.revision = self.revision.max(revision);
+            T::table(&self.objects).advance(revision);
+        }
+        if let Some(error) = error {
+            let key = head.key::<T>();
+            if event.kind == WatchEventKind::Deleted {
+                let revision = head.resource_version.unwrap_or(self.revision);
+                self.objects.delete_unreadable::<T>(&key, revision);
+            } else {
+                self.note_unreadable(None, &key, head, &error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn pause_after(&mut self, trouble: &Trouble, begun: Instant) {
+        let took = begun.elapsed();
+        let reason = trouble.to_string();
+        // An outage may last for hours: a line per reason, not per attempt.
+        if self.last_reason.as_deref() != Some(&*reason) {
+            tracing::warn!(kind = T::PLURAL, error = %reason, "cannot be listed or watched, retrying");
+        }
+        self.objects.set_error::<T>(Some(reason.clone()));
+        self.last_reason = Some(reason);
+        self.refusals = match trouble {
+            Trouble::Refused { code: 500.., .. } => self.refusals + 1,
+            _ => 0,
+        };
+        let is_lost = matches!(trouble, Trouble::Late(_) | Trouble::Broken(_));
+        if is_lost || self.refusals >= REFUSALS_BEFORE_ANOTHER {
+            self.refusals = 0;
+            self.fetcher.reconnect();
+        }
+        sleep(self.pace.failed(took, trouble.retry_after(), fastrand::f64())).await;
+    }
+
+    fn well(&mut self) {
+        self.pace.succeeded();
+        self.refusals = 0;
+        self.objects.set_error::<T>(None);
+        if self.last_reason.take().is_some() {
+            tracing::info!(kind = T::PLURAL, "listed and watched again");
+        }
+    }
+}
+
+/// Reads each object live of which an answer was older than what was known, until one proves a restore.
+async fn settle_suspects<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>) -> Regression {
+    loop {
+        let suspect = T::table(&objects).suspect().await;
+        if let Some(proof) = settle(&fetcher, &suspect).await {
+            return proof;
+        }
+        // However many answers are overtaken by the watch, they cost one read in a while.
+        sleep(BETWEEN_SUSPECTS).await;
+    }
+}
+
+async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Regression> {
+    let (encoding, body) = fetcher.get(&T::path(&suspect.key)).await.ok()?;
+    let head = encoding.head(&body).ok()?;
+    suspect.judge(&head.uid?, head.resource_version?)
+}
+
+fn label(kind: WatchEventKind) -> &'static str {
+    match kind {
+        WatchEventKind::Added => "added",
+        WatchEventKind::Modified => "modified",
+        WatchEventKind::Deleted => "deleted",
+        WatchEventKind::Bookmark => "bookmark",
+        WatchEventKind::Error => "error",
+    }
+}
+
+fn list_uri<T: Stored>(limit: usize, next: Option<&str>) -> String {
+    let mut uri = format!("{}/{}?limit={limit}", api_root(T::GROUP), T::PLURAL);
+    if let Some(token) = next {
+        uri.push_str("&continue=");
+        uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
+    }
+    uri
+}
+
+fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String {
+    format!(
+        "{}/{}?watch=true&allowWatchBookmarks=true&resourceVersion={revision}&timeoutSeconds={}",
+        api_root(T::GROUP),
+        T::PLURAL,
+        lifetime.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests;
