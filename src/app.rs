@@ -24,11 +24,12 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::traces::export::Exporter;
 use crate::{
     attach_detach::guard::wait_note::NODES_NOT_READY,
-    build_info::BUILD,
+    build_info::{BUILD, COMPONENT},
     config::{Config, TracingConfig},
+    configz::configz,
     controller::late::may_be_late,
     debugging,
-    http::{self, Gate, Measures, OwnCertificate, Router},
+    http::{self, Gate, Measures, OwnCertificate, Router, zpages},
     kube_api::{
         call::Caller,
         connect::{ApiServer, ConnectError},
@@ -54,7 +55,6 @@ use crate::{
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry::{self, history::History},
     traces::Traces,
-    zpages,
 };
 
 mod life;
@@ -253,7 +253,8 @@ impl Daemon {
         };
         let router = build_router(&parts, view, (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
-        let router = zpages::add(router, &parts.config);
+        let config = &parts.config;
+        let router = zpages::add(router, COMPONENT, config.flags.clone(), configz(config));
         let gate = Arc::new(Gate::new(router, auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());

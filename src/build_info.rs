@@ -1,5 +1,7 @@
 //! What is running: what `build.rs` found out.
 
+use serving::zpages::Component;
+
 use crate::metrics::process::Build;
 
 /// Version of the crate.
@@ -13,3 +15,7 @@ pub const TARGET: &str = env!("MOORING_TARGET");
 
 /// What `mooring_build_info` says.
 pub const BUILD: Build = Build { commit: COMMIT, rustc: RUSTC, version: VERSION };
+
+/// What `/version` and `/statusz` say.
+pub const COMPONENT: Component =
+    Component { name: "mooring", version: VERSION, commit: COMMIT, rustc: RUSTC, target: TARGET };

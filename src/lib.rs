@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!             watch              populate                 plan (pure)              execute
-//!  API server ─────▶ kube_api ──────────▶ state: desired ┐
+//!  API server ─────▶ tables ────────────▶ state: desired ┐
 //!                                               actual   ├─▶ reconciler ─▶ calls ─▶ executor ─▶ API server
 //!                                               objects  ┘      │                     │
 //!                                                               └▶ waiting            └▶ outcomes ─▶ state
 //! ```
 //!
-//! - The floor: [`kube_api`] (single requests, narrow kinds, watches, lease, events), [`state`] (one
-//!   table per kind), [`metrics`], [`http`].
+//! - The crates below: [`apiserver`](kube_api) (watches, tables, single requests, lease, events), [`serving`](http) (HTTPS),
+//!   `telemetry` (text of metrics, logs, traces, profiles).
+//! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
-//! - The process: [`program`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`zpages`], [`telemetry`].
+//! - The process: [`program`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`], [`telemetry`].
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
 //! nothing of mooring; `demo`, the daemon at work on it.
@@ -29,10 +30,10 @@ pub mod binder;
 pub mod build_info;
 pub mod cli;
 pub mod config;
+pub mod configz;
 pub mod controller;
 mod debugging;
 pub mod explain;
-pub mod http;
 pub mod metrics;
 pub mod program;
 pub mod protection;
@@ -40,7 +41,7 @@ pub mod routes;
 pub mod serving_flags;
 pub mod supervise;
 pub mod telemetry;
-pub mod zpages;
 
 pub use ::apiserver::{self as kube_api, tables as state};
+pub use ::serving as http;
 pub use ::telemetry::traces;

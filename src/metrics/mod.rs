@@ -12,9 +12,9 @@ mod foreign_writes;
 #[cfg(test)]
 mod reference;
 mod requester;
-pub mod slis;
 
 pub use ::apiserver::metrics::*;
+pub use ::serving::slis;
 pub use ::telemetry::metrics::*;
 pub use conflicts::WriteConflicts;
 pub use controllers::RunningController;

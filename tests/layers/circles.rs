@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Module;
 
 /// Folders of `src` without circles. A folder that is rid of its last one goes in here.
-const WITHOUT_CIRCLES: [&str; 10] = [
+const WITHOUT_CIRCLES: [&str; 9] = [
     "app",
     "asking",
     "attach_detach",
     "binder",
     "controller",
     "explain",
-    "http",
     "metrics",
     "protection",
     "telemetry",

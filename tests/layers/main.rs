@@ -25,7 +25,7 @@ use std::{
 const LAYERS: [Layer; 5] = [
     Layer {
         name: "floor: the edges of the process",
-        modules: &["build_info", "http", "metrics", "telemetry"],
+        modules: &["build_info", "metrics", "telemetry"],
         among_themselves: true,
     },
     Layer {
@@ -51,12 +51,12 @@ const LAYERS: [Layer; 5] = [
             "asking",
             "cli",
             "config",
+            "configz",
             "debugging",
             "program",
             "routes",
             "serving_flags",
             "supervise",
-            "zpages",
         ],
         among_themselves: true,
     },
@@ -66,7 +66,8 @@ const LAYERS: [Layer; 5] = [
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
 /// Crates of `crates`, the lowest first, with the crates of this workspace that each may use.
-const CRATES: [(&str, &[&str]); 2] = [("telemetry", &[]), ("apiserver", &["telemetry"])];
+const CRATES: [(&str, &[&str]); 3] =
+    [("telemetry", &[]), ("apiserver", &["telemetry"]), ("serving", &["apiserver", "telemetry"])];
 
 /// Crates of this workspace that know nothing of mooring: what they test, they know from outside.
 const STRANGERS: [&str; 2] = ["testbed", "tests/support"];

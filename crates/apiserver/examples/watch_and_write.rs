@@ -50,7 +50,7 @@ async fn makes_available() -> Result<VolumePhase, Box<dyn Error>> {
     objects.observe_response(written);
     watching.abort();
     let seen = objects.get::<PersistentVolume>(&"v".into()).ok_or("not in the table")?;
-    Ok(seen.status.phase.clone())
+    Ok(seen.status.phase)
 }
 
 #[expect(clippy::print_stdout, reason = "an example")]

@@ -12,6 +12,9 @@ struct Sample<'a> {
 }
 
 /// Reads a page; returns how many samples of each family there are, and how many exemplars.
+///
+/// # Errors
+/// What is wrong with it.
 pub fn read(text: &str) -> Result<(BTreeMap<String, usize>, usize), String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it does not end with # EOF")?;
     let (mut families, mut exemplars) = (BTreeMap::new(), 0);

@@ -280,8 +280,8 @@ impl Reviewer {
         let answer = self.client.send(request).await;
         let status = answer.as_ref().ok().map(http::Response::status);
         self.measures.reviewed(review, status, begun.elapsed());
-        let answer = answer
-            .map_err(|error| Failure { problem: crate::kube_api::error_chain(&error), transient: true })?;
+        let answer =
+            answer.map_err(|error| Failure { problem: apiserver::error_chain(&error), transient: true })?;
         let status = answer.status();
         let bytes = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let bytes = bytes.map_err(|error| lasting(error.to_string()))?.to_bytes();

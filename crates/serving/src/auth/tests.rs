@@ -8,18 +8,16 @@ use http_body_util::{BodyExt, Full};
 use kube::{Client, client::Body};
 use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::{Value, json};
+use telemetry::metrics::Metrics;
 
 use super::{
     super::client_certs::{AUTHORITIES_AGE, AUTHORITIES_REFRESH, AUTHORITIES_RETRY},
     *,
 };
 use crate::{
-    http::{
-        measures::Measures,
-        options::for_tests,
-        tls::tests::{authority, client, pem_of},
-    },
-    metrics::Metrics,
+    measures::Measures,
+    options::for_tests,
+    tls::tests::{authority, client, pem_of},
 };
 
 /// An API server that knows the tokens `good`, `other` and `denied`, which are users, and lets `good` read

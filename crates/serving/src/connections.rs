@@ -18,21 +18,21 @@ use tokio::time::Instant;
 
 /// Connections in all, without those of the node. Each costs some 50 KiB at most (TLS and head buffers), so these
 /// are 10 MiB, and what the kernel holds of answers that are not read.
-pub const MAX_CONNECTIONS: usize = 192;
+pub(crate) const MAX_CONNECTIONS: usize = 192;
 /// Connections of a network of addresses (IPv6): one host may have all of it, but so may all pods of a cluster's
 /// subnet. So it leaves room for others, and is large enough for many.
-pub const MAX_PER_NETWORK: usize = 128;
+pub(crate) const MAX_PER_NETWORK: usize = 128;
 /// Connections of one peer. A kubelet has a few at once, a Prometheus one or two.
-pub const MAX_PER_PEER: usize = 32;
+pub(crate) const MAX_PER_PEER: usize = 32;
 /// TLS handshake and first bytes of a request. KCM has no limit on the former; Go's clients give up after 10 s.
-pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// From the first byte of a request's head to its last.
-pub const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+pub(crate) const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// Between requests. Longer than the usual interval between scrapes (15 s to 1 min), which reuse a connection.
-pub const IDLE_DEADLINE: Duration = Duration::from_secs(75);
+pub(crate) const IDLE_DEADLINE: Duration = Duration::from_secs(75);
 /// From the end of a head to the last byte of the answer that the peer has made room for: some ten megabytes on
 /// a slow line.
-pub const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Who connects: an address. IPv4 in the form of IPv6, as a socket for both families reports it, is IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -97,7 +97,7 @@ impl Router {
 
     /// Answers one path, with little, in the form that the header `Accept` asks for; empty if there is none.
     #[must_use]
-    pub fn negotiated(
+    pub(crate) fn negotiated(
         self,
         path: &'static str,
         answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static,

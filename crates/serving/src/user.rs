@@ -50,7 +50,7 @@ impl User {
     /// The user that a client certificate names: common name, organizations, UID and fingerprint.
     // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion.
     #[must_use]
-    pub fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
         let fingerprint = format!("X509SHA256={:x}", Sha256::digest(certificate));
         let certificate = Certificate::from_der(certificate).ok()?;
         let mut user = Self::default();
@@ -93,7 +93,7 @@ impl User {
     /// Whether nothing has to be asked about it.
     // apiserver: pkg/server/options/authorization.go, AlwaysAllowGroups.
     #[must_use]
-    pub fn may_everything(&self) -> bool {
+    pub(crate) fn may_everything(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts};
+use telemetry::metrics::Metrics;
 
 use super::connections::Phase;
-use crate::metrics::Metrics;
 
 /// What the API server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

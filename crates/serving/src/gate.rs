@@ -126,17 +126,15 @@ mod tests {
     use http::{Request, StatusCode};
     use http_body_util::BodyExt;
     use rcgen::ExtendedKeyUsagePurpose;
+    use telemetry::metrics::Metrics;
 
     use super::*;
     use crate::{
-        http::{
-            auth::tests::Cluster,
-            health::{Check, Checks},
-            options::for_tests,
-            router::LONGEST_SETTING,
-            tls::tests::{authority, client},
-        },
-        metrics::Metrics,
+        auth::tests::Cluster,
+        health::{Check, Checks},
+        options::for_tests,
+        router::LONGEST_SETTING,
+        tls::tests::{authority, client},
     };
 
     fn gate(cluster: &Cluster) -> Gate {

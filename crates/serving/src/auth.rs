@@ -122,7 +122,7 @@ impl DelegatedAuth {
 
     /// Whether there is a file to read again.
     #[must_use]
-    pub fn is_in_file(&self) -> bool {
+    pub(crate) fn is_in_file(&self) -> bool {
         self.certificates.is_in_file()
     }
 
@@ -136,7 +136,7 @@ impl DelegatedAuth {
 
     /// Whether a request shows anything to be known by.
     #[must_use]
-    pub fn has_credentials(peer: &TlsPeer, headers: &HeaderMap) -> bool {
+    pub(crate) fn has_credentials(peer: &TlsPeer, headers: &HeaderMap) -> bool {
         peer.has_certificates() || bearer(headers).is_some()
     }
 

@@ -52,7 +52,7 @@ impl TlsPeer {
 
     /// Whether it has shown any.
     #[must_use]
-    pub fn has_certificates(&self) -> bool {
+    pub(crate) fn has_certificates(&self) -> bool {
         !self.certificates.is_empty()
     }
 

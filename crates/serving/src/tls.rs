@@ -206,7 +206,7 @@ pub(super) mod tests {
     };
 
     use super::*;
-    use crate::http::options::{CertificateSource, for_tests};
+    use crate::options::{CertificateSource, for_tests};
 
     pub type Authority = CertifiedIssuer<'static, KeyPair>;
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use axum::{Extension, routing::get};
 use http::StatusCode;
+use telemetry::metrics::Metrics;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -19,16 +20,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::{
-    http::{
-        Answer, CertificateSource, DelegatedAuth, Lasting, MinVersion, Options, Reviewer, Router,
-        connections::{ANSWER_DEADLINE, Phase},
-        options::for_tests,
-        tls::{
-            server_config,
-            tests::{authority, pem_of},
-        },
+    Answer, CertificateSource, DelegatedAuth, Lasting, MinVersion, Options, Reviewer, Router,
+    connections::{ANSWER_DEADLINE, Phase},
+    options::for_tests,
+    tls::{
+        server_config,
+        tests::{authority, pem_of},
     },
-    metrics::Metrics,
 };
 
 /// A server whose pages need no rights.

@@ -97,7 +97,7 @@ impl OwnCertificate {
 
     /// Whether there is something to read again.
     #[must_use]
-    pub fn is_in_files(&self) -> bool {
+    pub(crate) fn is_in_files(&self) -> bool {
         self.files.is_some()
     }
 
@@ -140,7 +140,7 @@ impl ResolvesServerCert for OwnCertificate {
 ///
 /// # Errors
 /// There is none, or one cannot be read.
-pub fn parse_bundle(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn parse_bundle(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match chain {
         Ok(chain) if chain.is_empty() => Err("no certificate in it".to_owned()),

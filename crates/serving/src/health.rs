@@ -16,7 +16,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::answer::Answer;
-use crate::metrics::slis::Slis;
+use crate::slis::Slis;
 
 /// How long the findings for all clients count. A second is less than the period of any probe.
 const FRESH: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ impl Query {
 
 /// Whether a query asks for a line per check.
 #[must_use]
-pub fn is_verbose(query: Option<&str>) -> bool {
+pub(crate) fn is_verbose(query: Option<&str>) -> bool {
     let query = query.filter(|query| query.len() <= MAX_QUERY);
     query.is_some_and(|query| Query::parse(query).verbose)
 }

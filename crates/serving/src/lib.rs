@@ -1,4 +1,4 @@
-//! What the daemon serves over HTTPS: metrics, health, and JSON for people who look into it.
+//! What a component of Kubernetes serves over HTTPS: metrics, health, and JSON for people who look into it.
 //!
 //! ```text
 //!  listener ─▶ connections ─▶ handshakes, tls ─▶ gate ─▶ auth (who is it, may it read this?) ─▶ reviews ─▶ API server
@@ -25,9 +25,11 @@ mod pages;
 mod reviews;
 mod router;
 mod server;
+pub mod slis;
 mod tls;
 mod ttl_cache;
 mod user;
+pub mod zpages;
 
 pub use answer::{Answer, Known};
 pub use auth::{DelegatedAuth, TlsPeer};

@@ -1,7 +1,6 @@
 //! How to serve: the validated form of the serving flags.
 //!
-//! In: flags with kube-controller-manager's names ([`crate::cli::ServingArgs`]). Out: [`Options`], or
-//! what is wrong with one flag.
+//! They are made of flags with the names of Kubernetes' components, which the program has.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 

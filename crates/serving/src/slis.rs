@@ -4,8 +4,7 @@
 //! for is not there. In a registry of its own, as who wants these wants them more often than the rest.
 
 use prometheus::{Error, IntCounterVec, IntGaugeVec, Opts};
-
-use super::Metrics;
+use telemetry::metrics::Metrics;
 
 /// `kubernetes_healthcheck*`.
 // component-base: metrics/prometheus/slis/metrics.go; apiserver: server/healthz/healthz.go, handleRootHealth.
