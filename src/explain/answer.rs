@@ -6,19 +6,18 @@
 use serde_json::{Value, json};
 
 use super::{
-    actions::safe,
     assumptions::Assumptions,
     attachment, claim, class,
     evidence::{evidence, timeline},
     foreign,
-    links::Link,
+    links::{Link, missing},
     node, pod, reasons,
-    report::{API_VERSION, Action, Explanation, Next, Observed, Source, Step, Verdict},
+    report::{API_VERSION, Action, Explanation, Next, Observed, Risk, Source, Step, Verdict},
     said::last_word,
     snapshot::Snapshot,
     subject::Subject,
     text::goes_on,
-    view::{Missing, View, get},
+    view::{View, get},
     volume,
 };
 use crate::{
@@ -87,10 +86,8 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         if let Some(word) = uid.and_then(|uid| last_word(&view, &Uid::from(uid))) {
             summary = format!("{summary}; {word}");
         }
-        actions.push(safe(
-            "ask one who may read these, or have the rights granted: deploy/optional/explain-reader is a role with all",
-            &[],
-        ));
+        let text = "ask one who may read these, or have the rights granted: deploy/optional/explain-reader is a role with all";
+        actions.push(Action { risk: Risk::Safe, text: text.to_owned(), command: Vec::new() });
     }
     let (candidates, others) = match subject {
         Subject::Claim(key) => claim::candidates(&view, key),
@@ -183,26 +180,7 @@ fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
 fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let subject = Subject::Attachment(name.clone());
     let Some(attachment) = get::<VolumeAttachment>(view, name) else {
-        return vec![match view.missing::<VolumeAttachment>(name) {
-            Missing::Absent => Link::new(
-                &subject,
-                "NotFound",
-                format!("VolumeAttachment {name} does not exist"),
-                Verdict::NotFound,
-            ),
-            Missing::Unreadable(error) => Link::new(
-                &subject,
-                "ObjectUnreadable",
-                format!("VolumeAttachment {name} cannot be read: {error}"),
-                Verdict::Blocked,
-            ),
-            Missing::Unseen(why) => Link::new(
-                &subject,
-                "Forbidden",
-                format!("VolumeAttachment {name} could not be read: {why}"),
-                Verdict::Forbidden,
-            ),
-        }];
+        return vec![missing::<VolumeAttachment>(view, &subject, name, "NotFound")];
     };
     let node = &attachment.spec.node_name;
     if let Some(link) = foreign::foreign(view, name) {
@@ -212,11 +190,8 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let id = volume.and_then(|volume| volume_of(view.objects(), volume));
     let links = id.map_or_else(Vec::new, |id| attachment::links(view, &id, node));
     if links.is_empty() {
-        let message =
-            format!("the volume that it is about could not be read: nothing can be said of it on {node}");
-        return vec![
-            Link::new(&subject, "VolumeMissing", message, Verdict::Blocked).detail(format!("on {node}")),
-        ];
+        let link = Link::told(&subject, "VolumeMissing unread", &[("node", node)]);
+        return vec![link.detail(format!("on {node}"))];
     }
     links
 }

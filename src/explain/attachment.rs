@@ -9,15 +9,15 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    actions::{care, never, never_by_hand, of_absent_program, of_gone_node, of_silent_node, safe},
+    actions::logs_of,
     age,
     exclusive::{ATTACHED_TWICE, Twice},
-    links::{Link, program},
-    report::{Action, Verdict},
+    links::Link,
+    report::{Risk, Verdict},
     sidecars::Sidecar,
     subject::Subject,
-    view::{Missing, View, get},
-    waiting,
+    table::Facts,
+    view::{View, get},
 };
 use crate::{
     attach_detach::{
@@ -62,7 +62,7 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     if volume.kind() == VolumeKind::NoOp {
         // There is no VolumeAttachment to be warned of.
         for link in &mut links {
-            link.actions.retain(|action| *action != never_by_hand());
+            link.actions.retain(|action| action.risk != Risk::Danger);
         }
     }
     links
@@ -77,18 +77,9 @@ fn on_two_nodes(view: &View<'_>, twice: &Twice, node: &NodeName) -> Link {
     let of_node =
         |(name, _): &(AttachmentName, _)| Some(get::<VolumeAttachment>(view, name)?.spec.node_name.clone());
     let later = twice.in_use.clone().or_else(|| twice.attachments.iter().rev().find_map(of_node));
-    let field = format!("spec.nodeName={}", later.unwrap_or_else(|| node.clone()));
-    let message = format!("{}: two machines may write the disk", twice.told);
-    Link::new(&subject, ATTACHED_TWICE, message, Verdict::Blocked)
-        .since(twice.attachments.iter().filter_map(|(_, since)| *since).min())
-        .act(safe(
-            "see on which nodes pods use it, and scale down what runs on the one that came later: it leaves that node when \
-             its kubelet has unmounted it",
-            &["kubectl", "get", "pods", "-A", "-o", "wide", "--field-selector", &field],
-        ))
-        .act(care("if both may have written: check the file system before the data is trusted", &[]))
-        .act(never("let a pod start there to see whether it works: each write may destroy what the other wrote"))
-        .act(never_by_hand())
+    let later = later.unwrap_or_else(|| node.clone());
+    let link = Link::told(&subject, ATTACHED_TWICE, &[("told", &twice.told), ("later", &later)]);
+    link.since(twice.attachments.iter().filter_map(|(_, since)| *since).min())
 }
 
 /// A kubelet that is well and does not unmount what no pod uses there, while pods here have waited for long. Since when it
@@ -142,23 +133,21 @@ fn attached_elsewhere(view: &View<'_>, volume: &VolumeId, here: &NodeName) -> Ve
                 "the volume is for one node alone, and is still attached to {node}, which it has to leave before {here} may \
                  have it: {message}"
             );
-            link.act(never_by_hand())
+            link.and("+never by hand", &[])
         })
         .collect()
 }
 
 /// The link of a volume that no driver attaches: its kubelet mounts it at once.
 pub(super) fn not_attachable(name: &VolumeName) -> Link {
-    let message = "nothing is attached for a volume of this kind: the kubelet mounts it at once";
-    Link::new(&Subject::Volume(name.clone()), "NotAttachable", message, Verdict::Healthy)
+    Link::told(&Subject::Volume(name.clone()), "NotAttachable", &[])
 }
 
 /// The link of a volume whose driver says that it needs no attachment.
 pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();
     let object = get::<CsiDriver>(view, &DriverName::from(driver))?;
-    let message = format!("driver {driver} needs no attachment: the kubelet mounts the volume at once");
-    let link = || Link::new(&Subject::Node(node.clone()), "AttachNotRequired", message, Verdict::Healthy);
+    let link = || Link::told(&Subject::Node(node.clone()), "AttachNotRequired", &[("driver", &driver)]);
     (object.spec.attach_required == Some(false)).then(link)
 }
 
@@ -172,19 +161,14 @@ pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 pub(super) fn unregistered_driver(view: &View<'_>, driver: &str, node: &NodeName) -> Option<Link> {
     // Of a node that is not there, something else is to be said.
     get::<Node>(view, node)?;
-    let message = if view.snapshot.lacks_csi_node(node) {
-        format!("node {node} has no CSINode object: its kubelet has never come up with drivers of CSI")
+    let case = if view.snapshot.lacks_csi_node(node) {
+        "DriverNotRegistered without CSINode"
+    } else if of_driver(view.snapshot.csi_node(node)?, driver).is_none() {
+        "DriverNotRegistered"
     } else {
-        let known = view.snapshot.csi_node(node)?;
-        if of_driver(known, driver).is_some() {
-            return None;
-        }
-        format!("the kubelet of {node} does not know driver {driver}: its node plugin does not run there")
+        return None;
     };
-    let link = Link::new(&Subject::Node(node.clone()), "DriverNotRegistered", message, Verdict::Blocked);
-    let field = format!("spec.nodeName={node}");
-    let command = ["kubectl", "get", "pods", "-A", "--field-selector", &field];
-    Some(link.act(safe(format!("see why the node plugin of {driver} does not run on {node}"), &command)))
+    Some(Link::told(&Subject::Node(node.clone()), case, &[("driver", &driver)]))
 }
 
 /// What a CSINode says of a driver.
@@ -222,84 +206,46 @@ fn full(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<String> {
 
 /// The link of the node that holds an exclusive volume.
 fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
-    let node_volume = view.on_node(volume, node)?;
-    let mut users = view.users(volume, node).peekable();
-    if node_volume.waiting.is_none() && node_volume.write.is_none() && users.peek().is_none() {
-        return Some(link(view, volume, node, node_volume));
-    }
-    let Some(user) = users.next() else { return Some(link(view, volume, node, node_volume)) };
-    if let Some(link) = silent_holder(view, volume, node, user) {
-        return Some(link);
-    }
+    let Some(user) = view.users(volume, node).next() else {
+        return Some(link(view, volume, node, view.on_node(volume, node)?));
+    };
     let over = get::<Pod>(view, user).and_then(|pod| pod.metadata.deletion_timestamp.as_deref().copied());
-    if let Some(over) = over {
-        return Some(ending_holder(view, volume, node, (user, over)));
+    let late = over.map(|over| view.now().as_second() - over.as_second());
+    let silent = get::<Node>(view, node).filter(|node| !node.is_ready());
+    let case = match (&silent, late) {
+        // No kubelet ends the pod there, or unmounts.
+        (Some(_), Some(_)) => "HeldByNode by silent node and ending pod",
+        (Some(_), None) => "HeldByNode by silent node",
+        (None, Some(_)) => "HeldByNode by ending pod",
+        (None, None) => "HeldByNode by pod",
+    };
+    let told = match late {
+        Some(late @ 1..) => format!("is being deleted, and its time was over {} ago", age::short(late)),
+        _ => "is being deleted, and has the time to end".to_owned(),
+    };
+    let facts: Facts<'_> =
+        &[("node", node), ("pod", user), ("since", &silent_for(view, node)), ("told", &told)];
+    let mut link = Link::told(&subject(volume, node), case, facts).detail(format!("on {node}"));
+    if let Some(silent) = silent {
+        return Some(brought_back(link, node, Some(&silent), "the detach follows"));
     }
-    let message = format!(
-        "pod {user} uses the volume on node {node}, which is for one node alone: it stays there until that pod has ended"
-    );
-    let command = ["kubectl", "describe", "pod", user.name(), "-n", user.namespace()];
-    let link = Link::new(&subject(volume, node), "HeldByNode", message, Verdict::Blocked)
-        .blocked_by(Subject::Pod(user.clone()).json(), "uses the volume")
-        .next("Detach", Some("that pod has ended and its kubelet has unmounted the volume"))
-        .act(safe("see whether both pods are meant to run: one of them has to go", &command))
-        .act(never_by_hand());
-    Some(link.detail(format!("on {node}")))
+    if late.is_some_and(|late| late > OVERDUE) {
+        link.verdict = Verdict::Blocked;
+    }
+    Some(link)
 }
 
-/// The node that holds the volume is silent: no kubelet ends the pod there, or unmounts.
-fn silent_holder(view: &View<'_>, volume: &VolumeId, node: &NodeName, user: &PodKey) -> Option<Link> {
-    let object = get::<Node>(view, node).filter(|node| !node.is_ready())?;
-    let since = object.ready().and_then(|ready| ready.last_transition_time);
-    let silent = since.map_or(String::new(), |since| format!(" for {}", age::between(since, view.now())));
-    let is_ending = get::<Pod>(view, user).is_some_and(|pod| pod.metadata.is_terminating());
-    let (of_pod, until) = if is_ending {
-        (
-            "is being deleted, and no kubelet is there to end it",
-            "its kubelet reports again, or the pod is removed",
-        )
-    } else {
-        (
-            "uses the volume there as far as is known",
-            "its kubelet reports again, or the pod is evicted and removed",
-        )
-    };
-    let message = format!(
-        "node {node} holds the volume, which is for one node alone, and is not Ready{silent}: pod {user} {of_pod}"
-    );
-    let link = Link::new(&subject(volume, node), "HeldByNode", message, Verdict::Blocked)
-        .blocked_by(Subject::Node(node.clone()).json(), format!("is not Ready{silent}"))
-        .next("Detach", Some(until))
-        .detail(format!("on {node}"));
-    let actions = of_silent_node(node.as_str(), Some(&object), "the detach follows");
-    Some(actions.into_iter().fold(link, Link::act))
+/// For how long a node has been silent, as the end of a sentence.
+fn silent_for(view: &View<'_>, node: &NodeName) -> String {
+    let since = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
+    since.map_or(String::new(), |since| format!(" for {}", age::between(since, view.now())))
 }
 
-/// The pod that uses the volume is being deleted; its time is over at that moment.
-fn ending_holder(
-    view: &View<'_>,
-    volume: &VolumeId,
-    node: &NodeName,
-    (user, over): (&PodKey, Timestamp),
-) -> Link {
-    let late = view.now().as_second() - over.as_second();
-    let (verdict, told) = if late > 0 {
-        let verdict = if late > OVERDUE { Verdict::Blocked } else { Verdict::Waiting };
-        (verdict, format!("is being deleted, and its time was over {} ago", age::short(late)))
-    } else {
-        (Verdict::Waiting, "is being deleted, and has the time to end".to_owned())
-    };
-    let message =
-        format!("pod {user} uses the volume on node {node}, which is for one node alone: it {told}");
-    Link::new(&subject(volume, node), "HeldByNode", message, verdict)
-        .blocked_by(Subject::Pod(user.clone()).json(), told)
-        .next("Detach", Some("it has ended and its kubelet has unmounted the volume"))
-        .act(safe(
-            "see what keeps the pod",
-            &["kubectl", "describe", "pod", user.name(), "-n", user.namespace()],
-        ))
-        .act(never_by_hand())
-        .detail(format!("on {node}"))
+/// A node that is not Ready holds a volume, or is to; and what follows when it is back.
+pub(super) fn brought_back(link: Link, node: &NodeName, object: Option<&Node>, then: &str) -> Link {
+    let is_declared_off = object.is_some_and(Node::is_out_of_service);
+    let case = if is_declared_off { "+silent node declared off" } else { "+silent node" };
+    link.and(case, &[("node", node), ("then", &then)])
 }
 
 pub(super) fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
@@ -334,47 +280,24 @@ fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeV
 }
 
 fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOutlook, is_long: bool) -> Link {
-    let (reason, message, action) = match write {
-        NextWrite::CreateAttachment => (
-            "WaitingForVolumeAttachment",
-            "nothing is in the way: the controller creates the VolumeAttachment next",
-            "CreateVolumeAttachment",
-        ),
-        NextWrite::DeleteAttachment => (
-            "DetachWaitingForAttacher",
-            "nothing is in the way: the controller deletes the VolumeAttachment next",
-            "DeleteVolumeAttachment",
-        ),
+    let case = match write {
+        NextWrite::CreateAttachment => "WaitingForVolumeAttachment next",
+        NextWrite::DeleteAttachment => "DetachWaitingForAttacher next",
     };
-    let message = match node_volume.forced {
-        Some(forced) => format!("{message}, by force ({})", forced.label()),
-        None => message.to_owned(),
-    };
-    let (message, verdict) = if is_long {
-        let message = format!("{message}, and has not for long: is the attach/detach controller at work?");
-        (message, Verdict::Blocked)
-    } else {
-        (message, Verdict::Waiting)
-    };
-    Link::new(subject, reason, message, verdict).next(action, None).act(safe(
-        "if this lasts: see whether the attach/detach controller runs and what it says",
-        &["kubectl", "get", "leases", "-n", "kube-system"],
-    ))
+    let mut more = node_volume.forced.map_or(String::new(), |it| format!(", by force ({})", it.label()));
+    if is_long {
+        more.push_str(", and has not for long: is the attach/detach controller at work?");
+    }
+    let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
+    Link::told(subject, case, &[("more", &more)]).verdict(verdict)
 }
 
 fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
-    match state {
-        State::Attached => Link::new(
-            subject,
-            "Attached",
-            format!("attached to {node}; its kubelet may mount"),
-            Verdict::Healthy,
-        ),
-        _ => Link::new(subject, state.code(), format!("not attached to {node}"), Verdict::Healthy),
-    }
+    let told = format!("not attached to {node}");
+    Link::told(subject, state.code(), &[("node", node), ("told", &told)]).verdict(Verdict::Healthy)
 }
 
-/// What a wait comes to, with who has to act.
+/// What a wait comes to.
 fn waits(
     view: &View<'_>,
     volume: &VolumeId,
@@ -383,95 +306,63 @@ fn waits(
     since: Option<Timestamp>,
 ) -> Link {
     let subject = subject(volume, node);
-    let code = waiting.code();
-    let told = waiting::told(node, waiting);
-    let link = |verdict| Link::new(&subject, code, format!("on {node}: {told}"), verdict);
-    let node_object = || Subject::Node(node.clone()).json();
     let (driver, _) = volume.driver_and_handle();
-    match waiting {
-        Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
-            let asked_for = if matches!(waiting, Waiting::WaitingForAttacher) { "Attach" } else { "Detach" };
-            absent_attacher(view, &subject, driver, since).unwrap_or_else(|| {
-                let asked = since.map_or(String::new(), |since| format!(" {} ago", age::between(since, view.now())));
-                if age::is_long(since, view.now()) {
-                    return link(Verdict::Blocked)
-                        .blocked_by(program("Attacher", driver), format!("has been asked{asked}, and is there"))
-                        .next(asked_for, Some("the attacher answers: within seconds as a rule"))
-                        .act(logs_of(view, driver))
-                        .act(never_by_hand());
-                }
-                let link = link(Verdict::Waiting)
-                    .blocked_by(program("Attacher", driver), format!("has been asked{asked}"))
-                    .next(asked_for, Some("the attacher answers: within seconds as a rule"));
-                let link = if view.sidecars.is_limited(driver, Sidecar::Attacher) {
-                    link.act(safe(
-                        "many volumes at once wait for its --kube-api-qps=5, the default: raise it in the driver's controller",
-                        &[],
-                    ))
-                } else {
-                    link
-                };
-                link.act(never_by_hand())
-            })
-        }
+    let is_of_attacher = matches!(waiting, Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher);
+    if is_of_attacher && let Some(link) = absent_attacher(view, &subject, driver, since) {
+        return link;
+    }
+    if let Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced } =
+        waiting
+    {
+        return unmounts(view, volume, node, waiting, *unforced);
+    }
+    let is_long = age::is_long(since, view.now());
+    let ago = |at: Timestamp| age::between(at, view.now());
+    let full = full(view, volume, node).filter(|_| matches!(waiting, Waiting::AttachError { .. }));
+    let (case, other) = match waiting {
+        // A driver goes by the name of the PersistentVolume: the end of the one would take the other.
+        Waiting::HeldByNode { conflict } if conflict.node == *node => ("HeldByNode here", String::new()),
+        Waiting::HeldByNode { conflict } => ("HeldByNode", conflict.node.to_string()),
+        Waiting::ForeignAttachment { name } => (waiting.code(), name.to_string()),
+        Waiting::Unreadable { object } => (waiting.code(), object.clone()),
+        Waiting::AttachError { .. } if full.is_some() => ("AttachError full", String::new()),
+        _ => (waiting.code(), String::new()),
+    };
+    let asked = match waiting {
         Waiting::AttachError { at, .. } | Waiting::DetachError { at, .. } => {
-            let verdict = Verdict::of_wait(since, view.now());
-            let told = at.map_or(String::new(), |at| format!(", told {} ago", age::between(at, view.now())));
-            let is_attach = matches!(waiting, Waiting::AttachError { .. });
-            let link = match full(view, volume, node).filter(|_| is_attach) {
-                Some(full) => link(Verdict::Blocked).blocked_by(node_object(), full).act(safe(
-                    "the node is full: see who put the pod there. The scheduler counts volumes, but for pods with \
-                     spec.nodeName, and by what the driver says of the node; another pod there has to go, or this one",
-                    &["kubectl", "get", "csinode", node.as_str(), "-o", "yaml"],
-                )),
-                None => link(verdict),
-            };
-            link.blocked_by(program("Attacher", driver), format!("gets an error{told}"))
-                .next("Retry", Some("the attacher's own pause is over: five minutes at most"))
-                .act(logs_of(view, driver))
-                .act(never_by_hand())
+            at.map_or(String::new(), |at| format!(", told {} ago", ago(at)))
         }
-        Waiting::HeldByNode { conflict } if conflict.node == *node => link(Verdict::Waiting),
-        Waiting::HeldByNode { conflict } => link(Verdict::Waiting)
-            .blocked_by(Subject::Node(conflict.node.clone()).json(), "holds the volume, or comes first")
-            .next("Attach", Some("the volume is detached there")),
-        Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced } => {
-            let link = link(Verdict::Waiting);
-            let is_guess = matches!(view.missing::<Node>(node), Missing::Absent);
-            match last_user(view, volume, node).filter(|_| is_guess) {
-                Some(pod) => outlived(link, node, &pod),
-                None => unmounts(view, link, node, *unforced, node_object()),
-            }
+        _ if is_of_attacher && is_long => {
+            since.map_or(String::new(), |since| format!(" {} ago, and is there", ago(since)))
         }
-        Waiting::NodeGone => link(Verdict::Blocked).blocked_by(node_object(), "has no object").act(safe(
-            "see why the node object is gone, or let the pod's controller make a pod on another",
-            &[],
-        )),
-        Waiting::Unreadable { object } => link(Verdict::Blocked)
-            .act(safe(format!("mend {object}: what is wrong with it is in the message"), &[])),
-        Waiting::ForeignAttachment { name } => link(Verdict::Blocked)
-            .blocked_by(Subject::Attachment(name.clone()).json(), "has the name and is for something else")
-            .act(safe(
-                "find out who made it",
-                &["kubectl", "get", "volumeattachment", name.as_str(), "-o", "yaml"],
-            )),
+        _ => since.map_or(String::new(), |since| format!(" {} ago", ago(since))),
+    };
+    let facts: Facts<'_> = &[
+        ("node", node),
+        ("told", waiting),
+        ("driver", &driver),
+        ("other", &other),
+        ("asked", &asked),
+        ("full", full.as_ref().map_or(&"", |full| full)),
+    ];
+    let mut link = Link::told_of(&subject, case, "attachment", facts);
+    let logs = || logs_of(view, driver, Sidecar::Attacher);
+    match waiting {
+        Waiting::AttachError { .. } | Waiting::DetachError { .. } => {
+            let verdict = link.verdict.max(Verdict::of_wait(since, view.now()));
+            link.verdict(verdict).act(logs())
+        }
+        _ if is_of_attacher && is_long => link.verdict(Verdict::Blocked).act(logs()),
+        _ if is_of_attacher && view.sidecars.is_limited(driver, Sidecar::Attacher) => {
+            link.and("+limited", &[])
+        }
         Waiting::ForeignWriter { until, .. } | Waiting::RestoreGrace { until } => {
-            link(Verdict::Waiting).next_at("Detach", *until, None)
+            if let Some(next) = &mut link.step.next {
+                next.at = Some(*until);
+            }
+            link
         }
-        Waiting::ClaimOrVolumeChanged => {
-            link(Verdict::Blocked).act(safe("see why claim and volume do not belong together any more", &[]))
-        }
-        Waiting::Publishing | Waiting::DetachWaitingForUnpublish => {
-            link(Verdict::Waiting).next("WriteNodeStatus", None)
-        }
-        Waiting::WaitingForVolumeAttachment => link(Verdict::Waiting).next("CreateVolumeAttachment", None),
-        Waiting::WaitingForDeletion
-        | Waiting::DetachWaitingForSettlement
-        | Waiting::Uncertain
-        | Waiting::RetryBackoff { .. }
-        | Waiting::NodeStatusRefused { .. } => link(Verdict::Waiting),
-        Waiting::WriteUndone { .. } => link(Verdict::Blocked)
-            .act(safe("find out who undoes it, and end that: it is in the message", &[])),
+        _ => link,
     }
 }
 
@@ -494,91 +385,56 @@ fn last_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<PodK
     users.pop_first()
 }
 
-/// The node is gone, and its pod is not: the six minutes begin when it is.
-// KCM: pkg/controller/volume/attachdetach/reconciler, SetDetachRequestTime.
-fn outlived(mut link: Link, node: &NodeName, pod: &PodKey) -> Link {
-    link.step.message = format!(
-        "on {node}: the node has no object, and may still use the volume; kube-controller-manager detaches it by force six \
-         minutes after pod {pod} is gone, which has outlived the node"
-    );
-    let condition = format!("six minutes have passed since {pod} went, and {node} has not come back");
-    let link = link
-        .blocked_by(Subject::Pod(pod.clone()).json(), "is still there")
-        .next("ForceDetach", Some(&condition));
-    of_gone_node(node.as_str()).into_iter().fold(link, Link::act)
-}
-
 /// A kubelet is to unmount: it will, or it is silent and time may force, or nothing does.
-fn unmounts(view: &View<'_>, link: Link, node: &NodeName, unforced: Unforced, object: Value) -> Link {
-    let silent = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
-    let since = silent.map_or(String::new(), |since| format!(" for {}", age::between(since, view.now())));
-    let is_gone = matches!(view.missing::<Node>(node), Missing::Absent) && get::<Node>(view, node).is_none();
-    let state = if is_gone { "does not exist".to_owned() } else { format!("is not Ready{since}") };
-    let act = |link: Link| {
-        if is_gone {
-            of_gone_node(node.as_str()).into_iter().fold(link, Link::act)
-        } else {
-            let object = get::<Node>(view, node);
-            let actions = of_silent_node(node.as_str(), object.as_deref(), "the detach follows");
-            actions.into_iter().fold(link, Link::act)
-        }
+fn unmounts(
+    view: &View<'_>,
+    volume: &VolumeId,
+    node: &NodeName,
+    waiting: &Waiting,
+    unforced: Unforced,
+) -> Link {
+    let (subject, code, is_gone) = (subject(volume, node), waiting.code(), view.is_gone(node));
+    if let Some(pod) = last_user(view, volume, node).filter(|_| is_gone) {
+        // The node is gone, and its pod is not: the six minutes begin when it is.
+        // KCM: pkg/controller/volume/attachdetach/reconciler, SetDetachRequestTime.
+        return Link::told_of(&subject, code, "outlived", &[("node", node), ("pod", &pod)]);
+    }
+    let state =
+        if is_gone { "does not exist".to_owned() } else { format!("is not Ready{}", silent_for(view, node)) };
+    let (kind, patience) = match unforced {
+        Unforced::NodeReady => ("", None),
+        Unforced::Until(at) => ("timed", Some(at.duration_since(view.now()))),
+        Unforced::SwitchedOff => ("never forced", None),
     };
+    let facts: Facts<'_> = &[
+        ("node", node),
+        ("told", waiting),
+        ("state", &state),
+        ("what", if is_gone { &"there" } else { &"Ready" }),
+        ("patience", &patience.map_or(String::new(), |patience| age::short(patience.as_secs()))),
+    ];
+    let mut link = Link::told_of(&subject, code, kind, facts);
+    let object = get::<Node>(view, node);
+    if let (Some(patience), Some(next)) = (patience, &mut link.step.next) {
+        // The controller counts from what it saw: of that, objects show when the node fell silent.
+        let from = object.as_ref().and_then(|node| node.ready()?.last_transition_time);
+        let from = from.and_then(|from| from.checked_add(patience).ok());
+        next.not_before = from.filter(|from| *from > view.now());
+    }
     match unforced {
-        Unforced::NodeReady => link
-            .blocked_by(object, "its kubelet has not unmounted the volume")
-            .next(
-                "Detach",
-                Some("the kubelet reports that it has unmounted the volume: within seconds as a rule"),
-            )
-            .act(safe(
-                "if it lasts: see what the kubelet says, and whether a container of the old pod still runs",
-                &["kubectl", "get", "pods", "-A", "--field-selector", &format!("spec.nodeName={node}")],
-            ))
-            .act(never_by_hand()),
-        Unforced::Until(at) => {
-            // The controller counts from what it saw: of that, objects show when the node fell silent.
-            let patience = at.duration_since(view.now());
-            let from = get::<Node>(view, node).and_then(|node| node.ready()?.last_transition_time);
-            let from =
-                from.and_then(|from| from.checked_add(patience).ok()).filter(|from| *from > view.now());
-            let what = if is_gone { "there" } else { "Ready" };
-            let condition = format!(
-                "{} have passed since {node} was last {what} and a pod there last had the volume",
-                age::short(patience.as_secs())
-            );
-            let mut link = link.blocked_by(object, state).next("ForceDetach", Some(&condition));
-            if let Some(next) = &mut link.step.next {
-                next.not_before = from;
-            }
-            act(link)
-        }
-        Unforced::SwitchedOff => {
-            let mut link = link.blocked_by(object, state);
-            link.verdict = Verdict::Blocked;
-            act(link)
-        }
+        Unforced::NodeReady => link,
+        _ if is_gone => link.and("+gone node", &[("node", node)]),
+        _ => brought_back(link, node, object.as_deref(), "the detach follows"),
     }
 }
 
-/// Where the attacher says more than it writes into the object.
-pub(super) fn logs_of(view: &View<'_>, driver: &str) -> Action {
-    let text = format!("read the log of {driver}'s controller, and the storage's own console");
-    match view.sidecars.holder(driver, Sidecar::Attacher) {
-        Some((namespace, pod)) => {
-            safe(text, &["kubectl", "logs", "-n", namespace, pod, "--all-containers", "--tail=50"])
-        }
-        None => safe(text, &["kubectl", "get", "leases,pods", "-A"]),
-    }
-}
-
+/// The attacher that was asked is not there.
 pub(super) fn absent_attacher(
     view: &View<'_>,
     subject: &Subject,
     driver: &str,
     asked: Option<Timestamp>,
 ) -> Option<Link> {
-    let message = view.sidecars.absence(driver, Sidecar::Attacher, asked)?;
-    let link = Link::new(subject, "AttacherNotSeen", message, Verdict::Blocked);
-    let link = link.blocked_by(program("Attacher", driver), "not seen").act(of_absent_program(driver));
-    Some(link.act(never_by_hand()))
+    let told = view.sidecars.absence(driver, Sidecar::Attacher, asked)?;
+    Some(Link::told(subject, "AttacherNotSeen", &[("told", &told), ("driver", &driver)]))
 }

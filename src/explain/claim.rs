@@ -1,30 +1,36 @@
-//! A claim: where it stands, who has to act, and what might fit.
+//! A claim: where it stands, and what might fit.
 //!
-//! In: the reason that the binder's decision returned. Out: a [`Link`], and for a claim without volume its candidates.
+//! In: the reason that the binder's decision returned. Out: the [`Link`] of its situation, and for a claim without volume its
+//! candidates.
+
+use std::sync::Arc;
 
 use super::{
-    actions::{care, never, safe},
     candidates::{self, modes, quantity},
-    links::{Link, program},
+    links::{Link, missing},
     provisioner,
-    remedies::{self, has_no_class, of_class, own_volumes},
     report::{Candidate, Verdict},
     resize,
     said::missing_class,
     snapshot::PODS_THERE,
     subject::Subject,
+    table::Facts,
     topology,
-    view::{Missing, View, get},
+    view::{View, get},
     writes,
 };
 use crate::{
     binder::{
-        act::write::WriteKind, annotations::SELECTED_NODE, matching::predicate::claim_class,
+        act::write::WriteKind,
+        annotations::SELECTED_NODE,
+        matching::predicate::{claim_class, volume_class},
         tell::reason::ClaimReason,
     },
     kube_api::{
-        ids::{ClaimKey, NodeName, PodKey},
-        kinds::{ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy},
+        ids::{ClaimKey, NodeName, PodKey, VolumeName},
+        kinds::{
+            ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
+        },
     },
 };
 
@@ -45,28 +51,7 @@ pub(super) const PROTECTION: &str = "kubernetes.io/pvc-protection";
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     let subject = Subject::Claim(key.clone());
     let Some(claim) = get::<PersistentVolumeClaim>(view, key) else {
-        return match view.missing::<PersistentVolumeClaim>(key) {
-            Missing::Absent => {
-                Link::new(&subject, "ClaimMissing", format!("claim {key} does not exist"), Verdict::Blocked)
-                    .next("Recheck", Some("the claim appears"))
-                    .act(safe(
-                        "create the claim, or mend the name in the pod's template; see which there are",
-                        &["kubectl", "get", "pvc", "-n", key.namespace()],
-                    ))
-            }
-            Missing::Unreadable(error) => Link::new(
-                &subject,
-                "ObjectUnreadable",
-                format!("claim {key} cannot be read: {error}"),
-                Verdict::Blocked,
-            ),
-            Missing::Unseen(why) => Link::new(
-                &subject,
-                "Forbidden",
-                format!("claim {key} could not be read: {why}"),
-                Verdict::Forbidden,
-            ),
-        };
+        return missing::<PersistentVolumeClaim>(view, &subject, key, "ClaimMissing");
     };
     let place = view.claim(key);
     let link = match place.reason.as_deref() {
@@ -85,12 +70,11 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
         class,
         format!("{:?}", claim.status.phase),
     ];
-    let since = claim.metadata.creation_timestamp;
-    link.detail(detail.join("  ")).since(since)
+    link.detail(detail.join("  ")).since(claim.metadata.creation_timestamp)
 }
 
 /// The chosen volume, if the next step is to bind to one.
-pub(super) fn chosen(reason: Option<&ClaimReason>) -> Option<&crate::kube_api::ids::VolumeName> {
+pub(super) fn chosen(reason: Option<&ClaimReason>) -> Option<&VolumeName> {
     match reason {
         Some(ClaimReason::Binding(volume, _)) => Some(volume),
         _ => None,
@@ -106,10 +90,7 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
     let place = view.claim(key);
     let reach = |volume: &PersistentVolume| {
         let named = topology::hosts(view.whole(&Subject::Volume(volume.key()))?)?;
-        let is_gone = |name: &String| {
-            let name = NodeName::from(name.as_str());
-            get::<Node>(view, &name).is_none() && matches!(view.missing::<Node>(&name), Missing::Absent)
-        };
+        let is_gone = |name: &String| view.is_gone(&NodeName::from(name.as_str()));
         named
             .iter()
             .all(is_gone)
@@ -118,39 +99,30 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
     candidates::candidates(view.objects(), &claim, chosen(place.reason.as_deref()), view.now(), &reach)
 }
 
+/// The link of a claim of which the binder has nothing to say.
 fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
     let key = claim.key();
     let subject = Subject::Claim(key.clone());
+    let volume = &claim.spec.volume_name;
     let Some(deleted) = claim.metadata.deletion_timestamp.as_deref() else {
-        if let Some(link) = resize::link(view, claim) {
-            return link;
-        }
-        let message = format!("bound to {}", claim.spec.volume_name);
-        return Link::new(&subject, "Bound", message, Verdict::Healthy);
+        return resize::link(view, claim)
+            .unwrap_or_else(|| Link::told(&subject, "Bound", &[("volume", volume)]));
     };
-    let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
     let pods = view.users_of(&key);
     let stays = |pod: &&PodKey| get::<Pod>(view, pod).is_some_and(|pod| !pod.metadata.is_terminating());
-    let staying = pods.iter().find(stays).cloned();
-    let users: Vec<String> = pods.iter().map(ToString::to_string).collect();
-    let (mut told, until) = if users.is_empty() {
-        (String::new(), "the finalizers are gone".to_owned())
-    } else {
-        let users = users.join(", ");
-        (format!("; pods that use it: {users}"), format!("these pods have ended: {users}"))
-    };
+    let staying = pods.iter().find(stays);
     let sees_pods = view.snapshot.is_listed::<Pod>() || view.snapshot.was_read(PODS_THERE);
-    let verdict = match (&staying, users.is_empty() && sees_pods && may_be_mounted(claim)) {
-        (Some(_), _) => Verdict::Blocked,
-        (None, true) => Verdict::of_wait(Some(*deleted), view.now()),
-        (None, false) => Verdict::Waiting,
+    let is_unprotected = pods.is_empty() && sees_pods && may_be_mounted(claim);
+    let verdict = match staying {
+        Some(_) => Verdict::Blocked,
+        None if is_unprotected => Verdict::of_wait(Some(*deleted), view.now()),
+        None => Verdict::Waiting,
     };
-    if verdict == Verdict::Blocked && staying.is_none() {
-        told.push_str(
-            ", though no pod uses it: is kube-controller-manager's pvc-protection controller at work?",
-        );
-    }
-    let volume = claim.spec.volume_name.as_str();
+    let case = match (pods.is_empty(), verdict) {
+        (false, _) => "Terminating claim in use",
+        (true, Verdict::Blocked) => "Terminating claim unprotected",
+        (true, _) => "Terminating claim",
+    };
     let (fate, with_it) = match policy(view, claim) {
         Some(ReclaimPolicy::Retain) => (format!("; {volume} is kept (Retain)"), ""),
         Some(ReclaimPolicy::Delete) => {
@@ -159,24 +131,19 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         Some(policy) => (format!("; the policy of {volume} is {policy:?}"), ""),
         None => (String::new(), ", with its data if the policy is Delete"),
     };
-    let message = format!("claim {key} is being deleted and waits for {}{told}{fate}", finalizers.join(", "));
-    let mut link =
-        Link::new(&subject, TERMINATING, message, verdict).next("Delete", Some(&until)).since(Some(*deleted));
+    let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
+    let users: Vec<String> = pods.iter().map(ToString::to_string).collect();
+    let (finalizers, users) = (finalizers.join(", "), users.join(", "));
+    let facts: Facts<'_> =
+        &[("claim", &key), ("finalizers", &finalizers), ("users", &users), ("fate", &fate)];
+    let mut link = Link::told(&subject, case, facts).verdict(verdict);
     if is_doomed(view, claim) {
-        let retain = r#"{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#;
-        link = link.act(safe(
-            "to keep the data, which a deletion of the claim does not take back: set the policy to Retain before the claim goes",
-            &["kubectl", "patch", "pv", volume, "-p", retain],
-        ));
+        link = link.and("+keep data", &[("volume", volume)]);
     }
-    if let Some(pod) = staying {
-        let text = format!(
-            "no one has asked these pods to end. If the claim is to go{with_it}: end them, or scale down what owns them"
-        );
-        let command = ["kubectl", "describe", "pod", pod.name(), "-n", pod.namespace()];
-        link = link.blocked_by(Subject::Pod(pod.clone()).json(), "uses the claim").act(care(text, &command));
+    match staying {
+        Some(pod) => link.and("+staying pod", &[("pod", pod), ("with_it", &with_it)]),
+        None => link,
     }
-    link.act(never("take the finalizer off by hand: a pod may still write to the volume"))
 }
 
 /// What becomes of a bound claim's volume when the claim is gone, if both say that they belong together.
@@ -202,6 +169,28 @@ pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == PROTECTION)
 }
 
+/// The link of a claim that the reader may not see enough to judge, if it is such a one.
+fn unseen(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Option<Link> {
+    let subject = Subject::Claim(claim.key());
+    let not_seen = reason.wants_volume() && !view.snapshot.is_listed::<PersistentVolume>();
+    let is_proving = matches!(reason, ClaimReason::ProvingClass(_) | ClaimReason::ProvingLost(_));
+    let needed = |what: &str| {
+        what.starts_with("persistentvolume") || what.starts_with("storageclass") || what.starts_with("pv/")
+    };
+    let what = view.lacks_rights(needed).filter(|_| not_seen || is_proving)?;
+    let volume = &claim.spec.volume_name;
+    Some(if claim.metadata.is_terminating() {
+        settled(view, claim)
+    } else if claim.status.phase == ClaimPhase::Bound && !volume.is_empty() {
+        Link::told(&subject, "Bound unseen", &[("volume", volume)])
+    } else if let Some(class) = missing_class(view, &claim.metadata.uid) {
+        Link::told(&subject, "ClassNotFound said", &[("class", &class)])
+    } else {
+        let told = format!("why the claim waits is told by what you may not read: {what}");
+        Link::told(&subject, "Forbidden", &[("told", &told)])
+    })
+}
+
 /// The link of a claim that waits.
 fn of_reason(
     view: &View<'_>,
@@ -210,24 +199,8 @@ fn of_reason(
 ) -> Link {
     let key = claim.key();
     let subject = Subject::Claim(key.clone());
-    let not_seen = reason.wants_volume() && !view.snapshot.is_listed::<PersistentVolume>();
-    let is_proving = matches!(reason, ClaimReason::ProvingClass(_) | ClaimReason::ProvingLost(_));
-    let needed = |what: &str| {
-        what.starts_with("persistentvolume") || what.starts_with("storageclass") || what.starts_with("pv/")
-    };
-    if let Some(what) = view.lacks_rights(needed).filter(|_| not_seen || is_proving) {
-        if claim.metadata.is_terminating() {
-            return settled(view, claim);
-        }
-        if claim.status.phase == ClaimPhase::Bound && !claim.spec.volume_name.is_empty() {
-            let message = format!("bound to {}, as it says itself", claim.spec.volume_name);
-            return Link::new(&subject, "Bound", message, Verdict::Healthy);
-        }
-        if let Some(class) = missing_class(view, &claim.metadata.uid) {
-            return without_class(&subject, class);
-        }
-        let message = format!("why the claim waits is told by what you may not read: {what}");
-        return Link::new(&subject, "Forbidden", message, Verdict::Forbidden);
+    if let Some(link) = unseen(view, claim, reason) {
+        return link;
     }
     if let ClaimReason::WaitsForProvisioner(driver) = reason
         && let Some(link) = provisioner::link(view, &subject, driver, (claim, write))
@@ -235,12 +208,108 @@ fn of_reason(
         return link;
     }
     if let (ClaimReason::WaitsForFirstConsumer, Some(pod)) = (reason, view.users_of(&key).first()) {
-        return not_scheduled(view, claim, pod);
+        // The pod is on a node, and the scheduler, which would have chosen one for the claim, was not asked.
+        let node = get::<Pod>(view, pod).map(|pod| pod.spec.node_name.to_string()).unwrap_or_default();
+        let facts: Facts<'_> = &[("pod", pod), ("node", &node), ("annotation", &SELECTED_NODE)];
+        return Link::told(&subject, "WaitingForFirstConsumer without scheduler", facts);
     }
-    let message = match reason {
-        ClaimReason::Binding(volume, next) => {
-            format!("volume {volume} suits it, and is being bound: {}", step(*next))
+    let (case, told) = situation(view, claim, reason, write);
+    let About { volume, other, driver, class, pod, uid } = About::of(view, reason);
+    let step = match reason {
+        ClaimReason::Binding(_, WriteKind::ReserveVolume) => {
+            "next, the volume is given the claim's name and UID"
         }
+        ClaimReason::Binding(_, WriteKind::VolumeBound) => "next, the volume is said to be Bound",
+        ClaimReason::Binding(_, WriteKind::NameVolume) => "next, the claim is given the volume's name",
+        _ => "next, the claim is said to be Bound",
+    };
+    let attributes = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
+    let mut link = Link::told(
+        &subject,
+        case,
+        &[
+            ("told", &told),
+            ("claim", &key),
+            ("volume", &volume),
+            ("other", &other),
+            ("driver", &driver),
+            ("class", &class),
+            ("pod", &pod),
+            ("uid", &uid),
+            ("own", &claim.metadata.uid),
+            ("step", &step),
+        ],
+    );
+    // One that was bound takes no volume that is merely free for it.
+    if let Some(earlier) = earlier(view, claim).filter(|_| *reason != ClaimReason::LostReference) {
+        link = link.and("+earlier volume", &[("earlier", &earlier)]);
+    }
+    let also = match reason {
+        ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => {
+            if has_no_class(claim) {
+                "+make volume or give class"
+            } else {
+                "+make volume or claim"
+            }
+        }
+        ClaimReason::WaitsForProvisioner(_) if !attributes.is_empty() => "+attributes class",
+        ClaimReason::Misbound(..) | ClaimReason::LostReference => {
+            return writes::of_claim(led_back(view, link, claim), write);
+        }
+        _ => return writes::of_claim(link, write),
+    };
+    let facts: Facts<'_> =
+        &[("name", &key.name()), ("namespace", &key.namespace()), ("attributes", &attributes)];
+    writes::of_claim(link.and(also, facts), write)
+}
+
+/// What a reason is about.
+#[derive(Default)]
+struct About {
+    volume: String,
+    other: String,
+    driver: String,
+    class: String,
+    pod: String,
+    uid: String,
+}
+
+impl About {
+    fn of(view: &View<'_>, reason: &ClaimReason) -> Self {
+        let mut about = Self::default();
+        match reason {
+            ClaimReason::Binding(name, _)
+            | ClaimReason::HoldsMismatched(name, _)
+            | ClaimReason::NamedMissing(name)
+            | ClaimReason::NamedMismatched(name, _)
+            | ClaimReason::LostVolume(name) => about.volume = name.to_string(),
+            ClaimReason::NamedTaken(name, other) => {
+                (about.volume, about.other) = (name.to_string(), other.to_string());
+            }
+            ClaimReason::Misbound(name, uid) => {
+                (about.volume, about.uid) = (name.to_string(), uid.to_string());
+                about.other = owner(view, name).map(|owner| owner.to_string()).unwrap_or_default();
+            }
+            ClaimReason::NoClass(class) => about.class = class.to_string(),
+            ClaimReason::WaitsForProvisioner(driver) => about.driver.clone_from(driver),
+            ClaimReason::WaitsForPods(pods) => {
+                about.pod = pods.first().map(ToString::to_string).unwrap_or_default();
+            }
+            _ => {}
+        }
+        about
+    }
+}
+
+/// The situation that a reason is, and what is said of it where the table does not say it.
+fn situation(
+    view: &View<'_>,
+    claim: &PersistentVolumeClaim,
+    reason: &ClaimReason,
+    write: Option<WriteKind>,
+) -> (&'static str, String) {
+    let key = claim.key();
+    let told = match reason {
         ClaimReason::NoVolume => no_volume(view, claim),
         ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(view, claim),
         ClaimReason::NoClass(class) => match of_class(view, claim) {
@@ -251,28 +320,6 @@ fn of_reason(
                 if count == 1 { "1 volume is".to_owned() } else { format!("{count} volumes are") },
             ),
         },
-        ClaimReason::LostVolume(name) => format!(
-            "bound to volume {name}, which does not exist: its object is gone, and with it what led to the data, not \
-             necessarily the data"
-        ),
-        ClaimReason::LostReference => {
-            "bound once, and the claim no longer says to which volume; nothing was deleted by that".to_owned()
-        }
-        ClaimReason::Misbound(name, uid) => match remedies::owner(view, name) {
-            Some(other) if other != key => {
-                format!("volume {name}, which the claim was bound to, belongs to claim {other}")
-            }
-            _ => format!(
-                "volume {name} belongs to an earlier claim of this name, by its UID {uid}: one of the two was made anew, as a \
-                 restore does"
-            ),
-        },
-        ClaimReason::WaitsForProvisioner(driver) if write == Some(WriteKind::AskProvisioner) => {
-            format!("provisioner {driver} is about to be asked for a volume")
-        }
-        ClaimReason::WaitsForProvisioner(driver) => {
-            format!("provisioner {driver} was asked for a volume, and has not made it yet")
-        }
         ClaimReason::NamedMismatched(name, _) | ClaimReason::HoldsMismatched(name, _) => {
             match get::<PersistentVolume>(view, name).map(|it| candidates::unsuited(&it, claim, view.now())) {
                 Some(unsuited) if !unsuited.is_empty() => {
@@ -283,75 +330,38 @@ fn of_reason(
                 _ => reason.to_string(),
             }
         }
-        ClaimReason::NamedTaken(name, other) if *other == key => format!(
-            "volume {name:?}, which the claim names, still belongs to an earlier claim of the same name that is gone",
-            name = name.as_str()
-        ),
         reason => reason.to_string(),
     };
-    let mut link = Link::new(&subject, reason.code(), message, verdict(reason));
-    if let Some((action, condition)) = next(reason) {
-        link = link.next(action, condition);
-    }
-    if let Some((object, why)) = waits_for(&key, reason) {
-        let is_asked_next = write == Some(WriteKind::AskProvisioner);
-        let why = if is_asked_next { "is about to be asked for a volume".to_owned() } else { why };
-        link = link.blocked_by(object, why);
-    }
-    // One that was bound takes no volume that is merely free for it.
-    let earlier = remedies::earlier(view, claim).filter(|_| *reason != ClaimReason::LostReference);
-    for action in earlier.into_iter().chain(remedies::actions(view, &key, claim, reason)) {
-        link = link.act(action);
-    }
-    writes::of_claim(link, write)
+    let case = match reason {
+        ClaimReason::WaitsForProvisioner(_) if write == Some(WriteKind::AskProvisioner) => {
+            "WaitingForProvisioner next"
+        }
+        ClaimReason::NoClass(_) if of_class(view, claim).0 > 0 => "ClassNotFound used",
+        ClaimReason::NamedTaken(_, other) if *other == key => "NamedVolumeTaken earlier",
+        ClaimReason::Misbound(name, _) if owner(view, name).is_some_and(|other| other != key) => {
+            "LostMisbound to other"
+        }
+        reason => reason.code(),
+    };
+    (case, told)
 }
 
-/// The binder has said that the class is missing; who asks may not look.
-fn without_class(subject: &Subject, class: &str) -> Link {
-    let message = format!("there is no class {class:?}, as the binder has said last of the claim");
-    Link::new(subject, "ClassNotFound", message, Verdict::Blocked)
-        .blocked_by(Subject::Class(class.into()).json(), "does not exist")
-        .next("Recheck", Some("the class appears"))
-        .act(safe(
-            "make the claim anew with a class that exists (its class cannot be changed), or ask for the class",
-            &["kubectl", "get", "storageclass"],
-        ))
-}
-
-/// A pod that uses the claim is on a node, and the scheduler, which would have chosen one for the claim, was not asked.
-fn not_scheduled(view: &View<'_>, claim: &PersistentVolumeClaim, pod: &PodKey) -> Link {
-    let node = get::<Pod>(view, pod).map(|pod| pod.spec.node_name.to_string()).unwrap_or_default();
-    let message = format!(
-        "pod {pod} is on node {node} without the scheduler, which alone chooses a node for the claim: the pod's maker set \
-         spec.nodeName, or the claim is younger than the pod"
-    );
-    let (name, namespace) = (claim.metadata.name.as_str(), claim.metadata.namespace.as_str());
-    let chosen = format!("{SELECTED_NODE}={node}");
-    let link = Link::new(&Subject::Claim(claim.key()), "WaitingForFirstConsumer", message, Verdict::Blocked)
-        .blocked_by(Subject::Pod(pod.clone()).json(), "is on a node without the scheduler")
-        .next("Bind", Some("the claim names its node, or a pod that uses it is scheduled"))
-        .act(safe(
-            "make the pod anew without spec.nodeName (a nodeSelector for kubernetes.io/hostname keeps it on its node): the \
-             scheduler then chooses for pod and claim",
-            &["kubectl", "get", "pod", pod.name(), "-n", pod.namespace(), "-o", "yaml"],
-        ));
-    let by_hand = care(
-        format!(
-            "or, if a provisioner makes the volume, say what the scheduler would: the volume is made for {node}"
-        ),
-        &["kubectl", "annotate", "pvc", name, "-n", namespace, &chosen],
-    );
-    link.act(by_hand)
-}
-
-/// The next of the four writes of a bind.
-fn step(write: WriteKind) -> &'static str {
-    match write {
-        WriteKind::ReserveVolume => "next, the volume is given the claim's name and UID",
-        WriteKind::VolumeBound => "next, the volume is said to be Bound",
-        WriteKind::NameVolume => "next, the claim is given the volume's name",
-        _ => "next, the claim is said to be Bound",
-    }
+/// How a claim that was bound comes to its volume again.
+fn led_back(view: &View<'_>, link: Link, claim: &PersistentVolumeClaim) -> Link {
+    let key = claim.key();
+    let named = &claim.spec.volume_name;
+    let own = own_volumes(view, claim).into_iter().find(|it| named.is_empty() || it.key() == *named);
+    let is_its_own = own
+        .as_ref()
+        .and_then(|own| own.spec.claim_ref.as_ref())
+        .is_some_and(|reference| reference.uid == claim.metadata.uid && named.is_empty());
+    let owned = own.map(|own| own.metadata.name.to_string()).unwrap_or_default();
+    let case = match (owned.is_empty(), is_its_own) {
+        (true, _) => "+whose",
+        (false, true) => "+name again",
+        (false, false) => "+relink",
+    };
+    link.and(case, &[("name", &key.name()), ("namespace", &key.namespace()), ("owned", &owned)])
 }
 
 fn no_volume(view: &View<'_>, claim: &PersistentVolumeClaim) -> String {
@@ -378,90 +388,52 @@ fn no_volume(view: &View<'_>, claim: &PersistentVolumeClaim) -> String {
     }
 }
 
-/// Whether a person has to act.
-pub(super) fn verdict(reason: &ClaimReason) -> Verdict {
-    match reason {
-        ClaimReason::Bound(_) => Verdict::Healthy,
-        ClaimReason::Annotating
-        | ClaimReason::HeldBack(_)
-        | ClaimReason::ProvingClass(_)
-        | ClaimReason::Binding(..)
-        | ClaimReason::VolumeBusy(_)
-        | ClaimReason::HoldsOther(_)
-        | ClaimReason::AssigningClass(_)
-        | ClaimReason::WaitsForFirstConsumer
-        | ClaimReason::WaitsForPods(_)
-        | ClaimReason::WaitsForProvisioner(_)
-        | ClaimReason::Provisioning(_)
-        | ClaimReason::Uncertain(_)
-        | ClaimReason::ProvingLost(_) => Verdict::Waiting,
-        ClaimReason::ObjectUnreadable(_)
-        | ClaimReason::NoCapacity(_)
-        | ClaimReason::HoldsMismatched(..)
-        | ClaimReason::NoVolume
-        | ClaimReason::ProvisioningOff
-        | ClaimReason::NoClass(_)
-        | ClaimReason::NoProvisioner(_)
-        | ClaimReason::CannotProvision(_)
-        | ClaimReason::NotProvisioned(_)
-        | ClaimReason::OtherProvisioner { .. }
-        | ClaimReason::NamedMissing(_)
-        | ClaimReason::NamedTaken(..)
-        | ClaimReason::NamedMismatched(..)
-        | ClaimReason::LostReference
-        | ClaimReason::LostVolume(_)
-        | ClaimReason::Misbound(..)
-        | ClaimReason::Unreadable(_)
-        | ClaimReason::UnknownBindingMode(_) => Verdict::Blocked,
+/// The volume of an earlier claim of the same name that is kept: who made the claim anew may want what is on it.
+fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<String> {
+    if !claim.spec.volume_name.is_empty() {
+        return None;
     }
+    let is_of_earlier = |volume: &Arc<PersistentVolume>| {
+        let reference = volume.spec.claim_ref.as_ref();
+        volume.status.phase == VolumePhase::Released
+            && reference.is_some_and(|it| !it.uid.is_empty() && it.uid != claim.metadata.uid)
+    };
+    let key = claim.key();
+    let kept = view.volumes_naming(&key).filter(is_of_earlier);
+    kept.map(|volume| volume.metadata.name.to_string()).min()
 }
 
-/// What happens next, and on which condition.
-fn next(reason: &ClaimReason) -> Option<(&'static str, Option<&'static str>)> {
-    Some(match reason {
-        ClaimReason::Binding(..) | ClaimReason::VolumeBusy(_) => ("Bind", None),
-        ClaimReason::Annotating | ClaimReason::AssigningClass(_) => ("WriteClaim", None),
-        ClaimReason::WaitsForFirstConsumer => ("Bind", Some("a pod that uses the claim is scheduled")),
-        ClaimReason::WaitsForPods(_) => ("Bind", Some("the scheduler finds a node for the pod")),
-        ClaimReason::WaitsForProvisioner(_) => ("Bind", Some("the provisioner makes a volume")),
-        ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => {
-            ("Recheck", Some("a volume of this class appears or changes; no timer runs"))
-        }
-        ClaimReason::NoClass(_) => ("Recheck", Some("the class appears")),
-        ClaimReason::NamedMissing(_) => ("Recheck", Some("a volume of that name appears")),
-        ClaimReason::NamedTaken(..) => ("Recheck", Some("the volume changes")),
-        ClaimReason::NamedMismatched(..) => {
-            ("Recheck", Some("the volume suits it, or the claim is made anew"))
-        }
-        ClaimReason::NotProvisioned(_) => ("Provision", Some("after a pause that grows with each try")),
-        _ => return None,
-    })
+/// Volumes that name a claim of this name, those that name this very claim first.
+fn own_volumes(view: &View<'_>, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
+    let mut own: Vec<Arc<PersistentVolume>> = view.volumes_naming(&claim.key()).collect();
+    own.sort_by_key(|volume| {
+        let uid = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.clone());
+        (uid.as_ref() != Some(&claim.metadata.uid), volume.metadata.name.to_string())
+    });
+    own
 }
 
-fn waits_for(key: &ClaimKey, reason: &ClaimReason) -> Option<(serde_json::Value, String)> {
-    let volume = |name: &crate::kube_api::ids::VolumeName| Subject::Volume(name.clone()).json();
-    Some(match reason {
-        ClaimReason::WaitsForProvisioner(driver) => {
-            (program("Provisioner", driver), "has been asked for a volume".to_owned())
+/// How many volumes are of the claim's class, and what is wrong with the nearest.
+fn of_class(view: &View<'_>, claim: &PersistentVolumeClaim) -> (usize, String) {
+    let (mut count, mut nearest) = (0, None);
+    view.objects().volumes.for_each(|volume| {
+        if volume_class(volume) == claim_class(claim) {
+            count += 1;
+            let faults = candidates::faults(volume, claim, view.now());
+            let told: Vec<String> = faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
+            let told = (told.len(), format!("{} {}", volume.metadata.name, told.join("; ")));
+            nearest = nearest.take().into_iter().chain([told]).min();
         }
-        ClaimReason::WaitsForPods(pods) => {
-            let pod = pods.first()?;
-            (Subject::Pod(pod.clone()).json(), "is not scheduled".to_owned())
-        }
-        ClaimReason::NoClass(class) => (Subject::Class(class.clone()).json(), "does not exist".to_owned()),
-        ClaimReason::NamedMissing(name) | ClaimReason::LostVolume(name) => {
-            (volume(name), "does not exist".to_owned())
-        }
-        ClaimReason::NamedTaken(name, other) if other == key => {
-            (volume(name), "belongs to the earlier claim by its UID".to_owned())
-        }
-        ClaimReason::NamedTaken(name, other) => (volume(name), format!("belongs to claim {other}")),
-        ClaimReason::Misbound(name, uid) => {
-            (volume(name), format!("names a claim of uid {uid}, and {key} has another"))
-        }
-        ClaimReason::NamedMismatched(name, _) | ClaimReason::HoldsMismatched(name, _) => {
-            (volume(name), "does not suit the claim".to_owned())
-        }
-        _ => return None,
-    })
+    });
+    (count, nearest.map(|(_, told)| told).unwrap_or_default())
+}
+
+/// Whether a claim says nothing of a class, so that it gets one that becomes the default, or may be given one, once.
+fn has_no_class(claim: &PersistentVolumeClaim) -> bool {
+    claim.spec.storage_class_name.is_none() && claim_class(claim).is_empty()
+}
+
+/// The claim that a volume names.
+fn owner(view: &View<'_>, name: &VolumeName) -> Option<ClaimKey> {
+    Some(get::<PersistentVolume>(view, name)?.spec.claim_ref.as_ref()?.key())
 }

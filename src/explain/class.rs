@@ -1,13 +1,12 @@
 //! A class: who provisions, when its claims are bound, and which of them wait.
 
 use super::{
-    actions::of_absent_program,
     claim::{self, NO_PROVISIONER},
-    links::{Link, program},
+    links::{Link, missing},
     report::Verdict,
     sidecars::{Presence, Sidecar},
     subject::Subject,
-    view::{Missing, View, get},
+    view::{View, get},
 };
 use crate::{
     binder::{annotations::csi_name, matching::predicate::claim_class},
@@ -24,54 +23,32 @@ const MOST: usize = 20;
 pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
     let subject = Subject::Class(name.clone());
     let Some(class) = get::<StorageClass>(view, name) else {
-        return vec![match view.missing::<StorageClass>(name) {
-            Missing::Absent => return without_object(view, &subject, name),
-            Missing::Unreadable(error) => Link::new(
-                &subject,
-                "ObjectUnreadable",
-                format!("class {name} cannot be read: {error}"),
-                Verdict::Blocked,
-            ),
-            Missing::Unseen(why) => Link::new(
-                &subject,
-                "Forbidden",
-                format!("class {name} could not be read: {why}"),
-                Verdict::Forbidden,
-            ),
-        }];
+        let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
+        if link.verdict == Verdict::NotFound {
+            link.step.message.push_str(&waited_for(&waiting(view, name)));
+        }
+        return vec![link];
     };
     // By the name of the CSI driver that took it over.
     let named = class.provisioner.as_str();
     let driver = csi_name(named).unwrap_or(named);
     let when =
         class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
-    let first = match view.sidecars.presence(driver, Sidecar::Provisioner) {
-        _ if driver == NO_PROVISIONER => {
-            Link::new(&subject, "NoProvisioner", "its volumes are made by hand", Verdict::Healthy)
-        }
-        Presence::Seen => {
-            Link::new(&subject, "ProvisionerSeen", format!("provisioner {driver} is there"), Verdict::Healthy)
-        }
-        Presence::NoLease => {
-            let message = format!(
-                "served by {driver}; there is no lease of it: it runs without leader election, or not"
-            );
-            Link::new(&subject, "ProvisionerUnknown", message, Verdict::Healthy)
-        }
-        Presence::Unknown => {
-            let message =
-                format!("served by {driver}; whether it is there cannot be told from what was read");
-            Link::new(&subject, "ProvisionerUnknown", message, Verdict::Healthy)
-        }
-        Presence::Gone(since) => {
-            let message = format!("provisioner {driver} was seen last at {since}: its lease is not renewed");
-            absent(&subject, driver, message)
-        }
-        Presence::NotSeen => {
-            let message = format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event");
-            absent(&subject, driver, message)
-        }
+    let presence = view.sidecars.presence(driver, Sidecar::Provisioner);
+    let case = match presence {
+        _ if driver == NO_PROVISIONER => "NoProvisioner",
+        Presence::Seen => "ProvisionerSeen",
+        Presence::NoLease => "ProvisionerUnknown without lease",
+        Presence::Unknown => "ProvisionerUnknown unread",
+        Presence::Gone(_) | Presence::NotSeen => "ProvisionerNotSeen",
     };
+    let told = match presence {
+        Presence::Gone(since) => {
+            format!("provisioner {driver} was seen last at {since}: its lease is not renewed")
+        }
+        _ => format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event"),
+    };
+    let first = Link::told(&subject, case, &[("driver", &driver), ("told", &told)]);
     let detail = format!("{named}  {when}  {:?}", class.reclaim_policy);
     // Who reads by name has not seen the claims.
     if !view.snapshot.is_listed::<PersistentVolumeClaim>() {
@@ -102,20 +79,11 @@ fn counted(waiting: &[ClaimKey]) -> String {
     }
 }
 
-/// A class that claims may name although it does not exist: for volumes that are made by hand, or by mistake.
-fn without_object(view: &View<'_>, subject: &Subject, name: &ClassName) -> Vec<Link> {
-    let waiting = waiting(view, name);
-    let mut message = format!("class {name} does not exist");
-    match waiting.as_slice() {
-        [] => {}
-        [only] => message = format!("{message}, and claim {only} waits for it"),
-        [first, ..] => message = format!("{message}, and {} for it, the first {first}", counted(&waiting)),
+/// Which claims wait for a class that does not exist: for volumes that are made by hand, or by mistake.
+fn waited_for(waiting: &[ClaimKey]) -> String {
+    match waiting {
+        [] => String::new(),
+        [only] => format!(", and claim {only} waits for it"),
+        [first, ..] => format!(", and {} for it, the first {first}", counted(waiting)),
     }
-    vec![Link::new(subject, "NotFound", message, Verdict::NotFound)]
-}
-
-fn absent(subject: &Subject, driver: &str, message: String) -> Link {
-    Link::new(subject, "ProvisionerNotSeen", message, Verdict::Blocked)
-        .blocked_by(program("Provisioner", driver), "not seen")
-        .act(of_absent_program(driver))
 }

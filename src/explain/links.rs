@@ -1,12 +1,15 @@
 //! The links of a chain, each with its verdict: what the rooms of the kinds put together, and what the answer is made of.
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     report::{Action, Blocker, Next, Step, Verdict},
     subject::Subject,
+    table::{Facts, Part, Row, fill, find, find_of},
+    view::{Missing, View},
 };
-use k8s_openapi::jiff::Timestamp;
+use crate::state::Stored;
 
 /// How it stands with one object.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,25 +23,65 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A link of an object that can be a subject.
-    pub fn new(subject: &Subject, reason: &str, message: impl Into<String>, verdict: Verdict) -> Self {
-        Self::of(subject.json(), reason, message, verdict)
+    /// What the table says of a situation.
+    pub fn told(subject: &Subject, case: &str, facts: Facts<'_>) -> Self {
+        Self::of_row(subject, case, find(case), facts)
     }
 
-    /// A link of anything that has kind and name.
-    pub fn of(object: Value, reason: &str, message: impl Into<String>, verdict: Verdict) -> Self {
+    /// What the table says of a reason that several kinds of objects have.
+    pub fn told_of(subject: &Subject, code: &str, kind: &str, facts: Facts<'_>) -> Self {
+        Self::of_row(subject, code, find_of(code, kind), facts)
+    }
+
+    fn of_row(subject: &Subject, case: &str, row: &Row, facts: Facts<'_>) -> Self {
+        let namespace = subject.namespace().unwrap_or_default();
+        let own: Facts<'_> = &[("name", &subject.name()), ("namespace", &namespace)];
+        let facts = [own, facts].concat();
         let step = Step {
-            object,
+            object: subject.json(),
             detail: String::new(),
-            reason: reason.to_owned(),
-            message: message.into(),
+            reason: case.split(' ').next().unwrap_or_default().to_owned(),
+            message: fill(row.message, &facts),
             is_blocker: false,
             since: None,
             next: None,
             blocked_by: Vec::new(),
             docs: None,
         };
-        Self { step, verdict, actions: Vec::new() }
+        Self { step, verdict: row.verdict, actions: Vec::new() }.say(row, &facts)
+    }
+
+    /// Adds what several situations have in common.
+    pub fn and(self, case: &str, facts: Facts<'_>) -> Self {
+        self.say(find(case), facts)
+    }
+
+    fn say(mut self, row: &Row, facts: Facts<'_>) -> Self {
+        for part in row.parts {
+            match part {
+                Part::Also(case) => self = self.say(find(case), facts),
+                Part::WaitsFor(kind, name, why) => {
+                    let object = object(kind, fill(name, facts));
+                    self.step.blocked_by.push(Blocker { object, why: fill(why, facts) });
+                }
+                Part::Next(action, condition) => {
+                    let condition = Some(fill(condition, facts)).filter(|it| !it.is_empty());
+                    let action = (*action).to_owned();
+                    self.step.next = Some(Next { action, not_before: None, at: None, condition });
+                }
+                Part::Do(risk, text, command) => {
+                    let command = command.split_whitespace().map(|word| fill(word, facts)).collect();
+                    self.actions.push(Action { risk: *risk, text: fill(text, facts), command });
+                }
+            }
+        }
+        self
+    }
+
+    /// Another verdict than the table's: of what the situation alone does not decide.
+    pub fn verdict(mut self, verdict: Verdict) -> Self {
+        self.verdict = verdict;
+        self
     }
 
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -51,27 +94,21 @@ impl Link {
         self
     }
 
-    pub fn next(mut self, action: &str, condition: Option<&str>) -> Self {
-        let condition = condition.map(str::to_owned);
-        self.step.next = Some(Next { action: action.to_owned(), not_before: None, at: None, condition });
-        self
-    }
-
-    pub fn next_at(mut self, action: &str, at: Timestamp, condition: Option<&str>) -> Self {
-        let condition = condition.map(str::to_owned);
-        self.step.next = Some(Next { action: action.to_owned(), not_before: None, at: Some(at), condition });
-        self
-    }
-
-    pub fn blocked_by(mut self, object: Value, why: impl Into<String>) -> Self {
-        self.step.blocked_by.push(Blocker { object, why: why.into() });
-        self
-    }
-
     pub fn act(mut self, action: Action) -> Self {
         self.actions.push(action);
         self
     }
+}
+
+/// The link of an object that is in no table: it does not exist (`absent` says what that means), cannot be read, or was not seen.
+pub(super) fn missing<T: Stored>(view: &View<'_>, subject: &Subject, key: &T::Key, absent: &str) -> Link {
+    let what = subject.spoken();
+    let (case, told) = match view.missing::<T>(key) {
+        Missing::Absent => (absent, format!("{what} does not exist")),
+        Missing::Unreadable(error) => ("ObjectUnreadable", format!("{what} cannot be read: {error}")),
+        Missing::Unseen(why) => ("Forbidden", format!("{what} could not be read: {why}")),
+    };
+    Link::told(subject, case, &[("told", &told)])
 }
 
 /// The link that decides: the last of those that stand worst, as what it waits for is what all before it wait for. None if all
@@ -80,7 +117,8 @@ pub(super) fn deciding(links: &[Link]) -> Option<&Link> {
     links.iter().filter(|link| link.verdict != Verdict::Healthy).max_by_key(|link| link.verdict)
 }
 
-/// A program of a driver as an object of the chain.
-pub(super) fn program(kind: &str, driver: &str) -> Value {
-    json!({ "kind": kind, "name": driver })
+/// An object of the chain; programs of drivers are among them.
+fn object(kind: &str, name: String) -> Value {
+    let (namespace, own) = name.split_once('/').unwrap_or(("", &name));
+    Subject::new(kind, namespace, own).map_or_else(|_| json!({ "kind": kind, "name": name }), |it| it.json())
 }

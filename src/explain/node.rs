@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::{
-    actions::{of_declaration, of_silent_node},
-    age, attachment,
-    links::Link,
-    pod,
+    age,
+    attachment::{self, brought_back},
+    links::{Link, missing},
     report::Verdict,
     subject::Subject,
-    view::{Missing, View, get},
+    view::{View, get},
 };
 use crate::{
     attach_detach::desired::{state::WhyUnresolved, volume_name::VolumeId},
@@ -24,29 +23,11 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let subject = Subject::Node(name.clone());
     let node_volumes = || view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let Some(node) = get::<Node>(view, name) else {
-        let first = match view.missing::<Node>(name) {
-            Missing::Absent if node_volumes().next().is_some() => Link::new(
-                &subject,
-                "NodeGone",
-                format!("node {name} has no object, and volumes may be on it"),
-                Verdict::Waiting,
-            ),
-            Missing::Absent => {
-                Link::new(&subject, "NotFound", format!("node {name} does not exist"), Verdict::NotFound)
-            }
-            Missing::Unreadable(error) => Link::new(
-                &subject,
-                "ObjectUnreadable",
-                format!("node {name} cannot be read: {error}"),
-                Verdict::Blocked,
-            ),
-            Missing::Unseen(why) => Link::new(
-                &subject,
-                "Forbidden",
-                format!("node {name} could not be read: {why}"),
-                Verdict::Forbidden,
-            ),
-        };
+        let mut first = missing::<Node>(view, &subject, name, "NotFound");
+        if first.verdict == Verdict::NotFound && node_volumes().next().is_some() {
+            let told = format!("node {name} has no object, and volumes may be on it");
+            first = Link::told(&subject, "NodeGone", &[("told", &told)]);
+        }
         return std::iter::once(first).chain(waiting(view, name)).collect();
     };
     let waiting = waiting(view, name);
@@ -70,44 +51,31 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
             "; it has the taint out-of-service, by which its volumes are detached without its kubelet",
         );
     }
+    let link = |case, pod: &PodKey| Link::told(&subject, case, &[("told", &message), ("pod", pod)]);
+    let none = PodKey::new("", "");
     let link = match (node.is_managed(), node.is_ready()) {
-        (false, _) => {
-            let message = format!("{message}; its kubelet attaches volumes itself");
-            // It cannot do so for those of CSI drivers.
-            let is_of_it =
-                |why: &WhyUnresolved| matches!(why, WhyUnresolved::NodeNotManaged(node) if node == name);
-            let waits =
-                |pod: &PodKey| get::<Pod>(view, pod).is_some_and(|it| it.status.phase == PodPhase::Pending);
-            let unresolved = view.attach_detach.unresolved.iter().filter(|(_, why)| is_of_it(why));
-            match unresolved.map(|((pod, _), _)| pod).find(|pod| waits(pod)) {
-                Some(pod) => {
-                    let message =
-                        format!("{message}, which it cannot do for those of CSI drivers: pod {pod} waits");
-                    Link::new(&subject, "NodeNotManaged", message, Verdict::Blocked)
-                        .blocked_by(
-                            Subject::Pod(pod.clone()).json(),
-                            "waits for a volume that no controller attaches there",
-                        )
-                        .act(pod::leave_attaching(name))
-                }
-                None => Link::new(&subject, "NodeNotManaged", message, Verdict::Healthy),
-            }
-        }
-        (true, true) if is_out_of_service => {
-            Link::new(&subject, "OutOfServiceTaint", message, Verdict::Blocked)
-                .act(of_declaration(name.as_str()))
-        }
-        (true, true) => Link::new(&subject, "Ready", message, Verdict::Healthy),
+        (false, _) => match left_waiting(view, name) {
+            Some(pod) => link("NodeNotManaged but needed", pod).and("+leave attaching", &[("node", name)]),
+            None => link("NodeNotManaged", &none),
+        },
+        (true, true) if is_out_of_service => link("OutOfServiceTaint", &none),
+        (true, true) => link("Ready", &none),
         (true, false) => {
             // Where nothing is, or force is on its way, it is no one's trouble yet.
             let since = since.filter(|_| view.has_volumes(name) && !is_out_of_service);
-            let link = Link::new(&subject, "NotReady", message, Verdict::of_wait(since, view.now()))
-                .next("Recheck", Some("its kubelet reports again, or a pod there is deleted"));
-            let actions = of_silent_node(name.as_str(), Some(node), "the detach follows");
-            actions.into_iter().fold(link, Link::act)
+            let link = link("NotReady", &none).verdict(Verdict::of_wait(since, view.now()));
+            brought_back(link, name, Some(node), "the detach follows")
         }
     };
     link.detail(ready).since(since)
+}
+
+/// A pod that waits for a node's kubelet, which attaches volumes itself, and cannot do so for those of CSI drivers.
+fn left_waiting<'a>(view: &'a View<'_>, name: &NodeName) -> Option<&'a PodKey> {
+    let is_of_it = |why: &WhyUnresolved| matches!(why, WhyUnresolved::NodeNotManaged(node) if node == name);
+    let waits = |pod: &PodKey| get::<Pod>(view, pod).is_some_and(|it| it.status.phase == PodPhase::Pending);
+    let unresolved = view.attach_detach.unresolved.iter().filter(|(_, why)| is_of_it(why));
+    unresolved.map(|((pod, _), _)| pod).find(|pod| waits(pod))
 }
 
 /// Drivers that pods there wait for, and that its kubelet does not know.

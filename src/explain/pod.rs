@@ -9,14 +9,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    actions::{care, safe},
     age, attachment, claim,
     exclusive::ATTACHED_TWICE,
     foreign,
-    links::Link,
-    report::{Action, Verdict},
+    links::{Link, missing},
+    report::Verdict,
     running,
     subject::Subject,
+    table::Facts,
     topology,
     view::{Missing, View, get},
     volume,
@@ -32,7 +32,7 @@ use crate::{
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
         kinds::{
-            InTreeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
+            InTreeSource, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
             VolumeAttachment,
         },
     },
@@ -48,23 +48,7 @@ const NO_HINDRANCE: [&str; 2] = ["ModifyingAttributes", "Resizing"];
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     let subject = Subject::Pod(key.clone());
     let Some(pod) = get::<Pod>(view, key).or_else(|| without_volumes(view, &subject)) else {
-        return vec![match view.missing::<Pod>(key) {
-            Missing::Absent => {
-                Link::new(&subject, "NotFound", format!("pod {key} does not exist"), Verdict::NotFound)
-            }
-            Missing::Unreadable(error) => Link::new(
-                &subject,
-                "ObjectUnreadable",
-                format!("pod {key} cannot be read: {error}"),
-                Verdict::Blocked,
-            ),
-            Missing::Unseen(why) => Link::new(
-                &subject,
-                "Forbidden",
-                format!("pod {key} could not be read: {why}"),
-                Verdict::Forbidden,
-            ),
-        }];
+        return vec![missing::<Pod>(view, &subject, key, "NotFound")];
     };
     let mut links = vec![of_pod(view, &subject, &pod)];
     for volume in &pod.spec.volumes {
@@ -102,8 +86,7 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     }
     links.extend(without_driver(view, &subject, &pod));
     if pod.spec.volumes.is_empty() {
-        let message = "it has no volume that has to be bound or attached";
-        links.push(Link::new(&subject, "NotAttachable", message, Verdict::Healthy));
+        links.push(Link::told_of(&subject, "NotAttachable", "pod", &[]));
     }
     if links.iter().all(|link| link.verdict == Verdict::Healthy) {
         links.extend(running::link(view, &pod));
@@ -139,9 +122,7 @@ fn inline(view: &View<'_>, (subject, pod): (&Subject, &Pod), name: &str, source:
             attachment::links(view, &volume, node)
         }
         Ok(Storage::NoOp(..) | Storage::NotAttachable) => {
-            let message =
-                format!("volume {name}: its kubelet mounts it at once, with no program that attaches it");
-            vec![Link::new(subject, "NotAttachable", message, Verdict::Healthy)]
+            vec![Link::told_of(subject, "NotAttachable", "inline", &[("volume", &name)])]
         }
         // The pod's own reason says it.
         Ok(Storage::FlexVolume(_)) | Err(_) => Vec::new(),
@@ -226,94 +207,45 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
 fn out_of_reach(view: &View<'_>, name: &VolumeName, node: &NodeName) -> Option<Link> {
     let subject = Subject::Volume(name.clone());
     let refusal = topology::refusal(view.whole(&subject)?, view.whole(&Subject::Node(node.clone()))?)?;
-    let message = format!("the volume may be used only where {refusal}, which does not hold of node {node}");
-    Some(
-        Link::new(&subject, "NodeAffinityMismatch", message, Verdict::Blocked)
-            .blocked_by(Subject::Node(node.clone()).json(), "is out of the volume's reach")
-            .act(safe(
-                "the pod has to be made anew on a node that the volume reaches: see what put it there (spec.nodeName, or \
-                 labels of the node that have changed)",
-                &["kubectl", "get", "nodes", "--show-labels"],
-            )),
-    )
+    Some(Link::told(&subject, "NodeAffinityMismatch", &[("told", &refusal), ("node", node)]))
 }
 
-/// A pod that the scheduler does not look at yet.
-fn gated(subject: &Subject, whole: Option<&Value>) -> Option<Link> {
-    let gates = whole?.pointer("/spec/schedulingGates")?.as_array()?;
-    let gates: Vec<&str> = gates.iter().filter_map(|gate| gate.get("name")?.as_str()).collect();
-    if gates.is_empty() {
-        return None;
-    }
-    let gates = gates.join(", ");
-    let message =
-        format!("the scheduler does not look at the pod as long as it has scheduling gates: {gates}");
-    let namespace = subject.namespace().unwrap_or_default();
-    Some(
-        Link::new(subject, "NoPodScheduled", message, Verdict::Waiting)
-            .next("Schedule", Some("the program that set the gates takes them off"))
-            .act(safe(
-                "if it lasts: find the program that the gates are named after, and see what it waits for",
-                &["kubectl", "get", "pod", subject.name(), "-n", namespace, "-o", "yaml"],
-            )),
-    )
+/// The gates for which the scheduler does not look at a pod yet.
+fn gates(whole: Option<&Value>) -> String {
+    let gates = whole.and_then(|pod| pod.pointer("/spec/schedulingGates")?.as_array());
+    let names = gates.into_iter().flatten().filter_map(|gate| gate.get("name")?.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// What the scheduler says of a pod for which it has found no node, as the end of a sentence.
+fn unscheduled(whole: Option<&Value>) -> String {
+    let all = whole.and_then(|pod| pod.pointer("/status/conditions")?.as_array());
+    let mut all = all.into_iter().flatten();
+    let scheduled = all.find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled"));
+    let message = scheduled.and_then(|it| it.get("message")?.as_str());
+    message.map_or(String::new(), |message| format!(": {message}"))
 }
 
 fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
     let whole = view.whole(subject);
-    let text =
-        |path: &str| whole.and_then(|pod| pod.pointer(path)).and_then(Value::as_str).unwrap_or_default();
-    let since = pod.metadata.creation_timestamp;
-    if pod.spec.node_name.is_empty()
-        && let Some(link) = gated(subject, whole)
-    {
-        return link.detail("no node").since(since);
-    }
-    if pod.spec.node_name.is_empty() {
-        let said = whole
-            .and_then(|pod| pod.pointer("/status/conditions"))
-            .and_then(Value::as_array)
-            .and_then(|all| {
-                all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some("PodScheduled"))
-            })
-            .and_then(|scheduled| scheduled.get("message"))
-            .and_then(Value::as_str)
-            .map_or(String::new(), |message| format!(": {message}"));
-        return Link::new(
-            subject,
-            "NoPodScheduled",
-            format!("the scheduler has found no node for the pod{said}"),
-            Verdict::Waiting,
-        )
-        .detail("no node")
-        .next("Schedule", Some("the scheduler finds a node for it"))
-        .act(safe(
-            "see what the scheduler says, and whether one runs",
-            &[
-                "kubectl",
-                "describe",
-                "pod",
-                pod.metadata.name.as_str(),
-                "-n",
-                pod.metadata.namespace.as_str(),
-            ],
-        ))
-        .since(since);
-    }
-    let phase = format!("{:?}", pod.status.phase);
-    if pod.is_terminated() {
-        let message = format!("it has ended ({phase}), and its volumes leave node {}", pod.spec.node_name);
-        return Link::new(subject, "PodEnded", message, Verdict::Healthy)
-            .detail(format!("on {}  {phase}", pod.spec.node_name))
-            .since(since);
-    }
-    let waiting = whole.and_then(running::waiting_container);
-    let state = waiting.map_or(phase, str::to_owned);
-    let ends = if text("/metadata/deletionTimestamp").is_empty() { "" } else { "  Terminating" };
-    let message = format!("on node {}", pod.spec.node_name);
-    Link::new(subject, "Scheduled", message, Verdict::Healthy)
-        .detail(format!("on {}  {state}{ends}", pod.spec.node_name))
-        .since(since)
+    let node = &pod.spec.node_name;
+    let (case, told, detail) = match gates(whole) {
+        gates if node.is_empty() && !gates.is_empty() => {
+            ("NoPodScheduled gated", gates, "no node".to_owned())
+        }
+        _ if node.is_empty() => ("NoPodScheduled", unscheduled(whole), "no node".to_owned()),
+        _ => {
+            let phase = format!("{:?}", pod.status.phase);
+            let waiting = whole.and_then(running::waiting_container).filter(|_| !pod.is_terminated());
+            let state = waiting.map_or_else(|| phase.clone(), str::to_owned);
+            let is_ending = pod.metadata.is_terminating() && !pod.is_terminated();
+            let ends = if is_ending { "  Terminating" } else { "" };
+            let case = if pod.is_terminated() { "PodEnded" } else { "Scheduled" };
+            (case, phase, format!("on {node}  {state}{ends}"))
+        }
+    };
+    let link = Link::told(subject, case, &[("node", node), ("told", &told)]);
+    link.detail(detail).since(pod.metadata.creation_timestamp)
 }
 
 /// Whether a link is that of a claim or volume which is being deleted and which kubelets mount all the same.
@@ -337,112 +269,43 @@ fn is_protected(view: &View<'_>, link: &Link) -> bool {
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.
 fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -> Option<Link> {
+    let other = why.object().map(|object| object_name(&object)).unwrap_or_default();
+    let facts: Facts<'_> = &[("volume", &name), ("told", why), ("other", &other), ("node", &other)];
     match why {
-        WhyUnresolved::NodeNotManaged(node)
-            if get::<Node>(view, node).is_none() && matches!(view.missing::<Node>(node), Missing::Absent) =>
-        {
-            Some(node_gone(view, pod, name, node))
-        }
+        WhyUnresolved::NodeNotManaged(node) if view.is_gone(node) => Some(node_gone(view, pod, facts)),
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,
-        WhyUnresolved::NodeNotManaged(node) => {
-            let link = |verdict| Link::new(pod, why.code(), format!("volume {name}: {why}"), verdict);
-            let Subject::Pod(key) = pod else { return Some(link(Verdict::Healthy)) };
+        WhyUnresolved::NodeNotManaged(_) => {
+            let Subject::Pod(key) = pod else { return None };
             let is_up = get::<Pod>(view, key).is_none_or(|pod| pod.status.phase != PodPhase::Pending);
-            if is_up {
-                return Some(link(Verdict::Healthy));
-            }
-            let blocker = Subject::Node(node.clone()).json();
-            Some(
-                link(Verdict::Blocked)
-                    .blocked_by(
-                        blocker,
-                        "attaches volumes itself, which it cannot do for those of CSI drivers",
-                    )
-                    .next("Attach", Some("its kubelet leaves attaching to the controller"))
-                    .act(leave_attaching(node)),
-            )
+            Some(Link::told_of(pod, why.code(), if is_up { "pod" } else { "pending pod" }, facts))
         }
-        WhyUnresolved::ClaimNotOwnedByPod(_)
-        | WhyUnresolved::VolumeBoundElsewhere(_)
-        | WhyUnresolved::MalformedSource(..)
-        | WhyUnresolved::FlexVolumeUnsupported(_)
-        | WhyUnresolved::Unreadable(..) => {
-            let link = Link::new(pod, why.code(), format!("volume {name}: {why}"), Verdict::Blocked);
-            Some(unresolved_actions(pod, why).into_iter().fold(link, Link::act))
-        }
+        _ => Some(Link::told_of(pod, why.code(), "pod", facts)),
     }
 }
 
-/// A kubelet attaches by itself, and is not to.
-pub(super) fn leave_attaching(node: &NodeName) -> Action {
-    let annotation =
-        r"jsonpath={.metadata.annotations.volumes\.kubernetes\.io/controller-managed-attach-detach}";
-    let text = "set enableControllerAttachDetach: true (the default) in the configuration of that kubelet, and restart it: \
-                the annotation has to be \"true\"";
-    safe(text, &["kubectl", "get", "node", node.as_str(), "-o", annotation])
-}
-
-/// What may be done about a volume that leads nowhere.
-fn unresolved_actions(pod: &Subject, why: &WhyUnresolved) -> Vec<Action> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let template = || {
-        let see = ["kubectl", "get", "pod", pod.name(), "-n", namespace, "-o", "yaml"];
-        safe("mend the volume in the template that the pod was made from, and make the pod anew", &see)
-    };
-    match why {
-        WhyUnresolved::ClaimNotOwnedByPod(claim) => vec![
-            safe(
-                "the pod makes a claim of its own under that name as soon as the other is gone: see whose it is",
-                &["kubectl", "describe", "pvc", claim.name(), "-n", claim.namespace()],
-            ),
-            care(
-                "only if nothing needs it: delete the claim, with its data if the policy of its volume is Delete",
-                &["kubectl", "delete", "pvc", claim.name(), "-n", claim.namespace()],
-            ),
-        ],
-        WhyUnresolved::VolumeBoundElsewhere(volume) => vec![safe(
-            "see whose the volume is, and what became of the claim",
-            &["mooring", "explain", "pv", volume.as_str()],
-        )],
-        WhyUnresolved::MalformedSource(..) | WhyUnresolved::FlexVolumeUnsupported(_) => vec![template()],
-        _ => Vec::new(),
+fn object_name(object: &ObjectRef) -> String {
+    match object {
+        ObjectRef::Node(name) => name.to_string(),
+        ObjectRef::Claim(key) => key.to_string(),
+        ObjectRef::Volume(name) => name.to_string(),
+        other => other.to_string(),
     }
 }
 
 /// The node of a pod is not there. Since when, no object says; but a pod that no kubelet has ever taken up was never on it.
-fn node_gone(view: &View<'_>, pod: &Subject, name: &str, node: &NodeName) -> Link {
+fn node_gone(view: &View<'_>, pod: &Subject, facts: Facts<'_>) -> Link {
     let whole = view.whole(pod);
-    let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")).and_then(Value::as_str);
-    let made: Option<Timestamp> = made.and_then(|at| at.parse().ok());
+    let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok());
     let was_taken_up = whole.is_none_or(|pod| pod.pointer("/status/startTime").is_some());
-    let come_back =
-        safe("or see whether the node is to come back under that name", &["kubectl", "get", "nodes"]);
-    let gone = Subject::Node(node.clone()).json();
     // The garbage collector looks every 20 seconds.
-    let Some(made) = made.filter(|made| !was_taken_up && age::is_long(Some(*made), view.now())) else {
-        let message = format!("volume {name}: node {node} does not exist, so nothing is attached there");
-        return Link::new(pod, "NodeGone", message, Verdict::Waiting)
-            .blocked_by(gone, "does not exist")
-            .next("DeletePod", Some("the pod garbage collector finds the pod: within a minute as a rule"))
-            .act(come_back);
-    };
-    let waits = age::between(made, view.now());
-    let message = format!(
-        "volume {name}: node {node} does not exist, and no kubelet has taken the pod up for {waits}: no pod garbage \
-         collector has removed it"
-    );
-    let namespace = pod.namespace().unwrap_or_default();
-    Link::new(pod, "NodeGone", message, Verdict::Blocked)
-        .blocked_by(gone, "does not exist")
-        .act(safe(
-            "see whether kube-controller-manager runs, with its pod-garbage-collector-controller",
-            &["kubectl", "get", "leases", "-n", "kube-system", "kube-controller-manager"],
-        ))
-        .act(come_back)
-        .act(care(
-            "or, only if no machine of that name runs it, delete the pod: there is no kubelet that would end it",
-            &["kubectl", "delete", "pod", pod.name(), "-n", namespace, "--grace-period=0", "--force"],
-        ))
+    match made.filter(|made: &Timestamp| !was_taken_up && age::is_long(Some(*made), view.now())) {
+        None => Link::told_of(pod, "NodeGone", "pod", facts),
+        Some(made) => {
+            let age = age::between(made, view.now());
+            let facts = [facts, &[("age", &age)]].concat();
+            Link::told_of(pod, "NodeGone", "pod uncollected", &facts)
+        }
+    }
 }

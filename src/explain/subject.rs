@@ -129,6 +129,22 @@ impl Subject {
         }
     }
 
+    /// As it stands in a sentence: `claim shop/data`.
+    #[must_use]
+    pub fn spoken(&self) -> String {
+        let word = match self {
+            Self::Pod(_) => "pod",
+            Self::Claim(_) => "claim",
+            Self::Node(_) => "node",
+            Self::Class(_) => "class",
+            Self::Volume(_) | Self::Attachment(_) => self.kind(),
+        };
+        match self.namespace() {
+            Some(namespace) => format!("{word} {namespace}/{}", self.name()),
+            None => format!("{word} {}", self.name()),
+        }
+    }
+
     /// As JSON: kind, name, and the namespace if there is one.
     #[must_use]
     pub fn json(&self) -> Value {

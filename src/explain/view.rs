@@ -27,7 +27,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolume},
+        kinds::{Narrow, Node, ObjectRef, PersistentVolume},
     },
     state::{Objects, Stored},
 };
@@ -189,6 +189,11 @@ impl<'a> View<'a> {
         }
         let unseen = unseen.or(self.snapshot.unseen.first());
         Missing::Unseen(unseen.map_or_else(|| "it was not read".to_owned(), |unseen| unseen.why.clone()))
+    }
+
+    /// Whether a node is known not to be there.
+    pub fn is_gone(&self, name: &NodeName) -> bool {
+        self.objects().nodes.get(name).is_none() && matches!(self.missing::<Node>(name), Missing::Absent)
     }
 
     /// What the reader has no right to see: what matters to the question, or, if nothing of that is missing, the rest.

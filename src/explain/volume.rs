@@ -3,13 +3,13 @@
 //! In: the reason that the binder's decision returned. Out: a [`Link`].
 
 use super::{
-    actions::{care, never, safe},
     candidates::{modes, quantity},
     claim,
-    links::Link,
+    links::{Link, missing},
     report::Verdict,
     snapshot::Snapshot,
     subject::Subject,
+    table::Facts,
     view::{Missing, View, get},
     writes,
 };
@@ -34,26 +34,7 @@ pub(super) const PROTECTION: &str = "kubernetes.io/pv-protection";
 pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let subject = Subject::Volume(name.clone());
     let Some(volume) = get::<PersistentVolume>(view, name) else {
-        return match view.missing::<PersistentVolume>(name) {
-            Missing::Absent => Link::new(
-                &subject,
-                "VolumeMissing",
-                format!("PersistentVolume {name} does not exist"),
-                Verdict::Blocked,
-            ),
-            Missing::Unreadable(error) => Link::new(
-                &subject,
-                "ObjectUnreadable",
-                format!("PersistentVolume {name} cannot be read: {error}"),
-                Verdict::Blocked,
-            ),
-            Missing::Unseen(why) => Link::new(
-                &subject,
-                "Forbidden",
-                format!("PersistentVolume {name} could not be read: {why}"),
-                Verdict::Forbidden,
-            ),
-        };
+        return missing::<PersistentVolume>(view, &subject, name, "VolumeMissing");
     };
     let place = view.volume(name);
     let link = match place.reason.as_deref() {
@@ -63,20 +44,14 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
             let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            let kept_for = volume.spec.claim_ref.as_ref().filter(|_| is_kept(&volume)).map(ClaimRef::key);
-            let finalizers = finalizers.join(", ");
-            let (why, until) = match kept_for {
-                Some(claim) => (
-                    format!("stays as long as claim {claim} is bound to it ({finalizers})"),
-                    format!("claim {claim} is gone"),
-                ),
-                None => (format!("waits for {finalizers}"), "the finalizers are gone".to_owned()),
-            };
-            let message = format!("{}; volume {name} is being deleted and {why}", link.step.message);
+            let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+            let claim = claim.filter(|_| is_kept(&volume)).map(|claim| claim.to_string());
+            let case = if claim.is_some() { "Terminating volume kept" } else { "Terminating volume" };
+            let (claim, finalizers) = (claim.unwrap_or_default(), finalizers.join(", "));
+            let facts: Facts<'_> =
+                &[("told", &link.step.message), ("finalizers", &finalizers), ("claim", &claim)];
             let verdict = link.verdict.max(Verdict::Waiting);
-            Link::new(&subject, claim::TERMINATING, message, verdict)
-                .next("Delete", Some(&until))
-                .since(Some(*deleted))
+            Link::told(&subject, case, facts).verdict(verdict).since(Some(*deleted))
         }
         None => link,
     };
@@ -98,58 +73,18 @@ pub(super) fn is_kept(volume: &PersistentVolume) -> bool {
 }
 
 fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Link {
-    let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
-    match (volume.status.phase, claim) {
-        (VolumePhase::Bound, Some(claim)) => {
-            Link::new(subject, "Bound", format!("bound to claim {claim}"), Verdict::Healthy)
+    let Some(claim) = volume.spec.claim_ref.as_ref().map(ClaimRef::key) else {
+        return Link::told(subject, "Available", &[]);
+    };
+    let case = match volume.status.phase {
+        VolumePhase::Bound => "Bound volume",
+        VolumePhase::Released if get::<PersistentVolumeClaim>(view, &claim).is_some() => {
+            "Retained beside claim"
         }
-        (VolumePhase::Released, Some(claim)) => {
-            let name = volume.metadata.name.as_str();
-            let message = if get::<PersistentVolumeClaim>(view, &claim).is_some() {
-                format!(
-                    "its claim {claim} is gone, and another of that name is there, which does not take it: the volume is \
-                     kept with its data"
-                )
-            } else {
-                format!(
-                    "claim {claim} is gone, and the volume is kept with its data: no other claim takes it"
-                )
-            };
-            Link::new(subject, "Retained", message, Verdict::Healthy)
-                .act(care(
-                    "to give it to a new claim WITH the data that is on it; the command shows the request and sends \
-                     nothing without --yes",
-                    &["mooring", "repair", "free", name],
-                ))
-                .act(never("free it for another tenant: the former claim's data is on it"))
-        }
-        (_, _) => Link::new(subject, "Available", "free: a claim that fits takes it", Verdict::Healthy),
-    }
-}
-
-/// Whether a person has to act.
-pub(super) fn verdict(reason: &VolumeReason) -> Verdict {
-    match reason {
-        VolumeReason::Available | VolumeReason::Bound(_) | VolumeReason::Retained => Verdict::Healthy,
-        VolumeReason::Annotating
-        | VolumeReason::HeldBack(_)
-        | VolumeReason::Reserved(_)
-        | VolumeReason::ClaimBindsNext(_)
-        | VolumeReason::Undoing(_)
-        | VolumeReason::Proving(_)
-        | VolumeReason::Releasing(_)
-        | VolumeReason::LeftToProvisioner
-        | VolumeReason::UsedByPods(_)
-        | VolumeReason::Recycling
-        | VolumeReason::Deleting => Verdict::Waiting,
-        VolumeReason::ObjectUnreadable(_)
-        | VolumeReason::ModesDiffer(_)
-        | VolumeReason::Unreadable(_)
-        | VolumeReason::NotReclaimable(_)
-        | VolumeReason::RecycleFailed(_)
-        | VolumeReason::LeftoverPod(_)
-        | VolumeReason::DeleteFailed(_) => Verdict::Blocked,
-    }
+        VolumePhase::Released => "Retained",
+        _ => "Available",
+    };
+    Link::told(subject, case, &[("claim", &claim)])
 }
 
 fn of_reason(
@@ -157,26 +92,22 @@ fn of_reason(
     subject: &Subject,
     (reason, write): (&VolumeReason, Option<WriteKind>),
 ) -> Link {
-    if let (VolumeReason::Proving(_), Some(what)) = (
-        reason,
-        view.lacks_rights(|what| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim")),
-    ) {
-        let message = format!("it cannot be told whether its claim is there: {what} may not be read");
-        return Link::new(subject, "Forbidden", message, Verdict::Forbidden);
+    let claims = |what: &str| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim");
+    if let (VolumeReason::Proving(_), Some(what)) = (reason, view.lacks_rights(claims)) {
+        let told = format!("it cannot be told whether its claim is there: {what} may not be read");
+        return Link::told(subject, "Forbidden", &[("told", &told)]);
     }
-    let mut link = Link::new(subject, reason.code(), reason.to_string(), verdict(reason));
-    link = match reason {
-        VolumeReason::Reserved(claim) => of_reservation(view, link, subject, claim),
+    let told = reason.to_string();
+    let link = |case| Link::told_of(subject, case, "volume", &[("told", &told)]);
+    let link = match reason {
+        VolumeReason::Reserved(claim) => of_reservation(view, subject, claim, &told),
         VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim) => {
-            of_claim_elsewhere(view, link, subject, claim)
+            of_claim_elsewhere(view, link(reason.code()), subject, claim)
         }
         VolumeReason::LeftToProvisioner if matches!(subject, Subject::Volume(name) if is_nobodys(view.snapshot, name)) => {
-            made_by_hand(subject, &link)
+            Link::told(subject, "LeftToProvisioner made by hand", &[("annotation", &PROVISIONED_BY)])
         }
-        VolumeReason::LeftToProvisioner => link
-            .next("Delete", Some("the provisioner deletes it"))
-            .act(safe("if it lasts: see what the provisioner says", &["kubectl", "get", "events", "-A"])),
-        _ => link,
+        _ => link(reason.code()),
     };
     writes::of_volume(link, write)
 }
@@ -191,39 +122,15 @@ pub(super) fn is_nobodys(snapshot: &Snapshot, name: &VolumeName) -> bool {
     })
 }
 
-/// A volume that is to be deleted and was made by hand.
-fn made_by_hand(subject: &Subject, link: &Link) -> Link {
-    let name = subject.name();
-    let message = format!(
-        "released, and to be deleted, but no provisioner does it: it lacks the annotation {PROVISIONED_BY}, by which one \
-         knows its own"
-    );
-    Link::new(subject, &link.step.reason, message, Verdict::Blocked)
-        .act(safe(
-            "look at it, and at the storage behind it: with its data it stays until a person deletes both",
-            &["kubectl", "describe", "pv", name],
-        ))
-        .act(care(
-            "to keep its data: set the policy to Retain, and then free it for a new claim",
-            &["kubectl", "patch", "pv", name, "-p", r#"{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#],
-        ))
-}
-
 /// A volume that is reserved by name. It waits for a claim that is to come; one that is there and goes elsewhere never
 /// takes it.
-fn of_reservation(view: &View<'_>, link: Link, subject: &Subject, key: &ClaimKey) -> Link {
-    let waits = |link: Link| link.blocked_by(Subject::Claim(key.clone()).json(), "has not taken the volume");
+fn of_reservation(view: &View<'_>, subject: &Subject, key: &ClaimKey, told: &str) -> Link {
+    let link = |case| Link::told(subject, case, &[("claim", key), ("told", &told)]);
     if matches!(view.missing::<PersistentVolumeClaim>(key), Missing::Absent) {
-        return link
-            .blocked_by(Subject::Claim(key.clone()).json(), "does not exist")
-            .next("Bind", Some("a claim of that name is made that the volume suits"))
-            .act(safe(
-                "nothing is wrong if that claim is to come; else see how claims there are called",
-                &["kubectl", "get", "pvc", "-n", key.namespace()],
-            ));
+        return link("Reserved for claim to come");
     }
     let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
-        return waits(link);
+        return link("Reserved");
     };
     let mismatches = get::<PersistentVolume>(view, name)
         .and_then(|volume| all_mismatches(&volume, &claim).ok())
@@ -234,18 +141,12 @@ fn of_reservation(view: &View<'_>, link: Link, subject: &Subject, key: &ClaimKey
         .map(|mismatch| mismatch.code())
         .collect();
     match other_volume(view, &claim, name) {
-        Some(other) => stays_reserved(&link, subject, key, format!("has {other}")),
-        None if mismatches.is_empty() => waits(link),
-        None => stays_reserved(
-            &link,
-            subject,
-            key,
-            format!("is not suited by it ({})", mismatches.join(", ")),
-        )
-        .act(safe(
-            "make the claim anew with what the volume has, or put the volume's object right if that is wrong",
-            &["kubectl", "get", "pvc", key.name(), "-n", key.namespace(), "-o", "yaml"],
-        )),
+        Some(other) => stays_reserved(subject, "Reserved stays", key, &format!("has {other}")),
+        None if mismatches.is_empty() => link("Reserved"),
+        None => {
+            let why = format!("is not suited by it ({})", mismatches.join(", "));
+            stays_reserved(subject, "Reserved stays", key, &why).and("+unsuited claim", &[("claim", key)])
+        }
     }
 }
 
@@ -258,7 +159,8 @@ fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &Subject, key: &
     let is_made_by_binder =
         get::<PersistentVolume>(view, name).is_some_and(|volume| has(&volume.metadata, BOUND_BY_CONTROLLER));
     if !is_made_by_binder {
-        return stays_reserved(&link, subject, key, format!("has {other}"));
+        let case = format!("{} stays", link.step.reason);
+        return stays_reserved(subject, &case, key, &format!("has {other}"));
     }
     link.step.message = format!("claim {key} has {other}: the reservation for it is undone");
     link
@@ -272,14 +174,6 @@ fn other_volume(view: &View<'_>, claim: &PersistentVolumeClaim, name: &VolumeNam
 }
 
 /// What a person reserved for a claim that goes elsewhere.
-fn stays_reserved(link: &Link, subject: &Subject, key: &ClaimKey, why: String) -> Link {
-    let message =
-        format!("reserved for {key}, which {why}: no claim gets it as long as the reservation stays");
-    let patch = r#"[{"op":"remove","path":"/spec/claimRef"}]"#;
-    Link::new(subject, &link.step.reason, message, Verdict::Blocked)
-        .blocked_by(Subject::Claim(key.clone()).json(), why)
-        .act(care(
-            "take the reservation off; then whichever claim fits gets the volume, WITH the data that is on it",
-            &["kubectl", "patch", "pv", subject.name(), "--type=json", "-p", patch],
-        ))
+fn stays_reserved(subject: &Subject, case: &str, key: &ClaimKey, why: &str) -> Link {
+    Link::told(subject, case, &[("claim", key), ("why", &why)])
 }

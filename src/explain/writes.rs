@@ -3,7 +3,10 @@
 //! In: what the write is for, as the dry run says it. Out: the action that comes next, and it comes without any condition:
 //! for every reason, this is done first.
 
-use super::{links::Link, report::Verdict};
+use super::{
+    links::Link,
+    report::{Next, Verdict},
+};
 use crate::binder::act::write::WriteKind;
 
 /// Says of a claim what the binder writes next.
@@ -19,7 +22,9 @@ pub(super) fn of_volume(link: Link, write: Option<WriteKind>) -> Link {
 fn comes(link: Link, write: Option<WriteKind>, own: &'static str) -> Link {
     let Some(write) = write else { return link };
     let waits_for = link.step.next.as_ref().and_then(|next| next.condition.clone());
-    let mut link = link.next(action(write, own), None);
+    let mut link = link;
+    let next = Next { action: action(write, own).to_owned(), not_before: None, at: None, condition: None };
+    link.step.next = Some(next);
     if let Some(condition) = waits_for.filter(|_| link.verdict == Verdict::Blocked) {
         // That is not the end of it.
         link.step.message =

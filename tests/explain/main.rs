@@ -86,6 +86,9 @@ fn check(case: &Case, path: &Path) -> Result<(), Failed> {
                 return Err(format!("longer than 80 columns: {line}").into());
             }
         }
+        if let Some(name) = unfilled(&shown) {
+            return Err(format!("{{{name}}} stands where a fact should:\n{shown}").into());
+        }
         let ascii = text(answer, Style { ascii: true, ..Style::default() });
         if !ascii.is_ascii() {
             return Err(format!("not ASCII:\n{ascii}").into());
@@ -105,6 +108,14 @@ fn check(case: &Case, path: &Path) -> Result<(), Failed> {
     same(&path.with_extension("txt"), &said)?;
     let as_json = path.with_extension("json");
     if as_json.exists() { same(&as_json, &told) } else { Ok(()) }
+}
+
+/// A name of the table of reasons that has got no fact.
+fn unfilled(text: &str) -> Option<&str> {
+    let names = text.split('{').skip(1).filter_map(|part| part.split_once('}'));
+    names
+        .map(|(name, _)| name)
+        .find(|name| name.starts_with(|it: char| it.is_ascii_lowercase()) && !name.contains(':'))
 }
 
 /// Holds the answers against what the case says is true.

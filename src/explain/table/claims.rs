@@ -1,0 +1,258 @@
+//! Claims: what the binder, the provisioner and the resizer say of them. Facts: `name`, `namespace` and `claim` of the claim;
+//! `volume`, `class`, `driver`, `other` (a claim), `uid`, `pod`, `node` where a reason has them.
+
+use super::row::{Part::Also, Row, care, never, next, rows, safe, waits};
+use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, NotFound, Waiting};
+
+const MORE_VOLUMES: &str = "a volume of this class appears or changes; no timer runs";
+
+rows! {
+    "Bound": Healthy, "bound to {volume}";
+    "Bound unseen": Healthy, "bound to {volume}, as it says itself";
+    "Forbidden": Forbidden, "{told}";
+    "ObjectUnreadable": Blocked, "{told}";
+    "NotFound": NotFound, "{told}";
+    "ClaimMissing": Blocked, "{told}",
+        next("Recheck", "the claim appears"),
+        safe("create the claim, or mend the name in the pod's template; see which there are",
+            "kubectl get pvc -n {namespace}");
+    // What the binder writes next, or waits for.
+    "Annotating": Waiting, "{told}", next("WriteClaim", "");
+    "AssigningDefaultClass": Waiting, "{told}", next("WriteClaim", "");
+    "Binding": Waiting, "volume {volume} suits it, and is being bound: {step}", next("Bind", "");
+    "VolumeBusy": Waiting, "{told}", next("Bind", "");
+    "ForeignWriter": Waiting, "{told}";
+    "RestoreGrace": Waiting, "{told}";
+    "ConfirmingClass": Waiting, "{told}";
+    "ConfirmingLost": Waiting, "{told}";
+    "HoldsOtherVolume": Waiting, "{told}";
+    "Uncertain": Waiting, "{told}";
+    "MalformedClaim": Blocked, "{told}";
+    "NoCapacity": Blocked, "{told}";
+    "UnknownBindingMode": Blocked, "{told}";
+    // No volume fits.
+    "NoClassAndNoMatch": Blocked, "{told}", next("Recheck", MORE_VOLUMES);
+    "ProvisionerUnknown": Blocked, "{told}", next("Recheck", MORE_VOLUMES);
+    "DynamicProvisioningDisabled": Blocked, "{told}", next("Recheck", MORE_VOLUMES);
+    "+make volume": Blocked, "",
+        safe("create a volume that fits, or change one that nearly does (see the candidates)", "");
+    "+make volume or give class": Blocked, "",
+        Also("+make volume"),
+        care("or give the claim a class that has a provisioner, which can be done once",
+            r#"kubectl patch pvc {name} -n {namespace} -p {"spec":{"storageClassName":"<class>"}}"#),
+        safe("or mark a class as the default: each claim without one gets it at once",
+            "kubectl get storageclass");
+    "+make volume or claim": Blocked, "",
+        Also("+make volume"),
+        safe("or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
+            "kubectl get storageclass");
+    "ClassNotFound": Blocked, "{told}", Also("+no class");
+    "ClassNotFound used": Blocked, "{told}",
+        Also("+make volume"),
+        Also("+no class");
+    "+no class": Blocked, "",
+        waits("StorageClass", "{class}", "does not exist"),
+        next("Recheck", "the class appears"),
+        safe(r#"create the class "{class}", or make a new claim of one that exists"#,
+            "kubectl get storageclass");
+    "ClassNotFound said": Blocked, r#"there is no class "{class}", as the binder has said last of the claim"#,
+        waits("StorageClass", "{class}", "does not exist"),
+        next("Recheck", "the class appears"),
+        safe("make the claim anew with a class that exists (its class cannot be changed), or ask for the class",
+            "kubectl get storageclass");
+    // The scheduler.
+    "WaitingForFirstConsumer": Waiting, "{told}",
+        next("Bind", "a pod that uses the claim is scheduled"),
+        safe("nothing is wrong: create the pod that uses the claim", "");
+    "WaitingForFirstConsumer without scheduler": Blocked,
+        "pod {pod} is on node {node} without the scheduler, which alone chooses a node for the claim: the \
+         pod's maker set spec.nodeName, or the claim is younger than the pod",
+        waits("Pod", "{pod}", "is on a node without the scheduler"),
+        next("Bind", "the claim names its node, or a pod that uses it is scheduled"),
+        safe("make the pod anew without spec.nodeName (a nodeSelector for kubernetes.io/hostname keeps it on \
+              its node): the scheduler then chooses for pod and claim",
+            "kubectl get pod {pod.name} -n {pod.namespace} -o yaml"),
+        care("or, if a provisioner makes the volume, say what the scheduler would: the volume is made for {node}",
+            "kubectl annotate pvc {name} -n {namespace} {annotation}={node}");
+    "WaitingForScheduling": Waiting, "{told}",
+        waits("Pod", "{pod}", "is not scheduled"),
+        next("Bind", "the scheduler finds a node for the pod"),
+        safe("see why the pod is not scheduled", "kubectl describe pod {pod.name} -n {pod.namespace}");
+    // The provisioner.
+    "WaitingForProvisioner": Waiting, "provisioner {driver} was asked for a volume, and has not made it yet",
+        waits("Provisioner", "{driver}", "has been asked for a volume"),
+        Also("+provisioner");
+    "WaitingForProvisioner next": Waiting, "provisioner {driver} is about to be asked for a volume",
+        waits("Provisioner", "{driver}", "is about to be asked for a volume"),
+        Also("+provisioner");
+    "+provisioner": Waiting, "",
+        next("Bind", "the provisioner makes a volume"),
+        safe("if it lasts: see what provisioner {driver} says", "kubectl describe pvc {name} -n {namespace}");
+    "+attributes class": Waiting, "",
+        safe("see whether the VolumeAttributesClass that the claim asks for exists: without it no volume is made",
+            "kubectl get volumeattributesclass {attributes}");
+    "WaitingForProvisioner silent": Blocked,
+        "provisioner {driver} was asked for a volume {age} ago, and has neither made it nor said why not",
+        waits("Provisioner", "{driver}", "has been asked {age} ago"),
+        next("Bind", "the provisioner makes a volume");
+    "WaitingForProvisioner selector": Blocked,
+        "the claim has a selector, so that it takes a volume that is there, and none fits; {driver} makes no \
+         volume for a claim with a selector",
+        waits("Provisioner", "{driver}", "refuses claims with a selector"),
+        next("Bind", "a volume that the selector takes is there"),
+        safe("make the claim anew without the selector, or create a volume with these labels",
+            "kubectl get pvc {name} -n {namespace} -o yaml");
+    "WaitingForProvisioner gone node": Blocked,
+        "the volume is to be made for node {node}, which the scheduler chose and which does not exist",
+        waits("Node", "{node}", "does not exist"),
+        next("Bind", "the scheduler has chosen another node, for a pod that is not on one"),
+        safe("see whether the node is to come back", "kubectl get nodes"),
+        care("if it is not: take the annotation off, and the scheduler chooses anew (a pod that is bound to \
+              the node already has to be made anew)",
+            "kubectl annotate pvc {name} -n {namespace} {annotation}-");
+    "ProvisionerError": Waiting, "the provisioner could not make the volume, and tries again: {told}",
+        waits("Provisioner", "{driver}", "got an error, told {age} ago"),
+        next("Retry", "the provisioner's own pause is over: five minutes at most");
+    "ProvisionerNotSeen waiting": Blocked, "{told}",
+        waits("Provisioner", "{driver}", "not seen"),
+        Also("+absent program"),
+        next("Bind", "the provisioner makes a volume");
+    "ProvisionerNotSeen": Blocked, "{told}",
+        waits("Provisioner", "{driver}", "not seen"),
+        Also("+absent program");
+    "+absent program": Blocked, "",
+        safe("install or repair the controller of driver {driver}: its pods, their logs, their leases",
+            "kubectl get leases,pods -A");
+    "Provisioning": Waiting, "{told}";
+    "ProvisioningError": Blocked, "{told}",
+        next("Provision", "after a pause that grows with each try");
+    "ProvisioningUnsupported": Blocked, "{told}";
+    "ProvisionerChanged": Blocked, "{told}";
+    // A volume that the claim names, or that is reserved for it.
+    "NamedVolumeMissing": Blocked, "{told}",
+        waits("PersistentVolume", "{volume}", "does not exist"),
+        next("Recheck", "a volume of that name appears"),
+        safe("create the volume {volume} with a claimRef to {claim} (without one another claim may take it), \
+              or make a new claim that names one that exists",
+            "kubectl get pv");
+    "NamedVolumeTaken": Blocked, "{told}",
+        waits("PersistentVolume", "{volume}", "belongs to claim {other}"),
+        next("Recheck", "the volume changes"),
+        Also("+see volume");
+    "NamedVolumeTaken earlier": Blocked,
+        r#"volume "{volume}", which the claim names, still belongs to an earlier claim of the same name that is gone"#,
+        waits("PersistentVolume", "{volume}", "belongs to the earlier claim by its UID"),
+        next("Recheck", "the volume changes"),
+        care("if this claim is to have the data of the earlier one, link them; the command shows the requests \
+              and sends nothing without --yes",
+            "mooring repair relink {name} {volume} -n {namespace}"),
+        never("free it for another tenant: the earlier claim's data is on it");
+    "NamedVolumeMismatch": Blocked, "{told}",
+        next("Recheck", "the volume suits it, or the claim is made anew"),
+        Also("+unsuited");
+    "HoldsUnfitVolume": Blocked, "{told}", Also("+unsuited");
+    "+see volume": Blocked, "",
+        safe("see what the volume is, and for whom", "mooring explain pv {volume}");
+    "+unsuited": Blocked, "",
+        waits("PersistentVolume", "{volume}", "does not suit the claim"),
+        Also("+see volume"),
+        safe("make the claim anew with what the volume has: a claim's class and modes cannot be changed",
+            "kubectl get pvc {name} -n {namespace} -o yaml");
+    "+earlier volume": Waiting, "",
+        care("{earlier} is the volume of an earlier claim of this name, and has its data: to have it, free it \
+              for this claim; the command shows the proof and sends nothing without --yes",
+            "mooring repair free {earlier}");
+    // Lost.
+    "LostReference": Blocked,
+        "bound once, and the claim no longer says to which volume; nothing was deleted by that";
+    "LostVolumeMissing": Blocked,
+        "bound to volume {volume}, which does not exist: its object is gone, and with it what led to the \
+         data, not necessarily the data",
+        waits("PersistentVolume", "{volume}", "does not exist"),
+        care("make the volume {volume} again first: a PersistentVolume of that name with the handle of its \
+              disk (the storage's own console or a backup has it), policy Retain, and claimRef {namespace: \
+              {namespace}, name: {name}, uid: {own}}. It is bound at once; without a claimRef another claim \
+              may be quicker",
+            "kubectl get pvc {name} -n {namespace} -o yaml"),
+        never("delete the claim before its volume is back: it is the last that says which volume it had");
+    "LostMisbound": Blocked,
+        "volume {volume} belongs to an earlier claim of this name, by its UID {uid}: one of the two was made \
+         anew, as a restore does",
+        Also("+misbound");
+    "LostMisbound to other": Blocked, "volume {volume}, which the claim was bound to, belongs to claim {other}",
+        Also("+misbound");
+    "+misbound": Blocked, "",
+        waits("PersistentVolume", "{volume}", "names a claim of uid {uid}, and {claim} has another");
+    "+name again": Blocked, "",
+        care("name the volume again, which can be done once: {owned} is this claim's, by its UID",
+            r#"kubectl patch pvc {name} -n {namespace} --type=merge -p {"spec":{"volumeName":"{owned}"}}"#),
+        Also("+lost");
+    "+relink": Blocked, "",
+        care("nothing was deleted by this. If the volume holds this claim's data, link them again; the \
+              command shows the requests and sends nothing without --yes",
+            "mooring repair relink {name} {owned} -n {namespace}"),
+        Also("+lost");
+    "+whose": Blocked, "",
+        safe("see which volume was the claim's, and whose it is now: none names a claim of this name",
+            "kubectl get pv"),
+        Also("+lost");
+    "+lost": Blocked, "",
+        never("delete the claim before the data is safe: its volume may be deleted with it");
+    // Being deleted.
+    "Terminating claim": Waiting, "claim {claim} is being deleted and waits for {finalizers}{fate}",
+        next("Delete", "the finalizers are gone"),
+        Also("+finalizer");
+    "Terminating claim unprotected": Waiting,
+        "claim {claim} is being deleted and waits for {finalizers}, though no pod uses it: is \
+         kube-controller-manager's pvc-protection controller at work?{fate}",
+        next("Delete", "the finalizers are gone"),
+        Also("+finalizer");
+    "Terminating claim in use": Waiting,
+        "claim {claim} is being deleted and waits for {finalizers}; pods that use it: {users}{fate}",
+        next("Delete", "these pods have ended: {users}"),
+        Also("+finalizer");
+    "+keep data": Waiting, "",
+        safe("to keep the data, which a deletion of the claim does not take back: set the policy to Retain \
+              before the claim goes",
+            r#"kubectl patch pv {volume} -p {"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#);
+    "+staying pod": Blocked, "",
+        waits("Pod", "{pod}", "uses the claim"),
+        care("no one has asked these pods to end. If the claim is to go{with_it}: end them, or scale down \
+              what owns them",
+            "kubectl describe pod {pod.name} -n {pod.namespace}");
+    "+finalizer": Waiting, "",
+        never("take the finalizer off by hand: a pod may still write to the volume");
+    // A bound claim that is to become another (KEP-1790, KEP-3751).
+    "Resizing infeasible": Blocked, "the volume has {is} and cannot become {wanted}{said}",
+        next("Resize", "another size is asked for, or the storage allows this one"),
+        safe("ask for a size that the storage allows, not below what it has; or mend what the message names, \
+              such as a quota",
+            "kubectl describe pvc {name} -n {namespace}");
+    "Resizing on node": Waiting,
+        "the volume has been enlarged to {wanted}, and its file system follows where a pod has it mounted{said}",
+        next("Resize", "a kubelet has the volume mounted: a pod that uses the claim runs");
+    "Resizing": Waiting, "the driver's external-resizer is to enlarge the volume to {wanted}{said}",
+        waits("Resizer", "external-resizer", "has been asked"),
+        next("Resize", "the external-resizer has enlarged it");
+    "ModifyingAttributes Pending": Blocked,
+        r#"its volume cannot get the attributes of class "{class}" yet: the class is missing, or not ready{said}"#,
+        next("Modify", "the class is there"),
+        Also("+see attributes");
+    "ModifyingAttributes Infeasible": Blocked,
+        r#"the driver refuses the attributes of class "{class}" for the volume{said}"#,
+        next("Modify", "another class is asked for"),
+        Also("+see attributes");
+    "ModifyingAttributes InProgress": Waiting, r#"its volume gets the attributes of class "{class}"{said}"#,
+        waits("Resizer", "external-resizer", "has been asked"),
+        next("Modify", "the external-resizer has changed it");
+    "+see attributes": Blocked, "",
+        safe("see whether the class exists and what the driver says of it",
+            "kubectl get volumeattributesclass {class}");
+    // Classes.
+    "NoProvisioner": Healthy, "its volumes are made by hand";
+    "ProvisionerSeen": Healthy, "provisioner {driver} is there";
+    "ProvisionerUnknown without lease": Healthy,
+        "served by {driver}; there is no lease of it: it runs without leader election, or not";
+    "ProvisionerUnknown unread": Healthy,
+        "served by {driver}; whether it is there cannot be told from what was read";
+}

@@ -1,0 +1,56 @@
+//! The table of reasons: what is said of each situation, in one place for all commands and pages.
+//!
+//! In: a reason's code and, where a reason has several, the situation. Out: its [`Row`]. Who asks finds out which situation it
+//! is, and has the facts; verdict, sentence, who acts, what comes next and the commands are here. A case that begins with `+` is no
+//! situation, but what several have in common.
+
+mod attachments;
+mod claims;
+mod pods;
+mod row;
+mod volumes;
+
+pub(super) use self::row::{Facts, Part, Row, fill};
+
+use crate::explain::report::Verdict;
+
+const TABLE: [&[Row]; 4] = [claims::ROWS, volumes::ROWS, attachments::ROWS, pods::ROWS];
+
+/// What is said where nothing more is known than what the decision says.
+const OTHER: Row = Row { case: "", verdict: Verdict::Blocked, message: "{told}", parts: &[] };
+
+/// The row of a situation.
+pub(super) fn find(case: &str) -> &'static Row {
+    TABLE.iter().copied().flatten().find(|row| row.case == case).unwrap_or(&OTHER)
+}
+
+/// The row of a reason that several kinds of objects have: of this kind, or else of all.
+pub(super) fn find_of(code: &str, kind: &str) -> &'static Row {
+    let case = format!("{code} {kind}");
+    let mut all = TABLE.iter().copied().flatten();
+    all.find(|row| row.case == case).unwrap_or_else(|| find(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::explain::reasons;
+
+    #[test]
+    fn each_case_is_there_once_and_its_reason_has_a_page() {
+        let mut known = BTreeSet::new();
+        for row in TABLE.iter().copied().flatten() {
+            assert!(known.insert(row.case), "{} is there twice", row.case);
+            let code = row.case.split(' ').next().unwrap();
+            let is_state = ["Scheduled", "Detached"].contains(&code);
+            assert!(code.starts_with('+') || is_state || reasons::page(code).is_some(), "{code} has no page");
+        }
+        for part in TABLE.iter().copied().flatten().flat_map(|row| row.parts) {
+            if let Part::Also(case) = part {
+                assert!(known.contains(case), "{case} is not there");
+            }
+        }
+    }
+}
