@@ -49,6 +49,7 @@ mod topology;
 mod view;
 mod volume;
 pub mod whatif;
+mod wrap;
 mod writes;
 
 pub use answer::explain;

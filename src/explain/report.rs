@@ -6,7 +6,10 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{age, snapshot::Unseen};
+use super::{
+    age,
+    snapshot::{Snapshot, Unseen},
+};
 
 /// Version of the JSON form.
 pub const API_VERSION: &str = "explain/v1";
@@ -66,6 +69,15 @@ pub struct Observed {
     pub at: Timestamp,
     /// By whom.
     pub source: Source,
+}
+
+impl Observed {
+    /// What a reader with the user's own rights has read.
+    #[must_use]
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let resource_version = snapshot.revision.map(|revision| revision.to_string());
+        Self { resource_version, at: snapshot.taken_at, source: Source::Offline }
+    }
 }
 
 /// Something that happens next by itself.

@@ -12,6 +12,7 @@ use super::{
     age,
     report::{Action, Candidate, Explanation, Next, Risk, Step, Verdict},
     snapshot::Unseen,
+    wrap::{WIDTH, wrapped},
 };
 
 /// How text is printed.
@@ -32,7 +33,7 @@ pub struct Style {
 
 impl Default for Style {
     fn default() -> Self {
-        Self { color: false, ascii: false, utc: false, wide: false, width: 80 }
+        Self { color: false, ascii: false, utc: false, wide: false, width: WIDTH }
     }
 }
 
@@ -263,23 +264,8 @@ impl Page {
         let indent = head.chars().count();
         // A head that takes most of the line leaves the words a line of their own.
         let indent = if indent * 2 > self.style.width { 6 } else { indent };
-        let mut column = head.chars().count();
-        self.text.push_str(&head);
-        let mut is_first = true;
-        for word in text.split_whitespace() {
-            let length = word.chars().count();
-            if !is_first && column + 1 + length > self.style.width {
-                let _ = write!(self.text, "\n{:indent$}", "");
-                column = indent;
-            } else if !is_first {
-                self.text.push(' ');
-                column += 1;
-            }
-            self.text.push_str(word);
-            column += length;
-            is_first = false;
-        }
-        self.text.push('\n');
+        let words: Vec<&str> = text.split_whitespace().collect();
+        self.text.push_str(&wrapped(&head, &words.join(" "), indent, self.style.width));
     }
 
     /// With the names of attachments shortened, unless everything is shown: no other name is that long, and to go on

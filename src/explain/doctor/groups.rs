@@ -9,23 +9,17 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Finding, Severity};
+use super::findings::{Finding, Severity};
 use crate::{
-    explain::{age, exclusive::ATTACHED_TWICE, links::Link, reasons, report::Verdict, subject::Subject},
+    explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject::Subject, table::Facts},
     kube_api::ids::PodKey,
 };
 
 /// So many objects are named; the others are counted.
 const EXAMPLES: usize = 3;
 
-/// What makes objects belong together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cause {
-    pub severity: Severity,
-    pub reason: &'static str,
-    /// The class, driver or node.
-    pub about: String,
-}
+/// What makes objects belong together: how bad it is, the reason, and the class, driver or node.
+type Cause = (Severity, &'static str, String);
 
 /// One object that suffers.
 pub(super) struct Victim {
@@ -33,7 +27,6 @@ pub(super) struct Victim {
     /// What is counted: `claim`.
     pub unit: &'static str,
     pub since: Option<Timestamp>,
-    pub next_at: Option<Timestamp>,
 }
 
 struct Group {
@@ -41,6 +34,12 @@ struct Group {
     pods: BTreeSet<PodKey>,
     /// Namespaces of those who suffer.
     namespaces: BTreeSet<String>,
+}
+
+impl Group {
+    fn new(finding: Finding) -> Self {
+        Self { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() }
+    }
 }
 
 /// All causes so far.
@@ -59,65 +58,31 @@ impl<'a> Groups<'a> {
         Self { now, of, told, all, by_cause }
     }
 
-    /// Whether a time is so long ago that what began then needs a person.
-    pub(super) fn is_stuck(&self, since: Option<Timestamp>) -> bool {
-        age::is_long(since, self.now)
-    }
-
-    /// Adds an object to the cause that its explanation names, unless all is well. Pods that suffer from what is told of
-    /// something else are not objects of that.
-    pub(super) fn note_link(&mut self, link: &Link, about: String, victim: Victim) -> Option<usize> {
-        let severity = match link.verdict {
-            Verdict::Blocked => Severity::Blocked,
-            Verdict::Waiting | Verdict::Forbidden => Severity::Waiting,
-            Verdict::Healthy | Verdict::NotFound => return None,
-        };
-        let cause = Cause { severity, reason: reasons::code(&link.step.reason)?, about };
-        let known = self.by_cause.get(&cause).copied();
-        let is_of_others =
-            |index: &usize| self.all.get(*index).is_some_and(|it| it.finding.unit != victim.unit);
-        if let Some(index) = known.filter(is_of_others) {
-            return Some(index);
-        }
-        let next_at = link.step.next.as_ref().and_then(|next| next.at);
-        self.note(cause, Victim { next_at, ..victim }, || link.step.message.clone())
-    }
-
-    /// Adds an object to its cause, unless it is of another namespace. The sentence is that of the first.
-    pub(super) fn note(
-        &mut self,
-        cause: Cause,
-        victim: Victim,
-        summary: impl FnOnce() -> String,
-    ) -> Option<usize> {
-        let Victim { subject, unit, since, next_at } = victim;
+    /// Adds an object to the cause that its link names, unless it is of another namespace. The sentence is that of the first.
+    /// Pods that suffer from what is told of something else are not objects of that.
+    pub(super) fn note(&mut self, link: &Link, about: impl Into<String>, victim: Victim) -> Option<usize> {
+        let Victim { subject, unit, since } = victim;
         if self.is_elsewhere(subject.namespace()) {
             return None;
         }
-        let index = *self.by_cause.entry(cause).or_insert_with_key(|cause| {
-            let finding = Finding {
-                severity: cause.severity,
-                reason: cause.reason,
-                about: cause.about.clone(),
-                count: 0,
-                unit,
-                pods: 0,
-                oldest: None,
-                next_at: None,
-                summary: summary(),
-                examples: Vec::new(),
-                command: explain(&subject),
-            };
-            self.all.push(Group { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() });
-            self.all.len() - 1
-        });
-        if let Some(Group { finding, namespaces, .. }) = self.all.get_mut(index) {
+        let cause = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.into());
+        let index = match self.by_cause.get(&cause) {
+            Some(index) => *index,
+            None => {
+                let command = explain(&subject);
+                self.all.push(Group::new(Finding { command, ..finding(link, &cause, unit) }));
+                self.by_cause.insert(cause, self.all.len() - 1);
+                self.all.len() - 1
+            }
+        };
+        let Group { finding, namespaces, .. } = self.all.get_mut(index)?;
+        if finding.unit == unit {
             if let Some(namespace) = subject.namespace().filter(|it| !namespaces.contains(*it)) {
                 namespaces.insert(namespace.to_owned());
             }
             finding.count += 1;
             finding.oldest = earlier(finding.oldest, since);
-            finding.next_at = earlier(finding.next_at, next_at);
+            finding.next_at = earlier(finding.next_at, link.step.next.as_ref().and_then(|next| next.at));
             if finding.examples.len() < EXAMPLES {
                 finding.examples.push(subject.json());
             }
@@ -125,19 +90,30 @@ impl<'a> Groups<'a> {
         Some(index)
     }
 
-    fn is_elsewhere(&self, namespace: Option<&str>) -> bool {
-        self.of.is_some_and(|of| namespace.is_some_and(|it| it != of))
+    /// Adds a finding that is no group of objects, with the command of its row.
+    pub(super) fn tell(
+        &mut self,
+        case: &str,
+        about: &str,
+        (count, unit): (usize, &'static str),
+        facts: Facts<'_>,
+    ) -> Option<&mut Finding> {
+        let link = Link::told(&Subject::Class("".into()), case, facts);
+        let cause = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.to_owned());
+        let command = link.actions.first().map(|action| action.command.clone()).unwrap_or_default();
+        self.all.push(Group::new(Finding { count, command, ..finding(&link, &cause, unit) }));
+        self.all.last_mut().map(|group| &mut group.finding)
     }
 
-    /// Adds a finding that is no group of objects.
-    pub(super) fn tell(&mut self, finding: Finding) {
-        self.all.push(Group { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() });
+    /// Whether a namespace is not asked about.
+    pub(super) fn is_elsewhere(&self, namespace: Option<&str>) -> bool {
+        self.of.is_some_and(|of| namespace.is_some_and(|it| it != of))
     }
 
     /// What waits for this already.
     pub(super) fn find(&self, reason: &str, about: &str) -> Option<usize> {
         let mut causes = self.by_cause.iter();
-        causes.find(|(cause, _)| cause.reason == reason && cause.about == about).map(|(_, index)| *index)
+        causes.find(|((_, code, of), _)| *code == reason && of == about).map(|(_, index)| *index)
     }
 
     /// A pod waits because of this cause.
@@ -191,6 +167,23 @@ impl<'a> Groups<'a> {
             key(one).cmp(&key(other)).then_with(|| one.about.cmp(&other.about))
         });
         (findings, by_namespace)
+    }
+}
+
+fn finding(link: &Link, cause: &Cause, unit: &'static str) -> Finding {
+    let (severity, reason, about) = cause.clone();
+    Finding {
+        severity,
+        reason,
+        about,
+        count: 0,
+        unit,
+        pods: 0,
+        oldest: None,
+        next_at: None,
+        summary: link.step.message.clone(),
+        examples: Vec::new(),
+        command: Vec::new(),
     }
 }
 

@@ -8,18 +8,18 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Severity,
-    groups::{Cause, Groups, Victim},
+    groups::{Groups, Victim},
     writers::in_phase_since,
 };
 use crate::{
     binder::{matching::predicate::capacity, tell::reason::VolumeReason},
     explain::{
         age,
-        exclusive::ATTACHED_TWICE,
+        links::Link,
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
         subject::Subject,
+        table::Facts,
         view::View,
         volume,
     },
@@ -68,10 +68,9 @@ fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
         let (_, handle) = id.driver_and_handle();
         for (name, since) in &twice.attachments {
             let subject = Subject::Attachment(name.clone());
-            let victim = Victim { subject, unit: "attachment", since: *since, next_at: None };
-            let cause =
-                Cause { severity: Severity::Blocked, reason: ATTACHED_TWICE, about: handle.to_owned() };
-            let Some(index) = groups.note(cause, victim, || twice.told.clone()) else { continue };
+            let link = Link::told(&subject, "ExclusiveAttachedTwice several", &[("told", &twice.told)]);
+            let victim = Victim { subject, unit: "attachment", since: *since };
+            let Some(index) = groups.note(&link, handle, victim) else { continue };
             // The page of the volume shows all nodes of its attachments.
             if let Some(node) = &twice.in_use {
                 groups.explained_by(index, &Subject::Node(node.clone()));
@@ -84,23 +83,14 @@ fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
 
 fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &mut Groups<'_>) {
     for ((driver, handle), names) in handles {
+        let told: Vec<&str> = names.iter().map(|name| name.as_str()).take(4).collect();
         for name in names {
-            let victim = Victim {
-                subject: Subject::Volume((*name).clone()),
-                unit: "volume",
-                since: None,
-                next_at: None,
-            };
-            let cause = Cause {
-                severity: Severity::Risk,
-                reason: "HandleShared",
-                // Many handles of a driver are one mistake.
-                about: if handles.len() > 5 { (*driver).to_owned() } else { (*handle).to_owned() },
-            };
-            groups.note(cause, victim, || {
-                let names: Vec<&str> = names.iter().map(|name| name.as_str()).take(4).collect();
-                format!("{} stand for one volume {handle} of {driver}", names.join(", "))
-            });
+            let subject = Subject::Volume((*name).clone());
+            let facts: Facts<'_> = &[("told", &told.join(", ")), ("handle", handle), ("driver", driver)];
+            let link = Link::told(&subject, "HandleShared", facts);
+            // Many handles of a driver are one mistake.
+            let about = if handles.len() > 5 { *driver } else { *handle };
+            groups.note(&link, about, Victim { subject, unit: "volume", since: None });
         }
     }
 }
@@ -154,9 +144,9 @@ impl Kept {
         };
         let summary = format!("{size} of Released volumes are kept{first}{for_long}");
         for (since, _, name, _) in self.volumes {
-            let victim = Victim { subject: Subject::Volume(name), unit: "volume", since, next_at: None };
-            let cause = Cause { severity: Severity::Risk, reason: "Retained", about: String::new() };
-            groups.note(cause, victim, || summary.clone());
+            let subject = Subject::Volume(name);
+            let link = Link::told(&subject, "Retained kept", &[("told", &summary)]);
+            groups.note(&link, "", Victim { subject, unit: "volume", since });
         }
     }
 }
@@ -167,35 +157,21 @@ fn look_at_attachments(
     groups: &mut Groups<'_>,
 ) {
     let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
-    for (name, attachment) in attachments {
-        let node = &attachment.spec.node_name;
+    for (name, (volume, node)) in &view.attach_detach.foreign {
+        let Some(attachment) = attachments.get(name) else { continue };
         let driver = &attachment.spec.attacher;
         let subject = Subject::Attachment(name.clone());
-        let created = attachment.metadata.creation_timestamp;
-        let victim = |since| Victim { subject: subject.clone(), unit: "attachment", since, next_at: None };
         let is_of_gone_node = snapshot.is_absent(&ObjectRef::Node(node.clone()));
-        let of = view.attach_detach.foreign.get(name);
-        let is_foreign = of.is_some();
-        if let Some((volume, _)) = of {
-            let reason = match volume {
-                _ if is_of_gone_node => "AttachmentOfGoneNode",
-                None => "VolumeMissing",
-                Some(_) => "ForeignAttachment",
-            };
-            let about = if is_of_gone_node { node.to_string() } else { driver.to_string() };
-            let cause = Cause { severity: Severity::Risk, reason, about };
-            groups.note(cause, victim(created), || {
-                if is_of_gone_node {
-                    format!("node {node} is gone, and no controller knows the volume")
-                } else if volume.is_none() {
-                    format!("of {driver}, and their volumes are gone: whose they were cannot be told, so that they stay")
-                } else {
-                    format!("of {driver}, under names that no controller makes: not touched")
-                }
-            });
-        }
+        let (case, about) = match volume {
+            _ if is_of_gone_node => ("AttachmentOfGoneNode", node.as_str()),
+            None => ("VolumeMissing left", driver.as_str()),
+            Some(_) => ("ForeignAttachment left", driver.as_str()),
+        };
+        let link = Link::told(&subject, case, &[("node", node), ("driver", driver)]);
+        let since = attachment.metadata.creation_timestamp;
+        groups.note(&link, about, Victim { subject: subject.clone(), unit: "attachment", since });
         // Of the others, the controller tells what they wait for.
-        if let (true, Some(deleted)) = (is_foreign, &attachment.metadata.deletion_timestamp) {
+        if let Some(deleted) = &attachment.metadata.deletion_timestamp {
             let own = attacher_finalizer(driver.as_str());
             let owner = |finalizer: &str| {
                 let is_gone = finalizer == own && is_absent(sidecars, driver.as_str(), Sidecar::Attacher);
@@ -235,17 +211,14 @@ fn finalizers(
     owner: impl Fn(&str) -> Option<String>,
     groups: &mut Groups<'_>,
 ) {
-    if !groups.is_stuck(Some(deleted)) {
+    if !age::is_long(Some(deleted), groups.now) {
         return;
     }
     for finalizer in &metadata.finalizers {
         let Some(who) = owner(finalizer.as_str()) else { continue };
-        let victim = Victim { subject: subject.clone(), unit, since: Some(deleted), next_at: None };
-        let cause = Cause {
-            severity: Severity::Blocked,
-            reason: "FinalizerWithoutOwner",
-            about: finalizer.as_str().to_owned(),
-        };
-        groups.note(cause, victim, || format!("deleted, and {finalizer} is to be taken off by {who}"));
+        let facts: Facts<'_> = &[("finalizer", finalizer), ("told", &who)];
+        let link = Link::told(subject, "FinalizerWithoutOwner", facts);
+        let victim = Victim { subject: subject.clone(), unit, since: Some(deleted) };
+        groups.note(&link, finalizer.as_str(), victim);
     }
 }

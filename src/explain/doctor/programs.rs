@@ -6,10 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    Finding, Severity,
-    groups::{Groups, explain},
-};
+use super::groups::{Groups, explain};
 use crate::{
     binder::annotations::is_default_class,
     explain::{
@@ -17,6 +14,7 @@ use crate::{
         sidecars::{Presence, Sidecar, Sidecars},
         snapshot::Snapshot,
         subject::Subject,
+        table::Facts,
     },
     kube_api::{
         ids::DriverName,
@@ -38,22 +36,6 @@ pub(super) fn look(
     clocks(snapshot, groups, fine);
 }
 
-fn finding(reason: &'static str, about: &str, count: usize, unit: &'static str, summary: String) -> Finding {
-    Finding {
-        severity: Severity::Risk,
-        reason,
-        about: about.to_owned(),
-        count,
-        unit,
-        pods: 0,
-        oldest: None,
-        next_at: None,
-        summary,
-        examples: Vec::new(),
-        command: Vec::new(),
-    }
-}
-
 fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     if !snapshot.is_listed::<StorageClass>() {
         return;
@@ -65,15 +47,16 @@ fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         .map(|(name, _)| Subject::Class(name.clone()))
         .collect();
     if defaults.is_empty() {
-        let summary = "no class is the default: claims without a class are given no volume".to_owned();
-        groups.tell(finding("NoDefaultClass", "", 0, "class", summary));
+        groups.tell("NoDefaultClass", "", (0, "class"), &[]);
     }
     if let [first, _, ..] = defaults.as_slice() {
         let names: Vec<&str> = defaults.iter().map(Subject::name).collect();
-        let summary = format!("{} are all the default: the newest is taken", names.join(", "));
-        let examples = defaults.iter().map(Subject::json).collect();
-        let told = finding("ManyDefaultClasses", "", defaults.len(), "class", summary);
-        groups.tell(Finding { examples, command: explain(first), ..told });
+        let told = names.join(", ");
+        let count = (defaults.len(), "class");
+        if let Some(finding) = groups.tell("ManyDefaultClasses", "", count, &[("told", &told)]) {
+            finding.examples = defaults.iter().map(Subject::json).collect();
+            finding.command = explain(first);
+        }
     }
 }
 
@@ -90,40 +73,25 @@ fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>
     });
     for (driver, count) in &in_use {
         if snapshot.is_listed::<CsiDriver>() && snapshot.is_absent(&ObjectRef::Driver(driver.clone())) {
-            let summary = format!("there is no CSIDriver object {driver}: attaching is taken to be needed");
-            let told = finding("CsiDriverMissing", driver.as_str(), *count, "volume", summary);
-            groups.tell(Finding { command: words("kubectl get csidriver"), ..told });
+            groups.tell("CsiDriverMissing", driver.as_str(), (*count, "volume"), &[("driver", driver)]);
         }
     }
     for (driver, count) in &attached {
-        let is_told = groups.find("AttacherNotSeen", driver.as_str()).is_some();
-        if let (false, Presence::Gone(since)) =
-            (is_told, sidecars.presence(driver.as_str(), Sidecar::Attacher))
-        {
-            let summary = format!("the attacher was seen last {} ago", age::between(since, groups.now));
-            let told = finding("AttacherNotSeen", driver.as_str(), *count, "attachment", summary);
-            groups.tell(Finding {
-                oldest: Some(since),
-                command: words("kubectl get leases,pods -A"),
-                ..told
-            });
+        let (driver, count) = (driver.as_str(), (*count, "attachment"));
+        let is_told = groups.find("AttacherNotSeen", driver).is_some();
+        if let (false, Presence::Gone(since)) = (is_told, sidecars.presence(driver, Sidecar::Attacher)) {
+            let age = age::between(since, groups.now);
+            if let Some(finding) = groups.tell("AttacherNotSeen idle", driver, count, &[("age", &age)]) {
+                finding.oldest = Some(since);
+            }
         }
-        if sidecars.is_limited(driver.as_str(), Sidecar::Attacher) {
-            let summary = "the attacher runs with --kube-api-qps=5, the default: some two attaches a second";
-            let told = finding("AttacherLimited", driver.as_str(), *count, "attachment", summary.to_owned());
-            groups.tell(told);
+        if sidecars.is_limited(driver, Sidecar::Attacher) {
+            groups.tell("AttacherLimited", driver, count, &[]);
         }
     }
-    for driver in in_use.keys() {
-        if sidecars.is_limited(driver.as_str(), Sidecar::Provisioner) {
-            let summary = "the provisioner runs with --kube-api-qps=5, the default".to_owned();
-            groups.tell(finding("ProvisionerLimited", driver.as_str(), 0, "", summary));
-        }
+    for driver in in_use.keys().filter(|it| sidecars.is_limited(it.as_str(), Sidecar::Provisioner)) {
+        groups.tell("ProvisionerLimited", driver.as_str(), (0, ""), &[]);
     }
-}
-
-fn words(command: &str) -> Vec<String> {
-    command.split(' ').map(str::to_owned).collect()
 }
 
 /// Leases carry two clocks: that of the holder, who writes when it renewed, and that of the API server, which notes when
@@ -148,8 +116,9 @@ fn clocks(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) 
         let Some((late, early, word)) = skew else { continue };
         let by = age::between(early, late);
         let name = lease.metadata.name.as_deref().unwrap_or_default();
-        let summary = format!("the clock of {holder} (lease {name}) is {by} {word} the API server's");
-        groups.tell(finding("ClockSkew", holder, 1, "clock", summary));
+        let told = format!("{holder} (lease {name})");
+        let facts: Facts<'_> = &[("told", &told), ("age", &by), ("word", &word)];
+        groups.tell("ClockSkew", holder, (1, "clock"), facts);
     }
     if compared > 0 {
         fine.push(format!("{} looked at for the clocks of their holders", age::counted(compared, "lease")));

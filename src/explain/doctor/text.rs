@@ -4,11 +4,8 @@
 
 use std::fmt;
 
-use super::{Finding, Findings, Severity};
-use crate::explain::{age, text::unseen};
-
-/// Room on a terminal.
-pub(in crate::explain) const WIDTH: usize = 80;
+use super::findings::{Finding, Findings, Severity};
+use crate::explain::{age, text::unseen, wrap::on_terminal};
 
 /// So many findings are printed, the worst first; JSON has all of them.
 const PRINTED: usize = 25;
@@ -35,13 +32,13 @@ impl fmt::Display for Findings {
         if !self.waiting_pods.is_empty() {
             let pods: Vec<String> =
                 self.waiting_pods.iter().map(|(namespace, count)| format!("{namespace} {count}")).collect();
-            write_wrapped(f, "PODS WAITING  ", &pods.join(", "))?;
+            f.write_str(&on_terminal("PODS WAITING  ", &pods.join(", ")))?;
         }
         for line in &self.fine {
-            write_wrapped(f, "OK  ", line)?;
+            f.write_str(&on_terminal("OK  ", line))?;
         }
         for line in unseen(&self.unchecked, false) {
-            write_wrapped(f, "not checked: ", &line)?;
+            f.write_str(&on_terminal("not checked: ", &line))?;
         }
         Ok(())
     }
@@ -70,8 +67,8 @@ fn write_finding(
     if let Some(at) = finding.next_at {
         facts.push(format!("next by {}", clock(at)));
     }
-    write_wrapped(f, "", &format!("{head}  {}", facts.join("  ")))?;
-    write_wrapped(f, "            ", &finding.summary)?;
+    f.write_str(&on_terminal("", &format!("{head}  {}", facts.join("  "))))?;
+    f.write_str(&on_terminal("            ", &finding.summary))?;
     if !finding.command.is_empty() {
         writeln!(f, "            {}", finding.command.join(" "))?;
     }
@@ -81,21 +78,4 @@ fn write_finding(
 /// The time of day, in UTC.
 fn clock(at: k8s_openapi::jiff::Timestamp) -> String {
     at.strftime("%H:%M:%SZ").to_string()
-}
-
-/// The words after the label, the further lines under the first. A word that does not fit stands alone.
-pub(in crate::explain) fn write_wrapped(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
-    let indent = " ".repeat(label.chars().count().max(4));
-    let mut line = label.to_owned();
-    let mut is_empty = true;
-    for word in text.split_inclusive(' ') {
-        let is_full = line.chars().count() + word.trim_end().chars().count() > WIDTH;
-        if is_full && !is_empty {
-            writeln!(f, "{}", line.trim_end())?;
-            line.clone_from(&indent);
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    writeln!(f, "{}", line.trim_end())
 }

@@ -9,13 +9,11 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::{
-    Severity,
-    groups::{Cause, Groups, Victim},
-};
+use super::groups::{Groups, Victim};
 use crate::{
     explain::{
         age,
+        links::Link,
         snapshot::{Snapshot, Unseen},
         subject::Subject,
     },
@@ -67,21 +65,18 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
         let now = groups.now;
         // One after the other is a change of hands: for a while it could be either.
         let takes_turns = stock.first <= ours.last && ours.first <= stock.last;
-        let severity = if takes_turns { Severity::Blocked } else { Severity::Waiting };
         if takes_turns || !age::is_long(Some(stock.last.min(ours.last)), now) {
-            let cause = Cause { severity, reason: "ForeignWriter", about: STOCK.to_owned() };
-            let why =
-                if takes_turns { "migration unfinished?" } else { "has one just taken over from the other?" };
-            let summary = format!(
-                "{STOCK} wrote {} {} ago, and {OURS} wrote {} {} ago ({why})",
+            let told = format!(
+                "{STOCK} wrote {} {} ago, and {OURS} wrote {} {} ago",
                 stock.subject,
                 age::between(stock.last, now),
                 ours.subject,
                 age::between(ours.last, now)
             );
-            let victim =
-                Victim { subject: stock.subject, unit: "object", since: Some(stock.last), next_at: None };
-            groups.note(cause, victim, || summary);
+            let kind = if takes_turns { "in turns" } else { "after change" };
+            let link = Link::told_of(&stock.subject, "ForeignWriter", kind, &[("told", &told)]);
+            let victim = Victim { subject: stock.subject, unit: "object", since: Some(stock.last) };
+            groups.note(&link, STOCK, victim);
         }
     }
     if told > 0 {

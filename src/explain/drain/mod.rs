@@ -15,7 +15,7 @@ use super::{
     age,
     assumptions::Assumptions,
     outlook::ask,
-    report::{API_VERSION, Observed, Source, Verdict},
+    report::{API_VERSION, Observed, Verdict},
     sidecars::{Presence, Sidecar, Sidecars},
     snapshot::{PODS_THERE, Snapshot, Unseen},
 };
@@ -177,11 +177,7 @@ pub fn drain(
         kind: "NodeVolumes",
         node: name.to_string(),
         verdict,
-        observed: Observed {
-            resource_version: snapshot.revision.map(|revision| revision.0.to_string()),
-            at: snapshot.taken_at,
-            source: Source::Offline,
-        },
+        observed: Observed::of(snapshot),
         exists,
         ready: is_ready,
         unready_since: ready.filter(|_| !is_ready).and_then(|ready| ready.last_transition_time),

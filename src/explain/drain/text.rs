@@ -7,8 +7,8 @@ use std::fmt::{self, Write as _};
 use super::{DrainView, NodeVolume, Queue, Stage};
 use crate::explain::{
     age,
-    doctor::{WIDTH, write_wrapped},
     text::unseen,
+    wrap::{WIDTH, on_terminal},
 };
 
 /// So many rows are printed; JSON has all of them.
@@ -60,8 +60,8 @@ impl DrainView {
         for stage in stages.into_iter().filter(|stage| count(*stage) > 0) {
             counts.push(format!("{} {}", count(stage), stage.as_str()));
         }
-        write_wrapped(f, "", &format!("{}  {state}", self.node))?;
-        write_wrapped(f, "    ", &counts.join(" · "))
+        f.write_str(&on_terminal("", &format!("{}  {state}", self.node)))?;
+        f.write_str(&on_terminal("    ", &counts.join(" · ")))
     }
 
     fn table(&self, f: &mut fmt::Formatter<'_>, title: &str, rows: Vec<&NodeVolume>) -> fmt::Result {
@@ -94,7 +94,7 @@ impl DrainView {
                 for (cell, width) in first.iter().zip(widths) {
                     write!(label, "{cell:<width$}  ")?;
                 }
-                write_wrapped(f, &label, last)?;
+                f.write_str(&on_terminal(&label, last))?;
             }
         } else {
             // A name that a provisioner gave takes half of it. Names stay whole, to be copied.
@@ -102,7 +102,7 @@ impl DrainView {
             for [volume, claim, pod, since, waits] in &cells {
                 writeln!(f, "{volume}")?;
                 let facts = format!("claim {claim} · pod {pod} · since {since} · waits for: {waits}");
-                write_wrapped(f, "    ", &facts)?;
+                f.write_str(&on_terminal("    ", &facts))?;
             }
         }
         if more > 0 {
@@ -113,13 +113,13 @@ impl DrainView {
 
     fn tail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for queue in &self.attachers {
-            write_wrapped(f, "", &queue.line())?;
+            f.write_str(&on_terminal("", &queue.line()))?;
         }
         for unknown in &self.unknown {
-            write_wrapped(f, "not known: ", unknown)?;
+            f.write_str(&on_terminal("not known: ", unknown))?;
         }
         for line in unseen(&self.unseen, false) {
-            write_wrapped(f, "not checked: ", &line)?;
+            f.write_str(&on_terminal("not checked: ", &line))?;
         }
         Ok(())
     }

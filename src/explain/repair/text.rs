@@ -5,27 +5,27 @@
 use std::fmt;
 
 use super::Advice;
-use crate::explain::doctor::write_wrapped;
+use crate::explain::wrap::on_terminal;
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.requests.is_empty() {
-            write_wrapped(f, "REFUSED  ", &self.repair)?;
+            f.write_str(&on_terminal("REFUSED  ", &self.repair))?;
             for why in &self.refused {
-                write_wrapped(f, "  no:  ", why)?;
+                f.write_str(&on_terminal("  no:  ", why))?;
             }
         } else {
-            write_wrapped(f, "PROPOSED  ", &self.repair)?;
+            f.write_str(&on_terminal("PROPOSED  ", &self.repair))?;
         }
         for proof in &self.proof {
-            write_wrapped(f, "  ok:  ", proof)?;
+            f.write_str(&on_terminal("  ok:  ", proof))?;
         }
         for request in &self.requests {
             writeln!(f, "{} {}", request.method, request.path)?;
             writeln!(f, "{}", request.body)?;
         }
         if !self.consequence.is_empty() {
-            write_wrapped(f, "THEN  ", &self.consequence)?;
+            f.write_str(&on_terminal("THEN  ", &self.consequence))?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod attachments;
 mod claims;
+mod cluster;
 mod pods;
 mod row;
 mod volumes;
@@ -14,7 +15,7 @@ pub(super) use self::row::{Facts, Part, Row, fill};
 
 use crate::explain::report::Verdict;
 
-const TABLE: [&[Row]; 4] = [claims::ROWS, volumes::ROWS, attachments::ROWS, pods::ROWS];
+const TABLE: [&[Row]; 5] = [claims::ROWS, volumes::ROWS, attachments::ROWS, pods::ROWS, cluster::ROWS];
 
 /// What is said where nothing more is known than what the decision says.
 const OTHER: Row = Row { case: "", verdict: Verdict::Blocked, message: "{told}", parts: &[] };

@@ -1,0 +1,27 @@
+//! What the doctor says of the cluster as a whole: what is left over, and what all stands on. Healthy is what no one waits for.
+
+use super::row::{Row, rows, safe};
+use crate::explain::report::Verdict::{Blocked, Healthy, Waiting};
+
+rows! {
+    "HandleShared": Healthy, "{told} stand for one volume {handle} of {driver}";
+    "Retained kept": Healthy, "{told}";
+    "ExclusiveAttachedTwice several": Blocked, "{told}";
+    "AttachmentOfGoneNode": Healthy, "node {node} is gone, and no controller knows the volume";
+    "VolumeMissing left": Healthy,
+        "of {driver}, and their volumes are gone: whose they were cannot be told, so that they stay";
+    "ForeignAttachment left": Healthy, "of {driver}, under names that no controller makes: not touched";
+    "FinalizerWithoutOwner": Blocked, "deleted, and {finalizer} is to be taken off by {told}";
+    "NoDefaultClass": Healthy, "no class is the default: claims without a class are given no volume";
+    "ManyDefaultClasses": Healthy, "{told} are all the default: the newest is taken";
+    "CsiDriverMissing": Healthy, "there is no CSIDriver object {driver}: attaching is taken to be needed",
+        safe("", "kubectl get csidriver");
+    "AttacherNotSeen idle": Healthy, "the attacher was seen last {age} ago",
+        safe("", "kubectl get leases,pods -A");
+    "AttacherLimited": Healthy,
+        "the attacher runs with --kube-api-qps=5, the default: some two attaches a second";
+    "ProvisionerLimited": Healthy, "the provisioner runs with --kube-api-qps=5, the default";
+    "ClockSkew": Healthy, "the clock of {told} is {age} {word} the API server's";
+    "ForeignWriter in turns": Blocked, "{told} (migration unfinished?)";
+    "ForeignWriter after change": Waiting, "{told} (has one just taken over from the other?)";
+}
