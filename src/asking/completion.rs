@@ -29,6 +29,7 @@ use serde_json::Value;
 use self::words::{Asked, Wanted, asked};
 use crate::{
     cli::Cli,
+    explain::subject::is_name,
     kube_api::connect::{ApiServer, Choice},
     program::{block_on, failure},
 };
@@ -42,8 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOST: usize = 500;
 /// Most of an answer, in bytes.
 const LARGEST: usize = 8 << 20;
-/// Longest name of an object.
-const LONGEST_NAME: usize = 253;
 
 /// What the shell is to do with the candidates, as Cobra counts it.
 #[derive(Clone, Copy)]
@@ -185,14 +184,4 @@ fn choice(asked: &Asked) -> Choice {
         impersonated_groups: asked.flags.get("impersonated_groups").cloned().unwrap_or_default(),
         skips_verification: asked.flags.contains_key("insecure_skip_tls_verify"),
     }
-}
-
-/// Whether an object can have the name: others lead to other paths, or do things to a terminal.
-fn is_name(name: &str) -> bool {
-    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | ':' | '_');
-    !name.is_empty()
-        && name.len() <= LONGEST_NAME
-        && name != "."
-        && name != ".."
-        && name.chars().all(is_letter)
 }

@@ -14,21 +14,19 @@ use super::{Stop, UNREACHABLE, USAGE, called::Called, print, questions::Connecti
 use crate::{
     cli::asking::ExplainArgs,
     explain::{
-        age::counted,
         assumptions::Assumptions,
-        doctor::{Finding, Findings, Severity, doctor},
-        drain::{DrainView, NodeVolume, drain},
+        doctor::{Findings, doctor},
+        drain::{DrainView, drain},
         explain,
         page::{
             serve::Place,
-            values::{Answer, Holding, Named, NodeNow, Source, Told, Trouble, WaitingNow, WaitingRow},
+            source::{Answer, Source},
         },
-        read::{Question, Reader, Unreachable},
+        read::{Question, Reader},
         report::{Explanation, Verdict},
         subject::Subject,
-        text::{Style, text},
     },
-    kube_api::connect::ApiServer,
+    kube_api::{connect::ApiServer, ids::NodeName},
 };
 
 /// How long what waits counts as just looked at: a whole cluster is read for it.
@@ -95,127 +93,42 @@ struct Reads {
     namespace: String,
     /// The only namespace whose waits are wanted, if one was named.
     of: Option<String>,
-    last: Mutex<Option<(Instant, Told<WaitingNow>)>>,
+    last: Mutex<Option<(Instant, Findings)>>,
 }
 
 impl Source for Reads {
-    fn waiting(&self) -> Answer<'_, WaitingNow> {
+    fn waiting(&self) -> Answer<'_, Findings> {
         async {
             let mut last = self.last.lock().await;
-            if let Some((at, told)) = last.as_ref()
+            if let Some((at, findings)) = last.as_ref()
                 && at.elapsed() < FRESH
             {
-                return Ok(told.clone());
+                return Ok(findings.clone());
             }
             let question = Question::Cluster(self.namespace.clone());
-            let reading = self.reader.look(&question, &|_| {}).await.map_err(trouble)?;
+            let reading = self.reader.look(&question, &|_| {}).await.map_err(|error| error.to_string())?;
             let findings = doctor(&reading.snapshot, &self.assumptions, self.of.as_deref());
             let findings = Called::here().findings(findings);
-            let told = Told { text: findings.to_string(), value: waiting_now(findings) };
-            *last = Some((Instant::now(), told.clone()));
-            Ok(told)
+            *last = Some((Instant::now(), findings.clone()));
+            Ok(findings)
         }
         .boxed()
     }
 
     fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation> {
         async move {
-            let reading = self.reader.read(subject, &|_| {}).await.map_err(trouble)?;
-            let value = explain(&reading.snapshot, subject, &self.assumptions);
-            let value = Called::here().explanation(value);
-            let style = Style { color: false, ascii: false, utc: true, wide: true, width: super::WIDTH };
-            Ok(Told { text: text(&value, style), value })
+            let reading = self.reader.read(subject, &|_| {}).await.map_err(|error| error.to_string())?;
+            Ok(Called::here().explanation(explain(&reading.snapshot, subject, &self.assumptions)))
         }
         .boxed()
     }
 
-    fn node<'a>(&'a self, name: &'a str) -> Answer<'a, NodeNow> {
+    fn node<'a>(&'a self, name: &'a NodeName) -> Answer<'a, DrainView> {
         async move {
-            let question = Question::Drain(name.into());
-            let reading = self.reader.look(&question, &|_| {}).await.map_err(trouble)?;
-            let view = drain(&reading.snapshot, &self.assumptions, &name.into(), None);
-            Ok(Told { text: view.to_string(), value: node_now(view) })
+            let question = Question::Drain(name.clone());
+            let reading = self.reader.look(&question, &|_| {}).await.map_err(|error| error.to_string())?;
+            Ok(drain(&reading.snapshot, &self.assumptions, name, None))
         }
         .boxed()
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is what an error is mapped with")]
-fn trouble(error: Unreachable) -> Trouble {
-    Trouble(error.to_string())
-}
-
-/// A row for each cause that something waits for.
-fn waiting_now(findings: Findings) -> WaitingNow {
-    WaitingNow {
-        observed: findings.observed,
-        rows: findings.findings.into_iter().filter_map(row).collect(),
-        unseen: findings.unchecked,
-    }
-}
-
-fn row(finding: Finding) -> Option<WaitingRow> {
-    let verdict = match finding.severity {
-        Severity::Blocked => Verdict::Blocked,
-        Severity::Waiting => Verdict::Waiting,
-        Severity::Risk => return None,
-    };
-    let example = finding.examples.first()?;
-    let says = |field| example.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
-    let subject = Subject::new(says("kind"), says("namespace"), says("name")).ok()?;
-    let more = finding.count.saturating_sub(1);
-    Some(WaitingRow {
-        object: named(&subject),
-        detail: if more > 0 { format!("and {more} more") } else { String::new() },
-        reason: finding.reason.to_owned(),
-        message: finding.summary,
-        verdict,
-        since: finding.oldest,
-        until: finding.next_at,
-    })
-}
-
-fn named(subject: &Subject) -> Named {
-    let typed = subject.to_string();
-    let kind = typed.split('/').next().unwrap_or_default().to_owned();
-    let namespace = subject.namespace().unwrap_or_default().to_owned();
-    Named { kind, namespace, name: subject.name().to_owned() }
-}
-
-fn node_now(view: DrainView) -> NodeNow {
-    let mut headline = match (view.exists, view.ready) {
-        (Some(false), _) => "gone",
-        (None, _) => "not read",
-        (Some(true), true) => "Ready",
-        (Some(true), false) => "not Ready",
-    }
-    .to_owned();
-    if view.cordoned == Some(true) {
-        headline.push_str(", cordoned");
-    }
-    NodeNow {
-        observed: view.observed,
-        headline,
-        verdict: view.verdict,
-        summary: format!("It has {}.", counted(view.volumes.len(), "volume")),
-        holdings: view.volumes.into_iter().map(holding).collect(),
-        name: view.node,
-        unseen: view.unseen,
-    }
-}
-
-fn holding(volume: NodeVolume) -> Holding {
-    let pod = volume.pod.as_deref().and_then(|pod| pod.split_once('/'));
-    let pod = pod.map(|(namespace, name)| Named {
-        kind: "pod".to_owned(),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    });
-    Holding {
-        volume: Named { kind: "pv".to_owned(), namespace: String::new(), name: volume.volume },
-        pod,
-        reason: volume.stage.as_str().to_owned(),
-        message: volume.waits_for,
-        since: volume.since,
     }
 }

@@ -145,6 +145,13 @@ impl Subject {
         }
     }
 
+    /// The subject of an object of an answer; none for programs.
+    #[must_use]
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
+        Self::new(text("kind"), text("namespace"), text("name")).ok()
+    }
+
     /// As JSON: kind, name, and the namespace if there is one.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -155,6 +162,14 @@ impl Subject {
         fields.insert("name".to_owned(), json!(self.name()));
         Value::Object(fields)
     }
+}
+
+/// Whether an object can have the name: another could lead to another path, or do things to a terminal.
+/// (`ValidatePathSegmentName`; the names of all kinds that are read are DNS subdomains.)
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | ':' | '_');
+    !name.is_empty() && name.len() <= 253 && name != "." && name != ".." && name.chars().all(is_letter)
 }
 
 /// As it is typed: `pvc/data`. The namespace is not part of it.

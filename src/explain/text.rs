@@ -303,7 +303,7 @@ impl Page {
 }
 
 /// RFC 3339, to the second.
-fn stamp(at: Timestamp) -> String {
+pub(super) fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
@@ -336,13 +336,18 @@ pub fn command(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
+/// Whether a character is not seen, and changes what is seen: control characters, marks of writing direction.
+pub(super) fn is_deceiving(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
 /// Text of strangers without what steers a terminal.
 #[must_use]
 pub fn clean(text: &str) -> String {
-    let is_deceiving = |letter: char| {
-        letter.is_control()
-            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
     let shown = |letter: char| match letter {
         '\n' | '\t' | '\r' => ' ',
         letter if is_deceiving(letter) => char::REPLACEMENT_CHARACTER,

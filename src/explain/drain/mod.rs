@@ -80,7 +80,7 @@ pub struct NodeVolume {
     pub waits_for: String,
     /// Whether it is taken away in any case, at a time that the controller alone knows.
     #[serde(skip)]
-    is_timed: bool,
+    pub(in crate::explain) is_timed: bool,
 }
 
 /// What an attacher has to do, on all nodes.

@@ -32,7 +32,8 @@ impl DrainView {
         Drain(self).to_string()
     }
 
-    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// How it stands with the node: Ready, cordoned, tainted.
+    pub(in crate::explain) fn state(&self) -> String {
         let mut state = match (self.exists, self.ready) {
             (Some(false), _) => "gone".to_owned(),
             (None, _) => "not read".to_owned(),
@@ -49,8 +50,13 @@ impl DrainView {
             Some(false) | None => {}
         }
         if !self.taints.is_empty() {
-            write!(state, ", tainted {}", self.taints.join(", "))?;
+            state.push_str(", tainted ");
+            state.push_str(&self.taints.join(", "));
         }
+        state
+    }
+
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |stage| self.volumes.iter().filter(|it| it.stage == stage).count();
         let mut counts = vec![age::counted(self.volumes.len(), "volume")];
         if let Some(detached) = self.detached {
@@ -60,7 +66,7 @@ impl DrainView {
         for stage in stages.into_iter().filter(|stage| count(*stage) > 0) {
             counts.push(format!("{} {}", count(stage), stage.as_str()));
         }
-        f.write_str(&on_terminal("", &format!("{}  {state}", self.node)))?;
+        f.write_str(&on_terminal("", &format!("{}  {}", self.node, self.state())))?;
         f.write_str(&on_terminal("    ", &counts.join(" · ")))
     }
 

@@ -91,13 +91,17 @@ pub(super) fn scrolled(label: &str, table: &Markup) -> Markup {
     html! { div .scrolled role="region" aria-label=(label) tabindex="0" { (table) } }
 }
 
-/// What could not be read, and why.
-pub(super) fn unseen(unseen: &[Unseen]) -> Markup {
+/// What could not be read, and why, and what cannot be known.
+pub(super) fn unseen<'a>(unseen: impl Iterator<Item = &'a Unseen>, unknown: &[String]) -> Markup {
+    let mut unseen = unseen.peekable();
     html! {
-        @if !unseen.is_empty() {
+        @if unseen.peek().is_some() || !unknown.is_empty() {
             section aria-labelledby="unseen" {
                 h2 #unseen { "What is not known" }
-                ul { @for one in unseen { li { (Text(&one.what)) ": " (Text(&one.why)) } } }
+                ul {
+                    @for one in unseen { li { (Text(&one.what)) ": " (Text(&one.why)) } }
+                    @for one in unknown { li { (Text(one)) } }
+                }
             }
         }
     }

@@ -6,11 +6,14 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{text::Text, values::Named};
-use crate::explain::{reasons, subject::Subject};
-
-/// Longest part of a path that is looked at: no name is longer.
-const LONGEST: usize = 253;
+use super::text::Text;
+use crate::{
+    explain::{
+        reasons,
+        subject::{Subject, is_name},
+    },
+    kube_api::ids::NodeName,
+};
 
 /// What comes before `/explain/` in each path: the secret of a page that is for one person.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +29,7 @@ pub(super) enum Asked {
     /// One object.
     Object(Subject),
     /// A node.
-    Node(String),
+    Node(NodeName),
     /// The page about a reason's code.
     Reason(&'static str, &'static str),
     /// The form: leads on.
@@ -50,13 +53,7 @@ impl Links {
     }
 
     /// The path of an object's page, if its names are names.
-    pub(super) fn of(&self, object: &Named) -> Option<String> {
-        let subject = Subject::new(&object.kind, &object.namespace, &object.name).ok()?;
-        self.of_subject(&subject)
-    }
-
-    /// See [`Self::of`].
-    pub(super) fn of_subject(&self, subject: &Subject) -> Option<String> {
+    pub(super) fn path_of(&self, subject: &Subject) -> Option<String> {
         let kind = subject.to_string().split('/').next()?.to_owned();
         let parts = [Some(kind.as_str()), subject.namespace(), Some(subject.name())];
         let parts: Vec<&str> = parts.into_iter().flatten().collect();
@@ -73,28 +70,36 @@ impl Links {
         reasons::page(code).map(|_| self.path(&format!("reason/{code}")))
     }
 
-    /// A reason's code, which leads to the page about it: the one that the answer names, or that of this program.
-    pub(super) fn code(&self, code: &str, docs: Option<&str>) -> Markup {
-        let named = docs.filter(|url| is_followed(url)).map(str::to_owned);
+    /// A reason's code, which leads to the page about it.
+    pub(super) fn code(&self, code: &str) -> Markup {
         html! {
-            @match named.or_else(|| self.reason(code)) {
-                Some(path) => a href=(path) rel="noreferrer" { (Text(code)) },
+            @match self.reason(code) {
+                Some(path) => a href=(path) { (Text(code)) },
                 None => b { (Text(code)) },
             }
         }
     }
 
     /// An object's name, which leads to its page.
-    pub(super) fn object(&self, object: &Named) -> Markup {
-        let name = match object.namespace.as_str() {
-            "" => object.name.clone(),
-            namespace => format!("{namespace}/{}", object.name),
+    pub(super) fn name(&self, subject: &Subject) -> Markup {
+        let name = match subject.namespace() {
+            None => subject.name().to_owned(),
+            Some(namespace) => format!("{namespace}/{}", subject.name()),
         };
         html! {
-            @match self.of(object) {
+            @match self.path_of(subject) {
                 Some(path) => a href=(path) { (Text(&name)) },
                 None => (Text(&name)),
             }
+        }
+    }
+
+    /// Kind and name of an object of an answer; programs have no page.
+    pub(super) fn object(&self, object: &Value) -> Markup {
+        let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+        html! {
+            span .kind { (Text(text("kind"))) } " "
+            @match Subject::of(object) { Some(subject) => (self.name(&subject)), None => (Text(text("name"))) }
         }
     }
 
@@ -113,7 +118,7 @@ impl Links {
                 let known = reasons::codes().find(|known| known == code)?;
                 reasons::page(known).map(|text| Asked::Reason(known, text))
             }
-            ["node", name] if is_name(name) => Some(Asked::Node((*name).to_owned())),
+            ["node", name] if is_name(name) => Some(Asked::Node((*name).into())),
             ["o", parts @ ..] if parts.iter().all(is_sound) => match parts {
                 [kind, name] => Subject::new(kind, "", name).ok().filter(|it| it.namespace().is_none()),
                 [kind, namespace, name] => {
@@ -125,28 +130,6 @@ impl Links {
             _ => None,
         }
     }
-}
-
-/// Whether Kubernetes would allow it in a name.
-pub(in crate::explain) fn is_name(part: &str) -> bool {
-    let is_sign = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_');
-    !part.is_empty()
-        && part.len() <= LONGEST
-        && part.chars().all(is_sign)
-        && part.starts_with(|first: char| first != '.')
-}
-
-/// An object of the report, by its JSON.
-pub(super) fn named(object: &Value) -> Named {
-    let field = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Named { kind: field("kind"), namespace: field("namespace"), name: field("name") }
-}
-
-/// Whether a link of a report may be followed: to a page on the web, or on this server.
-fn is_followed(url: &str) -> bool {
-    url.starts_with("https://")
-        || url.starts_with("http://")
-        || (url.starts_with('/') && !url.starts_with("//"))
 }
 
 #[cfg(test)]
@@ -161,12 +144,12 @@ mod tests {
             let claim = Subject::Claim(ClaimKey::new("shop", "data"));
             let subjects = [claim, Subject::Volume("pv-1".into()), Subject::Class("gp3".into())];
             for subject in subjects {
-                let path = links.of_subject(&subject).unwrap();
+                let path = links.path_of(&subject).unwrap();
                 assert_eq!(links.asked(&path), Some(Asked::Object(subject)), "{path}");
             }
             let reason = links.asked(&links.reason("HeldByNode").unwrap());
             assert!(matches!(reason, Some(Asked::Reason("HeldByNode", _))), "{reason:?}");
-            assert_eq!(links.asked(&links.node("n1").unwrap()), Some(Asked::Node("n1".to_owned())));
+            assert_eq!(links.asked(&links.node("n1").unwrap()), Some(Asked::Node("n1".into())));
             let fixed = [
                 ("", Asked::Waiting),
                 ("go", Asked::Go),
@@ -201,8 +184,7 @@ mod tests {
             assert_eq!(links.asked(path), None, "{path}");
         }
         for name in ["a\"b", "a/b", "..", "", "ä", &"a".repeat(254)] {
-            let named = Named { kind: "pv".to_owned(), namespace: String::new(), name: name.to_owned() };
-            assert_eq!(links.of(&named), None, "{name}");
+            assert_eq!(links.path_of(&Subject::Volume(name.into())), None, "{name}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The page: explanations for a browser. *Waiting now*, *Object*, *Node*.
 //!
 //! ```text
-//! path and query ─▶ routes ─▶ Source (a reader with the user's rights) ─▶ values ─▶ waiting, object, node ─▶ HTML
+//! path and query ─▶ routes ─▶ Source (a reader with the user's rights) ─▶ waiting, object, node ─▶ HTML
 //! ```
 //!
-//! In: values ([`values`], [`crate::explain::report`]). Out: whole pages that need no script, no cookie and nothing from
+//! In: the answers of explain, doctor and drain. Out: whole pages that need no script, no cookie and nothing from
 //! elsewhere; the script only counts down and copies. What stands in a value was written by strangers, and goes through
 //! [`text::Text`] into the page, where it can be read and nothing else.
 
@@ -16,8 +16,8 @@ mod object;
 mod reason;
 pub mod routes;
 pub mod serve;
+pub mod source;
 #[cfg(test)]
 mod tests;
 mod text;
-pub mod values;
 mod waiting;

@@ -6,57 +6,63 @@ use super::{
     layout,
     links::Links,
     text::{self, Text},
-    values::{NodeNow, Told},
 };
-use crate::explain::{report::Verdict, subject::Subject};
+use crate::explain::{
+    age::counted,
+    drain::{DrainView, NodeVolume},
+    report::Verdict,
+    subject::Subject,
+};
 
-/// Holdings shown at most: no node has more volumes.
+/// Volumes shown at most: no node has more.
 const MOST: usize = 1_000;
 
 /// The page.
-pub(super) fn page(links: &Links, told: &Told<NodeNow>) -> String {
-    let now = &told.value;
-    let title = format!("Node {}", now.name);
-    let object = links.of_subject(&Subject::Node(now.name.as_str().into()));
+pub(super) fn page(links: &Links, now: &DrainView) -> String {
+    let title = format!("Node {}", now.node);
+    let object = links.path_of(&Subject::Node(now.node.as_str().into()));
     let content = html! {
         h1 { (Text(&title)) }
-        p .headline { (layout::verdict(now.verdict)) " " (Text(&now.headline)) }
-        p .why { (Text(&now.summary)) }
+        p .headline { (layout::verdict(now.verdict)) " " (Text(&now.state())) }
+        p .why { "It has " (counted(now.volumes.len(), "volume")) "." }
         @if let Some(path) = object.filter(|_| now.verdict != Verdict::NotFound) { p { a href=(path) { "Why, for the node itself" } } }
-        (holdings(links, now))
-        (layout::unseen(&now.unseen))
-        (layout::as_text(&told.text))
+        (volumes(links, now))
+        (layout::unseen(now.unseen.iter(), &[]))
+        (layout::as_text(&now.to_string()))
     };
     layout::page(links, &title, Some(&now.observed), &content)
 }
 
-fn holdings(links: &Links, now: &NodeNow) -> Markup {
+fn volumes(links: &Links, now: &DrainView) -> Markup {
+    let row = |one: &NodeVolume| {
+        let pod = one.pod.as_deref().and_then(|pod| pod.split_once('/'));
+        let pod = pod.and_then(|(namespace, name)| Subject::new("pod", namespace, name).ok());
+        html! {
+            tr {
+                th scope="row" { (links.name(&Subject::Volume(one.volume.as_str().into()))) }
+                td { @match &pod { Some(pod) => (links.name(pod)), None => "none" } }
+                td { (one.stage.as_str()) }
+                td { (Text(&one.waits_for)) }
+                td { (text::since(one.since, now.observed.at)) }
+            }
+        }
+    };
     let table = html! {
         table {
             thead {
                 tr {
-                    th scope="col" { "Volume" } th scope="col" { "Pod" } th scope="col" { "Reason" } th scope="col" { "Waits for" }
+                    th scope="col" { "Volume" } th scope="col" { "Pod" } th scope="col" { "Stage" } th scope="col" { "Waits for" }
                     th scope="col" { "Since" }
                 }
             }
-            tbody {
-                @for one in now.holdings.iter().take(MOST) {
-                    tr {
-                        th scope="row" { (links.object(&one.volume)) }
-                        td { @match &one.pod { Some(pod) => (links.object(pod)), None => "none" } }
-                        td { (links.code(&one.reason, None)) }
-                        td { (Text(&one.message)) }
-                        td { (text::since(one.since, now.observed.at)) }
-                    }
-                }
-            }
+            tbody { @for one in now.volumes.iter().take(MOST) { (row(one)) } }
         }
     };
     html! {
-        section aria-labelledby="holdings" {
-            h2 #holdings { "What it still holds " span .count { "(" (now.holdings.len()) ")" } }
-            @if now.holdings.is_empty() && !now.unseen.is_empty() { p .nothing { "Nothing that could be read." } }
-            @else if now.holdings.is_empty() { p .nothing { "Nothing: no volume is attached here, or about to be." } }
+        section aria-labelledby="volumes" {
+            h2 #volumes { "What it still holds " span .count { "(" (now.volumes.len()) ")" } }
+            @if now.volumes.is_empty() && !now.unseen.is_empty() { p .nothing { "Nothing that could be read." } }
+            @else if now.volumes.is_empty() { p .nothing { "Nothing: no volume is attached here, or about to be." } }
             @else { (layout::scrolled("Volumes of this node", &table)) }
         }
     }

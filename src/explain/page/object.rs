@@ -7,35 +7,36 @@ use maud::{Markup, html};
 
 use super::{
     layout,
-    links::{Links, named},
+    links::Links,
     text::{self, Text},
-    values::Told,
 };
-use crate::explain::report::{Action, Candidate, Explanation, Risk, Step, Verdict};
+use crate::explain::{
+    report::{Action, Candidate, Explanation, Risk, Step, Verdict},
+    subject::Subject,
+    text::{Style, command, text},
+};
 
 /// The page.
-pub(super) fn page(links: &Links, told: &Told<Explanation>) -> String {
-    let it = &told.value;
-    let subject = named(&it.subject);
-    let name = match subject.namespace.as_str() {
-        "" => subject.name.clone(),
-        namespace => format!("{namespace}/{}", subject.name),
+pub(super) fn page(links: &Links, it: &Explanation) -> String {
+    let subject = Subject::of(&it.subject);
+    let node = match &subject {
+        Some(Subject::Node(name)) if it.verdict != Verdict::NotFound => links.node(name.as_str()),
+        _ => None,
     };
-    let title = format!("{} {name}", subject.kind);
-    let node = (subject.kind == "Node" && it.verdict != Verdict::NotFound)
-        .then(|| links.node(&subject.name))
-        .flatten();
+    let namespace = subject.as_ref().and_then(Subject::namespace).map(|it| format!("{it}/"));
+    let (kind, name) = subject.as_ref().map_or(("", ""), |it| (it.kind(), it.name()));
+    let title = format!("{kind} {}{name}", namespace.unwrap_or_default());
     let content = html! {
         h1 { (Text(&title)) }
         p .headline { (layout::verdict(it.verdict)) " " (Text(&it.headline)) }
-        p .why { @if !it.reason.is_empty() { (links.code(&it.reason, None)) ": " } (Text(&it.summary)) }
+        p .why { @if !it.reason.is_empty() { (links.code(&it.reason)) ": " } (Text(&it.summary)) }
         @if let Some(path) = node { p { a href=(path) { "What this node still holds" } } }
         (chain(links, it))
         (actions(&it.actions))
         (candidates(links, it))
         (happened(it))
-        (unseen(it))
-        (layout::as_text(&told.text))
+        (layout::unseen(it.unseen.iter(), &it.unknown))
+        (layout::as_text(&text(it, Style { utc: true, wide: true, ..Style::default() })))
     };
     layout::page(links, &title, Some(&it.observed), &content)
 }
@@ -52,18 +53,16 @@ fn chain(links: &Links, it: &Explanation) -> Markup {
 }
 
 fn step(links: &Links, it: &Explanation, step: &Step) -> Markup {
-    let object = named(&step.object);
     html! {
         li class=[step.is_blocker.then_some("blocker")] {
             @if step.is_blocker { p .mark { strong { "Blocker" } } }
-            p .what { span .kind { (Text(&object.kind)) } " " (links.object(&object)) }
+            p .what { (links.object(&step.object)) }
             @if !step.detail.is_empty() { p .detail { (Text(&step.detail)) } }
-            p .reason { (links.code(&step.reason, step.docs.as_deref())) }
+            p .reason { (links.code(&step.reason)) }
             @if !step.message.is_empty() { p { (Text(&step.message)) } }
             @if step.since.is_some() { p { "For " (text::since(step.since, it.observed.at)) } }
             @for blocker in &step.blocked_by {
-                @let by = named(&blocker.object);
-                p { "Waits for " span .kind { (Text(&by.kind)) } " " (links.object(&by)) @if !blocker.why.is_empty() { ": " (Text(&blocker.why)) } }
+                p { "Waits for " (links.object(&blocker.object)) @if !blocker.why.is_empty() { ": " (Text(&blocker.why)) } }
             }
             @if let Some(next) = &step.next {
                 p {
@@ -102,7 +101,7 @@ fn actions(actions: &[Action]) -> Markup {
                                 @for action in of_kind {
                                     li {
                                         (Text(&action.text))
-                                        @if !action.command.is_empty() { pre tabindex="0" { (Text(&typed(&action.command))) } }
+                                        @if !action.command.is_empty() { pre tabindex="0" { (Text(&command(&action.command))) } }
                                     }
                                 }
                             }
@@ -114,38 +113,18 @@ fn actions(actions: &[Action]) -> Markup {
     }
 }
 
-/// A command as it can be pasted into a shell: a word that the shell would read otherwise is quoted.
-fn typed(command: &[String]) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=+./:,@%".contains(letter);
-    let words = command.iter().map(|word| {
-        if !word.is_empty() && word.chars().all(is_plain) {
-            word.clone()
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
 fn candidates(links: &Links, it: &Explanation) -> Markup {
-    // Of a claim they are volumes, of a volume claims.
-    let kind = if named(&it.subject).kind == "PersistentVolume" { "pvc" } else { "pv" };
     let row = |candidate: &Candidate| {
-        let (namespace, name) = candidate.name.split_once('/').unwrap_or(("", &candidate.name));
-        let object = super::values::Named {
-            kind: kind.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
+        let object = Subject::Volume(candidate.name.as_str().into());
         html! {
             tr {
-                th scope="row" { (links.object(&object)) }
+                th scope="row" { (links.name(&object)) }
                 td { (Text(&candidate.size)) }
                 td { (Text(&candidate.modes)) }
                 td { (Text(&candidate.class)) }
                 td {
                     @if candidate.faults.is_empty() { "fits" } @else {
-                        ul { @for fault in &candidate.faults { li { (links.code(&fault.reason, None)) " " (Text(&fault.detail)) } } }
+                        ul { @for fault in &candidate.faults { li { (links.code(&fault.reason)) " " (Text(&fault.detail)) } } }
                     }
                 }
             }
@@ -184,41 +163,6 @@ fn happened(it: &Explanation) -> Markup {
                     }
                 }
             }
-        }
-    }
-}
-
-fn unseen(it: &Explanation) -> Markup {
-    html! {
-        @if !it.unseen.is_empty() || !it.unknown.is_empty() {
-            section aria-labelledby="unseen" {
-                h2 #unseen { "What is not known" }
-                ul {
-                    @for one in &it.unseen { li { (Text(&one.what)) ": " (Text(&one.why)) } }
-                    @for one in &it.unknown { li { (Text(one)) } }
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_is_pasted_as_it_is_meant() {
-        let rows: [(&[&str], &str); 3] = [
-            (&["kubectl", "label", "pv", "pv-1", "zone=a"], "kubectl label pv pv-1 zone=a"),
-            (
-                &["kubectl", "patch", "-p", "[{\"op\":\"remove\"}]"],
-                "kubectl patch -p '[{\"op\":\"remove\"}]'",
-            ),
-            (&["echo", "it's; rm -rf", "$(x)", ""], "echo 'it'\\''s; rm -rf' '$(x)' ''"),
-        ];
-        for (words, expected) in rows {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(typed(&words), expected);
         }
     }
 }

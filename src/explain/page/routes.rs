@@ -10,10 +10,10 @@ use super::{
     layout,
     links::{Asked, Links},
     node, object, reason,
-    values::{Named, Source, Trouble},
+    source::Source,
     waiting,
 };
-use crate::explain::report::Verdict;
+use crate::explain::{report::Verdict, subject::Subject};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -68,21 +68,25 @@ impl<S: Source> Site<S> {
                 reply(StatusCode::OK, HTML, reason::page(&self.links, code, text))
             }
             Some(Asked::Go) => self.go(query),
-            Some(Asked::Waiting) => match self.source.waiting().await {
-                Ok(told) => {
-                    let page = waiting::page(&self.links, &told, &waiting::Query::parse(query));
-                    reply(StatusCode::OK, HTML, page)
-                }
-                Err(trouble) => self.trouble(&trouble),
-            },
-            Some(Asked::Object(subject)) => match self.source.explain(&subject).await {
-                Ok(told) => reply(status(told.value.verdict), HTML, object::page(&self.links, &told)),
-                Err(trouble) => self.trouble(&trouble),
-            },
-            Some(Asked::Node(name)) => match self.source.node(&name).await {
-                Ok(told) => reply(status(told.value.verdict), HTML, node::page(&self.links, &told)),
-                Err(trouble) => self.trouble(&trouble),
-            },
+            Some(Asked::Waiting) => {
+                let found = self.source.waiting().await;
+                self.told(found.map(|now| (Verdict::Healthy, waiting::page(&self.links, &now))))
+            }
+            Some(Asked::Object(subject)) => {
+                let found = self.source.explain(&subject).await;
+                self.told(found.map(|it| (it.verdict, object::page(&self.links, &it))))
+            }
+            Some(Asked::Node(name)) => {
+                let found = self.source.node(&name).await;
+                self.told(found.map(|now| (now.verdict, node::page(&self.links, &now))))
+            }
+        }
+    }
+
+    fn told(&self, found: Result<(Verdict, String), String>) -> Response<String> {
+        match found {
+            Ok((verdict, page)) => reply(status(verdict), HTML, page),
+            Err(why) => self.without(StatusCode::SERVICE_UNAVAILABLE, "There is no answer", &why),
         }
     }
 
@@ -94,8 +98,8 @@ impl<S: Source> Site<S> {
         };
         let namespace = Some(field("namespace")).filter(|namespace| !namespace.is_empty());
         let namespace = namespace.unwrap_or_else(|| "default".to_owned());
-        let asked = Named { kind: field("kind"), namespace, name: field("name") };
-        let path = self.links.of(&asked).and_then(|path| HeaderValue::try_from(path).ok());
+        let subject = Subject::new(&field("kind"), &namespace, &field("name")).ok();
+        let path = subject.and_then(|subject| HeaderValue::try_from(self.links.path_of(&subject)?).ok());
         let Some(path) = path else {
             return self.without(
                 StatusCode::BAD_REQUEST,
@@ -106,10 +110,6 @@ impl<S: Source> Site<S> {
         let mut answer = reply(StatusCode::SEE_OTHER, HTML, String::new());
         answer.headers_mut().insert(header::LOCATION, path);
         answer
-    }
-
-    fn trouble(&self, trouble: &Trouble) -> Response<String> {
-        self.without(StatusCode::SERVICE_UNAVAILABLE, "There is no answer", &trouble.0)
     }
 
     fn without(&self, status: StatusCode, title: &str, why: &str) -> Response<String> {

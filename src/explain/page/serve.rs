@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{guard::Guard, routes::Site, values::Source};
+use super::{guard::Guard, routes::Site, source::Source};
 
 /// Connections at once: a browser opens six.
 const CONNECTIONS: usize = 32;

@@ -5,7 +5,10 @@ use std::fmt::Write;
 use k8s_openapi::jiff::Timestamp;
 use maud::{Escaper, Markup, Render, html};
 
-use crate::explain::age;
+use crate::explain::{
+    age,
+    text::{is_deceiving, stamp},
+};
 
 /// Text of strangers: a name, a driver's error. It is escaped, and what would change how the rest is read or copied (control
 /// characters, marks of writing direction) is shown as a replacement.
@@ -15,25 +18,12 @@ impl Render for Text<'_> {
     fn render_to(&self, buffer: &mut String) {
         let mut escaper = Escaper::new(buffer);
         for letter in self.0.chars() {
-            let letter = if is_deceiving(letter) { char::REPLACEMENT_CHARACTER } else { letter };
+            let is_shown = matches!(letter, '\n' | '\t') || !is_deceiving(letter);
+            let letter = if is_shown { letter } else { char::REPLACEMENT_CHARACTER };
             // Writing into a string does not fail.
             let _ = escaper.write_char(letter);
         }
     }
-}
-
-/// Whether a character is not seen, and changes what is seen.
-fn is_deceiving(letter: char) -> bool {
-    (letter.is_control() && letter != '\n' && letter != '\t')
-        || matches!(
-            letter,
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}'
-        )
-}
-
-/// RFC 3339, to the second.
-fn stamp(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Since when, as an age; the time itself for who asks.

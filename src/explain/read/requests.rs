@@ -3,6 +3,7 @@
 //! In: a [`Read`]. Out: the path and query of a `GET`. Names come from people and from other objects' references: one that
 //! no object can have is not sent, and so cannot lead to another path.
 
+use crate::explain::subject::is_name;
 use crate::kube_api::{
     ids::NodeName,
     kinds::{
@@ -36,13 +37,6 @@ pub(super) enum Request {
     Whole,
     /// No object can have such a name.
     Impossible,
-}
-
-/// Whether an object can have the name. (`ValidatePathSegmentName`, and the names of all kinds that are read are DNS
-/// subdomains.)
-fn is_name(name: &str) -> bool {
-    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | ':' | '_');
-    !name.is_empty() && name.len() <= 253 && name != "." && name != ".." && name.chars().all(is_letter)
 }
 
 /// The namespace, if there is one, the name, the kind and the path of an object.
