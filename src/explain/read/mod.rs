@@ -26,13 +26,14 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use self::requests::{Request, kind, page, request};
+use self::requests::{Comes, page};
 pub use self::{
-    plan::{List, Read, needed},
+    plan::needed,
+    requests::Read,
     whole::{Question, needed_by},
 };
 use super::{
-    snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
+    snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen},
     subject::Subject,
 };
 use crate::{
@@ -41,8 +42,8 @@ use crate::{
         error_chain,
         ids::ResourceVersion,
         kinds::{
-            CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-            VolumeAttachment, api_root,
+            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            VolumeAttachment,
         },
         wire::{Encoding, ListPart, Status},
     },
@@ -288,33 +289,19 @@ impl Reader {
         objects: &Objects,
         progress: Progress<'_>,
     ) -> Result<Found, Unreachable> {
-        let found = match (request(read), read) {
-            (Request::Impossible, _) => Ok(Found::Absent),
-            (Request::Object(path), _) => {
-                self.json(&path).await.map(|object| Found::Object(Box::new(object)))
+        let Some(path) = &read.path else { return Ok(Found::Absent) };
+        let found = match &read.comes {
+            Comes::Object(..) | Comes::CsiNode(_) => {
+                self.json(path).await.map(|object| Found::Object(Box::new(object)))
             }
-            (Request::Few(path, kind), _) => self.few(&path, kind).await,
-            (Request::Pods(path), _) => self.list::<Pod>(&path, objects, progress).await.map(Found::Narrow),
-            (Request::Claims(path), _) => {
-                self.list::<PersistentVolumeClaim>(&path, objects, progress).await.map(Found::Narrow)
-            }
-            (Request::Whole, Read::All(List::Nodes)) => self.whole::<Node>(objects, progress).await,
-            (Request::Whole, Read::All(List::Pods)) => self.whole::<Pod>(objects, progress).await,
-            (Request::Whole, Read::All(List::Volumes)) => {
-                self.whole::<PersistentVolume>(objects, progress).await
-            }
-            (Request::Whole, Read::All(List::Claims)) => {
-                self.whole::<PersistentVolumeClaim>(objects, progress).await
-            }
-            (Request::Whole, Read::All(List::Attachments)) => {
-                self.whole::<VolumeAttachment>(objects, progress).await
-            }
-            (Request::Whole, Read::All(List::Drivers)) => self.whole::<CsiDriver>(objects, progress).await,
-            (Request::Whole, _) => self.whole::<StorageClass>(objects, progress).await,
+            Comes::Few(kind, _) => self.few(path, kind).await,
+            Comes::Narrow(plural, _) => self.narrow(plural, path, objects, progress).await.map(Found::Narrow),
         };
         match found {
             Ok(found) => Ok(found),
-            Err(Failure::Absent) if matches!(read, Read::Object(_) | Read::CsiNode(_)) => Ok(Found::Absent),
+            Err(Failure::Absent) if matches!(read.comes, Comes::Object(..) | Comes::CsiNode(_)) => {
+                Ok(Found::Absent)
+            }
             Err(Failure::Absent) => {
                 Ok(Found::Unseen { why: "there is no such kind".to_owned(), forbidden: false })
             }
@@ -341,9 +328,25 @@ impl Reader {
         Ok(Found::Few(named.collect(), is_whole))
     }
 
-    async fn whole<T: Stored>(&self, objects: &Objects, progress: Progress<'_>) -> Result<Found, Failure> {
-        let path = format!("{}/{}", api_root(T::GROUP), T::PLURAL);
-        self.list::<T>(&path, objects, progress).await.map(Found::Narrow)
+    /// A list of a kind by its plural.
+    async fn narrow(
+        &self,
+        plural: &str,
+        path: &str,
+        objects: &Objects,
+        progress: Progress<'_>,
+    ) -> Result<Listed, Failure> {
+        match plural {
+            Node::PLURAL => self.list::<Node>(path, objects, progress).await,
+            Pod::PLURAL => self.list::<Pod>(path, objects, progress).await,
+            PersistentVolume::PLURAL => self.list::<PersistentVolume>(path, objects, progress).await,
+            PersistentVolumeClaim::PLURAL => {
+                self.list::<PersistentVolumeClaim>(path, objects, progress).await
+            }
+            VolumeAttachment::PLURAL => self.list::<VolumeAttachment>(path, objects, progress).await,
+            CsiDriver::PLURAL => self.list::<CsiDriver>(path, objects, progress).await,
+            _ => self.list::<StorageClass>(path, objects, progress).await,
+        }
     }
 
     /// Takes a list into its table, page by page. Of a list that does not come to its end nothing is concluded.
@@ -472,18 +475,13 @@ fn take_listed<T: Stored>(
 /// Puts what was found into the snapshot.
 fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
     let not_seen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
-    match found {
-        Found::Absent => match read {
-            Read::Object(object) => snapshot.note_absent(object.clone()),
-            Read::CsiNode(node) => snapshot.note_no_csi_node(node.clone()),
-            _ => {}
-        },
-        Found::Unseen { why, forbidden } => snapshot.unseen.push(not_seen(why, forbidden)),
-        Found::Object(mut object) => {
-            let kind = match read {
-                Read::Object(object) => kind(object),
-                _ => "CSINode",
-            };
+    match (found, &read.comes) {
+        (Found::Absent, Comes::Object(object, _)) => snapshot.note_absent(object.clone()),
+        (Found::Absent, Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
+        (Found::Absent, _) => {}
+        (Found::Unseen { why, forbidden }, _) => snapshot.unseen.push(not_seen(why, forbidden)),
+        (Found::Object(mut object), comes) => {
+            let kind = if let Comes::Object(_, kind) = comes { *kind } else { "CSINode" };
             if let Some(fields) = object.as_object_mut() {
                 fields.insert("kind".to_owned(), json!(kind));
             }
@@ -491,12 +489,9 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 snapshot.unseen.push(not_seen(error, false));
             }
         }
-        Found::Few(items, is_whole) => {
-            match read {
-                Read::Leases(None) if is_whole => snapshot.note_read(LEASES),
-                Read::ClaimEvents if is_whole => snapshot.note_read(EVENTS),
-                Read::EventsIn(_) if is_whole => snapshot.note_read(EVENTS_THERE),
-                _ => {}
+        (Found::Few(items, is_whole), comes) => {
+            if let (true, Comes::Few(_, Some(noted))) = (is_whole, comes) {
+                snapshot.note_read(noted);
             }
             for item in items {
                 if let Err(error) = snapshot.take(item) {
@@ -504,24 +499,14 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
                 }
             }
         }
-        Found::Narrow(listed) => {
+        (Found::Narrow(listed), comes) => {
             for (object, why) in listed.unreadable {
                 snapshot.note_unreadable(object.clone());
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
             }
             snapshot.revision = snapshot.revision.max(listed.revision);
-            match read {
-                Read::All(List::Volumes) => snapshot.note_listed::<PersistentVolume>(),
-                Read::All(List::Claims) => snapshot.note_listed::<PersistentVolumeClaim>(),
-                Read::All(List::Attachments) => snapshot.note_listed::<VolumeAttachment>(),
-                Read::All(List::Classes) => snapshot.note_listed::<StorageClass>(),
-                Read::All(List::Drivers) => snapshot.note_listed::<CsiDriver>(),
-                Read::All(List::Nodes) => snapshot.note_listed::<Node>(),
-                Read::All(List::Pods) => snapshot.note_listed::<Pod>(),
-                Read::PodsOn(_) | Read::PodsIn(_) => snapshot.note_read(PODS_THERE),
-                Read::ClaimsIn(_) => snapshot.note_read(CLAIMS_THERE),
-                // Only some of them.
-                _ => {}
+            if let Comes::Narrow(_, noted) = comes {
+                snapshot.note_read(noted);
             }
         }
     }

@@ -8,11 +8,9 @@
 //! All volumes are listed only for a claim that looks for one, all attachments only where it matters who else holds a
 //! volume, pods of one node or one namespace at most.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::requests::Read;
 use crate::{
     attach_detach::desired::{
         volume_name::VolumeId,
@@ -26,10 +24,11 @@ use crate::{
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
         kinds::{
-            BindingMode, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolumeSource,
-            VolumeAttachment,
+            BindingMode, CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+            PodVolumeSource, StorageClass, VolumeAttachment,
         },
     },
+    state::Stored,
 };
 
 /// A volume on more nodes than this is looked for in the list of all attachments: one request, not two for each node.
@@ -38,81 +37,12 @@ const MANY_NODES: usize = 16;
 /// Where most drivers, and the stock controllers, have their leases.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 
-/// A kind that is read as a whole, narrow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum List {
-    /// PersistentVolumes: what a claim may take.
-    Volumes,
-    /// PersistentVolumeClaims: what a volume may be taken by.
-    Claims,
-    /// VolumeAttachments: who holds a volume.
-    Attachments,
-    /// StorageClasses: which is the default, and whether there is any.
-    Classes,
-    /// CSIDrivers: which drivers there are.
-    Drivers,
-    /// Nodes.
-    Nodes,
-    /// Pods.
-    Pods,
-}
-
-/// One question to the API server.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Read {
-    /// An object by its name, whole.
-    Object(ObjectRef),
-    /// What drivers have said on a node.
-    CsiNode(NodeName),
-    /// Events about an object.
-    EventsAbout(ObjectRef),
-    /// Leases of a namespace; without one, all but those of nodes.
-    Leases(Option<&'static str>),
-    /// Pods of a node, narrow.
-    PodsOn(NodeName),
-    /// Pods of a namespace, narrow.
-    PodsIn(String),
-    /// Claims of a namespace, narrow.
-    ClaimsIn(String),
-    /// Events about claims, as far as they fit an answer.
-    ClaimEvents,
-    /// Events of a namespace, as far as they fit an answer.
-    EventsIn(String),
-    /// A whole kind, narrow.
-    All(List),
-}
-
-/// As what could not be seen is named.
-impl fmt::Display for Read {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Object(object) => write!(f, "{object}"),
-            Self::CsiNode(node) => write!(f, "csinode/{node}"),
-            Self::EventsAbout(object) => write!(f, "events about {object}"),
-            Self::Leases(None) => f.write_str("leases"),
-            Self::Leases(Some(namespace)) => write!(f, "leases in {namespace}"),
-            Self::PodsOn(node) => write!(f, "pods on {node}"),
-            Self::PodsIn(namespace) => write!(f, "pods in {namespace}"),
-            Self::ClaimsIn(namespace) => write!(f, "persistentvolumeclaims in {namespace}"),
-            Self::ClaimEvents => f.write_str("events about claims"),
-            Self::EventsIn(namespace) => write!(f, "events in {namespace}"),
-            Self::All(List::Nodes) => f.write_str("nodes"),
-            Self::All(List::Pods) => f.write_str("pods"),
-            Self::All(List::Volumes) => f.write_str("persistentvolumes"),
-            Self::All(List::Claims) => f.write_str("persistentvolumeclaims"),
-            Self::All(List::Attachments) => f.write_str("volumeattachments"),
-            Self::All(List::Classes) => f.write_str("storageclasses"),
-            Self::All(List::Drivers) => f.write_str("csidrivers"),
-        }
-    }
-}
-
 /// All reads that an answer about a subject needs, as far as that is known by now.
 #[must_use]
 pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
     let mut plan = Plan { seen, reads: BTreeSet::new() };
     plan.object(subject.object());
-    plan.reads.insert(Read::EventsAbout(subject.object()));
+    plan.reads.insert(Read::events_about(&subject.object()));
     match subject {
         Subject::Claim(key) => plan.claim_alone(key),
         Subject::Pod(key) => plan.pod(key),
@@ -131,20 +61,21 @@ pub(super) struct Plan<'a> {
 
 impl Plan<'_> {
     pub(super) fn object(&mut self, object: ObjectRef) {
-        self.reads.insert(Read::Object(object));
+        self.reads.insert(Read::object(object));
     }
 
-    pub(super) fn list(&mut self, list: List) {
-        self.reads.insert(Read::All(list));
+    /// A whole kind.
+    pub(super) fn list<T: Stored>(&mut self) {
+        self.reads.insert(Read::all::<T>());
     }
 
     /// What shows that an attacher or provisioner is there: the drivers, and leases of all namespaces, or, of who may not
     /// see those, at least where most are.
     pub(super) fn programs(&mut self) {
-        self.list(List::Drivers);
-        self.reads.insert(Read::Leases(None));
-        if self.is_unseen(&Read::Leases(None)) {
-            self.reads.insert(Read::Leases(Some(SYSTEM_NAMESPACE)));
+        self.list::<CsiDriver>();
+        self.reads.insert(Read::leases());
+        if self.is_unseen(&Read::leases()) {
+            self.reads.insert(Read::leases_in(SYSTEM_NAMESPACE));
         }
     }
 
@@ -158,13 +89,13 @@ impl Plan<'_> {
         !self.seen.details.contains_key(object)
             && !self.seen.holds(object)
             && !self.seen.is_absent(object)
-            && !self.is_unseen(&Read::Object(object.clone()))
+            && !self.is_unseen(&Read::object(object.clone()))
     }
 
     fn claim_alone(&mut self, key: &ClaimKey) {
         let Some(claim) = self.claim(key) else { return };
         if claim.spec.volume_name.is_empty() {
-            self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+            self.reads.insert(Read::pods_in(key.namespace()));
         } else {
             self.wanted_by(&claim.spec.volume_name, key);
         }
@@ -174,11 +105,11 @@ impl Plan<'_> {
     fn claim(&mut self, key: &ClaimKey) -> Option<std::sync::Arc<PersistentVolumeClaim>> {
         let object = ObjectRef::Claim(key.clone());
         self.object(object.clone());
-        self.reads.insert(Read::EventsAbout(object));
+        self.reads.insert(Read::events_about(&object));
         let claim = self.seen.objects.claims.get(key)?;
         if claim.spec.volume_name.is_empty() {
-            self.list(List::Volumes);
-            self.list(List::Classes);
+            self.list::<PersistentVolume>();
+            self.list::<StorageClass>();
             self.programs();
             if let Some(node) = claim.metadata.annotations.get(SELECTED_NODE) {
                 self.object(ObjectRef::Node(NodeName::from(node.as_str())));
@@ -243,11 +174,11 @@ impl Plan<'_> {
 
     fn class_alone(&mut self, name: &ClassName) {
         self.class(name);
-        self.list(List::Classes);
+        self.list::<StorageClass>();
         self.programs();
         // Nothing else says what the name is about.
         if self.seen.is_absent(&ObjectRef::Class(name.clone())) {
-            self.list(List::Claims);
+            self.list::<PersistentVolumeClaim>();
         }
     }
 
@@ -276,7 +207,7 @@ impl Plan<'_> {
             if claim.spec.access_modes.iter().any(|mode| &**mode == ONE_POD)
                 || (!node.is_empty() && is_for_one(volume))
             {
-                self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+                self.reads.insert(Read::pods_in(key.namespace()));
             }
             if !node.is_empty() && !volume.is_empty() {
                 // A volume for one node alone may be on another, where a pod has it, too.
@@ -299,7 +230,7 @@ impl Plan<'_> {
             return;
         }
         self.programs();
-        self.list(List::Attachments);
+        self.list::<VolumeAttachment>();
         let mut nodes = BTreeSet::new();
         self.seen.objects.attachments.for_each(|other| {
             if volume.id.attachment_name(&other.spec.node_name) == other.metadata.name.clone().into() {
@@ -330,10 +261,10 @@ impl Plan<'_> {
                     self.claim(&key);
                 }
             }
-            None => self.list(List::Claims),
+            None => self.list::<PersistentVolumeClaim>(),
         }
         if volume.spec.csi.is_some() || volume.spec.in_tree.is_some() {
-            self.list(List::Attachments);
+            self.list::<VolumeAttachment>();
             self.holders(name);
         }
     }
@@ -341,7 +272,7 @@ impl Plan<'_> {
     fn attachment_alone(&mut self, name: &AttachmentName) {
         let Some(attachment) = self.seen.objects.attachments.get(name) else { return };
         self.node(&attachment.spec.node_name);
-        self.reads.insert(Read::PodsOn(attachment.spec.node_name.clone()));
+        self.reads.insert(Read::pods_on(&attachment.spec.node_name));
         self.object(ObjectRef::Driver(attachment.spec.attacher.clone()));
         if !is_settled(&attachment) {
             self.programs();
@@ -358,21 +289,21 @@ impl Plan<'_> {
 
     /// A volume with the pods that use its claim.
     fn wanted_by(&mut self, name: &VolumeName, claim: &ClaimKey) {
-        self.reads.insert(Read::PodsIn(claim.namespace().to_owned()));
+        self.reads.insert(Read::pods_in(claim.namespace()));
         self.attached(name, &self.nodes_using(claim));
     }
 
     fn node(&mut self, name: &NodeName) {
         self.object(ObjectRef::Node(name.clone()));
-        self.reads.insert(Read::CsiNode(name.clone()));
+        self.reads.insert(Read::csi_node(name));
     }
 
     fn node_alone(&mut self, name: &NodeName) {
         self.node(name);
-        self.reads.insert(Read::PodsOn(name.clone()));
+        self.reads.insert(Read::pods_on(name));
         if self.seen.is_absent(&ObjectRef::Node(name.clone())) {
             // Nothing else says what is still attached there.
-            self.list(List::Attachments);
+            self.list::<VolumeAttachment>();
             let mut volumes = Vec::new();
             self.seen.objects.attachments.for_each(|attachment| {
                 if attachment.spec.node_name == *name {
@@ -433,7 +364,7 @@ impl Plan<'_> {
                 self.listed(&id, nodes, &volume);
             } else if volume.spec.in_tree.is_some() && !nodes.is_empty() {
                 // Its attachment is named by what the driver in its place calls it.
-                self.list(List::Attachments);
+                self.list::<VolumeAttachment>();
                 self.holders(name);
             }
             return;
@@ -442,7 +373,7 @@ impl Plan<'_> {
             return;
         }
         if nodes.len() > MANY_NODES {
-            self.list(List::Attachments);
+            self.list::<VolumeAttachment>();
             self.holders(name);
             return;
         }
@@ -456,10 +387,10 @@ impl Plan<'_> {
             }
             self.programs();
             if is_exclusive(&volume) {
-                self.list(List::Attachments);
+                self.list::<VolumeAttachment>();
                 self.holders(name);
                 if let Some(claim) = &volume.spec.claim_ref {
-                    self.reads.insert(Read::PodsIn(claim.namespace.to_string()));
+                    self.reads.insert(Read::pods_in(&claim.namespace));
                 }
             }
         }
@@ -470,9 +401,9 @@ impl Plan<'_> {
         for node in nodes.iter().take(MANY_NODES) {
             self.node(node);
             if is_exclusive(volume) && !self.is_listed(node, id) {
-                self.list(List::Nodes);
+                self.list::<Node>();
                 if let Some(claim) = &volume.spec.claim_ref {
-                    self.reads.insert(Read::PodsIn(claim.namespace.to_string()));
+                    self.reads.insert(Read::pods_in(&claim.namespace));
                 }
             }
         }

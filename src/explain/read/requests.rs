@@ -1,42 +1,147 @@
-//! How a read is asked for: its path, or why there is nothing to ask.
+//! A question to the API server: what it is called, how it is asked, and what comes back.
 //!
-//! In: a [`Read`]. Out: the path and query of a `GET`. Names come from people and from other objects' references: one that
-//! no object can have is not sent, and so cannot lead to another path.
+//! In: what an answer needs. Out: the path and query of a `GET`. Names come from people and from other objects' references: one
+//! that no object can have is not sent, and so cannot lead to another path.
 
-use crate::explain::subject::is_name;
-use crate::kube_api::{
-    ids::NodeName,
-    kinds::{
-        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, api_root,
+use std::fmt;
+
+use crate::{
+    explain::{
+        snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE},
+        subject::is_name,
     },
+    kube_api::{
+        ids::NodeName,
+        kinds::{
+            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+            VolumeAttachment, api_root,
+        },
+    },
+    state::Stored,
 };
-
-use super::plan::Read;
 
 /// Namespace of events about what has none.
 const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
 const MOST_EVENTS: usize = 500;
-
 /// Most events about claims, or of one namespace, that are read: some megabytes.
 const MOST_LISTED_EVENTS: usize = 5_000;
 
-/// How a read is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
-    /// One object, as JSON.
-    Object(String),
-    /// A list of few, as JSON, and the kind of its items.
-    Few(String, &'static str),
-    /// Pods that are narrowed down, in pages.
-    Pods(String),
-    /// Claims that are narrowed down, in pages.
-    Claims(String),
-    /// A whole kind, in pages.
-    Whole,
-    /// No object can have such a name.
-    Impossible,
+/// One question.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Read {
+    /// As what could not be seen is named.
+    what: String,
+    /// Path and query; none if no object can have such a name.
+    pub(super) path: Option<String>,
+    pub(super) comes: Comes,
+}
+
+/// What comes back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Comes {
+    /// One object, whole, of this kind.
+    Object(ObjectRef, &'static str),
+    /// What drivers have said on a node.
+    CsiNode(NodeName),
+    /// A list of few, whole: the kind of its items, and what has been read if that is all of it.
+    Few(&'static str, Option<&'static str>),
+    /// A list of many, narrow, in pages: the plural of its kind, and what has been read with it.
+    Narrow(&'static str, &'static str),
+}
+
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Read {
+    /// An object by its name.
+    pub(super) fn object(object: ObjectRef) -> Self {
+        let (namespace, name, kind, path) = parts(&object);
+        let is_possible = is_name(name) && namespace.is_none_or(is_name);
+        let path = is_possible.then_some(path);
+        Self { what: object.to_string(), path, comes: Comes::Object(object, kind) }
+    }
+
+    /// What drivers have said on a node.
+    pub(super) fn csi_node(node: &NodeName) -> Self {
+        let path = format!("{}/csinodes/{node}", api_root("storage.k8s.io"));
+        let comes = Comes::CsiNode(node.clone());
+        Self::named(format!("csinode/{node}"), node.as_str(), path, comes)
+    }
+
+    /// Events about an object.
+    pub(super) fn events_about(object: &ObjectRef) -> Self {
+        let (namespace, name, kind, _) = parts(object);
+        let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
+        let selector = selected(&format!("involvedObject.kind={kind},involvedObject.name={name}"));
+        let path = format!("/api/v1/namespaces/{namespace}/events?{selector}&limit={MOST_EVENTS}");
+        let path = (is_name(name) && is_name(namespace)).then_some(path);
+        Self { what: format!("events about {object}"), path, comes: Comes::Few("Event", None) }
+    }
+
+    /// Events about claims, as far as they fit an answer.
+    pub(super) fn claim_events() -> Self {
+        let selector = selected(&format!("involvedObject.kind={}", PersistentVolumeClaim::KIND));
+        let path = format!("/api/v1/events?{selector}&limit={MOST_LISTED_EVENTS}");
+        let comes = Comes::Few("Event", Some(EVENTS));
+        Self { what: "events about claims".to_owned(), path: Some(path), comes }
+    }
+
+    /// Events of a namespace, as far as they fit an answer.
+    pub(super) fn events_in(namespace: &str) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/events?limit={MOST_LISTED_EVENTS}");
+        let comes = Comes::Few("Event", Some(EVENTS_THERE));
+        Self::named(format!("events in {namespace}"), namespace, path, comes)
+    }
+
+    /// All leases but those of nodes.
+    pub(super) fn leases() -> Self {
+        let selector = selected("metadata.namespace!=kube-node-lease");
+        let path = format!("{}/leases?{selector}", api_root("coordination.k8s.io"));
+        let comes = Comes::Few("Lease", Some(LEASES));
+        Self { what: "leases".to_owned(), path: Some(path), comes }
+    }
+
+    /// Leases of a namespace.
+    pub(super) fn leases_in(namespace: &str) -> Self {
+        let path = format!("{}/namespaces/{namespace}/leases", api_root("coordination.k8s.io"));
+        Self::named(format!("leases in {namespace}"), namespace, path, Comes::Few("Lease", None))
+    }
+
+    /// Pods of a node.
+    pub(super) fn pods_on(node: &NodeName) -> Self {
+        let path = format!("/api/v1/pods?{}", selected(&format!("spec.nodeName={node}")));
+        let comes = Comes::Narrow(Pod::PLURAL, PODS_THERE);
+        Self::named(format!("pods on {node}"), node.as_str(), path, comes)
+    }
+
+    /// Pods of a namespace.
+    pub(super) fn pods_in(namespace: &str) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/pods?");
+        let comes = Comes::Narrow(Pod::PLURAL, PODS_THERE);
+        Self::named(format!("pods in {namespace}"), namespace, path, comes)
+    }
+
+    /// Claims of a namespace.
+    pub(super) fn claims_in(namespace: &str) -> Self {
+        let plural = PersistentVolumeClaim::PLURAL;
+        let path = format!("/api/v1/namespaces/{namespace}/{plural}?");
+        let comes = Comes::Narrow(plural, CLAIMS_THERE);
+        Self::named(format!("{plural} in {namespace}"), namespace, path, comes)
+    }
+
+    /// A whole kind.
+    pub(super) fn all<T: Stored>() -> Self {
+        let path = Some(format!("{}/{}", api_root(T::GROUP), T::PLURAL));
+        Self { what: T::PLURAL.to_owned(), path, comes: Comes::Narrow(T::PLURAL, T::PLURAL) }
+    }
+
+    fn named(what: String, name: &str, path: String, comes: Comes) -> Self {
+        Self { what, path: is_name(name).then_some(path), comes }
+    }
 }
 
 /// The namespace, if there is one, the name, the kind and the path of an object.
@@ -58,68 +163,6 @@ fn parts(object: &ObjectRef) -> (Option<&str>, &str, &'static str, String) {
     }
 }
 
-/// The kind of an object, as in `kind:`.
-pub(super) fn kind(object: &ObjectRef) -> &'static str {
-    parts(object).2
-}
-
-/// How it is asked for.
-pub(super) fn request(read: &Read) -> Request {
-    match read {
-        Read::Object(object) => {
-            let (namespace, name, _, path) = parts(object);
-            if is_name(name) && namespace.is_none_or(is_name) {
-                Request::Object(path)
-            } else {
-                Request::Impossible
-            }
-        }
-        Read::CsiNode(node) => {
-            on_node(node, || Request::Object(format!("{}/csinodes/{node}", api_root("storage.k8s.io"))))
-        }
-        Read::EventsAbout(object) => {
-            let (namespace, name, kind, _) = parts(object);
-            if !is_name(name) || !namespace.is_none_or(is_name) {
-                return Request::Impossible;
-            }
-            let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
-            let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
-            let path = format!("/api/v1/namespaces/{namespace}/events");
-            Request::Few(format!("{path}?{}&limit={MOST_EVENTS}", selected(&selector)), "Event")
-        }
-        Read::Leases(None) => {
-            let path = format!("{}/leases", api_root("coordination.k8s.io"));
-            Request::Few(format!("{path}?{}", selected("metadata.namespace!=kube-node-lease")), "Lease")
-        }
-        Read::Leases(Some(namespace)) => {
-            let path = format!("{}/namespaces/{namespace}/leases", api_root("coordination.k8s.io"));
-            Request::Few(path, "Lease")
-        }
-        Read::PodsOn(node) => on_node(node, || {
-            Request::Pods(format!("/api/v1/pods?{}", selected(&format!("spec.nodeName={node}"))))
-        }),
-        Read::PodsIn(namespace) if is_name(namespace) => {
-            Request::Pods(format!("/api/v1/namespaces/{namespace}/pods?"))
-        }
-        Read::ClaimsIn(namespace) if is_name(namespace) => {
-            Request::Claims(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims?"))
-        }
-        Read::EventsIn(namespace) if is_name(namespace) => {
-            Request::Few(format!("/api/v1/namespaces/{namespace}/events?limit={MOST_LISTED_EVENTS}"), "Event")
-        }
-        Read::PodsIn(_) | Read::ClaimsIn(_) | Read::EventsIn(_) => Request::Impossible,
-        Read::ClaimEvents => {
-            let selector = selected(&format!("involvedObject.kind={}", PersistentVolumeClaim::KIND));
-            Request::Few(format!("/api/v1/events?{selector}&limit={MOST_LISTED_EVENTS}"), "Event")
-        }
-        Read::All(_) => Request::Whole,
-    }
-}
-
-fn on_node(node: &NodeName, request: impl FnOnce() -> Request) -> Request {
-    if is_name(node.as_str()) { request() } else { Request::Impossible }
-}
-
 fn selected(selector: &str) -> String {
     let encoded: String = form_urlencoded::byte_serialize(selector.as_bytes()).collect();
     format!("fieldSelector={encoded}")
@@ -139,71 +182,59 @@ pub(super) fn page(path: &str, limit: usize, next: Option<&str>) -> String {
     uri
 }
 
-/// An attachment of that name, for tests of other rooms.
-#[cfg(test)]
-pub(super) fn attachment(name: &str) -> Read {
-    Read::Object(ObjectRef::Attachment(name.into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kube_api::ids::ClaimKey;
 
+    fn attachment(name: &str) -> Read {
+        Read::object(ObjectRef::Attachment(name.into()))
+    }
+
     #[test]
     fn reads_are_asked_for_by_name_and_field_selector() {
         let claim = || ObjectRef::Claim(ClaimKey::new("shop", "data"));
-        let object = |path: &str| Request::Object(path.to_owned());
         let cases = [
-            (Read::Object(claim()), object("/api/v1/namespaces/shop/persistentvolumeclaims/data")),
-            (attachment("csi-1"), object("/apis/storage.k8s.io/v1/volumeattachments/csi-1")),
-            (Read::CsiNode("a".into()), object("/apis/storage.k8s.io/v1/csinodes/a")),
+            (Read::object(claim()), "/api/v1/namespaces/shop/persistentvolumeclaims/data"),
+            (attachment("csi-1"), "/apis/storage.k8s.io/v1/volumeattachments/csi-1"),
+            (Read::csi_node(&"a".into()), "/apis/storage.k8s.io/v1/csinodes/a"),
             (
-                Read::EventsAbout(claim()),
-                Request::Few(
-                    "/api/v1/namespaces/shop/events?fieldSelector=involvedObject.kind%3DPersistentVolumeClaim\
-                     %2CinvolvedObject.name%3Ddata&limit=500"
-                        .to_owned(),
-                    "Event",
-                ),
+                Read::events_about(&claim()),
+                "/api/v1/namespaces/shop/events?fieldSelector=involvedObject.kind%3DPersistentVolumeClaim\
+                 %2CinvolvedObject.name%3Ddata&limit=500",
             ),
             (
-                Read::EventsAbout(ObjectRef::Node("a".into())),
-                Request::Few(
-                    "/api/v1/namespaces/default/events?fieldSelector=involvedObject.kind%3DNode\
-                     %2CinvolvedObject.name%3Da&limit=500"
-                        .to_owned(),
-                    "Event",
-                ),
+                Read::events_about(&ObjectRef::Node("a".into())),
+                "/api/v1/namespaces/default/events?fieldSelector=involvedObject.kind%3DNode\
+                 %2CinvolvedObject.name%3Da&limit=500",
             ),
             (
-                Read::Leases(None),
-                Request::Few(
-                    "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.namespace%21%3Dkube-node-lease"
-                        .to_owned(),
-                    "Lease",
-                ),
+                Read::leases(),
+                "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.namespace%21%3Dkube-node-lease",
             ),
-            (
-                Read::PodsOn("a".into()),
-                Request::Pods("/api/v1/pods?fieldSelector=spec.nodeName%3Da".to_owned()),
-            ),
-            (Read::PodsIn("shop".to_owned()), Request::Pods("/api/v1/namespaces/shop/pods?".to_owned())),
+            (Read::pods_on(&"a".into()), "/api/v1/pods?fieldSelector=spec.nodeName%3Da"),
+            (Read::pods_in("shop"), "/api/v1/namespaces/shop/pods?"),
+            (Read::all::<VolumeAttachment>(), "/apis/storage.k8s.io/v1/volumeattachments"),
         ];
         for (read, expected) in cases {
-            assert_eq!(request(&read), expected, "{read}");
+            assert_eq!(read.path.as_deref(), Some(expected), "{read}");
         }
     }
 
     #[test]
     fn a_name_that_no_object_can_have_is_not_sent() {
         for name in ["", ".", "..", "../secrets/key", "a/b", "a?watch=1", "a%2fb", "a b", "é"] {
-            assert_eq!(request(&attachment(name)), Request::Impossible, "{name:?}");
-            assert_eq!(request(&Read::CsiNode(name.into())), Request::Impossible, "{name:?}");
-            assert_eq!(request(&Read::PodsOn(name.into())), Request::Impossible, "{name:?}");
-            assert_eq!(request(&Read::PodsIn(name.to_owned())), Request::Impossible, "{name:?}");
-            let claim = ObjectRef::Claim(ClaimKey::new(name, "data"));
-            assert_eq!(request(&Read::EventsAbout(claim)), Request::Impossible, "{name:?}");
+            let reads = [
+                attachment(name),
+                Read::csi_node(&name.into()),
+                Read::pods_on(&name.into()),
+                Read::pods_in(name),
+                Read::events_in(name),
+                Read::events_about(&ObjectRef::Claim(ClaimKey::new(name, "data"))),
+            ];
+            for read in reads {
+                assert_eq!(read.path, None, "{read}");
+            }
         }
     }
 
@@ -235,29 +266,27 @@ mod tests {
         // `list` of one namespace, and `get` by name, are of the same resources.
         let claim = || ObjectRef::Claim(ClaimKey::new("shop", "data"));
         let reads = [
-            Read::Object(claim()),
-            Read::Object(ObjectRef::Node("a".into())),
-            Read::Object(ObjectRef::Pod(crate::kube_api::ids::PodKey::new("shop", "p"))),
-            Read::Object(ObjectRef::Volume("v".into())),
-            Read::Object(ObjectRef::Class("c".into())),
-            Read::Object(ObjectRef::Driver("d".into())),
+            Read::object(claim()),
+            Read::object(ObjectRef::Node("a".into())),
+            Read::object(ObjectRef::Pod(crate::kube_api::ids::PodKey::new("shop", "p"))),
+            Read::object(ObjectRef::Volume("v".into())),
+            Read::object(ObjectRef::Class("c".into())),
+            Read::object(ObjectRef::Driver("d".into())),
             attachment("csi-1"),
-            Read::CsiNode("a".into()),
-            Read::EventsAbout(claim()),
-            Read::ClaimEvents,
-            Read::Leases(None),
-            Read::Leases(Some("kube-system")),
-            Read::PodsOn("a".into()),
-            Read::PodsIn("shop".to_owned()),
-            Read::ClaimsIn("shop".to_owned()),
-            Read::EventsIn("shop".to_owned()),
+            Read::csi_node(&"a".into()),
+            Read::events_about(&claim()),
+            Read::claim_events(),
+            Read::leases(),
+            Read::leases_in("kube-system"),
+            Read::pods_on(&"a".into()),
+            Read::pods_in("shop"),
+            Read::claims_in("shop"),
+            Read::events_in("shop"),
         ];
         for read in &reads {
-            let (path, verb) = match request(read) {
-                Request::Object(path) => (path, "get"),
-                Request::Few(path, _) | Request::Pods(path) | Request::Claims(path) => (path, "list"),
-                other => panic!("{read}: {other:?}"),
-            };
+            let path = read.path.clone().unwrap();
+            let is_of_one = matches!(read.comes, Comes::Object(..) | Comes::CsiNode(_));
+            let verb = if is_of_one { "get" } else { "list" };
             let path = path.split('?').next().unwrap();
             let mut parts: Vec<&str> = path.split('/').skip(1).collect();
             let group = if parts.remove(0) == "api" { "" } else { parts.remove(0) };

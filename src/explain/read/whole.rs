@@ -6,7 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use super::plan::{List, Plan, Read, claims_of, needed};
+use super::{
+    plan::{Plan, claims_of, needed},
+    requests::Read,
+};
 use crate::{
     explain::{
         repair::Repair,
@@ -17,8 +20,8 @@ use crate::{
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, ResourceVersion},
         kinds::{
-            Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, PodPhase, VolumeAttachment,
-            VolumePhase,
+            Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, StorageClass,
+            VolumeAttachment, VolumePhase,
         },
     },
     state::Stored,
@@ -46,7 +49,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
     let mut plan = Plan { seen, reads: BTreeSet::new() };
     match question {
         Question::Cluster(namespace) => {
-            plan.reads.insert(Read::ClaimEvents);
+            plan.reads.insert(Read::claim_events());
             plan.cluster();
             plan.or_in(namespace);
             plan.last_written();
@@ -55,7 +58,9 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
         }
         Question::Drain(node) | Question::Change(Change::Cordon(node)) => plan.drain(node),
         Question::Change(Change::Bind(..)) => {
-            plan.lists(&[List::Volumes, List::Claims, List::Classes]);
+            plan.list::<PersistentVolume>();
+            plan.list::<PersistentVolumeClaim>();
+            plan.list::<StorageClass>();
         }
         Question::Change(Change::Taint(node) | Change::DeleteNode(node)) => {
             plan.object(ObjectRef::Node(node.clone()));
@@ -68,11 +73,17 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.others_of(pod);
         }
         Question::Repair(Repair::Relink(..) | Repair::Free(..)) => {
-            plan.lists(&[List::Volumes, List::Claims, List::Attachments, List::Classes]);
+            plan.list::<PersistentVolume>();
+            plan.list::<PersistentVolumeClaim>();
+            plan.list::<VolumeAttachment>();
+            plan.list::<StorageClass>();
         }
         Question::Repair(Repair::Unstick(name)) => {
             plan.object(ObjectRef::Attachment(name.clone()));
-            plan.lists(&[List::Nodes, List::Pods, List::Volumes, List::Claims]);
+            plan.list::<Node>();
+            plan.list::<Pod>();
+            plan.list::<PersistentVolume>();
+            plan.list::<PersistentVolumeClaim>();
             plan.programs();
         }
     }
@@ -146,8 +157,8 @@ impl Plan<'_> {
             }
         });
         for (pod, node) in pending.into_iter().take(MOST_PENDING) {
-            self.reads.insert(Read::EventsAbout(ObjectRef::Pod(pod)));
-            self.reads.insert(Read::CsiNode(node));
+            self.reads.insert(Read::events_about(&ObjectRef::Pod(pod)));
+            self.reads.insert(Read::csi_node(&node));
         }
     }
 
@@ -166,28 +177,27 @@ impl Plan<'_> {
         }
     }
 
-    fn lists(&mut self, lists: &[List]) {
-        for list in lists {
-            self.list(*list);
-        }
-    }
-
     fn cluster(&mut self) {
-        self.lists(&[List::Nodes, List::Pods, List::Volumes, List::Claims, List::Attachments, List::Classes]);
+        self.list::<Node>();
+        self.list::<Pod>();
+        self.list::<PersistentVolume>();
+        self.list::<PersistentVolumeClaim>();
+        self.list::<VolumeAttachment>();
+        self.list::<StorageClass>();
         self.programs();
         self.program_pods();
     }
 
     /// What may be seen of one namespace, if not of all.
     fn or_in(&mut self, namespace: &str) {
-        if self.is_unseen(&Read::All(List::Pods)) {
-            self.reads.insert(Read::PodsIn(namespace.to_owned()));
+        if self.is_unseen(&Read::all::<Pod>()) {
+            self.reads.insert(Read::pods_in(namespace));
         }
-        if self.is_unseen(&Read::All(List::Claims)) {
-            self.reads.insert(Read::ClaimsIn(namespace.to_owned()));
+        if self.is_unseen(&Read::all::<PersistentVolumeClaim>()) {
+            self.reads.insert(Read::claims_in(namespace));
         }
-        if self.is_unseen(&Read::ClaimEvents) {
-            self.reads.insert(Read::EventsIn(namespace.to_owned()));
+        if self.is_unseen(&Read::claim_events()) {
+            self.reads.insert(Read::events_in(namespace));
         }
         if self.seen.was_read(CLAIMS_THERE) {
             // A list of some does not show what is missing.
@@ -224,8 +234,8 @@ impl Plan<'_> {
 
     fn drain(&mut self, name: &NodeName) {
         self.object(ObjectRef::Node(name.clone()));
-        self.reads.insert(Read::PodsOn(name.clone()));
-        self.list(List::Attachments);
+        self.reads.insert(Read::pods_on(name));
+        self.list::<VolumeAttachment>();
         self.programs();
         self.program_pods();
         let (mut claims, mut ending) = (BTreeSet::new(), BTreeSet::new());
@@ -269,17 +279,17 @@ impl Plan<'_> {
 
     fn deleted_claim(&mut self, key: &ClaimKey) {
         self.bound(key);
-        self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+        self.reads.insert(Read::pods_in(key.namespace()));
     }
 
     /// Who else wants a pod's volumes, and where they are.
     fn others_of(&mut self, key: &PodKey) {
-        self.reads.insert(Read::PodsIn(key.namespace().to_owned()));
+        self.reads.insert(Read::pods_in(key.namespace()));
         let Some(pod) = self.seen.objects.pods.get(key) else { return };
         if claims_of(&pod).next().is_none() {
             return;
         }
-        self.list(List::Attachments);
+        self.list::<VolumeAttachment>();
         let wanted: BTreeSet<ClaimKey> = claims_of(&pod).collect();
         let mut nodes = BTreeSet::new();
         self.seen.objects.pods.for_each(|other| {
