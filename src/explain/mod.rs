@@ -29,7 +29,6 @@ mod exclusive;
 mod foreign;
 mod links;
 mod node;
-pub mod outlook;
 pub mod page;
 mod pod;
 mod provisioner;

@@ -52,7 +52,7 @@ pub const CLAIMS_THERE: &str = "claims there";
 pub const EVENTS_THERE: &str = "events there";
 
 /// What was read.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Narrow objects, for the dry runs.
     pub objects: Arc<Objects>,
@@ -80,20 +80,7 @@ impl Snapshot {
     /// Nothing has been read yet.
     #[must_use]
     pub fn new(taken_at: Timestamp) -> Self {
-        Self {
-            objects: Arc::default(),
-            details: BTreeMap::new(),
-            events: Vec::new(),
-            leases: Vec::new(),
-            others: BTreeMap::new(),
-            unseen: Vec::new(),
-            taken_at,
-            revision: None,
-            listed: BTreeSet::new(),
-            absent: BTreeSet::new(),
-            without_csi_node: BTreeSet::new(),
-            unreadable: BTreeSet::new(),
-        }
+        Self { taken_at, ..Self::default() }
     }
 
     /// Takes an object that was read whole. Objects of kinds without a table are kept as they are.
@@ -183,20 +170,7 @@ impl Snapshot {
     /// A copy that goes its own way: for questions about what would be.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self {
-            objects: Arc::new((*self.objects).clone()),
-            details: self.details.clone(),
-            events: self.events.clone(),
-            leases: self.leases.clone(),
-            others: self.others.clone(),
-            unseen: self.unseen.clone(),
-            unreadable: self.unreadable.clone(),
-            taken_at: self.taken_at,
-            revision: self.revision,
-            listed: self.listed.clone(),
-            absent: self.absent.clone(),
-            without_csi_node: self.without_csi_node.clone(),
-        }
+        Self { objects: Arc::new((*self.objects).clone()), ..self.clone() }
     }
 
     /// Whether an object was taken.

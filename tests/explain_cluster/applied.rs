@@ -6,8 +6,7 @@ use libtest_mimic::Failed;
 use mooring::{
     binder::act::write::WriteKind,
     explain::{
-        assumptions::Assumptions,
-        outlook::ask,
+        assumptions::{Assumptions, ask},
         repair::{Advice, Repair, repair},
     },
 };

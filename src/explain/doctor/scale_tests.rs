@@ -9,7 +9,10 @@ use tokio::time::Instant;
 use super::doctor;
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
-    explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
+    explain::{
+        assumptions::{Assumptions, ask},
+        snapshot::Snapshot,
+    },
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{

@@ -5,7 +5,7 @@
 
 mod text;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -14,20 +14,22 @@ use serde_json::Value;
 use super::{
     age,
     assumptions::Assumptions,
-    outlook::ask,
     report::{API_VERSION, Observed, Verdict},
-    sidecars::{Presence, Sidecar, Sidecars},
+    sidecars::{Presence, Sidecar},
     snapshot::{PODS_THERE, Snapshot, Unseen},
+    view::{View, get},
 };
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::VolumeId,
-        dry_run::Outlook,
+        dry_run::NodeVolumeOutlook,
     },
     kube_api::{
-        ids::{ClaimKey, NodeName, PodKey},
-        kinds::{ClaimRef, Node, ObjectRef, Pod, VolumeAttachment},
+        ids::NodeName,
+        kinds::{
+            ClaimRef, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
+        },
     },
 };
 
@@ -145,20 +147,16 @@ pub fn drain(
     name: &NodeName,
     earlier: Option<&Snapshot>,
 ) -> DrainView {
-    let outlook = ask(snapshot, assumptions).attach_detach;
-    let node = snapshot.objects.nodes.get(name);
-    let look = Look { snapshot, outlook: &outlook, name, node: node.as_deref(), pods: pods(&outlook, name) };
-    let mut volumes: Vec<NodeVolume> = outlook
-        .node_volumes
-        .keys()
-        .filter(|(_, node)| node == name)
-        .filter_map(|(volume, _)| look.volume(volume))
-        .collect();
+    let view = View::new(snapshot, assumptions);
+    let node = get::<Node>(&view, name);
+    let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
+    let mut volumes: Vec<NodeVolume> =
+        on_node.filter_map(|((volume, _), it)| node_volume(&view, name, volume, it)).collect();
     volumes.sort_by(|one, other| {
         let key = |it: &NodeVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
         key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
     });
-    let attachers = queues(snapshot, earlier, &volumes);
+    let attachers = queues(&view, earlier, &volumes);
     let detached = earlier.map(|earlier| left(earlier, snapshot, |it| it.spec.node_name == *name));
     let mut unknown = Vec::new();
     if earlier.is_none() && !volumes.is_empty() {
@@ -235,134 +233,123 @@ fn sees_pods(snapshot: &Snapshot) -> bool {
     snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE)
 }
 
-fn pods<'a>(outlook: &'a Outlook, name: &NodeName) -> BTreeMap<&'a VolumeId, Vec<&'a PodKey>> {
-    let mut pods: BTreeMap<&VolumeId, Vec<&PodKey>> = BTreeMap::new();
-    for (pod, desired) in &outlook.desired {
-        for wanted in desired.iter().filter(|wanted| wanted.node == *name) {
-            pods.entry(&wanted.volume).or_default().push(pod);
-        }
+/// A volume of the node; none if it is neither there nor wanted there.
+fn node_volume(
+    view: &View<'_>,
+    name: &NodeName,
+    volume: &VolumeId,
+    outlook: &NodeVolumeOutlook,
+) -> Option<NodeVolume> {
+    let node = get::<Node>(view, name);
+    let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(name));
+    let pods: Vec<_> = view.users(volume, name).filter_map(|pod| get::<Pod>(view, pod)).collect();
+    let is_used = node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
+    let is_listed = node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
+    if attachment.is_none() && !is_used && !is_listed && pods.is_empty() {
+        return None;
     }
-    pods
+    let (driver, handle) = volume.driver_and_handle();
+    let claim_of_pod = pods.first().and_then(|pod| match pod.spec.volumes.as_slice() {
+        [only] => pod.claim_of(only),
+        _ => None,
+    });
+    let persistent = match &attachment {
+        Some(attachment) => attachment.spec.source.persistent_volume_name.clone(),
+        None => claim_of_pod
+            .as_ref()
+            .and_then(|claim| get::<PersistentVolumeClaim>(view, claim))
+            .map(|claim| claim.spec.volume_name.clone())
+            .filter(|name| !name.is_empty()),
+    };
+    let object = persistent.as_ref().and_then(|name| get::<PersistentVolume>(view, name));
+    let claim = object.and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key)).or(claim_of_pod);
+    let (stage, since, waits_for) =
+        stage(view, node.as_deref(), attachment.as_deref(), &pods, is_used, outlook, driver);
+    let is_timed = matches!(
+        outlook.waiting,
+        Some(
+            Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
+                | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
+        )
+    );
+    Some(NodeVolume {
+        volume: match persistent {
+            Some(name) => name.to_string(),
+            None if handle.is_empty() => volume.to_string(),
+            None => handle.to_owned(),
+        },
+        driver: if driver.is_empty() { volume.plugin() } else { driver }.to_owned(),
+        claim: claim.map(|claim| claim.to_string()),
+        pod: pods.first().map(|pod| pod.key().to_string()),
+        stage,
+        since,
+        waits_for: if is_timed {
+            format!("{waits_for}; by force six minutes after its pod and its node")
+        } else {
+            waits_for
+        },
+        is_timed,
+    })
 }
 
-struct Look<'a> {
-    snapshot: &'a Snapshot,
-    outlook: &'a Outlook,
-    name: &'a NodeName,
-    node: Option<&'a Node>,
-    pods: BTreeMap<&'a VolumeId, Vec<&'a PodKey>>,
-}
-
-impl Look<'_> {
-    fn volume(&self, volume: &VolumeId) -> Option<NodeVolume> {
-        let node_volume = self.outlook.node_volumes.get(&(volume.clone(), self.name.clone()))?;
-        let attachment = self.snapshot.objects.attachments.get(&volume.attachment_name(self.name));
-        let pods = self.pods.get(volume).map(Vec::as_slice).unwrap_or_default();
-        let is_used = self.node.is_some_and(|node| node.uses(volume.as_str()));
-        let is_listed = self.node.is_some_and(|node| node.lists(volume.as_str()));
-        if attachment.is_none() && !is_used && !is_listed && pods.is_empty() {
-            return None;
+/// How far a volume is, since when, and what has to happen.
+fn stage(
+    view: &View<'_>,
+    node: Option<&Node>,
+    attachment: Option<&VolumeAttachment>,
+    pods: &[Arc<Pod>],
+    is_used: bool,
+    outlook: &NodeVolumeOutlook,
+    driver: &str,
+) -> (Stage, Option<Timestamp>, String) {
+    let is_alive = node.is_some_and(Node::is_ready);
+    let code = outlook.waiting.as_ref().map(Waiting::code);
+    if let Some(attachment) = attachment
+        && let Some(deleted) = attachment.metadata.deletion_timestamp.as_deref()
+    {
+        let text = match &attachment.status.detach_error {
+            Some(error) => format!("attacher: {}", error.message.lines().next().unwrap_or_default()),
+            None => format!("attacher of {driver}"),
+        };
+        return (Stage::Detaching, Some(*deleted), text);
+    }
+    if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
+        let (since, text) = container_exit(view.snapshot, pod);
+        let silent = || "container exit, but no kubelet is there to end it".to_owned();
+        return (Stage::Mounted, since, if is_alive { text } else { silent() });
+    }
+    match (pods.first(), code) {
+        (Some(pod), Some(code)) if !attachment.is_some_and(|it| it.status.attached) => {
+            (Stage::Attaching, pod.metadata.creation_timestamp, code.to_owned())
         }
-        let (driver, handle) = volume.driver_and_handle();
-        let of_pod = || {
-            let claim = self.snapshot.objects.claims.get(&self.claim_of_pod(pods)?)?;
-            Some(claim.spec.volume_name.clone()).filter(|name| !name.is_empty())
-        };
-        let persistent = match &attachment {
-            Some(attachment) => attachment.spec.source.persistent_volume_name.clone(),
-            None => of_pod(),
-        };
-        let object = persistent.as_ref().and_then(|name| self.snapshot.objects.volumes.get(name));
-        let claim = object.as_ref().and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key));
-        let claim = claim.or_else(|| self.claim_of_pod(pods));
-        let deleted = attachment.as_ref().and_then(|it| it.metadata.deletion_timestamp.as_deref().copied());
-        let is_timed = matches!(
-            node_volume.waiting.as_ref(),
-            Some(
-                Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
-                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
-            )
-        );
-        let ending = pods.iter().filter_map(|pod| self.snapshot.objects.pods.get(pod));
-        let ending: Vec<_> = ending.filter(|pod| pod.metadata.is_terminating()).collect();
-        let (stage, since, waits_for) = if let Some(deleted) = deleted {
-            let error = attachment.as_ref().and_then(|it| it.status.detach_error.as_ref());
-            let text = error.map_or_else(
-                || format!("attacher of {driver}"),
-                |error| format!("attacher: {}", error.message.lines().next().unwrap_or_default()),
-            );
-            (Stage::Detaching, Some(deleted), text)
-        } else if let Some(pod) = ending.first() {
-            let (since, text) = self.container_exit(pod);
-            let is_silent = !self.node.is_some_and(Node::is_ready);
-            let silent = || "container exit, but no kubelet is there to end it".to_owned();
-            (Stage::Mounted, since, if is_silent { silent() } else { text })
-        } else if let Some(pod) = pods.first() {
-            let is_attached = attachment.as_ref().is_some_and(|it| it.status.attached);
-            let created = self.snapshot.objects.pods.get(pod).and_then(|it| it.metadata.creation_timestamp);
-            let code = node_volume.waiting.as_ref().map(Waiting::code);
-            match code {
-                Some(code) if !is_attached => (Stage::Attaching, created, code.to_owned()),
-                _ => (Stage::InUse, created, "the pod is not asked to end".to_owned()),
-            }
-        } else if is_used {
-            let text = if self.node.is_some_and(Node::is_ready) {
-                "kubelet unmount"
-            } else {
-                "kubelet unmount, but the kubelet is silent"
-            };
+        (Some(pod), _) => {
+            (Stage::InUse, pod.metadata.creation_timestamp, "the pod is not asked to end".to_owned())
+        }
+        (None, _) if is_used => {
+            let text =
+                if is_alive { "kubelet unmount" } else { "kubelet unmount, but the kubelet is silent" };
             (Stage::Mounted, None, text.to_owned())
-        } else {
-            let code = node_volume.waiting.as_ref().map_or("the controller", Waiting::code);
-            (Stage::DetachesNext, None, code.to_owned())
-        };
-        Some(NodeVolume {
-            volume: match persistent {
-                Some(name) => name.to_string(),
-                None if handle.is_empty() => volume.to_string(),
-                None => handle.to_owned(),
-            },
-            driver: if driver.is_empty() { volume.plugin() } else { driver }.to_owned(),
-            claim: claim.map(|claim: ClaimKey| claim.to_string()),
-            pod: pods.first().map(ToString::to_string),
-            stage,
-            since,
-            waits_for: if is_timed {
-                format!("{waits_for}; by force six minutes after its pod and its node")
-            } else {
-                waits_for
-            },
-            is_timed,
-        })
-    }
-
-    fn claim_of_pod(&self, pods: &[&PodKey]) -> Option<ClaimKey> {
-        let pod = self.snapshot.objects.pods.get(pods.first()?)?;
-        match pod.spec.volumes.as_slice() {
-            [only] => pod.claim_of(only),
-            _ => None,
         }
+        (None, code) => (Stage::DetachesNext, None, code.unwrap_or("the controller").to_owned()),
     }
+}
 
-    /// `deletionTimestamp` of a pod is when its grace ends.
-    fn container_exit(&self, pod: &Pod) -> (Option<Timestamp>, String) {
-        let Some(end) = pod.metadata.deletion_timestamp.as_deref().copied() else {
-            return (None, "container exit".to_owned());
-        };
-        let key = PodKey::new(&pod.metadata.namespace, &pod.metadata.name);
-        let whole = self.snapshot.details.get(&ObjectRef::Pod(key));
-        let grace = whole.and_then(|it| it.pointer("/metadata/deletionGracePeriodSeconds")?.as_i64());
-        let left = end.as_second().saturating_sub(self.snapshot.taken_at.as_second());
-        let said = grace.map(|grace| format!("grace {grace}s, ")).unwrap_or_default();
-        let text = if left >= 0 {
-            format!("container exit ({said}{left}s left)")
-        } else {
-            format!("container exit ({said}over since {}s)", left.unsigned_abs())
-        };
-        let since =
-            grace.and_then(|grace| Timestamp::from_second(end.as_second().saturating_sub(grace)).ok());
-        (since, text)
-    }
+/// `deletionTimestamp` of a pod is when its grace ends.
+fn container_exit(snapshot: &Snapshot, pod: &Pod) -> (Option<Timestamp>, String) {
+    let Some(end) = pod.metadata.deletion_timestamp.as_deref().copied() else {
+        return (None, "container exit".to_owned());
+    };
+    let whole = snapshot.details.get(&ObjectRef::Pod(pod.key()));
+    let grace = whole.and_then(|it| it.pointer("/metadata/deletionGracePeriodSeconds")?.as_i64());
+    let left = end.as_second().saturating_sub(snapshot.taken_at.as_second());
+    let said = grace.map(|grace| format!("grace {grace}s, ")).unwrap_or_default();
+    let text = if left >= 0 {
+        format!("container exit ({said}{left}s left)")
+    } else {
+        format!("container exit ({said}over since {}s)", left.unsigned_abs())
+    };
+    let since = grace.and_then(|grace| Timestamp::from_second(end.as_second().saturating_sub(grace)).ok());
+    (since, text)
 }
 
 /// Attachments of the earlier look that are gone in the later one.
@@ -377,7 +364,8 @@ fn left(earlier: &Snapshot, later: &Snapshot, counts: impl Fn(&VolumeAttachment)
     count
 }
 
-fn queues(snapshot: &Snapshot, earlier: Option<&Snapshot>, volumes: &[NodeVolume]) -> Vec<Queue> {
+fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[NodeVolume]) -> Vec<Queue> {
+    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
     let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
     for volume in volumes.iter().filter(|it| matches!(it.stage, Stage::Detaching | Stage::Attaching)) {
         waiting.insert(&volume.driver, 0);
@@ -388,7 +376,6 @@ fn queues(snapshot: &Snapshot, earlier: Option<&Snapshot>, volumes: &[NodeVolume
             *count += usize::from(is_waiting);
         }
     });
-    let sidecars = Sidecars::new(snapshot);
     let queue = |(driver, waiting): (&str, usize)| {
         let per_second = earlier.and_then(|earlier| {
             let seconds = snapshot.taken_at.as_second() - earlier.taken_at.as_second();

@@ -2,7 +2,7 @@
 //!
 //! In: the view. Out: lines.
 
-use std::fmt::{self, Write as _};
+use std::fmt::{self, Write};
 
 use super::{DrainView, NodeVolume, Queue, Stage};
 use crate::explain::{
@@ -20,16 +20,17 @@ impl DrainView {
     /// What a drain still waits for.
     #[must_use]
     pub fn to_drain_text(&self) -> String {
-        struct Drain<'a>(&'a DrainView);
-        impl fmt::Display for Drain<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.head(f)?;
-                let held = |it: &&NodeVolume| it.stage <= Stage::Mounted;
-                self.0.table(f, "STILL HERE", self.0.volumes.iter().filter(held).collect())?;
-                self.0.tail(f)
-            }
-        }
-        Drain(self).to_string()
+        let mut text = String::new();
+        let held = self.volumes.iter().filter(|it| it.stage <= Stage::Mounted).collect();
+        // Writing into a string does not fail.
+        let _ = self.write(&mut text, "STILL HERE", held);
+        text
+    }
+
+    fn write(&self, f: &mut impl Write, title: &str, rows: Vec<&NodeVolume>) -> fmt::Result {
+        self.head(f)?;
+        self.table(f, title, rows)?;
+        self.tail(f)
     }
 
     /// How it stands with the node: Ready, cordoned, tainted.
@@ -56,7 +57,7 @@ impl DrainView {
         state
     }
 
-    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn head(&self, f: &mut impl Write) -> fmt::Result {
         let count = |stage| self.volumes.iter().filter(|it| it.stage == stage).count();
         let mut counts = vec![age::counted(self.volumes.len(), "volume")];
         if let Some(detached) = self.detached {
@@ -70,7 +71,7 @@ impl DrainView {
         f.write_str(&on_terminal("    ", &counts.join(" · ")))
     }
 
-    fn table(&self, f: &mut fmt::Formatter<'_>, title: &str, rows: Vec<&NodeVolume>) -> fmt::Result {
+    fn table(&self, f: &mut impl Write, title: &str, rows: Vec<&NodeVolume>) -> fmt::Result {
         if rows.is_empty() {
             return Ok(());
         }
@@ -117,7 +118,7 @@ impl DrainView {
         Ok(())
     }
 
-    fn tail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn tail(&self, f: &mut impl Write) -> fmt::Result {
         for queue in &self.attachers {
             f.write_str(&on_terminal("", &queue.line()))?;
         }
@@ -153,8 +154,6 @@ impl Queue {
 /// All volumes of the node.
 impl fmt::Display for DrainView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
-        self.table(f, "VOLUME", self.volumes.iter().collect())?;
-        self.tail(f)
+        self.write(f, "VOLUME", self.volumes.iter().collect())
     }
 }

@@ -15,7 +15,10 @@ use crate::{
         annotations::{BOUND_BY_CONTROLLER, has},
         tell::reason::ClaimReason,
     },
-    explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
+    explain::{
+        assumptions::{Assumptions, ask},
+        snapshot::Snapshot,
+    },
     kube_api::{
         ids::{Uid, VolumeName},
         kinds::{

@@ -12,7 +12,10 @@ use crate::{
         matching::predicate::{Requirements, mismatch_for_named},
         tell::reason::ClaimReason,
     },
-    explain::{assumptions::Assumptions, outlook::ask, snapshot::Snapshot},
+    explain::{
+        assumptions::{Assumptions, ask},
+        snapshot::Snapshot,
+    },
     kube_api::{
         ids::{ClaimKey, ResourceVersion, VolumeName},
         kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},

@@ -12,8 +12,7 @@ use serde_json::json;
 use super::{Findings, Proposal, patch};
 use crate::{
     explain::{
-        assumptions::Assumptions,
-        outlook::ask,
+        assumptions::{Assumptions, ask},
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
     },

@@ -12,8 +12,7 @@ use crate::{
         tell::reason::ClaimReason,
     },
     explain::{
-        assumptions::Assumptions,
-        outlook::ask,
+        assumptions::{Assumptions, ask},
         report::{Risk, Verdict},
         snapshot::Snapshot,
     },

@@ -12,7 +12,12 @@ use crate::{
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, Outlook},
     },
-    explain::{age, assumptions::Assumptions, outlook::ask, report::Risk, snapshot::Snapshot},
+    explain::{
+        age,
+        assumptions::{Assumptions, ask},
+        report::Risk,
+        snapshot::Snapshot,
+    },
     kube_api::{
         ids::{NodeName, PodKey},
         kinds::{Node, ObjectRef, Pod, Taint},

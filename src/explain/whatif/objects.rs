@@ -10,8 +10,7 @@ use crate::{
     binder::{act::write::WriteKind, tell::reason::VolumeReason},
     explain::{
         age,
-        assumptions::Assumptions,
-        outlook::ask,
+        assumptions::{Assumptions, ask},
         report::Risk,
         snapshot::{PODS_THERE, Snapshot},
         view::users,
