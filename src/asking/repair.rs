@@ -6,7 +6,6 @@
 
 use std::process::ExitCode;
 
-use bytes::Bytes;
 use http::{StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
@@ -90,14 +89,10 @@ async fn answer(args: &RepairArgs) -> Result<Verdict, Stop> {
 /// Sends one request. What the server refuses was not carried out.
 async fn send(client: &Client, write: &Write) -> Result<(), Stop> {
     let unreachable = |why: String| Stop(UNREACHABLE, why);
-    let Some(request) = write.request() else {
-        return Err(unreachable(format!("{} is not sent", write.method)));
-    };
-    let body = Bytes::from(request.body.unwrap_or_default().to_string());
-    let request = http::Request::patch(format!("{}?fieldManager=mooring-repair", request.path))
+    let request = http::Request::patch(format!("{}?fieldManager=mooring-repair", write.path))
         .header(header::ACCEPT, "application/json")
         .header(header::CONTENT_TYPE, "application/merge-patch+json")
-        .body(Body::from(body.to_vec()))
+        .body(Body::from(write.body.to_string().into_bytes()))
         .map_err(|error| unreachable(error.to_string()))?;
     let in_doubt = |why: String| {
         unreachable(format!("{why}: whether it was carried out is not known; ask again before you repeat it"))

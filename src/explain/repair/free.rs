@@ -4,11 +4,7 @@
 
 use serde_json::json;
 
-use super::{
-    Findings, FreeFor, Proposal, attached_to, claimants, listed, patch,
-    relink::{next, suits},
-    twins,
-};
+use super::proof::{Proof, Proposal, attached_to, claimants, listed, next, patch, suits, twins};
 use crate::{
     binder::{
         act::write::WriteKind,
@@ -22,7 +18,8 @@ use crate::{
     kube_api::{
         ids::{Uid, VolumeName},
         kinds::{
-            ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment, VolumePhase,
+            ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment,
+            VolumePhase,
         },
     },
 };
@@ -31,8 +28,8 @@ pub(super) fn propose(
     snapshot: &Snapshot,
     assumptions: &Assumptions,
     name: &VolumeName,
-    whom: FreeFor,
-    findings: &mut Findings,
+    for_anyone: bool,
+    findings: &mut Proof,
 ) -> Option<Proposal> {
     let volume = findings.demand_object::<PersistentVolume>(snapshot, name);
     findings.demand_list::<PersistentVolume>(snapshot);
@@ -68,7 +65,7 @@ pub(super) fn propose(
         ),
     }
     findings.refuse_if(
-        reference.uid.is_empty() && whom == FreeFor::SameName,
+        reference.uid.is_empty() && !for_anyone,
         format!("it is reserved for {owner} by name already: the binder makes it available"),
     );
     let lists = snapshot.is_listed::<PersistentVolume>()
@@ -89,7 +86,7 @@ pub(super) fn propose(
         "it is attached to no node",
         format!("it is still attached to {}: its last user may write yet", listed(&nodes)),
     );
-    if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| whom == FreeFor::SameName) {
+    if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| !for_anyone) {
         suits(&claim, &volume, findings);
     }
     let twins = twins(snapshot, &volume);
@@ -104,19 +101,14 @@ pub(super) fn propose(
 
     let marked = has(&volume.metadata, BOUND_BY_CONTROLLER);
     let metadata = if marked { json!({ "annotations": { BOUND_BY_CONTROLLER: null } }) } else { json!({}) };
-    let freed_reference = match whom {
-        FreeFor::Anyone => json!(null),
-        FreeFor::SameName => json!({ "uid": null, "resourceVersion": null }),
-    };
+    let freed_reference =
+        if for_anyone { json!(null) } else { json!({ "uid": null, "resourceVersion": null }) };
     let request = patch(&*volume, metadata, json!({ "spec": { "claimRef": freed_reference } }));
 
     // The binder is asked what it makes of it.
     let changed = snapshot.fork();
     let mut freed = (*volume).clone();
-    freed.spec.claim_ref = match whom {
-        FreeFor::Anyone => None,
-        FreeFor::SameName => Some(crate::kube_api::kinds::ClaimRef { uid: Uid::default(), ..reference }),
-    };
+    freed.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference }).filter(|_| !for_anyone);
     let kept = freed.metadata.annotations.iter().filter(|(key, _)| key.as_str() != BOUND_BY_CONTROLLER);
     freed.metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
     freed.metadata.resource_version = next(freed.metadata.resource_version);
@@ -131,9 +123,10 @@ pub(super) fn propose(
         "asked over a copy with this change, the binder makes it available or gives it to a claim",
         "the binder would not make it available",
     );
-    let whom = match whom {
-        FreeFor::Anyone => "whichever claim fits gets it, from whatever namespace".to_owned(),
-        FreeFor::SameName => format!("a claim {owner} gets it, and no other"),
+    let whom = if for_anyone {
+        "whichever claim fits gets it, from whatever namespace".to_owned()
+    } else {
+        format!("a claim {owner} gets it, and no other")
     };
     Some((vec![request], format!("It still holds the former claim's data: {whom}, WITH that data.")))
 }

@@ -5,11 +5,10 @@
 
 use serde_json::json;
 
-use super::{Findings, Proposal, claimants, listed, patch, twins};
+use super::proof::{Proof, Proposal, claimants, listed, next, patch, suits, twins};
 use crate::{
     binder::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
-        matching::predicate::{Requirements, mismatch_for_named},
         tell::reason::ClaimReason,
     },
     explain::{
@@ -17,7 +16,7 @@ use crate::{
         snapshot::Snapshot,
     },
     kube_api::{
-        ids::{ClaimKey, ResourceVersion, VolumeName},
+        ids::{ClaimKey, VolumeName},
         kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
     },
 };
@@ -30,7 +29,7 @@ pub(super) fn propose(
     assumptions: &Assumptions,
     key: &ClaimKey,
     name: &VolumeName,
-    findings: &mut Findings,
+    findings: &mut Proof,
 ) -> Option<Proposal> {
     let claim = findings.demand_object::<PersistentVolumeClaim>(snapshot, key);
     let volume = findings.demand_object::<PersistentVolume>(snapshot, name);
@@ -91,12 +90,7 @@ pub(super) fn propose(
     Some((requests, format!("The binder then sets both to Bound. The data on {name} is not touched.")))
 }
 
-fn look(
-    snapshot: &Snapshot,
-    claim: &PersistentVolumeClaim,
-    volume: &PersistentVolume,
-    findings: &mut Findings,
-) {
+fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Proof) {
     let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
     let name = VolumeName::from(volume.metadata.name.clone());
     findings.refuse_if(claim.metadata.is_terminating(), format!("pvc/{} is being deleted", key.name()));
@@ -169,24 +163,4 @@ fn look(
         "no other volume has its handle".to_owned(),
         format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
     );
-}
-
-pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Findings) {
-    let mismatch = Requirements::of(claim).map(|requirements| {
-        let mut reserved = volume.clone();
-        reserved.spec.claim_ref = None;
-        mismatch_for_named(&reserved, &requirements)
-    });
-    match mismatch {
-        Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),
-        Ok(Some(mismatch)) => {
-            findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()));
-        }
-        Err(unreadable) => findings.against.push(format!("the claim cannot be read: {unreadable}")),
-    }
-}
-
-/// Later than what was read.
-pub(super) fn next(revision: ResourceVersion) -> ResourceVersion {
-    ResourceVersion(revision.0.saturating_add(1))
 }

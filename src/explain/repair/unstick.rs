@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Findings, Proposal, patch};
+use super::proof::{Proof, Proposal, patch};
 use crate::{
     explain::{
         assumptions::{Assumptions, ask},
@@ -32,7 +32,7 @@ pub(super) fn propose(
     snapshot: &Snapshot,
     assumptions: &Assumptions,
     name: &AttachmentName,
-    findings: &mut Findings,
+    findings: &mut Proof,
 ) -> Option<Proposal> {
     let attachment = findings.demand_object::<VolumeAttachment>(snapshot, name);
     findings.demand_list::<Node>(snapshot);

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Story, When, remove};
+use super::story::{Story, When, later, remove};
 use crate::{
     binder::{
         dry_run::{Outlook, all_mismatches},
@@ -54,7 +54,7 @@ pub(super) fn story(
     if let Some(ClaimReason::AssigningClass(class)) = &reason {
         story.tell(When::Now, Risk::Safe, "AssignClass", &key, format!("gets the default class {class}"));
         claim.spec.storage_class_name = Some(Text::from(ClassName::as_str(class)));
-        claim.metadata.resource_version = super::later(&claim);
+        claim.metadata.resource_version = later(&claim);
         copy.objects.apply(claim.clone());
         reason = self::reason(&ask(&copy, assumptions).binder, &key);
     }

@@ -7,7 +7,10 @@
 mod bind;
 mod nodes;
 mod objects;
+mod story;
 mod text;
+
+pub use self::story::{Effect, When};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -18,10 +21,7 @@ use super::{
     report::{API_VERSION, Risk, Verdict},
     snapshot::{Snapshot, Unseen},
 };
-use crate::kube_api::{
-    ids::{ClaimKey, NodeName, PodKey, ResourceVersion},
-    kinds::{Narrow, ObjectRef},
-};
+use crate::kube_api::ids::{ClaimKey, NodeName, PodKey};
 
 /// What is to be tried.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,35 +38,6 @@ pub enum Change {
     DeleteClaim(ClaimKey),
     /// A pod is deleted.
     DeletePod(PodKey),
-}
-
-/// When something happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum When {
-    /// At once.
-    Now,
-    /// When others have done what is assumed of them.
-    Then,
-    /// Not before this.
-    Later,
-}
-
-/// One thing that happens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Effect {
-    /// When.
-    pub when: When,
-    /// At what time, if there is one.
-    pub at: Option<Timestamp>,
-    /// What it costs.
-    pub risk: Risk,
-    /// What: `ForceDetach`, `DataDeleted`.
-    pub action: &'static str,
-    /// To what: a volume, a pod.
-    pub object: String,
-    /// A sentence.
-    pub text: String,
 }
 
 /// The answer.
@@ -91,49 +62,6 @@ pub struct Consequences {
     pub at: Timestamp,
     /// What could not be read.
     pub unseen: Vec<Unseen>,
-}
-
-/// What a change leads to, while it is gathered.
-#[derive(Debug, Default)]
-struct Story {
-    summary: String,
-    effects: Vec<Effect>,
-    assumed: Vec<String>,
-    verdict: Option<Verdict>,
-}
-
-impl Story {
-    fn assume(&mut self, text: impl Into<String>) {
-        self.assumed.push(text.into());
-    }
-
-    fn tell(
-        &mut self,
-        when: When,
-        risk: Risk,
-        action: &'static str,
-        object: &(impl ToString + ?Sized),
-        text: impl Into<String>,
-    ) {
-        self.effects.push(Effect {
-            when,
-            at: None,
-            risk,
-            action,
-            object: object.to_string(),
-            text: text.into(),
-        });
-    }
-
-    /// The object is not there, or was not read.
-    fn missing(snapshot: &Snapshot, object: &ObjectRef) -> Self {
-        let (verdict, words) = if snapshot.is_absent(object) {
-            (Verdict::NotFound, "does not exist")
-        } else {
-            (Verdict::Forbidden, "could not be read")
-        };
-        Self { summary: format!("{object} {words}"), verdict: Some(verdict), ..Self::default() }
-    }
 }
 
 /// Tries a change.
@@ -176,22 +104,4 @@ pub fn whatif(snapshot: &Snapshot, assumptions: &Assumptions, change: &Change) -
         at: snapshot.taken_at,
         unseen: snapshot.unseen.clone(),
     }
-}
-
-/// A revision later than that of this object.
-fn later<T: Narrow>(object: &T) -> ResourceVersion {
-    ResourceVersion(object.metadata().resource_version.0.saturating_add(1))
-}
-
-/// The object goes from the copy, and is known to be gone.
-fn remove<T: crate::state::Stored>(
-    copy: &mut Snapshot,
-    key: &T::Key,
-    mut object: T,
-    set: fn(&mut T, ResourceVersion),
-) {
-    let revision = later(&object);
-    set(&mut object, revision);
-    copy.objects.delete(object);
-    copy.note_absent(T::object_ref(key.clone()));
 }

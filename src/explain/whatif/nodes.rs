@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, Story, When, later, remove};
+use super::story::{Effect, Story, When, later, remove};
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
@@ -208,7 +208,7 @@ fn forced(before: &Outlook, after: &Outlook, name: &NodeName) -> BTreeSet<Volume
 }
 
 /// Pods elsewhere that wait for these volumes.
-fn freed<'a>(
+pub(super) fn freed<'a>(
     story: &mut Story,
     before: &Outlook,
     name: &NodeName,

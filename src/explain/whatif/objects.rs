@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use super::{Story, When, later, nodes, remove};
+use super::{
+    nodes,
+    story::{Story, When, later, remove},
+};
 use crate::{
-    attach_detach::decide::verdict::Waiting,
     binder::{act::write::WriteKind, tell::reason::VolumeReason},
     explain::{
         age,
@@ -149,19 +151,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
             (When::Later, Risk::Care, format!("leaves {} only by force: its kubelet is silent", wanted.node))
         };
         story.tell(when, risk, "Detach", nodes::handle(&wanted.volume), text);
-        for (other, desired) in &before.desired {
-            let waits = desired.iter().filter(|it| it.volume == wanted.volume && it.node != wanted.node);
-            for it in waits {
-                let node_volume = before.node_volumes.get(&(it.volume.clone(), it.node.clone()));
-                if matches!(
-                    node_volume.and_then(|node_volume| node_volume.waiting.as_ref()),
-                    Some(Waiting::HeldByNode { .. })
-                ) {
-                    let text = format!("gets {} on {} then", nodes::handle(&it.volume), it.node);
-                    story.tell(When::Later, Risk::Safe, "PodGetsVolume", other, text);
-                }
-            }
-        }
+        nodes::freed(&mut story, &before, &wanted.node, std::iter::once(&wanted.volume));
     }
     for volume in &pod.spec.volumes {
         let Some(claim) = pod.claim_of(volume).and_then(|claim| snapshot.objects.claims.get(&claim)) else {

@@ -1,0 +1,169 @@
+//! What is demanded of a repair, and what speaks against it; and what the three repairs have in common.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    attach_detach::desired::volume_name::VolumeId,
+    binder::matching::predicate::{Requirements, mismatch_for_named},
+    explain::snapshot::Snapshot,
+    kube_api::{
+        ids::{ClaimKey, ResourceVersion, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    },
+    state::Stored,
+};
+
+/// Requests, and what becomes of it.
+pub(super) type Proposal = (Vec<Write>, String);
+
+/// A request as it will be sent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Write {
+    /// `PATCH`.
+    pub method: &'static str,
+    /// Path of the URL.
+    pub path: String,
+    /// Body, with UID and revision.
+    pub body: Value,
+}
+
+/// What a repair found out.
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    pub against: Vec<String>,
+    pub proof: Vec<String>,
+    pub is_missing: bool,
+    pub is_unseen: bool,
+}
+
+impl Proof {
+    /// Something has to be so.
+    pub fn demand(&mut self, holds: bool, proof: impl Into<String>, against: impl Into<String>) {
+        if holds {
+            self.proof.push(proof.into());
+        } else {
+            self.against.push(against.into());
+        }
+    }
+
+    /// Something has not to be so.
+    pub fn refuse_if(&mut self, holds: bool, against: impl Into<String>) {
+        if holds {
+            self.against.push(against.into());
+        }
+    }
+
+    /// A table has to have been read whole.
+    pub fn demand_list<T: Stored>(&mut self, snapshot: &Snapshot) {
+        if !snapshot.is_listed::<T>() {
+            self.is_unseen = true;
+            self.against
+                .push(format!("{} could not all be read: nothing is proven by those that were", T::PLURAL));
+        }
+    }
+
+    /// The object, which has to be there and whole.
+    pub fn demand_object<T: Stored>(&mut self, snapshot: &Snapshot, key: &T::Key) -> Option<Arc<T>> {
+        let object = T::table(&snapshot.objects).get(key);
+        match &object {
+            None => {
+                self.is_missing |= snapshot.is_absent(&T::object_ref(key.clone()));
+                self.is_unseen |= !self.is_missing;
+                self.against.push(format!("{} was not found", T::object_ref(key.clone())));
+            }
+            Some(object) => {
+                let metadata = object.metadata();
+                self.refuse_if(
+                    metadata.uid.is_empty() || metadata.resource_version.0 == 0,
+                    format!("{} has no UID and revision to name", T::object_ref(key.clone())),
+                );
+            }
+        }
+        object
+    }
+}
+
+/// A merge patch that does something to this object at this revision alone.
+pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> Write {
+    let meta = object.metadata();
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.insert("uid".to_owned(), json!(meta.uid));
+        fields.insert("resourceVersion".to_owned(), json!(meta.resource_version));
+    }
+    let mut body = rest;
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert("metadata".to_owned(), metadata);
+    }
+    Write { method: "PATCH", path: T::path(&object.key()), body }
+}
+
+/// Other volumes of the same handle.
+pub(super) fn twins(snapshot: &Snapshot, volume: &PersistentVolume) -> Vec<VolumeName> {
+    let mut twins = Vec::new();
+    let Some(csi) = &volume.spec.csi else { return twins };
+    snapshot.objects.volumes.for_each(|other| {
+        if other.spec.csi.as_ref() == Some(csi) && other.metadata.name != volume.metadata.name {
+            twins.push(other.metadata.name.clone().into());
+        }
+    });
+    twins.sort();
+    twins
+}
+
+/// Claims that name a volume, other than this one.
+pub(super) fn claimants(snapshot: &Snapshot, name: &VolumeName, but: Option<&ClaimKey>) -> Vec<ClaimKey> {
+    let mut claimants = Vec::new();
+    snapshot.objects.claims.for_each(|claim: &PersistentVolumeClaim| {
+        let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+        if claim.spec.volume_name == *name && Some(&key) != but {
+            claimants.push(key);
+        }
+    });
+    claimants.sort();
+    claimants
+}
+
+/// Nodes to which the volume is attached, or may be.
+pub(super) fn attached_to(snapshot: &Snapshot, volume: &PersistentVolume) -> Vec<String> {
+    let mut nodes = Vec::new();
+    let id = volume.spec.csi.as_ref().map(|csi| VolumeId::csi(&csi.driver, &csi.volume_handle));
+    snapshot.objects.attachments.for_each(|attachment| {
+        let source = attachment.spec.source.persistent_volume_name.as_ref();
+        let is_named = source.is_some_and(|name| name.as_str() == volume.metadata.name.as_str());
+        let is_hashed = id.as_ref().is_some_and(|id| {
+            id.attachment_name(&attachment.spec.node_name).as_str() == attachment.metadata.name.as_str()
+        });
+        if is_named || is_hashed {
+            nodes.push(attachment.spec.node_name.to_string());
+        }
+    });
+    nodes.sort();
+    nodes
+}
+
+pub(super) fn listed<T: ToString>(names: &[T]) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Proof) {
+    let mismatch = Requirements::of(claim).map(|requirements| {
+        let mut reserved = volume.clone();
+        reserved.spec.claim_ref = None;
+        mismatch_for_named(&reserved, &requirements)
+    });
+    match mismatch {
+        Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),
+        Ok(Some(mismatch)) => {
+            findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()));
+        }
+        Err(unreadable) => findings.against.push(format!("the claim cannot be read: {unreadable}")),
+    }
+}
+
+/// Later than what was read.
+pub(super) fn next(revision: ResourceVersion) -> ResourceVersion {
+    ResourceVersion(revision.0.saturating_add(1))
+}

@@ -1,0 +1,106 @@
+//! What a change leads to, while it is gathered, and the copy in which it is made.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    explain::{
+        report::{Risk, Verdict},
+        snapshot::Snapshot,
+    },
+    kube_api::{
+        ids::ResourceVersion,
+        kinds::{Narrow, ObjectRef},
+    },
+    state::Stored,
+};
+
+/// When something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum When {
+    /// At once.
+    Now,
+    /// When others have done what is assumed of them.
+    Then,
+    /// Not before this.
+    Later,
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Effect {
+    /// When.
+    pub when: When,
+    /// At what time, if there is one.
+    pub at: Option<Timestamp>,
+    /// What it costs.
+    pub risk: Risk,
+    /// What: `ForceDetach`, `DataDeleted`.
+    pub action: &'static str,
+    /// To what: a volume, a pod.
+    pub object: String,
+    /// A sentence.
+    pub text: String,
+}
+
+/// What a change leads to, while it is gathered.
+#[derive(Debug, Default)]
+pub(super) struct Story {
+    pub summary: String,
+    pub effects: Vec<Effect>,
+    pub assumed: Vec<String>,
+    pub verdict: Option<Verdict>,
+}
+
+impl Story {
+    pub fn assume(&mut self, text: impl Into<String>) {
+        self.assumed.push(text.into());
+    }
+
+    pub fn tell(
+        &mut self,
+        when: When,
+        risk: Risk,
+        action: &'static str,
+        object: &(impl ToString + ?Sized),
+        text: impl Into<String>,
+    ) {
+        self.effects.push(Effect {
+            when,
+            at: None,
+            risk,
+            action,
+            object: object.to_string(),
+            text: text.into(),
+        });
+    }
+
+    /// The object is not there, or was not read.
+    pub fn missing(snapshot: &Snapshot, object: &ObjectRef) -> Self {
+        let (verdict, words) = if snapshot.is_absent(object) {
+            (Verdict::NotFound, "does not exist")
+        } else {
+            (Verdict::Forbidden, "could not be read")
+        };
+        Self { summary: format!("{object} {words}"), verdict: Some(verdict), ..Self::default() }
+    }
+}
+
+/// A revision later than that of this object.
+pub(super) fn later<T: Narrow>(object: &T) -> ResourceVersion {
+    ResourceVersion(object.metadata().resource_version.0.saturating_add(1))
+}
+
+/// The object goes from the copy, and is known to be gone.
+pub(super) fn remove<T: Stored>(
+    copy: &mut Snapshot,
+    key: &T::Key,
+    mut object: T,
+    set: fn(&mut T, ResourceVersion),
+) {
+    let revision = later(&object);
+    set(&mut object, revision);
+    copy.objects.delete(object);
+    copy.note_absent(T::object_ref(key.clone()));
+}
