@@ -14,7 +14,8 @@
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
-//! - The process: [`program`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`], [`telemetry`].
+//! - The process: [`program`], [`terminal`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
+//!   [`telemetry`].
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
 //! nothing of mooring; `demo`, the daemon at work on it.
@@ -41,6 +42,7 @@ pub mod routes;
 pub mod serving_flags;
 pub mod supervise;
 pub mod telemetry;
+pub mod terminal;
 
 pub use ::apiserver::{self as kube_api, tables as state};
 pub use ::serving as http;

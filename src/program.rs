@@ -16,9 +16,9 @@ use crate::{
     cli::{Command, RunArgs, Stop, arguments::Ignored},
     config::Config,
     supervise, telemetry,
+    terminal::{FAILED, block_on, complain},
 };
 
-const FAILED: u8 = 1;
 const MISTAKE: u8 = 2;
 /// In the log, this is the program and not one of its parts.
 const TARGET: &str = "mooring";
@@ -84,41 +84,11 @@ pub fn stop(stop: &Stop) -> ExitCode {
     }
 }
 
-/// Runs to the end and leaves behind what has no end of its own, such as watches.
-///
-/// # Errors
-/// There is no runtime to be had.
-pub fn block_on<F: Future>(threads: usize, future: F) -> io::Result<F::Output> {
-    use tokio::runtime::Builder;
-    let runtime = match threads {
-        // An event goes from its connection to its reader without waking another thread, which costs more than
-        // all that is done about it.
-        1 => Builder::new_current_thread().enable_all().build()?,
-        more => Builder::new_multi_thread().worker_threads(more).enable_all().build()?,
-    };
-    let output = runtime.block_on(future);
-    runtime.shutdown_background();
-    Ok(output)
-}
-
 /// It cannot start as told to: says why.
 #[must_use]
 pub fn mistake(message: &str) -> ExitCode {
     complain(message);
     ExitCode::from(MISTAKE)
-}
-
-/// It could not go on: says why.
-#[must_use]
-pub fn failure(message: &str) -> ExitCode {
-    complain(message);
-    ExitCode::from(FAILED)
-}
-
-/// One line on stderr, for messages of several lines, too.
-pub fn complain(message: &str) {
-    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(io::stderr(), "mooring: {line}");
 }
 
 /// A panic anywhere ends the process with exit 1 and one line that names the task, whether or not

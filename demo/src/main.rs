@@ -29,7 +29,7 @@ mod waits;
 use std::{process::ExitCode, thread};
 
 use arguments::{Cli, Command, DemoArgs};
-use mooring::{program, telemetry};
+use mooring::{program, telemetry, terminal};
 
 fn main() -> ExitCode {
     let exit = match arguments::parse(std::env::args_os()) {
@@ -46,15 +46,15 @@ fn demo(args: &DemoArgs) -> ExitCode {
     // The log is a file here.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        program::complain(&panic.to_string());
+        terminal::complain(&panic.to_string());
         report(panic);
     }));
     // It plays a whole cluster.
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    match program::block_on(cores, show::run(args)) {
+    match terminal::block_on(cores, show::run(args)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) if error.is::<show::Mistake>() => program::mistake(&error.to_string()),
-        Ok(Err(error)) => program::failure(&format!("{error:#}")),
+        Ok(Err(error)) => terminal::failure(&format!("{error:#}")),
         Err(error) => program::mistake(&format!("cannot start the runtime: {error}")),
     }
 }

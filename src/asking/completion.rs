@@ -31,7 +31,7 @@ use crate::{
     cli::Cli,
     explain::subject::is_name,
     kube_api::connect::{ApiServer, Choice},
-    program::{block_on, failure},
+    terminal::{block_on, failure},
 };
 
 /// The file name under which kubectl asks for completions of the plugin `kubectl-mooring`.

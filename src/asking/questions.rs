@@ -13,23 +13,23 @@ use std::{
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{PAUSE, SHARE, Stop, USAGE, called::Called, finish, json, print, progress, yaml};
+use super::{
+    called::Called,
+    connection::Connection,
+    output::{PAUSE, SHARE, Stop, USAGE, finish, json, print, yaml},
+};
 use crate::{
-    cli::asking::{
-        ConnectionArgs,
-        questions::{Asked, DoctorArgs, NodeArgs, PlainForm, ViewArgs, WhatIfArgs, node_name},
-    },
+    cli::asking::questions::{Asked, DoctorArgs, NodeArgs, PlainForm, ViewArgs, WhatIfArgs, node_name},
     explain::{
         assumptions::Assumptions,
         doctor::{self, Findings},
         drain::drain,
-        read::{Question, Reader, Reading},
+        read::Question,
         report::Verdict,
         text::clean,
         whatif::{self, Change, Consequences},
     },
-    kube_api::{connect::ApiServer, ids::NodeName},
-    program::complain,
+    kube_api::ids::NodeName,
 };
 
 /// Most of a manifest, in bytes: more than an API server takes.
@@ -51,35 +51,6 @@ pub fn node(args: &NodeArgs) -> ExitCode {
 #[must_use]
 pub fn whatif(args: &WhatIfArgs) -> ExitCode {
     finish(try_out(args))
-}
-
-/// With whom one talks, in which namespace.
-pub(super) struct Connection {
-    pub api: ApiServer,
-    pub reader: Reader,
-    pub namespace: String,
-    noted: usize,
-}
-
-impl Connection {
-    pub(super) async fn new(args: &ConnectionArgs) -> Result<Self, Stop> {
-        let api = ApiServer::choose(&args.choice()).await?;
-        let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
-        let reader = Reader::new(&api, args.patience())?;
-        Ok(Self { api, reader, namespace, noted: 0 })
-    }
-
-    pub(super) async fn look(&mut self, question: &Question) -> Result<Reading, Stop> {
-        let reading = self.reader.look(question, &progress).await?;
-        let notes = reading.server.notes();
-        if notes.len() > self.noted {
-            for note in &notes {
-                complain(note);
-            }
-            self.noted = notes.len();
-        }
-        Ok(reading)
-    }
 }
 
 async fn examine(args: &DoctorArgs) -> Result<Verdict, Stop> {

@@ -12,10 +12,10 @@ use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use super::{
-    Stop, UNREACHABLE, USAGE,
     called::Called,
-    finish, print,
-    questions::{Connection, form},
+    connection::Connection,
+    output::{Stop, UNREACHABLE, USAGE, finish, print},
+    questions::form,
 };
 use crate::{
     cli::asking::questions::{PlainForm, RepairArgs},
@@ -29,7 +29,7 @@ use crate::{
         text::clean,
     },
     kube_api::{error_chain, wire::Encoding},
-    program::complain,
+    terminal::complain,
 };
 
 /// How long an answer to a write may take, unless the user says otherwise: as long as the server itself takes at most.

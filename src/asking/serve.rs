@@ -10,7 +10,11 @@ use futures::FutureExt;
 use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Stop, UNREACHABLE, USAGE, called::Called, print, questions::Connection};
+use super::{
+    called::Called,
+    connection::Connection,
+    output::{Stop, UNREACHABLE, USAGE, print},
+};
 use crate::{
     cli::asking::ExplainArgs,
     explain::{

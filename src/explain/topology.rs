@@ -18,7 +18,7 @@ pub(super) fn refusal(volume: &Value, node: &Value) -> Option<String> {
 }
 
 /// The nodes outside of which a volume is nowhere, by their names, if it names them.
-pub(in crate::explain) fn hosts(volume: &Value) -> Option<Vec<String>> {
+pub(crate) fn hosts(volume: &Value) -> Option<Vec<String>> {
     let terms = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms")?.as_array()?;
     let named = |term: &Value| {
         let mut all = requirements(term, "matchExpressions").chain(requirements(term, "matchFields"));

@@ -57,6 +57,7 @@ const LAYERS: [Layer; 5] = [
             "routes",
             "serving_flags",
             "supervise",
+            "terminal",
         ],
         among_themselves: true,
     },

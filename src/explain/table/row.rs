@@ -11,11 +11,11 @@ use crate::explain::report::{
 };
 
 /// What a text's names stand for.
-pub(in crate::explain) type Facts<'a> = &'a [(&'static str, &'a dyn Display)];
+pub(crate) type Facts<'a> = &'a [(&'static str, &'a dyn Display)];
 
 /// One situation.
 #[derive(Debug)]
-pub(in crate::explain) struct Row {
+pub(crate) struct Row {
     /// The reason's code and, where a reason has several, a word for the situation.
     pub case: &'static str,
     pub verdict: Verdict,
@@ -26,7 +26,7 @@ pub(in crate::explain) struct Row {
 
 /// What more a row says.
 #[derive(Debug)]
-pub(in crate::explain) enum Part {
+pub(crate) enum Part {
     /// It waits for an object: kind, name, why.
     WaitsFor(&'static str, &'static str, &'static str),
     /// What happens next by itself, and on which condition, if there is one.
@@ -73,7 +73,7 @@ pub(super) const fn never(text: &'static str) -> Part {
 }
 
 /// A text with its facts; what is no fact's name stays as it is.
-pub(in crate::explain) fn fill(text: &str, facts: Facts<'_>) -> String {
+pub(crate) fn fill(text: &str, facts: Facts<'_>) -> String {
     let mut parts = text.split('{');
     let mut filled = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -1,0 +1,53 @@
+//! With whom one talks, and in which namespace.
+
+use super::output::{Stop, progress};
+use crate::{
+    cli::asking::ConnectionArgs,
+    explain::{
+        read::{Question, Reader, Reading},
+        subject::Subject,
+    },
+    kube_api::connect::ApiServer,
+    terminal::complain,
+};
+
+/// A reader of one API server. What is worth a line about the server is told once.
+pub(super) struct Connection {
+    pub api: ApiServer,
+    pub reader: Reader,
+    pub namespace: String,
+    noted: usize,
+}
+
+impl Connection {
+    pub(super) async fn new(args: &ConnectionArgs) -> Result<Self, Stop> {
+        let api = ApiServer::choose(&args.choice()).await?;
+        let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
+        let reader = Reader::new(&api, args.patience())?;
+        Ok(Self { api, reader, namespace, noted: 0 })
+    }
+
+    /// What an answer about one object needs.
+    pub(super) async fn read(&mut self, subject: &Subject) -> Result<Reading, Stop> {
+        let reading = self.reader.read(subject, &progress).await?;
+        self.note(&reading);
+        Ok(reading)
+    }
+
+    /// What a question about more than one needs.
+    pub(super) async fn look(&mut self, question: &Question) -> Result<Reading, Stop> {
+        let reading = self.reader.look(question, &progress).await?;
+        self.note(&reading);
+        Ok(reading)
+    }
+
+    fn note(&mut self, reading: &Reading) {
+        let notes = reading.server.notes();
+        if notes.len() > self.noted {
+            for note in &notes {
+                complain(note);
+            }
+            self.noted = notes.len();
+        }
+    }
+}
