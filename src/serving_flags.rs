@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 
 use crate::{
-    cli::{parse_bool, parse_duration},
+    cli::values::{parse_bool, parse_duration},
     config::ConfigError,
     http::{CertificateSource, MinVersion, Options, cipher_suites},
 };

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 
 use super::{
     kcm_flags::{self, Flag, GATES, Treatment},
-    parse_bool,
+    values::parse_bool,
 };
 
 /// A flag that was given and has no effect.

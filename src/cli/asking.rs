@@ -9,7 +9,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::parse_duration;
+use super::values::parse_duration;
 use crate::kube_api::connect::Choice;
 
 /// Commands that ask, whose exit codes are their own.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::groups::{Groups, Victim};
 use crate::{
-    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::diagnostics::State},
+    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::state::State},
     binder::{
         dry_run::Outlook,
         matching::predicate::{claim_class, volume_class},
