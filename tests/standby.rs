@@ -171,6 +171,7 @@ fn kept(passing: Range<u64>) -> (usize, usize) {
     replica.see(passing, false);
     replica.sweeps();
     let stats = region.change();
+    replica.controller.take_over(replica.now);
     let nodes = replica.objects.nodes.len();
     let knows =
         |number: &u64| replica.controller.actual().node(&format!("n{number}").as_str().into()).is_some();

@@ -26,6 +26,7 @@ use super::{
     known::Known,
     options::ForcePolicy,
     queue::{Key, Surveyed, WorkQueue},
+    standby::EndedDesires,
 };
 use crate::{
     controller::undone::Undone,
@@ -49,10 +50,12 @@ pub struct Caches {
     pub clock: Clock,
     /// What has to be looked at.
     pub queue: WorkQueue,
-    drivers: AttachRequired,
+    pub(super) drivers: AttachRequired,
     learnt: Vec<Learnt>,
     looked_at: LookedAt,
     is_loaded: bool,
+    /// What was seen of pods before this process led.
+    pub(super) ended: EndedDesires,
 }
 
 /// How many keys were looked at that are no work of their own.
@@ -107,6 +110,7 @@ impl Caches {
             learnt: Vec::new(),
             looked_at: LookedAt::default(),
             is_loaded: false,
+            ended: EndedDesires::default(),
         }
     }
 
@@ -123,24 +127,32 @@ impl Caches {
 
     /// Reads the tables whole, once (attach-detach §5, without its gaps).
     pub fn load(&mut self, now: Instant) {
+        self.desired = DesiredState::default();
         let wall = self.clock.wall(now);
         for (name, node) in self.objects.nodes.snapshot() {
             self.actual.observe_node(&name, Some(&node), |_| false, wall);
+            if self.objects.nodes.is_missing(&name) {
+                self.read_node_live(&name);
+            }
         }
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
+            if self.objects.attachments.is_missing(&name) {
+                self.read_attachment_live(&name);
+            }
         }
         self.actual.distrust_younger_nodes();
-        for driver in self.objects.drivers.snapshot().into_keys() {
-            self.refresh_driver(&driver, now);
-        }
         for (key, pod) in self.objects.pods.snapshot() {
             let attached = || self.actual.sources_on(&pod.spec.node_name);
             if let Some(given) = populator::given_before(&pod, &self.objects, attached) {
                 self.desired.set(&key, Some(given));
             }
-            self.refresh_pod(&key, now);
+            self.refresh_pod(&key);
         }
+        let (desired, objects) = (&self.desired, &self.objects);
+        self.actual.forget_given_up(|volume, node| {
+            desired.get(volume, node).is_some_and(|desired| desired.runs(objects))
+        });
         self.is_loaded = true;
     }
 
@@ -184,16 +196,16 @@ impl Caches {
         let mut pods: Vec<_> = pods.into_iter().map(|key| (node(&key), key)).collect();
         pods.sort();
         for (_, key) in pods {
-            self.refresh_pod(&key, now);
+            self.refresh_pod(&key);
         }
     }
 
     /// Looks at some of what is yet to be looked at of all there is.
-    pub fn survey(&mut self, now: Instant) {
+    pub fn survey(&mut self) {
         let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } =
             self.queue.survey(&self.objects, &self.desired, &self.actual);
         for key in pods {
-            self.refresh_pod(&key, now);
+            self.refresh_pod(&key);
         }
         for name in unconfirmed_nodes {
             self.read_node_live(&name);
@@ -210,7 +222,7 @@ impl Caches {
         }
     }
 
-    fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
+    fn refresh_pod(&mut self, key: &PodKey) {
         self.looked_at.pods += 1;
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
@@ -234,7 +246,7 @@ impl Caches {
         }
         for volume in self.desired.set(key, desired_pod) {
             for node in &nodes {
-                self.touch_desired(&volume, node, now);
+                self.touch_desired(&volume, node);
             }
         }
         let started = pod.is_some_and(|pod| pod.has_started());
@@ -246,7 +258,7 @@ impl Caches {
     }
 
     /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
-    fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+    fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName) {
         let desired = self.desired.get(volume, node);
         let (is_desired, is_exclusive) =
             (desired.is_some(), desired.is_some_and(DesiredAttachment::is_exclusive));
@@ -257,13 +269,12 @@ impl Caches {
             self.learnt.push(Learnt::Desired(volume.clone(), node.clone()));
             self.queue.add_new(volume.clone(), self.actual.scope_of(volume, node));
         } else {
-            self.actual.note_desire_ended(volume, node, self.clock.wall(now));
             self.queue.add_on(node, [volume.clone()], &self.actual);
         }
     }
 
     /// Looks at a CSIDriver, or at its absence.
-    fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
+    pub(super) fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
         let driver = self.objects.drivers.get(name);
         let due = self.drivers.observe(name, driver.as_deref(), now);
         if let Some(at) = due {
@@ -275,7 +286,7 @@ impl Caches {
     fn forget_driver(&mut self, name: &DriverName, now: Instant) {
         if self.drivers.forget(name, now) {
             for pod in self.desired.dependants(&ObjectRef::Driver(name.clone())) {
-                self.refresh_pod(&pod, now);
+                self.refresh_pod(&pod);
             }
         }
     }
@@ -339,11 +350,11 @@ impl Caches {
     }
 
     /// A volume was given up on a node: what its pods were given there, they have no more.
-    pub fn given_up(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+    pub fn given_up(&mut self, volume: &VolumeId, node: &NodeName) {
         let pods: Vec<PodKey> =
             self.desired.get(volume, node).map(DesiredAttachment::keys).unwrap_or_default();
         for pod in pods {
-            self.refresh_pod(&pod, now);
+            self.refresh_pod(&pod);
         }
     }
 

@@ -94,7 +94,7 @@ impl Controller {
             }
             Some(Step::GiveUp(_)) => {
                 self.caches.actual.node_volume_mut(volume, node).mount = Mount::No;
-                self.caches.given_up(volume, node, now);
+                self.caches.given_up(volume, node);
             }
         }
         held && !self.caches.actual.node_volume_mut(volume, node).may_be_attached()

@@ -156,10 +156,10 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let waits = self.force_waits.due_at().filter(|_| self.leads);
-        let told = self.recorder.next_at().filter(|_| self.leads);
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at()).chain(told);
-        self.caches.queue.next_at().into_iter().chain(alarms).chain(waits).min()
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at());
+        let told = self.recorder.next_at().into_iter().chain(self.force_waits.due_at());
+        let wake_at = self.caches.queue.next_at().into_iter().chain(alarms).chain(told).min();
+        wake_at.filter(|_| self.leads)
     }
 
     /// The recorder, and what is known when it records.
@@ -173,8 +173,15 @@ impl Controller {
         &self.caches.actual
     }
 
-    /// Reads the tables whole, once (attach-detach §5, without its gaps).
+    /// Begins to stand by. Of what the tables have, only what CSIDrivers say may be gone from them when this process leads.
     pub fn load(&mut self, now: Instant) {
+        for driver in self.caches.objects.drivers.keys() {
+            self.caches.refresh_driver(&driver, now);
+        }
+    }
+
+    /// Reads the tables whole, when it begins to lead (attach-detach §5, without its gaps).
+    pub(super) fn read_tables(&mut self, now: Instant) {
         for attachment in self.caches.objects.attachments.snapshot().values() {
             self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
         }
@@ -197,6 +204,10 @@ impl Controller {
 
     /// Takes changed objects.
     pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
+        if !self.leads {
+            let ForcePolicy { unready, gone, .. } = self.options.force;
+            return self.caches.stand_by(changed, unready.max(gone), now);
+        }
         self.caches.queue.at(now);
         for object in &changed {
             match object {
@@ -219,12 +230,11 @@ impl Controller {
                 Learnt::Unresolved(unresolved) => self.recorder.unresolved(*unresolved, now),
                 // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by
                 // then (S4).
-                Learnt::Desired(volume, node) if self.leads => {
+                Learnt::Desired(volume, node) => {
                     self.force_waits.break_off(&node);
                     let (scope, wall) = (Scope::of(&node), self.caches.clock.wall(now));
                     self.caches.actual.note_undesired(&volume, &scope, |_| true, wall);
                 }
-                Learnt::Desired(..) => {}
                 Learnt::Foreign(name) => self.recorder.foreign(&name, &self.caches.actual),
                 Learnt::Attached(volume, node) => {
                     self.recorder.ended(&volume, &node, Operation::Attach, Ending::Success, now);
@@ -244,17 +254,15 @@ impl Controller {
     /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
     /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
     pub fn reconcile(&mut self, now: Instant) -> Effects {
+        if !self.leads {
+            return Effects::default();
+        }
         self.caches.queue.at(now);
         self.caches.add_due(now);
         self.caches.queue.sweep(now);
         self.end_stand_offs(now);
-        self.caches.survey(now);
+        self.caches.survey();
         self.note_learnt(now);
-        if !self.leads {
-            self.stand_by(now);
-            let (reports, facts) = self.take_facts();
-            return Effects { reports, facts, ..Effects::default() };
-        }
         self.plan_dirty(now);
         let at = (now, self.caches.clock.wall(now));
         let said = self.force_waits.look(&self.caches.actual, &self.caches.desired, at);

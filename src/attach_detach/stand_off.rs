@@ -2,7 +2,7 @@
 //! while either lasts, it takes nothing away.
 //!
 //! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
-//! more look at everything when that begins or ends. Only a leader looks: to one that stands by every act is another's.
+//! more look at everything when that begins or ends.
 
 use tokio::time::Instant;
 
@@ -49,9 +49,6 @@ impl Controller {
 
     /// Notes a write of another to the object of this UID, which was ours to make.
     pub(super) fn note_foreign(&mut self, target: &Target, uid: &Uid, now: Instant) {
-        if !self.leads {
-            return;
-        }
         self.second_writer.note(target, uid, now);
         if let Target::Node(name) = target {
             // Read when it is its turn, as it must not be written to before.
@@ -66,9 +63,6 @@ impl Controller {
 
     /// Takes the answer to the question who wrote it.
     pub(super) fn owner_read(&mut self, target: &Target, result: Result<Answer, CallError>, now: Instant) {
-        if !self.leads {
-            return;
-        }
         let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
         let begins = self.second_writer.learn(target, &managers, now);
         if let Target::Node(name) = target {
@@ -112,7 +106,7 @@ impl Controller {
         let newest = self.newest_attachment;
         self.newest_attachment = newest.max(revision);
         // A watch may begin again in the past, where what we did ourselves looks like news.
-        if !self.leads || (attachment.is_some() && revision <= newest) {
+        if attachment.is_some() && revision <= newest {
             return;
         }
         let node_volume = self

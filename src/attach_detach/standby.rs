@@ -1,56 +1,82 @@
-//! Standby: what the controller does with its inputs while another replica leads, and where it begins when it
-//! leads itself.
+//! Standby: what a replica does while another one leads, and where it begins when it leads itself.
 //!
-//! In: dirty volumes and nodes. Out: nothing but state that is forgotten. A replica that stands by judges
-//! nothing, so it forgets as each fact ends: it holds what a leader holds, and never more than the objects
-//! that are there. What only a leader measures or remembers (since when something is not desired, operations and
-//! phases under way) begins when it leads.
+//! In: changed objects; the right to write. Out: the states as they are read from the tables then, as by a process that
+//! starts. A replica that stands by holds the tables and judges nothing. Two things no table shows, and it remembers them:
+//! what a CSIDriver said that is away for a moment, and when a pod was last seen to need a volume on a node that is not
+//! Ready, from which on a wait for force counts (S4, S6).
 
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    act::in_flight::Room,
     actual::state::NodeVolume,
+    caches::Caches,
     controller::Controller,
     decide::scope::Scope,
-    desired::volume_name::VolumeId,
+    desired::{populator, volume_name::VolumeId},
     guard::force_waits::{Said, waits_on},
-    queue::{AT_ONCE, Key},
 };
-use crate::{kube_api::ids::NodeName, state::VecMap};
+use crate::{
+    kube_api::{
+        ids::{NodeName, PodKey},
+        kinds::{Node, ObjectRef},
+    },
+    state::VecMap,
+};
+
+/// When pods ceased to need volumes on nodes that were not Ready, while another replica led.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EndedDesires(HashMap<(VolumeId, NodeName), Timestamp>);
+
+impl EndedDesires {
+    /// When that was last seen of a volume on a node.
+    pub(super) fn last(&self, volume: &VolumeId, node: &NodeName) -> Option<Timestamp> {
+        self.0.get(&(volume.clone(), node.clone())).copied()
+    }
+}
+
+impl Caches {
+    /// Takes changed objects while another replica leads. No wait is longer than the `patience`.
+    pub(super) fn stand_by(&mut self, changed: BTreeSet<ObjectRef>, patience: Duration, now: Instant) {
+        let wall = self.clock.wall(now);
+        let mut pods = BTreeSet::new();
+        for object in changed {
+            pods.extend(self.desired.dependants(&object));
+            match object {
+                ObjectRef::Pod(key) => drop(pods.insert(key)),
+                ObjectRef::Driver(name) => self.refresh_driver(&name, now),
+                ObjectRef::Node(name) => drop(self.objects.nodes.take_final_state(&name)),
+                _ => {}
+            }
+        }
+        for key in pods {
+            self.watch_pod(&key, wall);
+        }
+        self.ended.0.retain(|_, ended| ended.checked_add(patience).is_ok_and(|over| wall < over));
+    }
+
+    /// Follows what a pod needs, on whatever node.
+    fn watch_pod(&mut self, key: &PodKey, wall: Timestamp) {
+        let node = self.desired.pod(key).map(|desired_pod| desired_pod.node.clone());
+        let pod = self.objects.pods.get(key);
+        let needs = pod
+            .and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, true, None, |_| false));
+        let touched = self.desired.set(key, needs);
+        let is_ready =
+            |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| Node::is_ready(&node));
+        let Some(node) = node.filter(|name| !is_ready(name)) else { return };
+        for volume in touched.into_iter().filter(|volume| self.desired.get(volume, &node).is_none()) {
+            self.ended.0.insert((volume, node.clone()), wall);
+        }
+    }
+}
 
 impl Controller {
-    /// Forgets what has ended, in place of planning.
-    pub(super) fn stand_by(&mut self, now: Instant) {
-        let mut left = AT_ONCE;
-        while let Some(node) = self.caches.queue.get_node(Room::of_each(left)) {
-            left -= 1;
-            let believed = self.caches.believe_node(&node, &self.options.force, now);
-            self.caches.queue.add_on(&node, believed, &self.caches.actual);
-        }
-        while let Some((volume, scope)) = self.caches.queue.get(Room::of_each(left)) {
-            left -= 1;
-            self.forget_lost(&volume, now);
-            self.prune(&volume, &scope);
-        }
-        self.caches.queue.end_turn(Room::of_each(AT_ONCE), now);
-    }
-
-    /// A leader gives up what was on a node that is gone, in time, and nothing tells of it.
-    fn forget_lost(&mut self, volume: &VolumeId, now: Instant) {
-        let desired = &self.caches.desired;
-        let wanted = |node: &NodeName| desired.get(volume, node).is_some();
-        let due = self.caches.actual.forget_lost(
-            volume,
-            self.options.force.gone,
-            wanted,
-            self.caches.clock.wall(now),
-        );
-        if let Some(at) = due.and_then(|due| self.caches.clock.instant(due)) {
-            self.caches.queue.add_at(at, Key::Volume(volume.clone()));
-        }
-    }
-
     /// Goes on with the waits that a predecessor of this process has proven on the lease (S6). After a restore of etcd
     /// that is of another time (E11).
     fn go_on_waiting(&mut self, now: Instant) {
@@ -69,30 +95,27 @@ impl Controller {
         }
         let (count, begin_anew) = (go_on.len(), note.len().saturating_sub(go_on.len()));
         for (name, wait, elapsed) in go_on {
-            self.caches.actual.go_on(&name, &wait, elapsed, wall);
+            let ended = |volume: &VolumeId| self.caches.ended.last(volume, &name);
+            self.caches.actual.go_on(&name, &wait, elapsed, ended, wall);
             self.force_waits.add(&name);
         }
         self.tell_of_waits(Some(Said::TakenOver { go_on: count, begin_anew }));
     }
 
-    /// Starts to plan: this process may write from now on. Volumes that pods wait for come first, node by
-    /// node, then those that no pod needs, then those that are as they should be.
+    /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node,
+    /// then those that no pod needs, those that are new, and those that are as they should be.
     pub fn take_over(&mut self, now: Instant) {
-        self.caches.queue.at(now);
         self.leads = true;
         self.second_writer.lead(now);
-        let desired = &self.caches.desired;
-        let wanted = |volume: &VolumeId, node: &NodeName| desired.get(volume, node).is_some();
-        let objects = &self.caches.objects;
-        let runs = |volume: &VolumeId, node: &NodeName| {
-            desired.get(volume, node).is_some_and(|desired| desired.runs(objects))
-        };
-        let wall = self.caches.clock.wall(now);
-        self.caches.actual.begin_to_lead(self.options.force.gone, wanted, runs, wall);
+        self.read_tables(now);
         self.go_on_waiting(now);
+        self.caches.ended = EndedDesires::default();
         let (recorder, known) = self.recording(now);
         recorder.lead(known);
-        for node in self.caches.actual.distrusted_nodes() {
+        // What was loaded is no work yet, and is looked at in this order.
+        self.caches.queue.clear();
+        self.caches.queue.at(now);
+        for node in self.caches.actual.nodes_to_look_at() {
             self.caches.queue.add_node(node.clone());
         }
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
@@ -113,12 +136,12 @@ impl Controller {
         for volumes in [&mut begun, &mut new, &mut settled] {
             volumes.sort();
         }
-        for volume in names(&begun) {
-            self.caches.queue.add(volume.clone(), Scope::All);
-        }
         let unwanted = self.caches.actual.volumes().map(|(volume, _)| volume);
         let unwanted = unwanted.filter(|volume| self.caches.desired.nodes(volume).is_none());
-        for volume in names(&new).chain(unwanted).chain(names(&settled)) {
+        for volume in names(&begun).chain(unwanted) {
+            self.caches.queue.add(volume.clone(), Scope::All);
+        }
+        for volume in names(&new).chain(names(&settled)) {
             self.caches.queue.add_new(volume.clone(), Scope::All);
         }
     }

@@ -306,14 +306,14 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// The controller begins, and leads. What it reports until then is no turn of its own.
+    /// The controller begins, and leads. What it reports of that is no turn of its own.
     pub fn begin(&mut self) {
         let _listed = self.changes.take_now();
         self.controller.load(self.now);
+        self.controller.take_over(self.now);
         let (reports, facts) = self.controller.take_facts();
         self.reports.take_all(reports, self.now);
         self.reporter.take(facts, self.now);
-        self.controller.take_over(self.now);
     }
 
     /// What is sent in one turn of the controller; `None` if there was none to make.

@@ -25,13 +25,6 @@ pub(in crate::attach_detach) struct Room {
     pub(in crate::attach_detach) nodes: usize,
 }
 
-impl Room {
-    /// Room for so many of each.
-    pub(in crate::attach_detach) fn of_each(count: usize) -> Self {
-        Self { volumes: count, new_volumes: count, nodes: count }
-    }
-}
-
 /// Requests for volumes on nodes under way.
 #[derive(Clone, Debug)]
 pub(in crate::attach_detach) struct InFlight {

@@ -147,7 +147,8 @@ pub(in crate::attach_detach) mod tests {
         objects.apply::<Node>(serde_json::from_value(node).unwrap());
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(objects, AttachDetachOptions::default(), clock);
-        controller.load(now);
+        controller.read_tables(now);
+        controller.caches.queue.clear();
         controller.leads = true;
         (controller, NodeName::from("n1"))
     }

@@ -10,7 +10,6 @@ mod attachments;
 mod inheritance;
 mod node_volume;
 mod nodes;
-mod standby;
 mod unidentified;
 
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +33,7 @@ use super::{
 use crate::{
     attach_detach::{
         decide::{exclusivity::Exclusivity, scope::Scope},
-        desired::volume_name::{VolumeId, VolumeKind},
+        desired::volume_name::VolumeId,
     },
     kube_api::ids::{AttachmentName, NodeName, VolumeName},
     state::{Relation, VecMap, give_back_room},

@@ -152,6 +152,7 @@ mod tests {
         let now = Instant::now();
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+        controller.take_over(now);
         let unreadable = |controller: &mut Controller, volume: &VolumeId| {
             controller.unreadable.of(volume, &controller.caches.objects, &controller.caches.actual)
         };

@@ -30,7 +30,6 @@ pub use survey::{AT_ONCE, Surveyed};
 /// What is looked at when it is time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    Volume(VolumeId),
     NodeVolume(VolumeId, NodeName),
     Node(NodeName),
     Driver(DriverName),
@@ -61,6 +60,11 @@ impl WorkQueue {
     pub fn at(&mut self, now: Instant) {
         self.volumes.at(now);
         self.nodes.at(now);
+    }
+
+    /// Forgets what is to be looked at now, and what was counted of it.
+    pub fn clear(&mut self) {
+        (self.volumes, self.nodes) = (Lanes::default(), Queue::default());
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
@@ -117,7 +121,6 @@ impl WorkQueue {
     pub fn add_due(&mut self, now: Instant, actual: &ActualState) -> Option<DriverName> {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             match self.later.pop_first()? {
-                (_, Key::Volume(volume)) => self.add(volume, Scope::All),
                 (_, Key::NodeVolume(volume, node)) => self.add_on(&node, [volume], actual),
                 (_, Key::Node(node)) => self.add_node(node),
                 (_, Key::Driver(driver)) => return Some(driver),
@@ -237,7 +240,7 @@ mod tests {
         queue.add_at(second(3), Key::Node("late".into()));
         queue.add_at(second(2), Key::Driver("d".into()));
         queue.add_at(second(1), Key::Node("early".into()));
-        let room = Room::of_each(1);
+        let room = Room { volumes: 1, new_volumes: 1, nodes: 1 };
         assert_eq!((queue.add_due(start, &actual), queue.get_node(room)), (None, None));
         assert_eq!(queue.next_at(), Some(second(1)));
         assert_eq!(queue.add_due(second(2), &actual), Some("d".into()));
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!((queue.get_node(room), queue.get_node(room)), (Some("early".into()), None));
         assert_eq!(queue.next_at(), Some(second(3)));
         let volume = VolumeId::csi(&"d".into(), "h");
-        queue.add_at(second(4), Key::Volume(volume.clone()));
+        queue.add_at(second(4), Key::NodeVolume(volume.clone(), "n1".into()));
         assert_eq!(queue.add_due(second(4), &actual), None);
         assert_eq!(queue.get(room), Some((volume, Scope::All)));
     }

@@ -1,14 +1,18 @@
-//! What a new leader takes over of the waits of its predecessor (S6).
+//! What a process that begins to lead takes over of its predecessor, where the tables do not say it all.
 //!
-//! In: for how long at least volumes have waited on a node, as the predecessor has proven. Out: waits that have lasted for
-//! longer than this process has known of them, by its own clock.
+//! In: the state as the tables have it, and for how long at least volumes have waited on a node, as the predecessor has
+//! proven. Out: what it has told of; volumes that it gave up by force; waits that have lasted for longer than this process
+//! has known of them, by its own clock (S6).
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::ActualState;
-use crate::{attach_detach::guard::wait_note::NodeWait, kube_api::ids::NodeName};
+use super::{ActualState, Mount, NodeVolume, VolumeId};
+use crate::{
+    attach_detach::guard::wait_note::NodeWait,
+    kube_api::{ids::NodeName, kinds::Node},
+};
 
 impl ActualState {
     /// The nodes of which something is known.
@@ -16,14 +20,53 @@ impl ActualState {
         self.nodes.keys()
     }
 
-    /// Goes on with what has waited there for so long. What this process saw a pod want has waited since then (S4); of a
-    /// node that is gone, nothing tells whether it was back in between.
-    pub fn go_on(&mut self, name: &NodeName, wait: &NodeWait, elapsed: Duration, wall: Timestamp) {
+    /// What is listed, or was for all that is known: a predecessor of this process has told of that. What was attached
+    /// while no process led is not listed, and is still to be told.
+    pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
+        self.volumes.iter().flat_map(|(volume, state)| {
+            let published = state
+                .nodes
+                .iter()
+                .filter(|(_, node_volume)| node_volume.is_listed() || node_volume.mount == Mount::Possible);
+            published.map(move |(node, _)| (volume, node))
+        })
+    }
+
+    /// Forgets what a predecessor gave up by force: a node that is not Ready reports it in use, no pod runs there with it,
+    /// and it is elsewhere by now. Why, does not show; but a leader forces nothing before its time, and takes off the
+    /// list before it gives to another.
+    pub(in crate::attach_detach) fn forget_given_up(&mut self, runs: impl Fn(&VolumeId, &NodeName) -> bool) {
+        let stays = |node_volume: &NodeVolume| {
+            node_volume.is_listed() || (node_volume.known.is_some() && !node_volume.is_going())
+        };
+        for (volume, state) in &mut self.volumes {
+            if !state.nodes.values().any(|node_volume| stays(node_volume)) {
+                continue;
+            }
+            for (name, node_volume) in state.nodes.iter_mut() {
+                let node = self.nodes.get(name).and_then(|state| state.node.as_deref());
+                let is_down = node.is_some_and(|node: &Node| !node.is_ready());
+                if is_down && !stays(node_volume) && !runs(volume, name) {
+                    node_volume.mount = Mount::No;
+                }
+            }
+        }
+    }
+
+    /// Goes on with what has waited there for so long. What this process saw a pod need has waited since that `ended` (S4);
+    /// of a node that is gone, nothing tells whether it was back in between.
+    pub fn go_on(
+        &mut self,
+        name: &NodeName,
+        wait: &NodeWait,
+        elapsed: Duration,
+        ended: impl Fn(&VolumeId) -> Option<Timestamp>,
+        wall: Timestamp,
+    ) {
         let since = wall.checked_sub(elapsed).unwrap_or(wall);
         for volume in wait.volumes() {
-            let node_volume = self.node_volume_mut(volume, name);
-            let since = node_volume.desired_until.map_or(since, |ended| ended.min(wall).max(since));
-            node_volume.inherit_undesired(since);
+            let since = ended(volume).map_or(since, |ended| ended.min(wall).max(since));
+            self.node_volume_mut(volume, name).inherit_undesired(since);
         }
         let state = self.node_mut(name);
         if state.node.is_some() {

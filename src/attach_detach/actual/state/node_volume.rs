@@ -57,8 +57,6 @@ pub struct NodeVolume {
     pub forced: Option<ForceReason>,
     /// Whether a pod needs it here.
     pub desire: Desire,
-    /// When this process, also while it stood by, last saw a pod cease to need it here, by its own clock.
-    pub desired_until: Option<Timestamp>,
 }
 
 /// A VolumeAttachment of the computed name, and what became of our requests to delete it.
@@ -108,7 +106,7 @@ impl From<bool> for Listed {
     }
 }
 
-/// Whether a pod needs a volume on a node, as far as this process has judged that since it leads.
+/// Whether a pod needs a volume on a node, as far as this process has judged that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Desire {
     /// Not judged yet.

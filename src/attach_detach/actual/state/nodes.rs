@@ -9,7 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    ActualState, Listed, NodeState, ReportAsAttached, Sequence, Unpublished, Unpublishing, VolumeId,
+    ActualState, Listed, Mount, NodeState, NodeVolume, ReportAsAttached, Sequence, Unpublished, Unpublishing,
+    VolumeId,
 };
 use crate::{
     attach_detach::options::ForcePolicy,
@@ -133,9 +134,36 @@ impl ActualState {
         }
     }
 
-    /// The nodes whose list is not believed.
-    pub fn distrusted_nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.iter().filter(|(_, state)| state.is_distrusted()).map(|(name, _)| name)
+    /// The nodes whose list is not believed, or that are to be read.
+    pub fn nodes_to_look_at(&self) -> impl Iterator<Item = &NodeName> {
+        let is_due = |state: &NodeState| state.is_distrusted() || state.requests.is_outdated();
+        self.nodes.iter().filter(move |(_, state)| is_due(state)).map(|(name, _)| name)
+    }
+
+    /// Notes that the first pod comes that needs the volume here. What its kubelet reported in use before does not announce
+    /// that pod.
+    pub(in crate::attach_detach) fn note_desired(&mut self, volume: &VolumeId, node: &NodeName) {
+        let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
+        if let Some(node_volume) = node_volume
+            && let Mount::Reported { since } = node_volume.mount
+        {
+            node_volume.mount = Mount::ReportedBefore { since };
+        }
+    }
+
+    /// The volumes that a kubelet reports in use, of which nothing else tells whether it has them.
+    pub fn merely_in_use(&self, node: &NodeName) -> impl Iterator<Item = &VolumeId> {
+        let in_use = |node_volume: &NodeVolume| node_volume.in_use && node_volume.mount != Mount::Possible;
+        self.volumes_on(node).filter(move |(_, node_volume)| in_use(node_volume)).map(|(volume, _)| volume)
+    }
+
+    /// Notes that a pod runs here with the volume: if its kubelet reports it in use, it is mounted. Returns whether that
+    /// is news.
+    pub fn note_mounted(&mut self, volume: &VolumeId, node: &NodeName) -> bool {
+        let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
+        let news =
+            node_volume.filter(|node_volume| node_volume.in_use && node_volume.mount != Mount::Possible);
+        news.map(|node_volume| node_volume.mount = Mount::Possible).is_some()
     }
 
     /// Believes a re-created node's list again if it is time. Returns the volumes that this changes.

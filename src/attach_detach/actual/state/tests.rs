@@ -265,31 +265,8 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
     }
 }
 
-/// Of a volume without attachments the lists alone tell who has it.
 #[test]
-fn s1_h9_a_standby_gives_no_listed_volume_up_before_the_leader_has() {
-    let volume = VolumeId::iscsi("p", "i", 0);
-    let (gone, other) = (NodeName::from("gone"), NodeName::from("other"));
-    let (day, patience) = (NOW + SignedDuration::from_hours(24), ForcePolicy::default().gone);
-    // Whether the node is there, whether the leader listed the volume elsewhere, and whether it is still held.
-    for (is_there, is_elsewhere, expected) in
-        [(false, false, true), (false, true, false), (true, false, false), (true, true, false)]
-    {
-        let mut actual = ActualState::default();
-        actual.observe_node(&gone, Some(&Arc::new(Node::default())), |_| false, NOW);
-        actual.node_volume_mut(&volume, &gone).mount = Mount::Possible;
-        actual.node_volume_mut(&volume, &other).listed = is_elsewhere.into();
-        if !is_there {
-            actual.observe_node(&gone, None, |_| false, NOW);
-        }
-        assert_eq!(actual.forget_lost(&volume, patience, |_| false, day), None);
-        let is_held = actual.node_volume(&volume, &gone).is_some_and(NodeVolume::may_be_attached);
-        assert_eq!(is_held, expected, "there: {is_there}, listed elsewhere: {is_elsewhere}");
-    }
-}
-
-#[test]
-fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
+fn s1_h9_what_another_machine_may_have_is_held_until_its_time_is_up() {
     let (volume, name) = node_volume();
     let node = |machine: &str, reports: bool| {
         let mut node = Node::default();
@@ -325,12 +302,6 @@ fn s1_h9_a_standby_keeps_nothing_of_a_machine_whose_time_is_up() {
                 .node_volume(&volume, &name)
                 .is_some_and(|node_volume| node_volume.may_be_attached() && node_volume.given_up)
         );
-        if !goes_before {
-            actual.observe_attachment(&va, None, |_| about(), later);
-        }
-        assert_eq!(actual.forget_lost(&volume, policy.gone, |_| false, later), None);
-        actual.prune(&volume, &Scope::All, |_| false);
-        assert_eq!(actual.volume(&volume), None, "it went before: {goes_before}");
     }
 }
 
