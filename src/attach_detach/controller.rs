@@ -119,9 +119,11 @@ impl Controller {
         self.force_waits.follow(lease);
     }
 
-    /// See [`ForceWaits::succeed`].
+    /// The lease said this of the term before ours.
     pub fn succeed(&mut self, told: Option<Arc<str>>) {
-        self.force_waits.succeed(told);
+        let lease = LeaseNote::default();
+        lease.leave(told.as_deref());
+        self.follow_lease(lease);
     }
 
     /// See [`ForceWaits::take_note`].

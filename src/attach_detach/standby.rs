@@ -19,7 +19,7 @@ use super::{
     controller::Controller,
     decide::scope::Scope,
     desired::{populator, volume_name::VolumeId},
-    guard::force_waits::{Said, waits_on},
+    guard::force_waits::{Said, waits},
 };
 use crate::{
     kube_api::{
@@ -82,24 +82,21 @@ impl Controller {
     fn go_on_waiting(&mut self, now: Instant) {
         let is_restored = self.caches.objects.restore_grace().left(now).is_some();
         let note = match self.force_waits.take_over() {
-            Ok(note) if note.is_empty() => return,
+            Ok(note) if note.count() == 0 => return,
             Ok(note) => note,
             Err(said) => return self.tell_of_waits(Some(said)),
         };
-        let (wall, mut go_on) = (self.caches.clock.wall(now), Vec::new());
-        for name in self.caches.actual.node_names().filter(|_| !is_restored) {
-            let Some(wait) = waits_on(name, &self.caches.actual, &self.caches.desired) else { continue };
-            if let Some(elapsed) = note.elapsed(&wait) {
-                go_on.push((name.clone(), wait, elapsed));
-            }
-        }
-        let (count, begin_anew) = (go_on.len(), note.len().saturating_sub(go_on.len()));
-        for (name, wait, elapsed) in go_on {
+        let go_on: Vec<_> = waits(&self.caches.actual, &self.caches.desired)
+            .filter_map(|(name, wait)| Some((name.clone(), note.elapsed(&wait)?, wait)))
+            .filter(|_| !is_restored)
+            .collect();
+        let (count, wall) = (go_on.len(), self.caches.clock.wall(now));
+        for (name, elapsed, wait) in go_on {
             let ended = |volume: &VolumeId| self.caches.ended.last(volume, &name);
             self.caches.actual.go_on(&name, &wait, elapsed, ended, wall);
-            self.force_waits.add(&name);
+            self.force_waits.begin();
         }
-        self.tell_of_waits(Some(Said::TakenOver { go_on: count, begin_anew }));
+        self.tell_of_waits(Some(Said::TakenOver { go_on: count, begin_anew: note.count() - count }));
     }
 
     /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node,

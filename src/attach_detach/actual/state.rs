@@ -78,6 +78,11 @@ impl ActualState {
         self.volumes.iter()
     }
 
+    /// All nodes of which something is known.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
+        self.nodes.iter()
+    }
+
     /// A node.
     #[must_use]
     pub fn node(&self, node: &NodeName) -> Option<&NodeState> {

@@ -5,7 +5,7 @@
 //! text of the note, made anew every [`PERIOD`] while something waits, so that a change of leader makes a wait longer by
 //! no more than that and by the time without a leader; and what a predecessor has proven.
 
-use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -37,20 +37,17 @@ pub(in crate::attach_detach) enum Said {
     LeftOut(usize),
 }
 
-/// On which nodes something waits, and what the note says of each.
+/// What the note says of each node on which something waits.
 #[derive(Clone, Debug, Default)]
 pub struct ForceWaits {
-    /// Whether there is a lease to carry the note.
-    is_carried: bool,
+    /// What carries the note, if anything does.
     lease: Option<LeaseNote>,
-    told: Option<Arc<str>>,
     /// How long a wait is at most: of one that has lasted as long there is nothing new to say.
     patience: Duration,
-    /// The entry of each node; `None` where it is to be looked at.
-    nodes: BTreeMap<NodeName, Option<String>>,
+    entries: BTreeMap<NodeName, String>,
     looked_at: Option<Instant>,
-    /// How long after that there is something to look at, if there is.
-    again_after: Option<Duration>,
+    /// Whether something waits for less than that.
+    waits: bool,
     is_news: bool,
     left_out: usize,
 }
@@ -64,112 +61,94 @@ impl ForceWaits {
 
     /// This lease carries the note.
     pub fn follow(&mut self, lease: LeaseNote) {
-        (self.is_carried, self.lease) = (true, Some(lease));
-    }
-
-    /// The lease said this of the term before ours.
-    pub fn succeed(&mut self, told: Option<Arc<str>>) {
-        (self.is_carried, self.told) = (true, told);
+        self.lease = Some(lease);
     }
 
     /// This process leads from now on. Returns what its predecessor said, if it can be read.
     pub(in crate::attach_detach) fn take_over(&mut self) -> Result<WaitNote, Said> {
-        self.is_news = self.is_carried;
-        if let Some(lease) = &self.lease {
-            self.told = lease.left();
-        }
-        match self.told.take() {
-            Some(text) if !text.is_empty() => WaitNote::parse(&text).ok_or(Said::Unreadable),
-            _ => Ok(WaitNote::default()),
-        }
+        let Some(lease) = &self.lease else { return Ok(WaitNote::default()) };
+        self.is_news = true;
+        WaitNote::parse(lease.left().as_deref().unwrap_or_default()).ok_or(Said::Unreadable)
     }
 
-    /// Something waits on that node.
-    pub fn add(&mut self, node: &NodeName) {
-        if self.is_carried {
-            self.nodes.entry(node.clone()).or_default();
-            self.again_after = Some(PERIOD);
-        }
+    /// Something waits.
+    pub(in crate::attach_detach) fn begin(&mut self) {
+        self.waits = self.lease.is_some();
     }
 
     /// Takes the verdict on a volume on a node.
     pub fn judged(&mut self, node: &NodeName, verdict: &Verdict) {
         let waits = matches!(
             verdict.waiting,
-            Some(
-                Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
-                    | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
-            )
+            Some(Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) })
         );
-        if waits || self.nodes.contains_key(node) {
-            self.add(node);
+        if waits || self.entries.contains_key(node) {
+            self.begin();
         }
     }
 
     /// A pod wants a volume on that node: what the note says of it is over at once (S4).
     pub fn break_off(&mut self, node: &NodeName) {
-        if let Some(entry) = self.nodes.get_mut(node) {
-            self.is_news |= entry.take().is_some();
-            self.again_after = Some(PERIOD);
+        if self.entries.remove(node).is_some() {
+            self.is_news = true;
+            self.begin();
         }
     }
 
     /// When to look although nothing happens.
     #[must_use]
     pub fn due_at(&self) -> Option<Instant> {
-        Some(self.looked_at? + self.again_after?)
+        self.looked_at.filter(|_| self.waits).map(|at| at + PERIOD)
     }
 
-    /// Looks at all nodes on which something waits, if it is time.
+    /// Looks at all nodes that are not Ready, if it is time.
     pub(in crate::attach_detach) fn look(
         &mut self,
         actual: &ActualState,
         desired: &DesiredState,
         (now, wall): (Instant, Timestamp),
     ) -> Option<Said> {
-        if self.again_after.is_none() || self.due_at().is_some_and(|due| due > now) {
+        if !self.waits || self.due_at().is_some_and(|due| due > now) {
             return None;
         }
         self.looked_at = Some(now);
-        let mut waits = Vec::new();
-        for name in self.nodes.keys() {
-            if let Some(wait) = waits_on(name, actual, desired) {
-                waits.push((elapsed_on(name, &wait, actual, wall).min(self.patience), name.clone(), wait));
-            }
-        }
-        waits.sort_by(|(one, ..), (other, ..)| other.cmp(one));
+        let mut waits: Vec<_> = waits(actual, desired)
+            .map(|(name, wait)| (elapsed_on(name, &wait, actual, wall).min(self.patience), name, wait))
+            .collect();
+        waits.sort_by(|(one, name, _), (other, other_name, _)| (other, other_name).cmp(&(one, name)));
         let left_out = waits.len().saturating_sub(MOST);
-        let runs = waits.iter().take(MOST).any(|(elapsed, ..)| *elapsed < self.patience);
-        self.again_after = runs.then_some(PERIOD);
-        let entries = waits.into_iter().enumerate().map(|(index, (elapsed, name, wait))| {
-            let is_told = index < MOST && elapsed.as_secs() > 0;
-            (name, is_told.then(|| wait.entry(elapsed.as_secs())))
-        });
-        let nodes = entries.collect();
-        self.is_news |= self.nodes != nodes;
-        self.nodes = nodes;
+        waits.truncate(MOST);
+        self.waits = waits.iter().any(|(elapsed, ..)| *elapsed < self.patience);
+        let told = waits.into_iter().filter(|(elapsed, ..)| elapsed.as_secs() > 0);
+        let entries =
+            told.map(|(elapsed, name, wait)| (name.clone(), wait.entry(elapsed.as_secs()))).collect();
+        self.is_news |= self.entries != entries;
+        self.entries = entries;
         let is_more = left_out > mem::replace(&mut self.left_out, left_out);
         is_more.then_some(Said::LeftOut(left_out))
     }
 
     /// The note, if it has changed since it was last taken; empty if there is nothing to say.
     pub fn take_note(&mut self) -> Option<String> {
-        let entries = || self.nodes.values().flatten().map(String::as_str).collect::<Vec<_>>();
+        let entries = || self.entries.values().map(String::as_str).collect::<Vec<_>>();
         mem::take(&mut self.is_news).then(|| entries().join(" "))
     }
 }
 
-/// What waits on a node: what is or may be attached there and no pod wants.
-pub(in crate::attach_detach) fn waits_on(
-    name: &NodeName,
-    actual: &ActualState,
-    desired: &DesiredState,
-) -> Option<NodeWait> {
-    let waiting = actual
-        .volumes_on(name)
-        .filter(|(volume, node_volume)| node_volume.may_be_attached() && desired.get(volume, name).is_none())
-        .map(|(volume, node_volume)| (volume.clone(), node_volume.uid().cloned()));
-    NodeWait::new(name, actual.node(name)?.node.as_deref(), waiting.collect())
+/// What waits on nodes that are not Ready: what is or may be attached there and no pod wants.
+pub(in crate::attach_detach) fn waits<'a>(
+    actual: &'a ActualState,
+    desired: &'a DesiredState,
+) -> impl Iterator<Item = (&'a NodeName, NodeWait)> {
+    actual.nodes().filter_map(|(name, state)| {
+        let waiting = || {
+            let unwanted = actual.volumes_on(name).filter(|(volume, node_volume)| {
+                node_volume.may_be_attached() && desired.get(volume, name).is_none()
+            });
+            unwanted.map(|(volume, node_volume)| (volume.clone(), node_volume.uid().cloned())).collect()
+        };
+        Some((name, NodeWait::new(state.node.as_deref()?, waiting)?))
+    })
 }
 
 /// For how long the node has not been Ready, and no pod has wanted any of what waits there, as far as this process knows.
@@ -184,6 +163,8 @@ fn elapsed_on(name: &NodeName, wait: &NodeWait, actual: &ActualState, wall: Time
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{
         attach_detach::decide::scope::Scope,
@@ -215,12 +196,12 @@ mod tests {
     fn s6_the_longest_waits_are_told_and_one_that_a_pod_breaks_off_no_more() {
         let (mut actual, desired) = (ActualState::default(), DesiredState::default());
         let (start, mut waits) = (Instant::now(), ForceWaits::of(Duration::from_mins(6)));
-        waits.succeed(None);
+        waits.follow(LeaseNote::default());
         let late = NodeName::from("late");
         let nodes: Vec<NodeName> = (0..MOST).map(|number| NodeName::from(format!("n{number}"))).collect();
         for (name, since) in nodes.iter().map(|name| (name, at(0))).chain([(&late, at(10))]) {
             add(&mut actual, name, since);
-            waits.add(name);
+            waits.begin();
         }
         let look = |waits: &mut ForceWaits, second: i64| {
             let now = start + Duration::from_secs(second.unsigned_abs());

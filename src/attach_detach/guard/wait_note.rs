@@ -4,7 +4,8 @@
 //! In: a node, what waits there, and for how long. Out: an entry of the note, and back. An entry has seconds by the
 //! monotonic clock of who wrote it, never a time of day, so no clock of another machine makes a wait shorter. It is
 //! sealed with all that the seconds are about: the node object and its Ready condition, the volumes that wait and their
-//! attachments. If any of that differs, or the entry was edited, it proves nothing.
+//! attachments. If any of that differs, or the entry was edited, it proves nothing. A node that is gone has no entry: that it
+//! was not back in between nothing shows.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,10 +14,7 @@ use std::{
 
 use crate::{
     attach_detach::desired::volume_name::{VolumeId, hashed},
-    kube_api::{
-        ids::{NodeName, Uid},
-        kinds::Node,
-    },
+    kube_api::{ids::Uid, kinds::Node},
 };
 
 /// The annotation of the lease that has the note.
@@ -28,11 +26,10 @@ pub const MOST: usize = 1_000;
 /// Bytes of a seal: two differ in all likelihood.
 const SEAL: usize = 16;
 
-/// What waits on a node that is not Ready, or gone.
+/// What waits on a node that is not Ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWait {
-    /// What its entry is found by: the UID of the node, or what stands for the name of one that is gone.
-    key: String,
+    node: Uid,
     /// One stretch of time in which the node was not Ready: as long as its condition and the time of the last transition
     /// are the same, it has not been Ready in between, by any clock that wrote that time.
     failure: String,
@@ -43,20 +40,11 @@ impl NodeWait {
     /// What waits there, if anything, each volume with its attachment. `None` for a node that is Ready, or that does not
     /// tell since which transition it is not.
     #[must_use]
-    pub fn new(
-        name: &NodeName,
-        node: Option<&Node>,
-        waiting: BTreeMap<VolumeId, Option<Uid>>,
-    ) -> Option<Self> {
-        if waiting.is_empty() {
-            return None;
-        }
-        let Some(node) = node else {
-            return Some(Self { key: short(&[name.as_str()]), failure: "gone".to_owned(), waiting });
-        };
+    pub fn new(node: &Node, waiting: impl FnOnce() -> BTreeMap<VolumeId, Option<Uid>>) -> Option<Self> {
         let ready = node.ready().filter(|_| !node.is_ready())?;
         let failure = format!("{} {}", ready.status.as_str(), ready.last_transition_time?);
-        Some(Self { key: node.metadata.uid.to_string(), failure, waiting })
+        let waiting = Some(waiting()).filter(|waiting| !waiting.is_empty())?;
+        Some(Self { node: node.metadata.uid.clone(), failure, waiting })
     }
 
     /// The volumes that wait.
@@ -67,66 +55,51 @@ impl NodeWait {
     /// The entry for a wait of so many seconds.
     #[must_use]
     pub fn entry(&self, seconds: u64) -> String {
-        format!("{}:{seconds}:{}", self.key, self.seal(seconds))
+        format!("{}:{seconds}:{}", self.node, self.seal(seconds))
     }
 
     fn seal(&self, seconds: u64) -> String {
-        let seconds = seconds.to_string();
-        let mut parts = vec![self.key.as_str(), "\0", &self.failure, "\0", &seconds];
-        let attachments: Vec<String> =
-            self.waiting.values().map(|uid| uid.as_ref().map(Uid::to_string).unwrap_or_default()).collect();
-        for (volume, attachment) in self.waiting.keys().zip(&attachments) {
-            parts.extend(["\0", volume.as_str(), "\0", attachment]);
+        let mut text = format!("{}\0{}\0{seconds}", self.node, self.failure);
+        for (volume, attachment) in &self.waiting {
+            let attachment = attachment.as_ref().map(Uid::to_string).unwrap_or_default();
+            text.extend(["\0", volume.as_str(), "\0", &attachment]);
         }
-        short(&parts)
+        let mut seal = hashed("", &[&text]);
+        seal.truncate(SEAL);
+        seal
     }
 }
 
-fn short(parts: &[&str]) -> String {
-    let mut text = hashed("", parts);
-    text.truncate(SEAL);
-    text
-}
-
-/// A note as it was read.
+/// A note as it was read: by the UID of the node, the seconds and the seal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WaitNote {
-    entries: HashMap<String, (u64, String)>,
-}
+pub struct WaitNote(HashMap<String, (u64, String)>);
 
 impl WaitNote {
     /// Reads a note; `None` for one that this version does not write.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut entries = HashMap::new();
-        for entry in text.split(' ') {
-            let (key, rest) = entry.split_once(':')?;
+        for entry in text.split(' ').filter(|_| !text.is_empty()) {
+            let (node, rest) = entry.split_once(':')?;
             let (seconds, seal) = rest.split_once(':')?;
-            entries.insert(key.to_owned(), (seconds.parse().ok()?, seal.to_owned()));
+            entries.insert(node.to_owned(), (seconds.parse().ok()?, seal.to_owned()));
         }
-        (entries.len() <= MOST).then_some(Self { entries })
+        (entries.len() <= MOST).then_some(Self(entries))
     }
 
     /// How many entries it has.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// For how long at least exactly this has waited, if the note says so.
     #[must_use]
     pub fn elapsed(&self, wait: &NodeWait) -> Option<Duration> {
-        let (seconds, seal) = self.entries.get(&wait.key)?;
+        let (seconds, seal) = self.0.get(&wait.node.to_string())?;
         (*seal == wait.seal(*seconds)).then_some(Duration::from_secs(*seconds))
     }
 }
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
@@ -151,35 +124,34 @@ mod tests {
         all.collect()
     }
 
-    fn wait(name: &str, node: Option<&Node>, volumes: &[(&str, Option<&str>)]) -> Option<NodeWait> {
-        NodeWait::new(&name.into(), node, waiting(volumes))
+    fn wait(node: &Node, volumes: &[(&str, Option<&str>)]) -> Option<NodeWait> {
+        NodeWait::new(node, || waiting(volumes))
     }
 
     #[test]
     fn s4_s6_e10_an_entry_is_believed_of_the_same_wait_alone() {
         let failed = node("1", "Unknown", Some(5));
         let volumes = [("a", Some("uid")), ("b", None)];
-        let known = wait("n", Some(&failed), &volumes).unwrap();
+        let known = wait(&failed, &volumes).unwrap();
         let note = WaitNote::parse(&known.entry(77)).unwrap();
         assert_eq!(note.elapsed(&known), Some(Duration::from_secs(77)));
-        let again = wait("m", Some(&failed), &[("b", None), ("a", Some("uid"))]);
+        let again = wait(&failed, &[("b", None), ("a", Some("uid"))]);
         assert_eq!(again, Some(known), "by UID, in any order");
-        let of = |node: &Node| wait("n", Some(node), &volumes);
+        let of = |node: &Node| wait(node, &volumes);
         let others = [
             ("Ready", of(&node("1", "True", Some(5)))),
             ("nothing tells the transition", of(&node("1", "Unknown", None))),
             ("no condition", of(&Node::default())),
             ("another object", of(&node("2", "Unknown", Some(5)))),
-            ("gone", wait("n", None, &volumes)),
             ("it may have been Ready in between", of(&node("1", "Unknown", Some(6)))),
             ("and so here", of(&node("1", "False", Some(5)))),
-            ("nothing waits", wait("n", Some(&failed), &[])),
-            ("one volume less", wait("n", Some(&failed), &[("a", Some("uid"))])),
-            ("one more", wait("n", Some(&failed), &[("a", Some("uid")), ("b", None), ("c", None)])),
-            ("another volume", wait("n", Some(&failed), &[("a", Some("uid")), ("c", None)])),
-            ("another attachment", wait("n", Some(&failed), &[("a", Some("other")), ("b", None)])),
-            ("none any more", wait("n", Some(&failed), &[("a", None), ("b", None)])),
-            ("one where there was none", wait("n", Some(&failed), &[("a", Some("uid")), ("b", Some("x"))])),
+            ("nothing waits", wait(&failed, &[])),
+            ("one volume less", wait(&failed, &[("a", Some("uid"))])),
+            ("one more", wait(&failed, &[("a", Some("uid")), ("b", None), ("c", None)])),
+            ("another volume", wait(&failed, &[("a", Some("uid")), ("c", None)])),
+            ("another attachment", wait(&failed, &[("a", Some("other")), ("b", None)])),
+            ("none any more", wait(&failed, &[("a", None), ("b", None)])),
+            ("one where there was none", wait(&failed, &[("a", Some("uid")), ("b", Some("x"))])),
         ];
         for (name, other) in others {
             assert_eq!(other.and_then(|other| note.elapsed(&other)), None, "{name}");
@@ -187,20 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn s6_a_node_that_is_gone_is_known_by_its_name() {
-        let [gone, other] = ["n", "m"].map(|name| wait(name, None, &[("a", Some("uid"))]).unwrap());
-        let note = WaitNote::parse(&gone.entry(77)).unwrap();
-        assert_eq!((note.elapsed(&gone), note.elapsed(&other)), (Some(Duration::from_secs(77)), None));
-    }
-
-    #[test]
     fn s4_s42_what_was_edited_or_is_of_another_version_proves_nothing() {
-        let known = wait("n", Some(&node("1", "False", Some(5))), &[("a", None)]).unwrap();
+        let known = wait(&node("1", "False", Some(5)), &[("a", None)]).unwrap();
         let entry = known.entry(77);
         let other = entry.replace(":77:", ":360:");
         assert_eq!(WaitNote::parse(&other).unwrap().elapsed(&known), None, "the seal is of other seconds");
         let unreadable = [
-            String::new(),
             "1:77".to_owned(),
             "77".to_owned(),
             "1:-1:seal".to_owned(),

@@ -15,11 +15,6 @@ use crate::{
 };
 
 impl ActualState {
-    /// The nodes of which something is known.
-    pub fn node_names(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.keys()
-    }
-
     /// What is listed, or was for all that is known: a predecessor of this process has told of that. What was attached
     /// while no process led is not listed, and is still to be told.
     pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
@@ -53,8 +48,7 @@ impl ActualState {
         }
     }
 
-    /// Goes on with what has waited there for so long. What this process saw a pod need has waited since that `ended` (S4);
-    /// of a node that is gone, nothing tells whether it was back in between.
+    /// Goes on with what has waited there for so long. What this process saw a pod need has waited since that `ended` (S4).
     pub fn go_on(
         &mut self,
         name: &NodeName,
@@ -69,8 +63,6 @@ impl ActualState {
             self.node_volume_mut(volume, name).inherit_undesired(since);
         }
         let state = self.node_mut(name);
-        if state.node.is_some() {
-            state.unready_since = state.unready_since.map(|known| known.min(since));
-        }
+        state.unready_since = state.unready_since.map(|known| known.min(since));
     }
 }
