@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::{
     actual::{
-        identification::{candidates, is_exclusive, volume_of},
+        identification::{candidates, volume_of},
         node::NodeState,
         state::{ActualState, NodeVolume},
         unpublishing::Sequence,
     },
     clock::Clock,
-    decide::{exclusivity::Exclusivity, scope::Scope},
+    decide::scope::Scope,
     desired::{
         attach_required::AttachRequired,
         populator,
@@ -176,15 +176,12 @@ impl Caches {
                     for attachment in self.actual.unidentified_of(name) {
                         self.refresh_attachment(&attachment, now);
                     }
-                    let volume = volume_of(&self.objects, name);
-                    if let Some(volume) = &volume {
-                        for before in self.actual.observe_source(name, volume) {
-                            self.queue.add(before, Scope::All);
+                    if let Some(volume) = volume_of(&self.objects, name) {
+                        let before = self.actual.observe_source(name, &volume.id, volume.is_exclusive());
+                        let now = self.actual.volume(&volume.id).is_some().then_some(volume.id);
+                        for volume in before.into_iter().chain(now) {
+                            self.queue.add(volume, Scope::All);
                         }
-                    }
-                    if let Some(volume) = volume.filter(|volume| self.actual.volume(volume).is_some()) {
-                        self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
-                        self.queue.add(volume, Scope::All);
                     }
                 }
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
@@ -217,7 +214,7 @@ impl Caches {
 
     /// Marks dirty what is due by now.
     pub fn add_due(&mut self, now: Instant) {
-        while let Some(driver) = self.queue.add_due(now, &self.actual) {
+        while let Some(driver) = self.queue.add_due(now) {
             self.forget_driver(&driver, now);
         }
     }
@@ -253,23 +250,17 @@ impl Caches {
         if let Some(DesiredPod { volumes, node, .. }) = self.desired.pod(key).filter(|_| started) {
             let mounted: Vec<VolumeId> =
                 volumes.keys().filter(|volume| self.actual.note_mounted(volume, node)).cloned().collect();
-            self.queue.add_on(node, mounted, &self.actual);
+            self.queue.add_on(node, mounted);
         }
     }
 
     /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
     fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName) {
-        let desired = self.desired.get(volume, node);
-        let (is_desired, is_exclusive) =
-            (desired.is_some(), desired.is_some_and(DesiredAttachment::is_exclusive));
-        if is_exclusive {
-            self.actual.note_not_shared(volume);
-        }
-        if is_desired {
+        if self.desired.get(volume, node).is_some() {
             self.learnt.push(Learnt::Desired(volume.clone(), node.clone()));
-            self.queue.add_new(volume.clone(), self.actual.scope_of(volume, node));
+            self.queue.add_new(volume.clone(), Scope::of(node));
         } else {
-            self.queue.add_on(node, [volume.clone()], &self.actual);
+            self.queue.add_on(node, [volume.clone()]);
         }
     }
 
@@ -298,7 +289,7 @@ impl Caches {
         }
         let node = self.objects.nodes.get(name);
         let touched = self.observe_node(name, node.as_ref(), now);
-        self.queue.add_on(name, touched, &self.actual);
+        self.queue.add_on(name, touched);
         self.queue.add_node(name.clone());
         for attachment in self.actual.unidentified_on(name) {
             self.refresh_attachment(&attachment, now);
@@ -397,9 +388,9 @@ impl Caches {
             Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wanted, wall),
             Some(FinalState::Unknown) => self.actual.distrust_node(name),
         };
-        self.queue.add_on(name, touched, &self.actual);
+        self.queue.add_on(name, touched);
         let touched = self.actual.observe_node(name, None, |_| false, wall);
-        self.queue.add_on(name, touched, &self.actual);
+        self.queue.add_on(name, touched);
     }
 
     /// A node that is known from answers of its own alone is read.
@@ -411,7 +402,7 @@ impl Caches {
     /// Likewise a VolumeAttachment of ours.
     fn read_attachment_live(&mut self, name: &AttachmentName) {
         if let Some((volume, node)) = self.actual.read_attachment_live(name) {
-            self.queue.add_on(&node, [volume], &self.actual);
+            self.queue.add_on(&node, [volume]);
         }
     }
 
@@ -422,7 +413,7 @@ impl Caches {
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness_node(answer, name, sent));
-        self.queue.add_on(name, touched, &self.actual);
+        self.queue.add_on(name, touched);
     }
 
     /// The server answered that there is no such node. The watch is about to say so, unless it began anew without it.
@@ -434,7 +425,7 @@ impl Caches {
         let is_gone = self.actual.node(name).is_some_and(|state| state.node.is_none());
         if is_gone {
             let touched = self.actual.witness_absence(name, sent);
-            self.queue.add_on(name, touched, &self.actual);
+            self.queue.add_on(name, touched);
         }
         is_gone
     }
@@ -475,7 +466,7 @@ impl Caches {
         if attachment.is_none()
             && let Some((volume, node)) = self.actual.note_name_free(name)
         {
-            self.queue.add_on(&node, [volume], &self.actual);
+            self.queue.add_on(&node, [volume]);
         }
         let was_foreign = self.actual.foreign(name).is_some();
         let known = self.actual.node_volume_of(name, None, candidates);
@@ -489,14 +480,12 @@ impl Caches {
             second_volumes = self.actual.second_volumes_of(name);
         }
         for volume in second_volumes {
-            self.actual.note_exclusivity(&volume, Exclusivity::Unknown);
             self.queue.add(volume, Scope::All);
         }
         if was_foreign || self.actual.foreign(name).is_some() {
             self.learnt.push(Learnt::Foreign(name.clone()));
         }
         let Some((volume, node)) = touched else { return };
-        self.note_exclusive(&volume, name);
         match attached {
             Some(true) => {
                 self.actual.node_volume_mut(&volume, &node);
@@ -511,15 +500,7 @@ impl Caches {
                 self.learnt.push(Learnt::Detached(volume.clone(), node.clone()));
             }
         }
-        self.queue.add_on(&node, [volume], &self.actual);
-    }
-
-    /// A VolumeAttachment that comes may say that its volume is not shared (S1).
-    fn note_exclusive(&mut self, volume: &VolumeId, name: &AttachmentName) {
-        let attachment = self.objects.attachments.get(name);
-        if attachment.is_some_and(|attachment| is_exclusive(&self.objects, &attachment)) {
-            self.actual.note_not_shared(volume);
-        }
+        self.queue.add_on(&node, [volume]);
     }
 }
 

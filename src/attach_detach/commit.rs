@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     act::calls::{self, AttachmentRequest},
     actual::{
-        state::{ForceReason, Mount, ReportAsAttached},
+        state::{ForceReason, Mount, NodeVolume},
         unpublishing::Unpublishing,
     },
     controller::Controller,
@@ -21,7 +21,8 @@ use super::{
 use crate::kube_api::{call::CallError, events::Event, ids::NodeName, kinds::Node};
 
 impl Controller {
-    /// Returns whether the volume on the node held the volume until now, and does not because of this verdict alone.
+    /// Carries a verdict out. Returns whether the volume on the node held the volume until now, and does not because of
+    /// this verdict alone.
     pub(super) fn apply(
         &mut self,
         volume: &VolumeId,
@@ -29,42 +30,52 @@ impl Controller {
         verdict: &Verdict,
         now: Instant,
     ) -> bool {
+        // What its node's status is to say.
         let sent = self.dispatcher.last_sent();
         let node_volume = self.caches.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
-        node_volume.publish(verdict.report_as_attached, verdict.unpublishes);
-        if !verdict.unpublishes {
-            node_volume.unpublishing = Unpublishing::None;
-        } else if node_volume.unpublishing == Unpublishing::None {
-            node_volume.unpublishing = Unpublishing::Since(sent);
-        }
-        let stale_list = match verdict.report_as_attached {
-            ReportAsAttached::Unchanged => false,
-            ReportAsAttached::Yes => !node_volume.is_listed(),
-            ReportAsAttached::No => node_volume.is_listed(),
-        };
-        if stale_list {
+        let forced = force_off_the_list(node_volume, verdict.forced);
+        if node_volume.publish(verdict.report_as_attached, verdict.unpublishes, sent) {
             self.caches.queue.add_node(node.clone());
         }
-        self.caches.queue.add_node_volume_at(verdict.wake_at, volume, node);
-        if self.caches.actual.node_volume_mut(volume, node).known.is_none() {
-            self.force_off_the_list(volume, node, verdict.forced, now);
+        if let Some((reason, forced)) = forced {
+            self.record_forced(volume, node, reason, forced, now);
         }
+        // What it waits for.
+        self.caches.queue.add_node_volume_at(verdict.wake_at, volume, node);
         self.force_waits.judged(node, verdict);
         let call = verdict.step.as_ref().and_then(Step::call);
         let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
         let (recorder, known) = self.recording(now);
         let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
         self.caches.queue.add_node_volume_at(look_at, volume, node);
-        match verdict.step.as_ref().filter(|_| has_room) {
+        // What is done now. What has no room is judged again when there is room.
+        match &verdict.step {
+            Some(step) if has_room => self.carry_out(volume, node, step, verdict.forced, now),
+            Some(Step::Create(_)) => self.caches.queue.add_new(volume.clone(), Scope::of(node)),
+            Some(_) => self.caches.queue.add(volume.clone(), Scope::of(node)),
             None => {}
-            Some(Step::Create(source)) => {
+        }
+        held && !self.caches.actual.node_volume_mut(volume, node).may_be_attached()
+    }
+
+    fn carry_out(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        step: &Step,
+        reason: Option<ForceReason>,
+        now: Instant,
+    ) {
+        let node_volume = self.caches.actual.node_volume_mut(volume, node);
+        match step {
+            Step::Create(source) => {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);
             }
-            Some(Step::Delete(uid, revision, proof)) => {
-                self.caches.actual.node_volume_mut(volume, node).forced = verdict.forced;
-                let forced = match verdict.forced {
+            Step::Delete(uid, revision, proof) => {
+                node_volume.forced = reason;
+                let forced = match reason {
                     Some(reason) => Some((reason, Forced::Begins)),
                     // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with
                     // the taint counts as forced, mounted or not.
@@ -80,24 +91,22 @@ impl Controller {
                 let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
                 self.send(volume, node, request, now);
             }
-            Some(Step::ReadAttachment) => {
+            Step::ReadAttachment => {
                 let name = volume.attachment_name(node);
                 self.send(volume, node, AttachmentRequest::Read(name), now);
             }
-            Some(Step::ReadNode) => {
+            Step::ReadNode => {
                 // What was proven before is not proof enough.
-                let node_volume = self.caches.actual.node_volume_mut(volume, node);
                 if matches!(node_volume.unpublishing, Unpublishing::Proven(_)) {
-                    node_volume.unpublishing = Unpublishing::Since(sent);
+                    node_volume.unpublishing = Unpublishing::Since(self.dispatcher.last_sent());
                 }
                 self.caches.queue.add_node(node.clone());
             }
-            Some(Step::GiveUp(_)) => {
-                self.caches.actual.node_volume_mut(volume, node).mount = Mount::No;
+            Step::GiveUp(_) => {
+                node_volume.mount = Mount::No;
                 self.caches.given_up(volume, node);
             }
         }
-        held && !self.caches.actual.node_volume_mut(volume, node).may_be_attached()
     }
 
     pub(super) fn is_out_of_service(&self, node: &NodeName) -> bool {
@@ -115,26 +124,6 @@ impl Controller {
     ) {
         let (recorder, known) = self.recording(now);
         recorder.forced(volume, node, reason, forced, known);
-    }
-
-    /// A volume without attachments is forced off the node's list, or given up.
-    fn force_off_the_list(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        reason: Option<ForceReason>,
-        now: Instant,
-    ) {
-        let node_volume = self.caches.actual.node_volume_mut(volume, node);
-        match (reason, node_volume.forced) {
-            (Some(reason), None) => {
-                node_volume.forced = Some(reason);
-                self.record_forced(volume, node, reason, Forced::Begins, now);
-            }
-            (None, Some(_)) if node_volume.mount == Mount::No => self.forced_detach_done(volume, node, now),
-            (None, Some(_)) if node_volume.is_listed() => node_volume.forced = None,
-            _ => {}
-        }
     }
 
     /// The attachment is gone; if that was forced, it has an event.
@@ -171,5 +160,30 @@ impl Controller {
         for node in self.caches.actual.prune(volume, scope, |node| desired.get(volume, node).is_some()) {
             self.recorder.forget(volume, &node);
         }
+    }
+}
+
+/// A volume without attachment is forced off the node's list, or given up. Returns what there is to tell of that.
+fn force_off_the_list(
+    node_volume: &mut NodeVolume,
+    reason: Option<ForceReason>,
+) -> Option<(ForceReason, Forced)> {
+    if node_volume.known.is_some() {
+        return None;
+    }
+    match (reason, node_volume.forced) {
+        (Some(reason), None) => {
+            node_volume.forced = Some(reason);
+            Some((reason, Forced::Begins))
+        }
+        (None, Some(done)) if node_volume.mount == Mount::No => {
+            node_volume.forced = None;
+            Some((done, Forced::Done))
+        }
+        (None, Some(_)) if node_volume.is_listed() => {
+            node_volume.forced = None;
+            None
+        }
+        _ => None,
     }
 }

@@ -23,7 +23,6 @@ use super::{
     decide::scope::Scope,
     desired::volume_name::VolumeId,
     guard::{
-        blocks::{Grace, UnreadableAttachments},
         force_waits::{ForceWaits, Said},
         second_writer::Target,
     },
@@ -76,9 +75,9 @@ pub struct Controller {
     pub(super) second_writer: SecondWriters<Target>,
     /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
-    pub(super) grace: Grace,
+    /// When the grace after a restore of etcd ends, if there is one (E11).
+    pub(super) grace_ends_at: Option<Instant>,
     pub(super) force_waits: ForceWaits,
-    pub(super) unreadable: UnreadableAttachments,
 }
 
 impl Controller {
@@ -94,9 +93,8 @@ impl Controller {
             recorder: Recorder::default(),
             second_writer: SecondWriters::default(),
             newest_attachment: ResourceVersion::default(),
-            grace: Grace::default(),
+            grace_ends_at: None,
             force_waits: ForceWaits::of(unready.max(gone)),
-            unreadable: UnreadableAttachments::default(),
         }
     }
 
@@ -158,7 +156,7 @@ impl Controller {
     /// When to call [`Self::reconcile`] although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace.ends_at());
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at);
         let told = self.recorder.next_at().into_iter().chain(self.force_waits.due_at());
         let wake_at = self.caches.queue.next_at().into_iter().chain(alarms).chain(told).min();
         wake_at.filter(|_| self.leads)
@@ -212,10 +210,8 @@ impl Controller {
         }
         self.caches.queue.at(now);
         for object in &changed {
-            match object {
-                ObjectRef::Node(_) => self.unreadable.forget(),
-                ObjectRef::Attachment(name) => self.look_at_attachment(name, now),
-                _ => {}
+            if let ObjectRef::Attachment(name) = object {
+                self.look_at_attachment(name, now);
             }
         }
         self.caches.take_changes(changed, now);

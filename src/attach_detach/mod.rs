@@ -18,7 +18,7 @@
 //! [`caches`] are both states and the work [`queue`] that they feed; they take changes in. [`controller`] hands what is
 //! [learnt](caches::Learnt) by that to the parts that remember something else: dispatcher, recorder, second controller,
 //! waits for force, which are handed what they need to see ([`Known`](known::Known)). [`planning`] gives the volumes
-//! of the queue their [`turn`]; [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time.
+//! of the queue their turn; [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time.
 
 pub mod act;
 pub mod actual;
@@ -38,7 +38,6 @@ mod stand_off;
 mod standby;
 mod subsystem;
 pub mod tell;
-mod turn;
 
 pub use options::AttachDetachOptions;
 pub use subsystem::AttachDetach;

@@ -4,6 +4,8 @@
 //! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
 //! more look at everything when that begins or ends.
 
+use std::mem;
+
 use tokio::time::Instant;
 
 use super::{
@@ -38,7 +40,8 @@ impl Controller {
 
     /// Looks at everything again when one of both has ended.
     pub(super) fn end_stand_offs(&mut self, now: Instant) {
-        let grace_ends = self.grace.ends(self.caches.objects.restore_grace().left(now), now);
+        let ends_at = self.caches.objects.restore_grace().left(now).map(|left| now + left);
+        let grace_ends = mem::replace(&mut self.grace_ends_at, ends_at).is_some() && ends_at.is_none();
         if grace_ends {
             self.recorder.log(Line::GraceOver);
         }

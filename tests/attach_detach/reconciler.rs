@@ -263,7 +263,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         if matches!(kind, Attachment::Failed) {
             attachment.status.attach_error = Some(Box::new(VolumeError { time: None, message: "no".into() }));
         }
-        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };
         actual.observe_attachment(&attachment_name, Some(Arc::new(attachment)), |_| about, wall());
     }
     let local = given.held

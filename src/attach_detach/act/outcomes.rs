@@ -11,7 +11,7 @@ use crate::{
         actual::{
             answered::Answered,
             node_requests::NodeRequests,
-            state::{Deletion, Found, NodeVolume, Told},
+            state::{Deletion, Failed, Found, NodeVolume},
             unpublishing::Sequence,
         },
         controller::Controller,
@@ -36,7 +36,7 @@ impl Controller {
         match call {
             Call::Attachment(volume, node, request) => {
                 self.caches.actual.node_volume_mut(&volume, &node).call = None;
-                self.caches.queue.add_on(&node, [volume.clone()], &self.caches.actual);
+                self.caches.queue.add_on(&node, [volume.clone()]);
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, &answered),
                     AttachmentRequest::Delete(uid, revision, _) => {
@@ -153,10 +153,10 @@ impl Controller {
         node: &NodeName,
         error: &CallError,
         answered: &Answered,
-        take: impl FnOnce(&mut NodeVolume) -> Told,
+        take: impl FnOnce(&mut NodeVolume) -> Failed,
     ) {
         let attempt = self.caches.actual.attempt(volume, node);
-        let Told { log, is_recorded, failed } = take(self.caches.actual.node_volume_mut(volume, node));
+        let Failed { log, is_recorded, failed } = take(self.caches.actual.node_volume_mut(volume, node));
         if let Some(what) = log {
             self.recorder.log_failure(volume, node, attempt, error, what);
         }
@@ -174,7 +174,7 @@ impl Controller {
         self.caches.actual.node_mut(name).requests.ended();
         take(self);
         let touched = self.caches.actual.node_call_ended(name);
-        self.caches.queue.add_on(name, touched, &self.caches.actual);
+        self.caches.queue.add_on(name, touched);
     }
 
     fn node_patched(
@@ -214,7 +214,7 @@ impl Controller {
                     self.node_call_failed(name, &error, |requests| requests.failed(&error, answered));
                 }
                 let touched = self.caches.actual.settle_node(name, answered.asked);
-                self.caches.queue.add_on(name, touched, &self.caches.actual);
+                self.caches.queue.add_on(name, touched);
                 self.caches.node_answered(name, &node, sent, answered.now);
             }
             Ok(_) => {}
@@ -238,7 +238,7 @@ impl Controller {
         take(&mut state.requests);
         // What waits for the node is looked at, so that it can say until when.
         let volumes = state.volumes.clone();
-        self.caches.queue.add_on(name, volumes, &self.caches.actual);
+        self.caches.queue.add_on(name, volumes);
         if *error != CallError::NotLeader {
             self.recorder.log(Line::NodeFailed { node: name.clone(), attempt, error: error.clone() });
         }

@@ -11,7 +11,10 @@ use super::calls::Call;
 use crate::{
     attach_detach::{
         controller::Controller,
-        decide::node_list::{self, NodeStep, NodeView},
+        decide::{
+            node_list::{self, NodeStep, NodeView},
+            scope::Scope,
+        },
         guard::second_writer::Target,
         queue::Key,
         tell::{facts::Fact, metrics::Planned},
@@ -33,11 +36,9 @@ impl Controller {
         // Planned here and now: the volumes' turn is over, and nothing else may happen for a long time.
         let changed = self.caches.catch_up(name, now);
         self.note_learnt(now);
-        for volume in changed {
-            judged += self.reconcile_node_volume(&volume, name, now);
-        }
-        for volume in self.caches.believe_node(name, &self.options.force, now) {
-            judged += self.reconcile_node_volume(&volume, name, now);
+        let believed = self.caches.believe_node(name, &self.options.force, now);
+        for volume in changed.into_iter().chain(believed) {
+            judged += self.reconcile_volume(&volume, Scope::of(name), now);
         }
         self.ask_node(name, now);
         judged
@@ -120,7 +121,6 @@ pub(in crate::attach_detach) mod tests {
         attach_detach::{
             actual::state::{AttachmentCall, ReportAsAttached},
             clock::Clock,
-            decide::scope::Scope,
             desired::volume_name::VolumeId,
             options::AttachDetachOptions,
         },

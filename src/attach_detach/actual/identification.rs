@@ -5,11 +5,11 @@
 //! gone, what the node's status lists or has in use. Whether one of them explains the attachment's name is decided by the
 //! [actual state](super::state), which also tries every volume that comes to be desired.
 
-use super::state::{Candidates, VolumeState};
+use super::state::Candidates;
 use crate::{
     attach_detach::desired::{
         volume_name::{VolumeId, VolumeKind},
-        volume_source::{self, CsiVolume, Sharing, Storage},
+        volume_source::{self, CsiVolume, Storage},
     },
     kube_api::{
         ids::VolumeName,
@@ -23,8 +23,10 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
     let node = objects.nodes.get(&attachment.spec.node_name);
     let listed = node.iter().flat_map(|node| &node.status.volumes_attached).map(|entry| entry.name.as_ref());
     let in_use = node.iter().flat_map(|node| &node.status.volumes_in_use).map(AsRef::as_ref);
+    let source = source(objects, attachment);
     Candidates {
-        source: source(objects, attachment).map(|volume| volume.id),
+        is_exclusive: source.as_ref().is_some_and(CsiVolume::is_exclusive),
+        source: source.map(|volume| volume.id),
         published: listed
             .chain(in_use)
             .filter_map(VolumeId::parse)
@@ -33,24 +35,11 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
     }
 }
 
-/// Whether a VolumeAttachment of the volume, ours or not, names a PersistentVolume or a spec that may be on one
-/// node only, also if another PersistentVolume of the same volume, which a pod needs now, says otherwise (S1).
-pub fn is_exclusive_by_attachments(objects: &Objects, state: &VolumeState) -> bool {
-    let ours = state.nodes.values().filter_map(|node_volume| node_volume.attachment().cloned());
-    let foreign = state.foreign.keys().filter_map(|name| objects.attachments.get(name));
-    ours.chain(foreign).any(|attachment| is_exclusive(objects, &attachment))
-}
-
-/// Whether a VolumeAttachment names such a PersistentVolume or spec.
-pub fn is_exclusive(objects: &Objects, attachment: &VolumeAttachment) -> bool {
-    source(objects, attachment).is_some_and(|volume| volume.sharing == Sharing::Exclusive)
-}
-
 /// The volume that a PersistentVolume stands for.
-pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<CsiVolume> {
     let volume = objects.volumes.get(name)?;
     match volume_source::of_persistent_volume(&volume.metadata, &volume.spec) {
-        Ok(Storage::Csi(volume)) => Some(volume.id),
+        Ok(Storage::Csi(volume)) => Some(volume),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use attachments::Identity;
 use unidentified::Unidentified;
 
-pub use answers::{Found, Told};
+pub use answers::{Failed, Found};
 pub use attachments::Candidates;
 pub use node_volume::{
     AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, Mount, NodeVolume, Operation,
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        decide::{exclusivity::Exclusivity, scope::Scope},
+        decide::{multi_attach::Told, scope::Scope},
         desired::volume_name::VolumeId,
     },
     kube_api::ids::{AttachmentName, NodeName, VolumeName},
@@ -49,8 +49,11 @@ pub struct VolumeState {
     pub foreign: BTreeMap<AttachmentName, NodeName>,
     /// Those among them that are ours, but of another volume, as their PersistentVolume was made anew.
     pub of_another: BTreeMap<AttachmentName, NodeName>,
-    /// Whether what happens on one node matters to the others.
-    pub exclusivity: Exclusivity,
+    /// Whether one of its VolumeAttachments, ours or not, names a PersistentVolume or a spec that may be on one node only,
+    /// also if another PersistentVolume of the same volume, which a pod needs now, says otherwise (S1).
+    pub is_exclusive: bool,
+    /// What its nodes were told of one another last.
+    pub told: Option<Box<Told>>,
 }
 
 /// All volumes, nodes and attachments.
@@ -155,27 +158,12 @@ impl ActualState {
         }
     }
 
-    /// Notes whether what happens to a volume on one node matters to the others.
-    pub fn note_exclusivity(&mut self, volume: &VolumeId, exclusivity: Exclusivity) {
-        if let Some(state) = self.volumes.get_mut(volume) {
-            state.exclusivity = exclusivity;
-        }
-    }
-
-    /// Notes that the volume may be for one node alone (S1).
-    pub fn note_not_shared(&mut self, volume: &VolumeId) {
-        if self.volume(volume).is_some_and(|state| state.exclusivity == Exclusivity::Shared) {
-            self.note_exclusivity(volume, Exclusivity::Unknown);
-        }
-    }
-
-    /// What there is to look at when something happened on a node.
-    #[must_use]
-    pub fn scope_of(&self, volume: &VolumeId, node: &NodeName) -> Scope {
-        match self.volume(volume).map(|state| &state.exclusivity) {
-            Some(Exclusivity::Shared | Exclusivity::Exclusive(_)) => Scope::of(node),
-            Some(Exclusivity::Unknown) | None => Scope::All,
-        }
+    /// Notes what the nodes of a volume are told of one another. Returns whether that is news.
+    pub fn tell(&mut self, volume: &VolumeId, told: Option<Box<Told>>) -> bool {
+        let Some(state) = self.volumes.get_mut(volume) else { return false };
+        let is_news = state.told != told;
+        state.told = told;
+        is_news
     }
 
     /// Forgets the volume on nodes where it is not attached, no pod `wants` it and no kubelet reports it in use: what

@@ -4,7 +4,7 @@
 //! * [`multi_attach`]: which node keeps an exclusive volume from the others (KCM: `IsMultiAttachAllowed`)
 //! * [`csi`]: the rules for one CSI volume on one node: create, publish, unpublish, delete
 //! * [`detach`]: the last steps of each detach: the proof, and what is done without one
-//! * [`verdict`], [`exclusivity`]: what comes of that, as values
+//! * [`verdict`]: what comes of that, as a value
 //! * [`no_op`]: the rules for volumes without VolumeAttachment: iSCSI, Fibre Channel
 //! * [`force`]: detach from a node that does not answer: the six minutes, KCM's `maxWaitForUnmountDuration`
 //! * [`node_list`]: `node.status.volumesAttached` as it should be, and the patch
@@ -12,7 +12,6 @@
 
 pub mod csi;
 pub(super) mod detach;
-pub mod exclusivity;
 pub mod force;
 pub mod multi_attach;
 pub(super) mod no_op;

@@ -8,16 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    exclusivity::Leaders,
-    verdict::{ConflictingNode, Verdict},
-};
+use super::verdict::{ConflictingNode, Verdict, Waiting};
 use crate::{
     attach_detach::{
         actual::state::{ActualState, Mount, NodeVolume, WhyRead},
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
-    kube_api::ids::NodeName,
+    kube_api::ids::{NodeName, PodKey},
     state::VecMap,
 };
 
@@ -36,6 +33,42 @@ pub struct Exclusive {
     /// If it is attached nowhere, the node whose turn it is: one that reports it in use, of which a process that
     /// starts cannot know whether it held the volume, or that of the oldest pod.
     first: Option<NodeName>,
+}
+
+/// What the nodes of a volume are told of one another. While it is the same, what happens on one of them is judged there,
+/// and where the volume is held.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// Whether an object about it cannot be read (S42).
+    is_blocked: bool,
+    /// Nodes that hold it, what each waits for, and the pods that need it there.
+    holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
+    /// Of several that hold it, the one that may list it.
+    publisher: Option<NodeName>,
+    /// Whose turn it is if no node has it.
+    first: Option<NodeName>,
+}
+
+impl Told {
+    /// What there is to tell once the nodes that matter to the others have been judged, if there is anything.
+    #[must_use]
+    pub fn new(
+        is_blocked: bool,
+        exclusive: Option<&Exclusive>,
+        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
+        verdicts: &BTreeMap<NodeName, Verdict>,
+    ) -> Option<Box<Self>> {
+        let holders = exclusive.into_iter().flat_map(|exclusive| &exclusive.holders).map(|name| {
+            let desired = desired_nodes.and_then(|desired_nodes| desired_nodes.get(name));
+            let pods = desired.map(DesiredAttachment::keys).unwrap_or_default();
+            (name.clone(), verdicts.get(name).and_then(|verdict| verdict.waiting.clone()), pods)
+        });
+        let holders = holders.collect();
+        let publisher = exclusive.and_then(|exclusive| exclusive.publisher.clone());
+        let first = exclusive.and_then(|exclusive| exclusive.first.clone());
+        let is_told = is_blocked || exclusive.is_some();
+        is_told.then(|| Box::new(Self { is_blocked, holders, publisher, first }))
+    }
 }
 
 impl Exclusive {
@@ -124,21 +157,5 @@ impl Exclusive {
         }
         let first = self.first.as_ref().filter(|first| *first != node)?;
         Some(ConflictingNode { node: first.clone(), is_attached: false })
-    }
-
-    /// What events of the other nodes say of them, once they have been judged.
-    #[must_use]
-    pub fn told(
-        &self,
-        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
-        verdicts: &BTreeMap<NodeName, Verdict>,
-    ) -> Leaders {
-        let holders = self.holders.iter().map(|name| {
-            let desired = desired_nodes.and_then(|desired_nodes| desired_nodes.get(name));
-            let pods =
-                desired.into_iter().flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone());
-            (name.clone(), verdicts.get(name).and_then(|verdict| verdict.waiting.clone()), pods.collect())
-        });
-        Leaders { holders: holders.collect(), publisher: self.publisher.clone(), first: self.first.clone() }
     }
 }

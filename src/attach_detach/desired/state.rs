@@ -237,11 +237,19 @@ impl DesiredAttachment {
     }
 }
 
+/// The nodes for which a volume is desired.
+#[derive(Clone, Debug, Default)]
+struct DesiredNodes {
+    nodes: VecMap<NodeName, DesiredAttachment>,
+    /// How many pods see it as exclusive.
+    exclusive: usize,
+}
+
 /// Everything that pods need, by volume and by pod.
 #[derive(Clone, Debug, Default)]
 pub struct DesiredState {
     pods: HashMap<PodKey, Box<DesiredPod>>,
-    volumes: HashMap<VolumeId, VecMap<NodeName, DesiredAttachment>>,
+    volumes: HashMap<VolumeId, DesiredNodes>,
     dependants: Relation<ObjectRef, PodKey>,
 }
 
@@ -267,8 +275,9 @@ impl DesiredState {
                 self.dependants.insert(object.clone(), key.clone());
             }
             for (volume, wanted) in &desired_pod.volumes {
-                let nodes = self.volumes.entry(volume.clone()).or_default();
-                let pods = &mut nodes.get_or_default(&desired_pod.node).pods;
+                let desired = self.volumes.entry(volume.clone()).or_default();
+                desired.exclusive += usize::from(wanted.exclusive);
+                let pods = &mut desired.nodes.get_or_default(&desired_pod.node).pods;
                 pods.insert(desired_pod.pod.uid.clone(), (Arc::clone(&desired_pod.pod), Arc::clone(wanted)));
                 touched.insert(volume.clone());
             }
@@ -280,9 +289,10 @@ impl DesiredState {
     }
 
     fn remove(&mut self, volume: &VolumeId, node: &NodeName, uid: &Uid) {
-        let Some(nodes) = self.volumes.get_mut(volume) else { return };
+        let Some(DesiredNodes { nodes, exclusive }) = self.volumes.get_mut(volume) else { return };
         if let Some(desired) = nodes.get_mut(node) {
-            desired.pods.remove(uid);
+            let wanted = desired.pods.remove(uid);
+            *exclusive -= usize::from(wanted.is_some_and(|(_, wanted)| wanted.exclusive));
             if desired.pods.is_empty() {
                 nodes.remove(node);
             }
@@ -318,12 +328,18 @@ impl DesiredState {
     /// The nodes for which the volume is desired.
     #[must_use]
     pub fn nodes(&self, volume: &VolumeId) -> Option<&VecMap<NodeName, DesiredAttachment>> {
-        self.volumes.get(volume)
+        self.volumes.get(volume).map(|desired| &desired.nodes)
+    }
+
+    /// Whether any pod sees the volume as exclusive.
+    #[must_use]
+    pub fn is_exclusive(&self, volume: &VolumeId) -> bool {
+        self.volumes.get(volume).is_some_and(|desired| desired.exclusive > 0)
     }
 
     /// The pods that need the volume on the node.
     #[must_use]
     pub fn get(&self, volume: &VolumeId, node: &NodeName) -> Option<&DesiredAttachment> {
-        self.volumes.get(volume)?.get(node)
+        self.volumes.get(volume)?.nodes.get(node)
     }
 }

@@ -57,6 +57,14 @@ pub struct CsiVolume {
     pub inline: Option<InlineVolume>,
 }
 
+impl CsiVolume {
+    /// Whether it may be on one node only.
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        self.sharing == Sharing::Exclusive
+    }
+}
+
 /// The PersistentVolume that is made up for a volume without one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InlineVolume {

@@ -122,10 +122,10 @@ impl Lanes {
         self.new.pop(most)
     }
 
-    /// Takes a volume out of turn.
-    pub fn forget(&mut self, volume: &VolumeId) {
-        self.begun.forget(volume, &Scope::All);
-        self.new.forget(volume, &Scope::All);
+    /// Takes a volume out of turn on these nodes.
+    pub fn forget(&mut self, volume: &VolumeId, scope: &Scope) {
+        self.begun.forget(volume, scope);
+        self.new.forget(volume, scope);
     }
 
     /// Whether something has begun with no volume.
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(order(&mut lanes, 9), whole(&[1]));
         lanes.push(volume(1), nodes("a"));
         lanes.push_new(volume(1), nodes("b"));
-        lanes.forget(&volume(1));
+        lanes.forget(&volume(1), &Scope::All);
         assert_eq!(order(&mut lanes, 9), []);
     }
 
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(lanes.take_counts(), counted(3, &[], 3));
         lanes.at(second(5));
         lanes.pop_begun(1).unwrap();
-        lanes.forget(&volume(1));
+        lanes.forget(&volume(1), &Scope::All);
         assert_eq!(lanes.take_counts(), counted(0, &[2, 5], 1));
         lanes.at(second(9));
         come(&mut lanes, &[1]);

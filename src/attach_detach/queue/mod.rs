@@ -83,15 +83,9 @@ impl WorkQueue {
     }
 
     /// Adds volumes with which something happened on a node.
-    pub fn add_on(
-        &mut self,
-        node: &NodeName,
-        volumes: impl IntoIterator<Item = VolumeId>,
-        actual: &ActualState,
-    ) {
+    pub fn add_on(&mut self, node: &NodeName, volumes: impl IntoIterator<Item = VolumeId>) {
         for volume in volumes {
-            let scope = actual.scope_of(&volume, node);
-            self.add(volume, scope);
+            self.add(volume, Scope::of(node));
         }
     }
 
@@ -118,10 +112,10 @@ impl WorkQueue {
     }
 
     /// Adds what is due, up to a driver, whose pods the caller has to look at.
-    pub fn add_due(&mut self, now: Instant, actual: &ActualState) -> Option<DriverName> {
+    pub fn add_due(&mut self, now: Instant) -> Option<DriverName> {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             match self.later.pop_first()? {
-                (_, Key::NodeVolume(volume, node)) => self.add_on(&node, [volume], actual),
+                (_, Key::NodeVolume(volume, node)) => self.add_on(&node, [volume]),
                 (_, Key::Node(node)) => self.add_node(node),
                 (_, Key::Driver(driver)) => return Some(driver),
             }
@@ -143,9 +137,9 @@ impl WorkQueue {
         if room.nodes > 0 { self.nodes.pop() } else { None }
     }
 
-    /// Takes a volume out of turn.
-    pub fn forget(&mut self, volume: &VolumeId) {
-        self.volumes.forget(volume);
+    /// Takes a volume out of turn on these nodes.
+    pub fn forget(&mut self, volume: &VolumeId, scope: &Scope) {
+        self.volumes.forget(volume, scope);
     }
 
     /// A turn is over. What it has left, and there is room for, has another one at once.
@@ -236,20 +230,20 @@ mod tests {
     fn what_is_added_for_a_time_comes_then_and_in_that_order() {
         let start = Instant::now();
         let second = |second| start + Duration::from_secs(second);
-        let (mut queue, actual) = (WorkQueue::default(), ActualState::default());
+        let mut queue = WorkQueue::default();
         queue.add_at(second(3), Key::Node("late".into()));
         queue.add_at(second(2), Key::Driver("d".into()));
         queue.add_at(second(1), Key::Node("early".into()));
         let room = Room { volumes: 1, new_volumes: 1, nodes: 1 };
-        assert_eq!((queue.add_due(start, &actual), queue.get_node(room)), (None, None));
+        assert_eq!((queue.add_due(start), queue.get_node(room)), (None, None));
         assert_eq!(queue.next_at(), Some(second(1)));
-        assert_eq!(queue.add_due(second(2), &actual), Some("d".into()));
-        assert_eq!(queue.add_due(second(2), &actual), None);
+        assert_eq!(queue.add_due(second(2)), Some("d".into()));
+        assert_eq!(queue.add_due(second(2)), None);
         assert_eq!((queue.get_node(room), queue.get_node(room)), (Some("early".into()), None));
         assert_eq!(queue.next_at(), Some(second(3)));
         let volume = VolumeId::csi(&"d".into(), "h");
         queue.add_at(second(4), Key::NodeVolume(volume.clone(), "n1".into()));
-        assert_eq!(queue.add_due(second(4), &actual), None);
-        assert_eq!(queue.get(room), Some((volume, Scope::All)));
+        assert_eq!(queue.add_due(second(4)), None);
+        assert_eq!(queue.get(room), Some((volume, Scope::of(&"n1".into()))));
     }
 }

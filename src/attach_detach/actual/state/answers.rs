@@ -18,7 +18,7 @@ use crate::{
 
 /// What there is to tell of a request that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Failed {
     /// What the log says.
     pub log: Option<&'static str>,
     /// Whether users have an event.
@@ -49,12 +49,12 @@ impl NodeVolume {
     }
 
     /// The attachment was not created, or it is unknown whether it was.
-    pub fn create_failed(&mut self, error: &CallError, answered: &Answered) -> Told {
+    pub fn create_failed(&mut self, error: &CallError, answered: &Answered) -> Failed {
         match error {
-            CallError::NotLeader => Told::default(),
+            CallError::NotLeader => Failed::default(),
             CallError::Throttled { .. } => {
                 self.failed(error, answered);
-                Told::default()
+                Failed::default()
             }
             CallError::Unknown(_) | CallError::AlreadyExists(_) => {
                 let log = Some("whether the attachment was created is unknown, reading it");
@@ -63,16 +63,16 @@ impl NodeVolume {
                 }
                 self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
                 if error.is_certain() {
-                    return Told { log, ..Told::default() };
+                    return Failed { log, ..Failed::default() };
                 }
                 self.failed(error, answered);
                 let is_recorded = self.retry.message().is_some();
-                Told { log, is_recorded, failed: Some(Operation::Attach) }
+                Failed { log, is_recorded, failed: Some(Operation::Attach) }
             }
             error => {
                 self.failed(error, answered);
                 let log = Some("creating the attachment failed");
-                Told { log, is_recorded: true, failed: Some(Operation::Attach) }
+                Failed { log, is_recorded: true, failed: Some(Operation::Attach) }
             }
         }
     }
@@ -83,17 +83,17 @@ impl NodeVolume {
         (uid, revision): (&Uid, ResourceVersion),
         error: &CallError,
         answered: &Answered,
-    ) -> Told {
+    ) -> Failed {
         // The next try begins with a fresh look at the node.
         self.unpublishing = Unpublishing::None;
         if !error.is_certain() {
             self.note_deletion(uid, Deletion::InDoubt { until: answered.in_doubt_until() });
         }
         match error {
-            CallError::NotLeader => Told::default(),
+            CallError::NotLeader => Failed::default(),
             CallError::Throttled { .. } => {
                 self.failed(error, answered);
-                Told::default()
+                Failed::default()
             }
             CallError::Conflict(_) => {
                 // What the watch has told of it since is looked at as it is. Otherwise it is read with the next plan.
@@ -103,12 +103,12 @@ impl NodeVolume {
                     self.why_read = Some(WhyRead::DeletionRefused(revision));
                 }
                 self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
-                Told::default()
+                Failed::default()
             }
             error => {
                 self.failed(error, answered);
                 let log = Some("deleting the attachment failed");
-                Told { log, is_recorded: false, failed: Some(Operation::Detach) }
+                Failed { log, is_recorded: false, failed: Some(Operation::Detach) }
             }
         }
     }
@@ -166,16 +166,16 @@ impl NodeVolume {
     }
 
     /// The live read failed.
-    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) -> Told {
+    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) -> Failed {
         match error {
-            CallError::NotLeader => Told::default(),
+            CallError::NotLeader => Failed::default(),
             CallError::Unknown(_) => {
                 self.pause(|retry| answered.silent(retry));
-                Told { log: Some("the attachment could not be read"), ..Told::default() }
+                Failed { log: Some("the attachment could not be read"), ..Failed::default() }
             }
             error => {
                 self.failed(error, answered);
-                Told::default()
+                Failed::default()
             }
         }
     }
@@ -213,8 +213,8 @@ mod tests {
     }
 
     /// What a failure does, in words.
-    fn effects(node_volume: &NodeVolume, told: Told) -> String {
-        let Told { log, is_recorded, failed } = told;
+    fn effects(node_volume: &NodeVolume, told: Failed) -> String {
+        let Failed { log, is_recorded, failed } = told;
         let effects = [
             (node_volume.retry.at().is_some(), "pause"),
             (node_volume.uncertain.is_some(), "uncertain"),

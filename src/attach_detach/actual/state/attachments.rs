@@ -6,7 +6,7 @@
 //! waits for an object that does. Where name and source speak of different volumes, as after a
 //! PersistentVolume was made anew, which one the driver has attached is not known: both count as attached.
 
-use std::{borrow::Cow, collections::BTreeSet, mem, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, iter, mem, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -31,6 +31,15 @@ pub(super) struct Identity {
     source: Option<VolumeName>,
     /// Other volumes that it holds: its name is of one, and its source is, or was, of another.
     second_volumes: Vec<VolumeId>,
+    /// Whether its source may be on one node only.
+    is_exclusive: bool,
+}
+
+impl Identity {
+    /// All volumes that it holds.
+    fn held(&self) -> impl Iterator<Item = &VolumeId> {
+        iter::once(&self.volume).chain(&self.second_volumes)
+    }
 }
 
 impl ActualState {
@@ -94,6 +103,9 @@ impl ActualState {
         } else {
             self.note_second_volume(&identity.volume, name, &identity.node, false);
         }
+        for held in identity.held().filter(|_| identity.is_exclusive) {
+            self.volumes.entry(held.clone()).or_default().is_exclusive = true;
+        }
         Some((identity.volume, identity.node))
     }
 
@@ -111,7 +123,21 @@ impl ActualState {
                 state.of_another.remove(name);
             }
         }
+        for held in identity.held().filter(|_| identity.is_exclusive) {
+            self.find_exclusive(held);
+        }
         Some(identity)
+    }
+
+    /// Looks anew whether an attachment of the volume says that it is exclusive.
+    fn find_exclusive(&mut self, volume: &VolumeId) {
+        let Some(state) = self.volumes.get_mut(volume) else { return };
+        let ours = state.nodes.values().filter_map(|node_volume| node_volume.attachment());
+        let ours = ours.map(|attachment| AttachmentName::from(attachment.metadata.name.clone()));
+        let is_exclusive =
+            |name: &AttachmentName| self.identities.get(name).is_some_and(|identity| identity.is_exclusive);
+        state.is_exclusive =
+            state.foreign.keys().any(is_exclusive) || ours.into_iter().any(|name| is_exclusive(&name));
     }
 
     /// Notes that an attachment holds a volume by something else than its name, or by its name alone.
@@ -175,14 +201,22 @@ impl ActualState {
         self.identities.get(name).map_or(Vec::new(), |identity| identity.second_volumes.clone())
     }
 
-    /// Takes the volume that a PersistentVolume stands for now. A driver follows the name of the PersistentVolume, so
+    /// Takes the volume that a PersistentVolume stands for now, and whether that may be on one node only. A driver follows the name of the PersistentVolume, so
     /// an attachment that names it may be of that one as well as of the one before. Returns those before, whose end it may have
     /// held up.
-    pub fn observe_source(&mut self, source: &VolumeName, volume: &VolumeId) -> BTreeSet<VolumeId> {
-        let mut before = BTreeSet::new();
+    pub fn observe_source(
+        &mut self,
+        source: &VolumeName,
+        volume: &VolumeId,
+        is_exclusive: bool,
+    ) -> BTreeSet<VolumeId> {
+        let (mut before, mut changed) = (BTreeSet::new(), BTreeSet::new());
         let names: Vec<AttachmentName> = self.sources.of(source.clone()).cloned().collect();
         for name in names {
             let Some(identity) = self.identities.get_mut(&name) else { continue };
+            if mem::replace(&mut identity.is_exclusive, is_exclusive) != is_exclusive {
+                changed.extend(identity.held().cloned());
+            }
             if identity.volume == *volume {
                 continue;
             }
@@ -191,7 +225,11 @@ impl ActualState {
                 identity.second_volumes.push(volume.clone());
                 let (node, ours) = (identity.node.clone(), identity.ours);
                 self.note_second_volume(volume, &name, &node, ours);
+                changed.insert(volume.clone());
             }
+        }
+        for volume in changed {
+            self.find_exclusive(&volume);
         }
         before
     }
@@ -284,8 +322,9 @@ impl ActualState {
                 identity.second_volumes.push(volume.clone());
                 self.unidentified.remove(&name);
                 self.note_second_volume(volume, &name, &node, false);
+                self.find_exclusive(volume);
             } else {
-                let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+                let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };
                 self.observe_attachment(&name, Some(attachment), |_| about, wall);
             }
             found.push(name);
@@ -311,6 +350,8 @@ impl ActualState {
 pub struct Candidates {
     /// What its source says, if that can be read.
     pub source: Option<VolumeId>,
+    /// Whether that may be on one node only.
+    pub is_exclusive: bool,
     /// What its node's status lists.
     pub published: Vec<VolumeId>,
 }
@@ -320,6 +361,7 @@ pub struct Candidates {
 fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
     let node = &attachment.spec.node_name;
     let uid = &attachment.metadata.uid;
+    let Candidates { source, published, is_exclusive } = candidates;
     let identity = |volume, ours, second_volume: Option<VolumeId>| Identity {
         uid: uid.clone(),
         volume,
@@ -327,8 +369,8 @@ fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Ide
         ours,
         source: attachment.spec.source.persistent_volume_name.clone(),
         second_volumes: second_volume.into_iter().collect(),
+        is_exclusive,
     };
-    let Candidates { source, published } = candidates;
     if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
         let volume = volume.clone();
         let second_volume = source.filter(|source| *source != volume);

@@ -10,7 +10,10 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    attach_detach::{actual::unpublishing::Unpublishing, desired::volume_name::VolumeKind},
+    attach_detach::{
+        actual::unpublishing::{Sequence, Unpublishing},
+        desired::volume_name::VolumeKind,
+    },
     controller::{retry::Retry, undone::Undone},
     kube_api::{
         ids::{AttachmentName, ResourceVersion, Uid},
@@ -416,16 +419,28 @@ impl NodeVolume {
         self.call == Some(AttachmentCall::Create) || self.attachment().is_some_and(attaching)
     }
 
-    /// Notes what the node's status should say from now on, before it is noted whether the volume is unpublished.
+    /// Notes what the node's status should say from now on, and whether the volume is unpublished, which only an answer to
+    /// a request proves that is sent after the `last` one. Returns whether the status says something else now.
     pub(in crate::attach_detach) fn publish(
         &mut self,
         report_as_attached: ReportAsAttached,
         unpublishes: bool,
-    ) {
+        last: Sequence,
+    ) -> bool {
         let is_missing = report_as_attached == ReportAsAttached::Yes && !self.is_listed();
         let is_taken_back = self.unpublishing != Unpublishing::None && !unpublishes;
         self.put_back = is_missing && (is_taken_back || self.put_back);
         self.report_as_attached = report_as_attached;
+        if !unpublishes {
+            self.unpublishing = Unpublishing::None;
+        } else if self.unpublishing == Unpublishing::None {
+            self.unpublishing = Unpublishing::Since(last);
+        }
+        match report_as_attached {
+            ReportAsAttached::Unchanged => false,
+            ReportAsAttached::Yes => !self.is_listed(),
+            ReportAsAttached::No => self.is_listed(),
+        }
     }
 
     /// Notes whether a pod needs it here, and since when none does.

@@ -156,13 +156,13 @@ fn s7_what_is_known_of_a_deletion_is_about_one_attachment() {
             Some(Arc::new(object))
         };
         let mut actual = ActualState::default();
-        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };
         actual.observe_attachment(&name, of_uid("1"), |_| about, NOW);
         actual.node_volume_mut(&volume, &node).note_deletion(&"1".into(), Deletion::Accepted);
         if of_uid(uid).is_some_and(|object| actual.is_replaced_by(&name, &object)) {
             actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
         }
-        let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+        let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };
         actual.observe_attachment(&name, of_uid(uid), |_| about, NOW);
         assert_eq!(actual.node_volume_mut(&volume, &node).deletion() == Deletion::Accepted, is_kept);
     }
@@ -231,7 +231,7 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
     let name = AttachmentName::from("va-e2e-1");
     let mut actual = ActualState::default();
-    let about = Candidates { source: Some(volume.clone()), published: Vec::new() };
+    let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };
     actual.observe_attachment(&name, Some(attachment("va-e2e-1", &node)), |_| about, NOW);
     assert!(actual.node_volume(&volume, &node).is_none());
     assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
@@ -256,7 +256,7 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
     for (name, unpublishing, put_back, listed, report_as_attached, unpublishes, expected) in cases {
         let mut node_volume =
             NodeVolume { listed: listed.into(), unpublishing, put_back, ..NodeVolume::default() };
-        node_volume.publish(report_as_attached, unpublishes);
+        node_volume.publish(report_as_attached, unpublishes, Sequence(1));
         assert_eq!(
             (node_volume.report_as_attached, node_volume.put_back),
             (report_as_attached, expected),
@@ -282,7 +282,7 @@ fn s1_h9_what_another_machine_may_have_is_held_until_its_time_is_up() {
     let (policy, later) = (ForcePolicy::default(), NOW + SignedDuration::from_mins(6));
     for goes_before in [true, false] {
         let mut actual = ActualState::default();
-        let about = || Candidates { source: Some(volume.clone()), published: Vec::new() };
+        let about = || Candidates { source: Some(volume.clone()), ..Candidates::default() };
         let va = volume.attachment_name(&name);
         actual.observe_attachment(&va, Some(attachment(va.as_str(), &name)), |_| about(), NOW);
         actual.node_volume_mut(&volume, &name).mount = Mount::Possible;
