@@ -4,8 +4,13 @@
 //! that this concerns, marked dirty, and [what is learnt](Learnt) by it, for the parts that remember or tell it. KCM:
 //! the populator and the handlers of the informers, which fill `DesiredStateOfWorld` and `ActualStateOfWorld`.
 
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem,
+    sync::Arc,
+};
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
@@ -26,7 +31,6 @@ use super::{
     known::Known,
     options::ForcePolicy,
     queue::{Key, Surveyed, WorkQueue},
-    standby::EndedDesires,
 };
 use crate::{
     controller::undone::Undone,
@@ -54,8 +58,8 @@ pub struct Caches {
     learnt: Vec<Learnt>,
     looked_at: LookedAt,
     is_loaded: bool,
-    /// What was seen of pods before this process led.
-    pub(super) ended: EndedDesires,
+    /// When pods ceased to need volumes on nodes that were not Ready, while another replica led.
+    pub(super) ended: HashMap<(VolumeId, NodeName), Timestamp>,
 }
 
 /// How many keys were looked at that are no work of their own.
@@ -110,7 +114,7 @@ impl Caches {
             learnt: Vec::new(),
             looked_at: LookedAt::default(),
             is_loaded: false,
-            ended: EndedDesires::default(),
+            ended: HashMap::new(),
         }
     }
 
@@ -524,7 +528,6 @@ fn unresolved(key: &PodKey, before: Option<&DesiredPod>, desired_pod: Option<&De
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;

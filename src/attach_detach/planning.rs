@@ -13,7 +13,8 @@ use super::{
     actual::identification::volume_of,
     controller::Controller,
     decide::{
-        multi_attach::{Exclusive, Told},
+        contention::Contention,
+        multi_attach::Exclusive,
         reconciler::{self, VolumeView},
         scope::Scope,
         verdict::Verdict,
@@ -203,7 +204,7 @@ impl Controller {
         exclusive: Option<&Exclusive>,
         verdicts: &BTreeMap<NodeName, Verdict>,
         now: Instant,
-    ) -> Option<Box<Told>> {
+    ) -> Option<Box<Contention>> {
         if self.count_nodes(volume) <= 2 && self.names(volume).len() <= 1 {
             return None;
         }
@@ -213,6 +214,6 @@ impl Controller {
         let (desired, actual) = (&self.caches.desired, &self.caches.actual);
         let desired_nodes = desired.nodes(volume);
         let exclusive = exclusive.and_then(|_| Exclusive::of(volume, desired_nodes, actual));
-        Told::new(is_blocked, exclusive.as_ref(), desired_nodes, verdicts)
+        Contention::new(is_blocked, exclusive.as_ref(), desired_nodes, verdicts)
     }
 }

@@ -29,17 +29,6 @@ use crate::{
     state::VecMap,
 };
 
-/// When pods ceased to need volumes on nodes that were not Ready, while another replica led.
-#[derive(Clone, Debug, Default)]
-pub(super) struct EndedDesires(HashMap<(VolumeId, NodeName), Timestamp>);
-
-impl EndedDesires {
-    /// When that was last seen of a volume on a node.
-    pub(super) fn last(&self, volume: &VolumeId, node: &NodeName) -> Option<Timestamp> {
-        self.0.get(&(volume.clone(), node.clone())).copied()
-    }
-}
-
 impl Caches {
     /// Takes changed objects while another replica leads. No wait is longer than the `patience`.
     pub(super) fn stand_by(&mut self, changed: BTreeSet<ObjectRef>, patience: Duration, now: Instant) {
@@ -57,7 +46,7 @@ impl Caches {
         for key in pods {
             self.watch_pod(&key, wall);
         }
-        self.ended.0.retain(|_, ended| ended.checked_add(patience).is_ok_and(|over| wall < over));
+        self.ended.retain(|_, ended| ended.checked_add(patience).is_ok_and(|over| wall < over));
     }
 
     /// Follows what a pod needs, on whatever node.
@@ -71,7 +60,7 @@ impl Caches {
             |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| Node::is_ready(&node));
         let Some(node) = node.filter(|name| !is_ready(name)) else { return };
         for volume in touched.into_iter().filter(|volume| self.desired.get(volume, &node).is_none()) {
-            self.ended.0.insert((volume, node.clone()), wall);
+            self.ended.insert((volume, node.clone()), wall);
         }
     }
 }
@@ -92,7 +81,7 @@ impl Controller {
             .collect();
         let (count, wall) = (go_on.len(), self.caches.clock.wall(now));
         for (name, elapsed, wait) in go_on {
-            let ended = |volume: &VolumeId| self.caches.ended.last(volume, &name);
+            let ended = |volume: &VolumeId| self.caches.ended.get(&(volume.clone(), name.clone())).copied();
             self.caches.actual.go_on(&name, &wait, elapsed, ended, wall);
             self.force_waits.begin();
         }
@@ -106,7 +95,7 @@ impl Controller {
         self.second_writer.lead(now);
         self.read_tables(now);
         self.go_on_waiting(now);
-        self.caches.ended = EndedDesires::default();
+        self.caches.ended = HashMap::new();
         let (recorder, known) = self.recording(now);
         recorder.lead(known);
         // What was loaded is no work yet, and is looked at in this order.

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        decide::{multi_attach::Told, scope::Scope},
+        decide::{contention::Contention, scope::Scope},
         desired::volume_name::VolumeId,
     },
     kube_api::ids::{AttachmentName, NodeName, VolumeName},
@@ -53,7 +53,7 @@ pub struct VolumeState {
     /// also if another PersistentVolume of the same volume, which a pod needs now, says otherwise (S1).
     pub is_exclusive: bool,
     /// What its nodes were told of one another last.
-    pub told: Option<Box<Told>>,
+    pub told: Option<Box<Contention>>,
 }
 
 /// All volumes, nodes and attachments.
@@ -159,7 +159,7 @@ impl ActualState {
     }
 
     /// Notes what the nodes of a volume are told of one another. Returns whether that is news.
-    pub fn tell(&mut self, volume: &VolumeId, told: Option<Box<Told>>) -> bool {
+    pub fn tell(&mut self, volume: &VolumeId, told: Option<Box<Contention>>) -> bool {
         let Some(state) = self.volumes.get_mut(volume) else { return false };
         let is_news = state.told != told;
         state.told = told;

@@ -4,12 +4,13 @@
 //! * [`multi_attach`]: which node keeps an exclusive volume from the others (KCM: `IsMultiAttachAllowed`)
 //! * [`csi`]: the rules for one CSI volume on one node: create, publish, unpublish, delete
 //! * [`detach`]: the last steps of each detach: the proof, and what is done without one
-//! * [`verdict`]: what comes of that, as a value
+//! * [`verdict`], [`contention`]: what comes of that, as values
 //! * [`no_op`]: the rules for volumes without VolumeAttachment: iSCSI, Fibre Channel
 //! * [`force`]: detach from a node that does not answer: the six minutes, KCM's `maxWaitForUnmountDuration`
 //! * [`node_list`]: `node.status.volumesAttached` as it should be, and the patch
 //! * [`scope`]: which nodes of a volume are judged
 
+pub mod contention;
 pub mod csi;
 pub(super) mod detach;
 pub mod force;

@@ -8,13 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::verdict::{ConflictingNode, Verdict, Waiting};
+use super::{
+    contention::Contention,
+    verdict::{ConflictingNode, Verdict},
+};
 use crate::{
     attach_detach::{
         actual::state::{ActualState, Mount, NodeVolume, WhyRead},
         desired::{state::DesiredAttachment, volume_name::VolumeId},
     },
-    kube_api::ids::{NodeName, PodKey},
+    kube_api::ids::NodeName,
     state::VecMap,
 };
 
@@ -35,21 +38,7 @@ pub struct Exclusive {
     first: Option<NodeName>,
 }
 
-/// What the nodes of a volume are told of one another. While it is the same, what happens on one of them is judged there,
-/// and where the volume is held.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
-    /// Whether an object about it cannot be read (S42).
-    is_blocked: bool,
-    /// Nodes that hold it, what each waits for, and the pods that need it there.
-    holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
-    /// Of several that hold it, the one that may list it.
-    publisher: Option<NodeName>,
-    /// Whose turn it is if no node has it.
-    first: Option<NodeName>,
-}
-
-impl Told {
+impl Contention {
     /// What there is to tell once the nodes that matter to the others have been judged, if there is anything.
     #[must_use]
     pub fn new(
