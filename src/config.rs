@@ -21,7 +21,7 @@ pub use controllers::Controllers;
 pub use trace_file::TracingConfig;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, act::in_flight::ATTACHMENT_CALLS, options::ForcePolicy},
+    attach_detach::{AttachDetachOptions, act::dispatcher::ATTACHMENT_CALLS, options::ForcePolicy},
     binder::{BinderOptions, plugins},
     cli::{ContentType, RunArgs},
     http,

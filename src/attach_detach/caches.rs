@@ -203,16 +203,14 @@ impl Caches {
 
     /// Looks at some of what is yet to be looked at of all there is.
     pub fn survey(&mut self) {
-        let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } =
-            self.queue.survey(&self.objects, &self.desired, &self.actual);
-        for key in pods {
-            self.refresh_pod(&key);
-        }
-        for name in unconfirmed_nodes {
-            self.read_node_live(&name);
-        }
-        for name in unconfirmed_attachments {
-            self.read_attachment_live(&name);
+        for surveyed in self.queue.survey(&self.objects, &self.desired, &self.actual) {
+            match surveyed {
+                Surveyed::Pod(key) => self.refresh_pod(&key),
+                Surveyed::UnconfirmedNode(name) => self.read_node_live(&name),
+                Surveyed::UnconfirmedAttachment(name) => self.read_attachment_live(&name),
+                Surveyed::Volume(volume) => self.queue.add(volume, Scope::All),
+                Surveyed::Node(name) => self.queue.add_node(name),
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! In: changed objects, and the outcomes of our requests. Out: the next requests, and events for users.
 //! Each input marks the volumes it touches dirty; dirty volumes are planned. A volume is planned only
-//! while a request [may be sent](super::act::in_flight), so no decision waits in a queue and goes stale there
+//! while a request [may be sent](super::act::dispatcher), so no decision waits in a queue and goes stale there
 //! (S15). Time comes in as an argument, and nothing in here waits, so a whole history can be played in a test.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     act::{
         calls::{Answer, AttachmentRequest, Call, Outcome},
-        in_flight::{ATTACHMENT_CALLS, NODE_CALLS},
+        dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
     },
     actual::unpublishing::Sequence,
     clock::Clock,

@@ -7,11 +7,7 @@ use std::{collections::BTreeMap, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    calls::Call,
-    in_flight::{InFlight, NODE_CALLS, Room},
-    pace::Pace,
-};
+use super::{calls::Call, pace::Pace};
 use crate::{
     attach_detach::{
         actual::{state::AttachmentCall, unpublishing::Sequence},
@@ -20,6 +16,27 @@ use crate::{
     controller::in_doubt::SETTLE_TIME,
 };
 
+/// Requests for volumes on nodes under way at once, at most.
+pub const ATTACHMENT_CALLS: usize = 48;
+/// Requests for nodes under way at once; at most one per node.
+pub const NODE_CALLS: usize = 32;
+
+/// One in so many requests for volumes on nodes is for what takes away or looks only. Creates pass admission, where one
+/// slow webhook holds each of them up for seconds; a detach must not wait for that.
+const KEPT: usize = 8;
+
+/// For how many keys there is room, each of which may need a request. What has no room is not decided yet: it is judged
+/// when there is, so nothing waits in a queue and goes stale there (S15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Volumes on nodes with which something has begun.
+    pub volumes: usize,
+    /// Those that are new: their requests are creates.
+    pub new_volumes: usize,
+    /// Nodes.
+    pub nodes: usize,
+}
+
 /// What is to be sent, and what is under way.
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
@@ -27,22 +44,26 @@ pub struct Dispatcher {
     last_sent: Sequence,
     /// When each that is under way was sent: what a read shows may be as old as that, however late its answer.
     under_way: BTreeMap<Sequence, Instant>,
-    attachments: InFlight,
-    nodes: usize,
+    most: usize,
+    creates: usize,
+    other_attachment_calls: usize,
+    node_calls: usize,
     pub(super) pace: Pace,
     /// How long a request of unknown outcome may still be carried out.
     settle_time: Duration,
 }
 
 impl Dispatcher {
-    /// One that has so many requests for volumes on nodes under way at most; see [`InFlight::new`].
+    /// One that has so many requests for volumes on nodes under way at most, [`ATTACHMENT_CALLS`] if nothing is said.
     pub fn new(attachment_calls: Option<usize>) -> Self {
         Self {
             to_send: Vec::new(),
             last_sent: Sequence::default(),
             under_way: BTreeMap::new(),
-            attachments: InFlight::new(attachment_calls),
-            nodes: 0,
+            most: attachment_calls.unwrap_or(ATTACHMENT_CALLS),
+            creates: 0,
+            other_attachment_calls: 0,
+            node_calls: 0,
             pace: Pace::default(),
             settle_time: SETTLE_TIME,
         }
@@ -60,10 +81,8 @@ impl Dispatcher {
 
     /// Sends a request.
     pub fn send(&mut self, call: Call, now: Instant) {
-        match Budget::of(&call) {
-            Budget::Attachment(kind) => self.attachments.sent(kind),
-            Budget::Node => self.nodes += 1,
-            Budget::None => {}
+        if let Some(count) = self.count(&call) {
+            *count += 1;
         }
         self.last_sent.0 += 1;
         self.under_way.insert(self.last_sent, now);
@@ -82,12 +101,24 @@ impl Dispatcher {
     /// A request is not waited for any more. Returns when it was sent.
     pub fn give_up(&mut self, call: &Call, sent: Sequence) -> Option<Instant> {
         let asked = self.under_way.remove(&sent)?;
-        match Budget::of(call) {
-            Budget::Attachment(kind) => self.attachments.answered(kind),
-            Budget::Node => self.nodes -= 1,
-            Budget::None => {}
+        if let Some(count) = self.count(call) {
+            *count -= 1;
         }
         Some(asked)
+    }
+
+    /// What counts such requests, if their number is limited.
+    fn count(&mut self, call: &Call) -> Option<&mut usize> {
+        match call {
+            Call::Attachment(_, _, request) if request.kind() == AttachmentCall::Create => {
+                Some(&mut self.creates)
+            }
+            Call::Attachment(..) => Some(&mut self.other_attachment_calls),
+            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => {
+                Some(&mut self.node_calls)
+            }
+            Call::ReadOwner(Target::Attachment(..), _) => None,
+        }
     }
 
     /// When a request was sent that is under way.
@@ -97,16 +128,19 @@ impl Dispatcher {
 
     /// For how many keys there is room.
     pub fn room(&self) -> Room {
+        let volumes = self.most.saturating_sub(self.creates + self.other_attachment_calls);
+        let for_creates = self.most - self.most / KEPT;
         Room {
-            volumes: self.attachments.left(),
-            new_volumes: self.attachments.left_for_creates(),
-            nodes: NODE_CALLS.saturating_sub(self.nodes),
+            volumes,
+            new_volumes: for_creates.saturating_sub(self.creates).min(volumes),
+            nodes: NODE_CALLS.saturating_sub(self.node_calls),
         }
     }
 
     /// Whether such a request may be sent.
     pub fn has_room_for(&self, call: AttachmentCall) -> bool {
-        self.attachments.has_room_for(call)
+        let Room { volumes, new_volumes, .. } = self.room();
+        if call == AttachmentCall::Create { new_volumes > 0 } else { volumes > 0 }
     }
 
     /// How many requests are under way.
@@ -130,27 +164,16 @@ impl Dispatcher {
     }
 }
 
-/// What limits how many such requests are under way.
-enum Budget {
-    Attachment(AttachmentCall),
-    Node,
-    None,
-}
-
-impl Budget {
-    fn of(call: &Call) -> Self {
-        match call {
-            Call::Attachment(_, _, request) => Self::Attachment(request.kind()),
-            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => Self::Node,
-            Call::ReadOwner(Target::Attachment(..), _) => Self::None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach_detach::{act::calls::AttachmentRequest, desired::volume_name::VolumeId};
+    use crate::{
+        attach_detach::{act::calls::AttachmentRequest, desired::volume_name::VolumeId},
+        kube_api::{
+            call::{Request, Verb},
+            ids::ResourceVersion,
+        },
+    };
 
     #[test]
     fn s40_a_request_counts_until_it_has_ended_and_only_once() {
@@ -195,5 +218,42 @@ mod tests {
         dispatcher.send(call.clone(), start);
         dispatcher.ended(&call, Sequence(1), false, start + Duration::from_secs(1));
         assert!(dispatcher.window().is_zero());
+    }
+
+    #[test]
+    fn s40_creates_leave_room_for_deletes_and_all_together_stay_within_the_limit() {
+        let now = Instant::now();
+        let request = || Request { verb: Verb::Create, path: String::new(), body: None };
+        let call = |kind: AttachmentCall| {
+            let request = match kind {
+                AttachmentCall::Create => AttachmentRequest::Create(request()),
+                AttachmentCall::Delete => {
+                    AttachmentRequest::Delete("u".into(), ResourceVersion(1), request())
+                }
+                AttachmentCall::Read => AttachmentRequest::Read("va".into()),
+            };
+            Call::Attachment(VolumeId::csi(&"d".into(), "h"), "n1".into(), request)
+        };
+        let fill = |dispatcher: &mut Dispatcher, kind| {
+            let mut count = 0;
+            while dispatcher.has_room_for(kind) {
+                dispatcher.send(call(kind), now);
+                count += 1;
+            }
+            count
+        };
+        // limit, so many creates fit, and then so many deletes
+        for (most, creates, deletes) in [(Some(48), 42, 6), (Some(8), 7, 1), (Some(7), 7, 0), (Some(1), 1, 0)]
+        {
+            let mut dispatcher = Dispatcher::new(most);
+            assert_eq!(fill(&mut dispatcher, AttachmentCall::Create), creates, "{most:?}");
+            assert_eq!(fill(&mut dispatcher, AttachmentCall::Delete), deletes, "{most:?}");
+            assert_eq!(fill(&mut dispatcher, AttachmentCall::Read), 0, "{most:?}");
+            dispatcher.give_up(&call(AttachmentCall::Create), Sequence(1));
+            assert_eq!(dispatcher.room(), Room { volumes: 1, new_volumes: 1, nodes: NODE_CALLS }, "{most:?}");
+        }
+        let mut dispatcher = Dispatcher::new(None);
+        assert_eq!(fill(&mut dispatcher, AttachmentCall::Delete), ATTACHMENT_CALLS);
+        assert!(!dispatcher.has_room_for(AttachmentCall::Create), "deletes may take all of it");
     }
 }

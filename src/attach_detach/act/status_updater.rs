@@ -113,7 +113,7 @@ pub(in crate::attach_detach) mod tests {
 
     use super::super::{
         calls::{Answer, Outcome},
-        in_flight::NODE_CALLS,
+        dispatcher::NODE_CALLS,
         pace::Pace,
     };
     use super::*;

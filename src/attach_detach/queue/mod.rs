@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    act::in_flight::Room,
+    act::dispatcher::Room,
     actual::state::ActualState,
     decide::scope::Scope,
     desired::{state::DesiredState, volume_name::VolumeId},
@@ -173,20 +173,14 @@ impl WorkQueue {
         self.survey.begin_held_up();
     }
 
-    /// Adds some of what is yet to be looked at, unless some of that is left: there was no room for it. Returns what
-    /// it found that is no volume and no node to look at.
-    pub fn survey(&mut self, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Surveyed {
-        if !self.has_more_to_survey() {
-            return Surveyed::default();
-        }
-        let (surveyed, volumes, nodes) = self.survey.next(objects, desired, actual);
-        for volume in volumes {
-            self.add(volume, Scope::All);
-        }
-        for node in nodes {
-            self.add_node(node);
-        }
-        surveyed
+    /// Takes some of what is yet to be looked at of all there is, unless some of that is left: there was no room for it.
+    pub fn survey(
+        &mut self,
+        objects: &Objects,
+        desired: &DesiredState,
+        actual: &ActualState,
+    ) -> Vec<Surveyed> {
+        if self.has_more_to_survey() { self.survey.next(objects, desired, actual) } else { Vec::new() }
     }
 
     /// Whether there is more to look at, and what was added before is planned.

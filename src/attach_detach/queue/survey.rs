@@ -22,18 +22,19 @@ pub const AT_ONCE: usize = 300;
 pub struct Survey {
     /// What is yet to be gathered, the next last. Each takes a turn of its own: the keys of a large cluster are many.
     stages: Vec<Stage>,
-    others: Surveyed,
-    volumes: Vec<VolumeId>,
-    nodes: Vec<NodeName>,
+    /// What was gathered, the next last.
+    left: Vec<Surveyed>,
 }
 
-/// Objects to look at that are no work of their own.
-#[derive(Clone, Debug, Default)]
-pub struct Surveyed {
-    pub pods: Vec<PodKey>,
+/// What there is to look at.
+#[derive(Clone, Debug)]
+pub enum Surveyed {
+    Pod(PodKey),
     /// Objects that only answers to our own requests have told of.
-    pub unconfirmed_nodes: Vec<NodeName>,
-    pub unconfirmed_attachments: Vec<AttachmentName>,
+    UnconfirmedNode(NodeName),
+    UnconfirmedAttachment(AttachmentName),
+    Volume(VolumeId),
+    Node(NodeName),
 }
 
 /// A part of a survey.
@@ -64,70 +65,41 @@ impl Survey {
     }
 
     pub fn is_over(&self) -> bool {
-        self.stages.is_empty() && self.is_handed_out()
+        self.stages.is_empty() && self.left.is_empty()
     }
 
-    /// Whether all that was gathered is handed out.
-    fn is_handed_out(&self) -> bool {
-        let Self { others, volumes, nodes, .. } = self;
-        let Surveyed { pods, unconfirmed_nodes, unconfirmed_attachments } = others;
-        pods.is_empty()
-            && unconfirmed_nodes.is_empty()
-            && unconfirmed_attachments.is_empty()
-            && volumes.is_empty()
-            && nodes.is_empty()
-    }
-
-    /// Hands some out: volumes and nodes to look at, and other objects. If there are none, gathers the next.
-    pub fn next(
-        &mut self,
-        objects: &Objects,
-        desired: &DesiredState,
-        actual: &ActualState,
-    ) -> (Surveyed, Vec<VolumeId>, Vec<NodeName>) {
-        if self.is_handed_out() {
-            if let Some(stage) = self.stages.pop() {
-                self.gather(stage, objects, desired, actual);
-            }
-            return (Surveyed::default(), Vec::new(), Vec::new());
+    /// Hands some out. If there are none, gathers the next.
+    pub fn next(&mut self, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Vec<Surveyed> {
+        if self.left.is_empty() {
+            self.left =
+                self.stages.pop().map(|stage| gather(stage, objects, desired, actual)).unwrap_or_default();
+            return Vec::new();
         }
-        let mut left = AT_ONCE;
-        let surveyed = Surveyed {
-            pods: some(&mut self.others.pods, &mut left),
-            unconfirmed_nodes: some(&mut self.others.unconfirmed_nodes, &mut left),
-            unconfirmed_attachments: some(&mut self.others.unconfirmed_attachments, &mut left),
-        };
-        (surveyed, some(&mut self.volumes, &mut left), some(&mut self.nodes, &mut left))
-    }
-
-    /// Gathers the keys of a part, the first last.
-    fn gather(&mut self, stage: Stage, objects: &Objects, desired: &DesiredState, actual: &ActualState) {
-        match stage {
-            Stage::Pods => {
-                self.others.pods = objects.pods.keys();
-                self.others.pods.sort_unstable_by(|one, other| other.cmp(one));
-            }
-            Stage::Unconfirmed => {
-                self.others.unconfirmed_nodes = objects.nodes.unconfirmed();
-                self.others.unconfirmed_attachments = objects.attachments.unconfirmed();
-            }
-            Stage::Volumes => {
-                let volumes = actual.volumes().map(|(volume, _)| volume);
-                let unheld = desired.volumes().filter(|volume| actual.volume(volume).is_none());
-                self.volumes = unheld.chain(volumes).cloned().collect();
-            }
-            Stage::Nodes => {
-                self.nodes = objects.nodes.keys();
-                self.nodes.sort_unstable_by(|one, other| other.cmp(one));
-            }
-        }
+        let some = self.left.split_off(self.left.len().saturating_sub(AT_ONCE));
+        self.left.shrink_to(2 * self.left.len());
+        some
     }
 }
 
-/// Takes some of a list, which it has in reverse.
-fn some<K>(keys: &mut Vec<K>, left: &mut usize) -> Vec<K> {
-    let some = keys.split_off(keys.len().saturating_sub(*left));
-    *left -= some.len();
-    keys.shrink_to(2 * keys.len());
-    some
+/// Gathers a part, the first last.
+fn gather(stage: Stage, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Vec<Surveyed> {
+    match stage {
+        Stage::Pods => in_reverse(objects.pods.keys()).map(Surveyed::Pod).collect(),
+        Stage::Unconfirmed => {
+            let nodes = objects.nodes.unconfirmed().into_iter().map(Surveyed::UnconfirmedNode);
+            let attachments = objects.attachments.unconfirmed().into_iter();
+            nodes.chain(attachments.map(Surveyed::UnconfirmedAttachment)).collect()
+        }
+        Stage::Volumes => {
+            let volumes = actual.volumes().map(|(volume, _)| volume);
+            let unheld = desired.volumes().filter(|volume| actual.volume(volume).is_none());
+            unheld.chain(volumes).cloned().map(Surveyed::Volume).collect()
+        }
+        Stage::Nodes => in_reverse(objects.nodes.keys()).map(Surveyed::Node).collect(),
+    }
+}
+
+fn in_reverse<K: Ord>(mut keys: Vec<K>) -> impl Iterator<Item = K> {
+    keys.sort_unstable();
+    keys.into_iter().rev()
 }

@@ -6,24 +6,26 @@
 //! some of its driver, once for each volume, and again only for nodes that have new ones.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
-    hash::Hash,
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     sync::Arc,
 };
 
 use super::VolumeId;
-use crate::kube_api::{
-    ids::{AttachmentName, DriverName, NodeName, VolumeName},
-    kinds::VolumeAttachment,
+use crate::{
+    kube_api::{
+        ids::{AttachmentName, DriverName, NodeName, VolumeName},
+        kinds::VolumeAttachment,
+    },
+    state::Relation,
 };
 
 /// The attachments, and where to find them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unidentified {
     attachments: HashMap<AttachmentName, Arc<VolumeAttachment>>,
-    by_node: HashMap<NodeName, BTreeSet<AttachmentName>>,
-    by_source: HashMap<VolumeName, BTreeSet<AttachmentName>>,
-    by_driver: HashMap<DriverName, BTreeMap<NodeName, Place>>,
+    by_node: Relation<NodeName, AttachmentName>,
+    by_source: Relation<VolumeName, AttachmentName>,
+    places: BTreeMap<(DriverName, NodeName), Place>,
     /// The last arrival.
     last: Arrival,
     /// Up to which arrival each volume has been held against all.
@@ -53,12 +55,11 @@ impl Unidentified {
         self.remove(name);
         self.last.0 += 1;
         let spec = &attachment.spec;
-        self.by_node.entry(spec.node_name.clone()).or_default().insert(name.clone());
+        self.by_node.insert(spec.node_name.clone(), name.clone());
         if let Some(source) = &spec.source.persistent_volume_name {
-            self.by_source.entry(source.clone()).or_default().insert(name.clone());
+            self.by_source.insert(source.clone(), name.clone());
         }
-        let places = self.by_driver.entry(spec.attacher.clone()).or_default();
-        let place = places.entry(spec.node_name.clone()).or_default();
+        let place = self.places.entry((spec.attacher.clone(), spec.node_name.clone())).or_default();
         place.count += 1;
         place.last = self.last;
         self.attachments.insert(name.clone(), attachment);
@@ -68,19 +69,16 @@ impl Unidentified {
     pub(super) fn remove(&mut self, name: &AttachmentName) {
         let Some(attachment) = self.attachments.remove(name) else { return };
         let spec = &attachment.spec;
-        drop_from(&mut self.by_node, &spec.node_name, name);
+        self.by_node.remove(&spec.node_name, name);
         if let Some(source) = &spec.source.persistent_volume_name {
-            drop_from(&mut self.by_source, source, name);
+            self.by_source.remove(source, name);
         }
-        let Some(places) = self.by_driver.get_mut(&spec.attacher) else { return };
-        if let Entry::Occupied(mut place) = places.entry(spec.node_name.clone()) {
+        if let Entry::Occupied(mut place) = self.places.entry((spec.attacher.clone(), spec.node_name.clone()))
+        {
             place.get_mut().count -= 1;
             if place.get().count == 0 {
                 place.remove();
             }
-        }
-        if places.is_empty() {
-            self.by_driver.remove(&spec.attacher);
         }
     }
 
@@ -90,12 +88,12 @@ impl Unidentified {
 
     /// Those on the node.
     pub(super) fn on(&self, node: &NodeName) -> Vec<AttachmentName> {
-        self.by_node.get(node).into_iter().flatten().cloned().collect()
+        self.by_node.of(node.clone()).cloned().collect()
     }
 
     /// Those that name the PersistentVolume.
     pub(super) fn of(&self, source: &VolumeName) -> Vec<AttachmentName> {
-        self.by_source.get(source).into_iter().flatten().cloned().collect()
+        self.by_source.of(source.clone()).cloned().collect()
     }
 
     /// The nodes on which an attachment of the volume may be that it has not been held against: its name is to be
@@ -106,27 +104,15 @@ impl Unidentified {
             return Vec::new();
         }
         self.tried.insert(volume.clone(), self.last);
-        let (driver, _) = volume.driver_and_handle();
-        let places = self.by_driver.get(driver).into_iter().flatten();
-        places.filter(|(_, place)| place.last > tried).map(|(node, _)| node.clone()).collect()
+        let driver = DriverName::from(volume.driver_and_handle().0);
+        let places = self.places.range((driver.clone(), NodeName::default())..);
+        let places = places.take_while(|((other, _), _)| *other == driver);
+        places.filter(|(_, place)| place.last > tried).map(|((_, node), _)| node.clone()).collect()
     }
 
     /// Forgets what the volume was held against.
     pub(super) fn forget(&mut self, volume: &VolumeId) {
         self.tried.remove(volume);
-    }
-}
-
-fn drop_from<K: Clone + Eq + Hash>(
-    index: &mut HashMap<K, BTreeSet<AttachmentName>>,
-    key: &K,
-    name: &AttachmentName,
-) {
-    if let Some(names) = index.get_mut(key) {
-        names.remove(name);
-        if names.is_empty() {
-            index.remove(key);
-        }
     }
 }
 
@@ -183,7 +169,8 @@ mod tests {
         unidentified.remove(&"b".into());
         unidentified.remove(&"b".into());
         assert_eq!(nodes(&mut unidentified, &VolumeId::csi(&"d".into(), "other")), [""; 0]);
-        let Unidentified { attachments, by_node, by_source, by_driver, .. } = unidentified;
-        assert!(attachments.is_empty() && by_node.is_empty() && by_source.is_empty() && by_driver.is_empty());
+        let Unidentified { attachments, places, .. } = &unidentified;
+        assert!(attachments.is_empty() && places.is_empty());
+        assert!(unidentified.on(&"n1".into()).is_empty() && unidentified.of(&"pv1".into()).is_empty());
     }
 }
