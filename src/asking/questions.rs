@@ -26,7 +26,7 @@ use crate::{
         drain::drain,
         read::Question,
         report::Verdict,
-        text::clean,
+        text::{clean, plain},
         whatif::{self, Change, Consequences},
     },
     kube_api::ids::NodeName,
@@ -155,18 +155,8 @@ pub(super) fn form(answer: &impl Serialize, text: &impl Display, view: &ViewArgs
 
 /// Lines without what steers a terminal.
 fn shown(text: &str, ascii: bool) -> String {
-    let mut shown = String::new();
-    for line in text.lines() {
-        let line = clean(line);
-        if ascii {
-            let plain = line.replace('…', "...").replace(['·', '–'], "-").replace(['→', '←'], ">");
-            shown.extend(plain.chars().map(|letter| if letter.is_ascii() { letter } else { '?' }));
-        } else {
-            shown.push_str(&line);
-        }
-        shown.push('\n');
-    }
-    shown
+    let lines: String = text.lines().map(|line| clean(line) + "\n").collect();
+    if ascii { plain(&lines) } else { lines }
 }
 
 #[cfg(test)]

@@ -260,8 +260,7 @@ fn chain(subject: &Subject, links: &[Link]) -> Vec<ObjectRef> {
         std::iter::once(&link.step.object).chain(link.step.blocked_by.iter().map(|blocker| &blocker.object))
     });
     for object in objects {
-        let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
-        let Ok(found) = Subject::new(text("kind"), text("namespace"), text("name")) else { continue };
+        let Some(found) = Subject::of(object) else { continue };
         if !chain.contains(&found.object()) {
             chain.push(found.object());
         }

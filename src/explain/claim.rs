@@ -3,7 +3,7 @@
 //! In: the reason that the binder's decision returned. Out: the [`Link`] of its situation, and for a claim without volume its
 //! candidates.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use super::{
     candidates::{self, modes, quantity},
@@ -214,32 +214,11 @@ fn of_reason(
         return Link::told(&subject, "WaitingForFirstConsumer without scheduler", facts);
     }
     let (case, told) = situation(view, claim, reason, write);
-    let About { volume, other, driver, class, pod, uid } = About::of(view, reason);
-    let step = match reason {
-        ClaimReason::Binding(_, WriteKind::ReserveVolume) => {
-            "next, the volume is given the claim's name and UID"
-        }
-        ClaimReason::Binding(_, WriteKind::VolumeBound) => "next, the volume is said to be Bound",
-        ClaimReason::Binding(_, WriteKind::NameVolume) => "next, the claim is given the volume's name",
-        _ => "next, the claim is said to be Bound",
-    };
     let attributes = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
-    let mut link = Link::told(
-        &subject,
-        case,
-        &[
-            ("told", &told),
-            ("claim", &key),
-            ("volume", &volume),
-            ("other", &other),
-            ("driver", &driver),
-            ("class", &class),
-            ("pod", &pod),
-            ("uid", &uid),
-            ("own", &claim.metadata.uid),
-            ("step", &step),
-        ],
-    );
+    let about = about(view, claim, reason);
+    let mut facts: Vec<(&'static str, &dyn Display)> = vec![("told", &told), ("claim", &key)];
+    facts.extend(about.iter().map(|(name, fact)| (*name, fact as &dyn Display)));
+    let mut link = Link::told(&subject, case, &facts);
     // One that was bound takes no volume that is merely free for it.
     if let Some(earlier) = earlier(view, claim).filter(|_| *reason != ClaimReason::LostReference) {
         link = link.and("+earlier volume", &[("earlier", &earlier)]);
@@ -264,40 +243,40 @@ fn of_reason(
 }
 
 /// What a reason is about.
-#[derive(Default)]
-struct About {
-    volume: String,
-    other: String,
-    driver: String,
-    class: String,
-    pod: String,
-    uid: String,
-}
-
-impl About {
-    fn of(view: &View<'_>, reason: &ClaimReason) -> Self {
-        let mut about = Self::default();
-        match reason {
-            ClaimReason::Binding(name, _)
-            | ClaimReason::HoldsMismatched(name, _)
-            | ClaimReason::NamedMissing(name)
-            | ClaimReason::NamedMismatched(name, _)
-            | ClaimReason::LostVolume(name) => about.volume = name.to_string(),
-            ClaimReason::NamedTaken(name, other) => {
-                (about.volume, about.other) = (name.to_string(), other.to_string());
-            }
-            ClaimReason::Misbound(name, uid) => {
-                (about.volume, about.uid) = (name.to_string(), uid.to_string());
-                about.other = owner(view, name).map(|owner| owner.to_string()).unwrap_or_default();
-            }
-            ClaimReason::NoClass(class) => about.class = class.to_string(),
-            ClaimReason::WaitsForProvisioner(driver) => about.driver.clone_from(driver),
-            ClaimReason::WaitsForPods(pods) => {
-                about.pod = pods.first().map(ToString::to_string).unwrap_or_default();
-            }
-            _ => {}
+fn about(
+    view: &View<'_>,
+    claim: &PersistentVolumeClaim,
+    reason: &ClaimReason,
+) -> Vec<(&'static str, String)> {
+    match reason {
+        ClaimReason::Binding(name, write) => {
+            let step = match write {
+                WriteKind::ReserveVolume => "next, the volume is given the claim's name and UID",
+                WriteKind::VolumeBound => "next, the volume is said to be Bound",
+                WriteKind::NameVolume => "next, the claim is given the volume's name",
+                _ => "next, the claim is said to be Bound",
+            };
+            vec![("volume", name.to_string()), ("step", step.to_owned())]
         }
-        about
+        ClaimReason::HoldsMismatched(name, _)
+        | ClaimReason::NamedMissing(name)
+        | ClaimReason::NamedMismatched(name, _) => vec![("volume", name.to_string())],
+        ClaimReason::LostVolume(name) => {
+            vec![("volume", name.to_string()), ("own", claim.metadata.uid.to_string())]
+        }
+        ClaimReason::NamedTaken(name, other) => {
+            vec![("volume", name.to_string()), ("other", other.to_string())]
+        }
+        ClaimReason::Misbound(name, uid) => {
+            let other = owner(view, name).map(|owner| owner.to_string()).unwrap_or_default();
+            vec![("volume", name.to_string()), ("uid", uid.to_string()), ("other", other)]
+        }
+        ClaimReason::NoClass(class) => vec![("class", class.to_string())],
+        ClaimReason::WaitsForProvisioner(driver) => vec![("driver", driver.clone())],
+        ClaimReason::WaitsForPods(pods) => {
+            vec![("pod", pods.first().map(ToString::to_string).unwrap_or_default())]
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::{
     answer::{TIMER, docs, sentence},
@@ -107,7 +106,7 @@ pub fn add(explanation: &mut Explanation, snapshot: &Snapshot, boards: &[Board])
     let waits: Vec<&Wait> = boards.iter().flat_map(|board| &board.waiting).collect();
     let is_well = explanation.verdict == Verdict::Healthy;
     for step in &mut explanation.steps {
-        let Some(subject) = subject_of(&step.object) else { continue };
+        let Some(subject) = Subject::of(&step.object) else { continue };
         let Some(wait) = waits.iter().find(|wait| wait.is_of(&subject, &pairs)) else { continue };
         let node = wait.node.as_deref();
         if tell(step, wait, node) && is_well {
@@ -212,17 +211,12 @@ fn pairs(explanation: &Explanation, snapshot: &Snapshot) -> Pairs {
 fn subjects(explanation: &Explanation) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let steps = explanation.steps.iter().map(|step| &step.object);
-    for subject in std::iter::once(&explanation.subject).chain(steps).filter_map(subject_of) {
+    for subject in std::iter::once(&explanation.subject).chain(steps).filter_map(Subject::of) {
         if !subjects.contains(&subject) {
             subjects.push(subject);
         }
     }
     subjects
-}
-
-fn subject_of(object: &Value) -> Option<Subject> {
-    let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
-    Subject::new(text("kind"), text("namespace"), text("name")).ok()
 }
 
 /// Adds what the daemon saw happen to the objects of the answer, in its order.

@@ -250,17 +250,16 @@ fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
 
 /// Whether a link is that of a claim or volume which is being deleted and which kubelets mount all the same.
 fn is_protected(view: &View<'_>, link: &Link) -> bool {
-    let text = |field| link.step.object.get(field).and_then(Value::as_str).unwrap_or_default();
     if link.step.reason != claim::TERMINATING {
         return false;
     }
-    match Subject::new(text("kind"), text("namespace"), text("name")) {
+    match Subject::of(&link.step.object) {
         // That the data goes when the pods end, is not found out too early.
-        Ok(Subject::Claim(key)) => get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| {
+        Some(Subject::Claim(key)) => get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| {
             claim::may_be_mounted(&claim)
                 && (link.verdict != Verdict::Blocked || !claim::is_doomed(view, &claim))
         }),
-        Ok(Subject::Volume(name)) => {
+        Some(Subject::Volume(name)) => {
             get::<PersistentVolume>(view, &name).is_some_and(|volume| volume::is_kept(&volume))
         }
         _ => false,

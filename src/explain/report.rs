@@ -199,10 +199,10 @@ pub struct Happened {
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// [`API_VERSION`].
-    #[serde(skip_deserializing, default = "api_version")]
+    #[serde(skip_deserializing)]
     pub api_version: &'static str,
     /// `Explanation`.
-    #[serde(skip_deserializing, default = "kind")]
+    #[serde(skip_deserializing)]
     pub kind: &'static str,
     /// Kind, name, namespace and UID.
     pub subject: Value,
@@ -230,12 +230,4 @@ pub struct Explanation {
     pub unseen: Vec<Unseen>,
     /// What cannot be known, a sentence each.
     pub unknown: Vec<String>,
-}
-
-fn api_version() -> &'static str {
-    API_VERSION
-}
-
-fn kind() -> &'static str {
-    "Explanation"
 }

@@ -79,7 +79,15 @@ pub fn text(explanation: &Explanation, style: Style) -> String {
     }
     page.list("NOT SEEN", &unseen(&explanation.unseen, page.style.wide));
     page.list("NOT KNOWN", &explanation.unknown);
-    page.text
+    if style.ascii { plain(&page.text) } else { page.text }
+}
+
+/// Text in ASCII.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let text =
+        text.replace('…', "...").replace(['·', '–', '•'], "-").replace(['→', '←'], ">").replace('✗', "x");
+    text.chars().map(|letter| if letter.is_ascii() { letter } else { '?' }).collect()
 }
 
 /// Until when it waits, as the end of a sentence, if that is no time.
@@ -180,13 +188,7 @@ impl Page {
         }
         self.text.push_str("\nCHAIN\n");
         for step in steps {
-            let mark = match (step.is_blocker, self.style.ascii) {
-                (true, false) => "✗",
-                (true, true) => "x",
-                (false, false) => "·",
-                (false, true) => "-",
-            };
-            let mark = if step.is_blocker { self.paint("31", mark) } else { mark.to_owned() };
+            let mark = if step.is_blocker { self.paint("31", "✗") } else { "·".to_owned() };
             let head = clean(&self.shown(&name(&step.object)));
             let detail = clean(&step.detail);
             // The mark is one column, in any colour.
@@ -234,8 +236,7 @@ impl Page {
         }
         let _ = writeln!(self.text, "\n{title}");
         for action in actions {
-            let mark = if self.style.ascii { "  - " } else { "  • " };
-            self.hanging(mark, &action.text);
+            self.hanging("  • ", &action.text);
             if !action.command.is_empty() {
                 let _ = writeln!(self.text, "      {}", clean(&command(&action.command)));
             }
@@ -274,7 +275,6 @@ impl Page {
         if self.style.wide {
             return text.to_owned();
         }
-        let mark = if self.style.ascii { "..." } else { "…" };
         let mut parts = text.split(COMPUTED);
         let mut shown = parts.next().unwrap_or_default().to_owned();
         for part in parts {
@@ -283,7 +283,7 @@ impl Page {
             match part.split_at_checked(DIGITS) {
                 Some((name, rest)) if digits == DIGITS => {
                     shown.extend(name.chars().take(SHOWN));
-                    shown.push_str(mark);
+                    shown.push('…');
                     shown.push_str(rest);
                 }
                 _ => shown.push_str(part),

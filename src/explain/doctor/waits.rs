@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-
 use super::groups::{Groups, Victim};
 use crate::{
     attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::state::State},
@@ -28,11 +26,8 @@ use crate::{
         volume,
     },
     kube_api::{
-        ids::{ClaimKey, NodeName, PodKey, Uid},
-        kinds::{
-            ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
-            VolumeAttachment,
-        },
+        ids::{ClaimKey, NodeName, Uid},
+        kinds::{ClaimPhase, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, VolumeAttachment},
     },
 };
 
@@ -97,9 +92,10 @@ fn claims(
         let deleted = claim.metadata.deletion_timestamp.as_deref().copied();
         let since = deleted.or(claim.metadata.creation_timestamp.filter(|_| is_new));
         let class = claim_class(&claim);
-        let about = match (reason, blocker(&link)) {
+        let blocker = link.step.blocked_by.first().and_then(|it| Subject::of(&it.object));
+        let about = match (reason, blocker) {
             (None, _) => claim::fate(view, &claim),
-            (_, Some((PersistentVolume::KIND, _, volume))) => volume.to_owned(),
+            (_, Some(Subject::Volume(name))) => name.to_string(),
             (Some(ClaimReason::LostReference), _) => String::new(),
             _ => class.to_owned(),
         };
@@ -139,14 +135,16 @@ fn volumes(view: &View<'_>, outlook: &Outlook, groups: &mut Groups<'_>) -> usize
             settled += 1;
             continue;
         };
+        if reason.is_settled() {
+            settled += 1;
+            continue;
+        }
         let link = volume::link(view, name);
         let is_reclaimed = matches!(reason, VolumeReason::LeftToProvisioner | VolumeReason::UsedByPods(_));
         if link.verdict == Verdict::Blocked || is_reclaimed {
             // When a volume was released is not kept in what is listed.
             let victim = Victim { subject: Subject::Volume(name.clone()), unit: "volume", since: None };
             groups.note(&link, volume_class(&volume), victim);
-        } else {
-            settled += usize::from(reason.is_settled());
         }
     }
     settled
@@ -238,11 +236,9 @@ fn pods(
         let link = deciding(of_volumes).filter(|link| !is_of_others(link));
         let link = link.and_then(|link| told(view, link, &pod.metadata.uid, sees_world));
         let Some(link) = link else { continue };
-        let about = about(view, &link).unwrap_or_else(|| match of(&link.step.object) {
-            (Node::KIND, _, name) => name.to_owned(),
-            (kind, namespace, name) => {
-                Subject::new(kind, namespace, name).map(|it| it.to_string()).unwrap_or_default()
-            }
+        let about = about(view, &link).unwrap_or_else(|| match Subject::of(&link.step.object) {
+            Some(Subject::Node(name)) => name.to_string(),
+            subject => subject.map(|it| it.to_string()).unwrap_or_default(),
         });
         let since = pod.metadata.creation_timestamp;
         let index =
@@ -253,19 +249,9 @@ fn pods(
 
 /// What a link waits for, in a word: a program, the node on which a pod is, an object.
 fn about(view: &View<'_>, link: &Link) -> Option<String> {
-    let (kind, namespace, name) = blocker(link)?;
-    if kind == Pod::KIND {
-        return Some(get::<Pod>(view, &PodKey::new(namespace, name))?.spec.node_name.to_string());
+    let object = &link.step.blocked_by.first()?.object;
+    match Subject::of(object) {
+        Some(Subject::Pod(key)) => Some(get::<Pod>(view, &key)?.spec.node_name.to_string()),
+        _ => Some(object.get("name")?.as_str()?.to_owned()),
     }
-    Some(name.to_owned())
-}
-
-/// Kind, namespace and name of what a link waits for.
-fn blocker(link: &Link) -> Option<(&str, &str, &str)> {
-    link.step.blocked_by.first().map(|blocker| of(&blocker.object))
-}
-
-fn of(object: &Value) -> (&str, &str, &str) {
-    let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
-    (text("kind"), text("namespace"), text("name"))
 }

@@ -18,7 +18,7 @@ use crate::{
         whatif::Change,
     },
     kube_api::{
-        ids::{ClaimKey, NodeName, PodKey, ResourceVersion},
+        ids::{ClaimKey, NodeName, PodKey},
         kinds::{
             Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, StorageClass,
             VolumeAttachment, VolumePhase,
@@ -102,47 +102,30 @@ const MOST_MISSING: usize = 100;
 /// Released volumes that are read whole for since when they are.
 const LONGEST_RELEASED: usize = 100;
 
-/// Keeps those with the lowest or highest revisions: what was written first, or last.
-struct Extreme<K> {
-    most: usize,
-    is_last: bool,
-    kept: BTreeSet<(ResourceVersion, K)>,
-}
-
-impl<K: Ord> Extreme<K> {
-    fn new(most: usize, is_last: bool) -> Self {
-        Self { most, is_last, kept: BTreeSet::new() }
+/// Objects of a kind that was listed, in the order in which they were written.
+fn by_revision<T: Stored>(seen: &Snapshot, is_meant: impl Fn(&T) -> bool) -> Vec<ObjectRef> {
+    let mut all = Vec::new();
+    if seen.is_listed::<T>() {
+        T::table(&seen.objects).for_each(|object| {
+            if is_meant(object) {
+                all.push((object.metadata().resource_version, object.key()));
+            }
+        });
     }
-
-    fn take(&mut self, revision: ResourceVersion, key: K) {
-        self.kept.insert((revision, key));
-        if self.kept.len() > self.most {
-            let _surplus = if self.is_last { self.kept.pop_first() } else { self.kept.pop_last() };
-        }
-    }
-
-    fn keys(self) -> impl Iterator<Item = K> {
-        self.kept.into_iter().map(|(_, key)| key)
-    }
+    all.sort();
+    all.into_iter().map(|(_, key)| T::object_ref(key)).collect()
 }
 
 impl Plan<'_> {
     /// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
     /// objects these would be most of what there is to keep.
     fn last_written(&mut self) {
-        fn of<T: Stored>(seen: &Snapshot) -> Vec<ObjectRef> {
-            let mut last = Extreme::new(LAST_WRITTEN, true);
-            if seen.is_listed::<T>() {
-                T::table(&seen.objects).for_each(|object| {
-                    last.take(object.metadata().resource_version, object.key());
-                });
-            }
-            last.keys().map(T::object_ref).collect()
-        }
-        let seen = self.seen;
-        let last =
-            [of::<PersistentVolume>(seen), of::<PersistentVolumeClaim>(seen), of::<VolumeAttachment>(seen)];
-        for object in last.into_iter().flatten() {
+        let all = [
+            by_revision::<PersistentVolume>(self.seen, |_| true),
+            by_revision::<PersistentVolumeClaim>(self.seen, |_| true),
+            by_revision::<VolumeAttachment>(self.seen, |_| true),
+        ];
+        for object in all.into_iter().flat_map(|all| all.into_iter().rev().take(LAST_WRITTEN)) {
             self.object(object);
         }
     }
@@ -164,16 +147,9 @@ impl Plan<'_> {
 
     /// Nothing is written to a volume that is kept, so that the longest kept have the lowest revisions.
     fn longest_released(&mut self) {
-        let mut first = Extreme::new(LONGEST_RELEASED, false);
-        if self.seen.is_listed::<PersistentVolume>() {
-            self.seen.objects.volumes.for_each(|volume: &PersistentVolume| {
-                if volume.status.phase == VolumePhase::Released {
-                    first.take(volume.metadata.resource_version, volume.key());
-                }
-            });
-        }
-        for name in first.keys() {
-            self.object(ObjectRef::Volume(name));
+        let is_released = |volume: &PersistentVolume| volume.status.phase == VolumePhase::Released;
+        for volume in by_revision(self.seen, is_released).into_iter().take(LONGEST_RELEASED) {
+            self.object(volume);
         }
     }
 

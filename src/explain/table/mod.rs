@@ -13,6 +13,8 @@ mod volumes;
 
 pub(super) use self::row::{Facts, Part, Row, fill};
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use crate::explain::report::Verdict;
 
 const TABLE: [&[Row]; 5] = [claims::ROWS, volumes::ROWS, attachments::ROWS, pods::ROWS, cluster::ROWS];
@@ -20,16 +22,18 @@ const TABLE: [&[Row]; 5] = [claims::ROWS, volumes::ROWS, attachments::ROWS, pods
 /// What is said where nothing more is known than what the decision says.
 const OTHER: Row = Row { case: "", verdict: Verdict::Blocked, message: "{told}", parts: &[] };
 
+/// By their cases: a cluster in trouble asks a hundred thousand times.
+static INDEX: LazyLock<HashMap<&str, &Row>> =
+    LazyLock::new(|| TABLE.iter().copied().flatten().map(|row| (row.case, row)).collect());
+
 /// The row of a situation.
 pub(super) fn find(case: &str) -> &'static Row {
-    TABLE.iter().copied().flatten().find(|row| row.case == case).unwrap_or(&OTHER)
+    INDEX.get(case).copied().unwrap_or(&OTHER)
 }
 
 /// The row of a reason that several kinds of objects have: of this kind, or else of all.
 pub(super) fn find_of(code: &str, kind: &str) -> &'static Row {
-    let case = format!("{code} {kind}");
-    let mut all = TABLE.iter().copied().flatten();
-    all.find(|row| row.case == case).unwrap_or_else(|| find(code))
+    INDEX.get(format!("{code} {kind}").as_str()).copied().unwrap_or_else(|| find(code))
 }
 
 #[cfg(test)]
