@@ -11,7 +11,6 @@ mod trace_file;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -22,8 +21,9 @@ pub use trace_file::TracingConfig;
 
 use crate::{
     attach_detach::{AttachDetachOptions, act::dispatcher::ATTACHMENT_CALLS, options::ForcePolicy},
-    binder::{BinderOptions, plugins},
+    binder::BinderOptions,
     cli::{ContentType, RunArgs},
+    host_plugins::{self, options::PluginOptions},
     http,
     kube_api::{
         call::deadline::LONGEST_REQUEST,
@@ -135,6 +135,8 @@ pub struct Config {
     pub attach_detach: AttachDetachOptions,
     /// Choices for the binder.
     pub binder: BinderOptions,
+    /// The plugins of the binder that are asked for.
+    pub host_plugins: PluginOptions,
     /// Which controllers run.
     pub controllers: Controllers,
     /// The flags that all this came from, each with its value.
@@ -151,7 +153,7 @@ impl TryFrom<RunArgs> for Config {
         let filter = log_filter(&args)?;
         let tracing = args.tracing_config_file.as_deref().map(tracing).transpose()?;
         let attach_detach = attach_detach(&args, rate_limit)?;
-        let binder = binder(&args)?;
+        let (binder, host_plugins) = (binder(&args)?, plugins(&args)?);
         let serving = http::Options::try_from(args.serving)?;
         let controllers = Controllers::parse(&args.controllers)
             .map_err(|problem| ConfigError::new("controllers", problem))?;
@@ -170,6 +172,7 @@ impl TryFrom<RunArgs> for Config {
             profiling: args.profiling,
             attach_detach,
             binder,
+            host_plugins,
             controllers,
             flags: args.values,
         })
@@ -308,20 +311,19 @@ fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
     if sync_period < Duration::from_secs(1) {
         return Err(ConfigError::new("pvclaimbinder-sync-period", "must be at least 1s"));
     }
+    Ok(BinderOptions { enable_dynamic_provisioning: args.enable_dynamic_provisioning, sync_period })
+}
+
+fn plugins(args: &RunArgs) -> Result<PluginOptions, ConfigError> {
     let asked = [
         ("enable-hostpath-provisioner", args.enable_hostpath_provisioner),
         ("enable-recycler", args.enable_recycler),
     ];
-    if let Some((flag, _)) = asked.into_iter().find(|(_, is_on)| *is_on && !plugins::ARE_COMPILED_IN) {
-        return Err(ConfigError::new(flag, plugins::ABSENT));
+    if let Some((flag, _)) = asked.into_iter().find(|(_, is_on)| *is_on && !host_plugins::ARE_COMPILED_IN) {
+        return Err(ConfigError::new(flag, host_plugins::ABSENT));
     }
-    let recyclers = if args.enable_recycler { Some(Arc::new(recyclers::recyclers(args)?)) } else { None };
-    Ok(BinderOptions {
-        enable_dynamic_provisioning: args.enable_dynamic_provisioning,
-        enable_hostpath_provisioner: args.enable_hostpath_provisioner,
-        recyclers,
-        sync_period,
-    })
+    let recyclers = if args.enable_recycler { Some(recyclers::recyclers(args)?) } else { None };
+    Ok(PluginOptions { enable_hostpath_provisioner: args.enable_hostpath_provisioner, recyclers })
 }
 
 /// Where traces go, as a file says.
@@ -388,6 +390,7 @@ mod tests {
                 ..AttachDetachOptions::default()
             },
             binder: BinderOptions::default(),
+            host_plugins: PluginOptions::default(),
             controllers: Controllers::parse("*").unwrap(),
             flags: config(&[]).unwrap().flags,
         };

@@ -49,12 +49,12 @@ pub fn configz(config: &Config) -> Value {
         "PersistentVolumeBinderController": {
             "PVClaimBinderSyncPeriod": duration(binder.sync_period),
             "VolumeConfiguration": {
-                "EnableHostPathProvisioning": binder.enable_hostpath_provisioner,
+                "EnableHostPathProvisioning": config.host_plugins.enable_hostpath_provisioner,
                 "EnableDynamicProvisioning": binder.enable_dynamic_provisioning,
             },
         },
         "Mooring": {
-            "EnableRecycler": binder.recyclers.is_some(),
+            "EnableRecycler": config.host_plugins.recyclers.is_some(),
             "ForceDetachGoneNodeAfter": duration(force.gone),
             "LogFilter": config.log.filter,
             "RequestTimeout": duration(config.request_timeout),

@@ -13,6 +13,7 @@
 //! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
+//! - What the binder has done on this machine, if that is asked for: [`host_plugins`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
 //! - The process: [`program`], [`terminal`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
 //!   [`telemetry`].
@@ -35,6 +36,7 @@ pub mod configz;
 pub mod controller;
 mod debugging;
 pub mod explain;
+pub mod host_plugins;
 pub mod metrics;
 pub mod program;
 pub mod protection;

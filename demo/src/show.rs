@@ -183,7 +183,7 @@ impl Demo {
         let client = server.client();
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
-        let assumptions = Assumptions { attach_detach: config.attach_detach, binder: config.binder.clone() };
+        let assumptions = Assumptions { attach_detach: config.attach_detach, binder: config.binder };
         let page = Page::over(&api, assumptions).await.context("cannot serve the page")?;
         let address = page.url();
         tokio::spawn(page.serve(serving.clone()));

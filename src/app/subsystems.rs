@@ -6,6 +6,8 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "host-plugins")]
+use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
     attach_detach::AttachDetach,
     binder::Binder,
@@ -178,17 +180,23 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
+    let events = parts.events.for_component("persistentvolume-controller");
     let binder = Binder::new(
         Arc::clone(&parts.objects),
         &parts.caller,
         parts.leadership.clone(),
-        parts.events.for_component("persistentvolume-controller"),
-        parts.config.binder.clone(),
+        events.clone(),
+        parts.config.binder,
         &parts.metrics,
         parts.alarms.clone(),
     )?
     .with_traces(parts.traces.clone())
     .with_history(parts.history.clone());
+    #[cfg(feature = "host-plugins")]
+    let binder = binder.with_plugins(
+        Box::new(HostPlugins::new(parts.config.host_plugins.clone(), fastrand::u64(..))),
+        Box::new(MachineHands::new(parts.caller.client(), events)),
+    );
     let board = binder.board();
     let running = binder.run(parts.planning.clone());
     let part = move |asked| board.page(&asked);

@@ -1,22 +1,26 @@
 //! The binder in the skeleton: its controller and its executor, put together.
 //!
-//! In: the shared parts of the process. Out: [`Binder`], ready to run. A call is one request, or something to do to a
-//! directory of this machine; its answer goes back to the planner, which is the controller.
+//! In: the shared parts of the process. Out: [`Binder`], ready to run. A call is one request, or something that a plugin
+//! does on this machine; its answer goes back to the planner, which is the controller.
 
-use std::{collections::BTreeSet, mem, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, mem,
+    sync::Arc,
+};
 
-use tokio::{task::spawn_blocking, time::Instant};
+use futures::future::BoxFuture;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     act::{
-        op::{Answer, Call, Op},
+        op::{Answer, Call, Directory, Op},
         write::{Object, Target, WriteKind},
     },
-    decide::view::BinderOptions,
+    decide::view::{BinderOptions, Plugins},
     doubt::Doubts,
     planner::{self, Planner},
-    plugins::{self, PodEvents, path::ROOT},
     second_writer::ROLE,
     tell::{metrics::BinderMetrics, sizes::Sizes, state::BinderReason},
 };
@@ -28,7 +32,8 @@ use crate::{
     },
     kube_api::{
         call::{CallError, Caller, Verb},
-        events::{Event, EventRecorder},
+        events::{Event, EventRecorder, Involved},
+        ids::{PodKey, Uid},
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
     },
@@ -40,6 +45,15 @@ use crate::{
 
 /// Requests on the wire at once.
 const CONNECTIONS: usize = 64;
+
+/// What plugins do outside of the planner.
+pub trait Hands: fmt::Debug + Send {
+    /// Does something to a directory, once it is awaited. The error is text for people.
+    fn act(&self, directory: &Directory) -> BoxFuture<'static, Result<(), String>>;
+
+    /// These pods are at work, by UID, with the volume of each.
+    fn follow(&mut self, pods: BTreeMap<Uid, (PodKey, Involved)>);
+}
 
 /// The binder, ready to run.
 #[derive(Debug)]
@@ -62,13 +76,12 @@ impl Binder {
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let mut planner = Planner::new(Arc::clone(&objects), options);
-        planner.count_runs_from(fastrand::u64(..));
         planner.known.doubts = Doubts::lasting(caller.settle_time());
         let requests = Requests {
             caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Requester::Binder.label()),
             leadership: leadership.clone(),
             metrics: BinderMetrics::new(metrics)?,
-            pod_events: PodEvents::new(caller.client(), events.clone()),
+            hands: None,
         };
         let parts = (planner, requests);
         let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
@@ -87,6 +100,14 @@ impl Binder {
     #[must_use]
     pub fn with_history(mut self, history: History) -> Self {
         self.runner.remember(history);
+        self
+    }
+
+    /// The same with plugins that recycle, delete and make volumes.
+    #[must_use]
+    pub fn with_plugins(mut self, plugins: Box<dyn Plugins>, hands: Box<dyn Hands>) -> Self {
+        self.runner.controller_mut().known.plugins = plugins;
+        self.runner.executor_mut().hands = Some(hands);
         self
     }
 
@@ -150,23 +171,29 @@ impl Controller for Planner {
     }
 }
 
-/// Sends the requests, and does to directories what is to be done.
+/// Sends the requests, and has the plugins act.
 #[derive(Debug)]
 struct Requests {
     caller: Caller,
     leadership: Leadership,
     metrics: BinderMetrics,
-    pod_events: PodEvents,
+    hands: Option<Box<dyn Hands>>,
 }
 
 impl Executor<Planner> for Requests {
     fn perform(&self, op: Op) -> impl Future<Output = (Op, Result<Answer, CallError>)> + Send + 'static {
         let (caller, leadership) = (self.caller.clone(), self.leadership.clone());
+        let acting = match (&op.call, &self.hands) {
+            (Call::Directory(directory), Some(hands)) => Some(hands.act(directory)),
+            _ => None,
+        };
         async move {
-            let result = match &op.call {
+            let result = match (&op.call, acting) {
                 // No request asks for the right to write here.
-                Call::Directory(_) if !leadership.may_write(Instant::now()) => Err(CallError::NotLeader),
-                call => perform(&caller, &op.subject, call).await,
+                (Call::Directory(_), Some(acting)) if leadership.may_write(Instant::now()) => {
+                    Ok(Answer::Directory(acting.await))
+                }
+                (call, _) => perform(&caller, &op.subject, call).await,
             };
             (op, result)
         }
@@ -179,7 +206,9 @@ impl Executor<Planner> for Requests {
         for ((request, outcome), count) in plan.failures {
             self.metrics.failed(request, outcome, count);
         }
-        self.pod_events.follow(planner.recycling_pods());
+        if let Some(hands) = &mut self.hands {
+            hands.follow(planner.pods_at_work());
+        }
     }
 
     fn work(op: &Op) -> Option<(usize, String)> {
@@ -199,7 +228,7 @@ impl Executor<Planner> for Requests {
     }
 }
 
-/// Does one thing and reads the answer.
+/// Sends one request and reads the answer.
 async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answer, CallError> {
     match call {
         Call::Write(write) if write.request.verb == Verb::Delete => {
@@ -221,11 +250,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
             };
             caller.owners(path, uid, subject.field().pointer()).await.map(Answer::Owners)
         }
-        Call::Directory(directory) => {
-            let directory = directory.clone();
-            let done = spawn_blocking(move || plugins::perform(Path::new(ROOT), &directory)).await;
-            Ok(Answer::Directory(done.unwrap_or_else(|error| Err(error.to_string()))))
-        }
+        Call::Directory(_) => Err(CallError::NotLeader),
     }
 }
 

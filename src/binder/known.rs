@@ -2,28 +2,29 @@
 //!
 //! In: objects as they change, and outcomes of live reads. Out: the [`View`] that a decision is made on.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::{
     act::write::{Object, Target},
     annotations,
     decide::{
         proofs::{Proofs, Seen},
-        view::{BinderOptions, Plugins, View},
+        view::{BinderOptions, NoPlugins, Plugins, View},
     },
     doubt::Doubts,
     matching::{
-        choose_claim::{ClaimIndex, PodIndex},
+        choose_claim::ClaimIndex,
         choose_volume::VolumeIndex,
         predicate::{Comparisons, Requirements},
     },
-    plugins::HostPlugins,
 };
 use crate::{
+    controller::claim_pods::ClaimPods,
     kube_api::{
-        events::Involved,
-        ids::{ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{BindingMode, Meta, Narrow, PersistentVolume, StorageClass},
+        ids::{ClassName, ResourceVersion, VolumeName},
+        kinds::{BindingMode, Meta, Narrow, ObjectRef, PersistentVolume, StorageClass},
     },
     state::Objects,
 };
@@ -35,10 +36,11 @@ pub(crate) struct Known {
     pub(crate) options: BinderOptions,
     pub(crate) volumes: VolumeIndex,
     pub(crate) claims: ClaimIndex,
-    pub(crate) pods: PodIndex,
+    /// Pods that are not scheduled, and not over.
+    pub(crate) pods: ClaimPods,
     default_class: Option<ClassName>,
     pub(crate) proofs: Proofs,
-    pub(crate) plugins: HostPlugins,
+    pub(crate) plugins: Box<dyn Plugins>,
     pub(crate) doubts: Doubts,
     /// Of the plan that is being made.
     pub(crate) compared: Comparisons,
@@ -49,9 +51,9 @@ impl Known {
     pub(crate) fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
             objects,
-            pods: PodIndex::new(options.needs_users()),
-            plugins: HostPlugins::new(&options),
             options,
+            pods: ClaimPods::default(),
+            plugins: Box::new(NoPlugins),
             volumes: VolumeIndex::default(),
             claims: ClaimIndex::default(),
             default_class: None,
@@ -62,10 +64,10 @@ impl Known {
     }
 
     /// Takes in every object there is, but for pods.
-    pub(crate) fn load(&mut self) {
+    pub(crate) fn load(&mut self, now: Instant) {
         for (name, volume) in &self.objects.volumes.snapshot() {
             self.volumes.update(name, Some(volume));
-            self.plugins.observe_volume(volume);
+            self.plugins.changed(&ObjectRef::Volume(name.clone()), &self.objects, now);
         }
         for (key, claim) in &self.objects.claims.snapshot() {
             self.claims.update(key, Some(claim));
@@ -91,7 +93,7 @@ impl Known {
             default_class: self.default_class.as_ref(),
             proofs: &self.proofs,
             busy,
-            plugins: &self.plugins,
+            plugins: &*self.plugins,
             doubts: &self.doubts,
             compared: &self.compared,
             options: &self.options,
@@ -137,13 +139,6 @@ impl Known {
         for key in self.claims.naming(name) {
             self.proofs.forget_claim_unless(key, seen);
         }
-    }
-
-    /// The recycler pods at work, by UID, with the volume of each.
-    pub(crate) fn recycling_pods(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
-        let volume = |name: &VolumeName| Some(Involved::object(&*self.objects.volumes.get(name)?));
-        let each = self.plugins.pods_at_work().into_iter();
-        each.filter_map(|(name, key, uid)| Some((uid, (key, volume(&name)?)))).collect()
     }
 }
 

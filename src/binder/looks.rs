@@ -14,9 +14,8 @@ use super::{
         write::{Target, WriteKind},
     },
     decide::{
-        decision::{ClaimDecision, Step, VolumeDecision},
+        decision::{ClaimDecision, VolumeDecision},
         reclaim::deletion_plugin,
-        view::Plugins,
     },
     matching::predicate::{Requirements, volume_class},
     observe::unreadable,
@@ -30,7 +29,7 @@ use crate::kube_api::{
 
 impl Planner {
     /// Why a step about the first of these has to wait, if that is so.
-    fn held_back(&mut self, step: Option<&Step>, pair: &[Target], now: Instant) -> Option<HeldBack> {
+    fn held_back(&mut self, step: Option<&Call>, pair: &[Target], now: Instant) -> Option<HeldBack> {
         let step = step?;
         if step.is_destructive() {
             if let Some(by) = self.second_writer.writers.signal() {
@@ -40,7 +39,7 @@ impl Planner {
                 return Some(HeldBack::Restored { until: now + left });
             }
         }
-        let (Step::Write(write), Some(subject)) = (step, pair.first()) else { return None };
+        let (Call::Write(write), Some(subject)) = (step, pair.first()) else { return None };
         let target = write.target.subject()?;
         let until = self.undone.until(&target, write, now)?;
         self.undone.wait(subject, until);
@@ -97,7 +96,7 @@ impl Planner {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
                 _ => None,
             };
-            self.start(target, volume, step.call(), plan);
+            self.start(target, volume, step, plan);
         }
         if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {
             // Its volumes were left alone meanwhile.
@@ -136,7 +135,7 @@ impl Planner {
         self.retries.clear(&target);
         self.recorder.outbox.lost(&target);
         if let Some(step) = self.known.plugins.claim_gone(key, &self.known.objects) {
-            self.start(target, None, step.call(), plan);
+            self.start(target, None, step, plan);
         }
     }
 
@@ -184,12 +183,12 @@ impl Planner {
         let reason = Arc::new(decision.reason);
         let plugin = reason.awaits_deletion().then(|| {
             let class = self.known.objects.classes.get(&ClassName::from(volume_class(&volume)));
-            deletion_plugin(&volume, class.as_deref(), &self.known.options)
+            deletion_plugin(&volume, class.as_deref(), &*self.known.plugins)
         });
         let looked_at = (&*volume, self.attempt(&target));
         self.recorder.volume_looked(looked_at, &reason, plugin.flatten().as_deref(), &self.reasons, now);
         if let Some(step) = decision.step {
-            self.start(target, None, step.call(), plan);
+            self.start(target, None, step, plan);
         }
         self.reasons.set_volume(name, reason);
     }
@@ -206,7 +205,7 @@ impl Planner {
         let Some(why) = self.held_back(decision.step.as_ref(), &pair, now) else { return decision };
         // What was proven is of the past when the step is taken at last.
         let releases =
-            |step: &Step| matches!(step, Step::Write(write) if write.kind == WriteKind::VolumeReleased);
+            |step: &Call| matches!(step, Call::Write(write) if write.kind == WriteKind::VolumeReleased);
         if decision.step.as_ref().is_some_and(releases) {
             self.known.proofs.forget_volume(&name);
         }

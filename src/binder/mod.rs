@@ -5,7 +5,7 @@
 //! and says which may run now; [`controller`] runs them.
 //!
 //! ```text
-//! changes ─▶ observe ─▶ planner: dirty keys ─▶ decide (matching, plugins) ─▶ act ─▶ controller ─▶ API server
+//! changes ─▶ observe ─▶ planner: dirty keys ─▶ decide (matching) ─▶ act ─▶ controller ─▶ API server
 //!               ▲                                  └▶ tell: events, logs, metrics, /debug     │
 //!               └───────────────────────────────── answers ───────────────────────────────────┘
 //! ```
@@ -15,7 +15,7 @@
 //! | [`observe`] | what a change or an answer means, and which keys are looked at again |
 //! | [`matching`] | which volume a claim gets (smallest fit: [`matching::choose_volume`]), and which claim a volume |
 //! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
-//! | [`plugins`] | volumes that are recycled, made or deleted here; off unless asked for |
+//! | [`crate::host_plugins`] | volumes that are recycled, made or deleted here, behind [`decide::view::Plugins`]; off unless asked for |
 //! | [`act`] | a step as a request |
 //! | [`tell`] | reasons and texts of events ([`tell::events`]); logs, metrics, traces and the debug page |
 //!
@@ -25,15 +25,14 @@
 
 #![cfg_attr(
     not(feature = "host-plugins"),
-    allow(dead_code, reason = "some patches, indexes and reasons are asked for by the plugins alone")
+    allow(dead_code, reason = "some patches, and texts of events, are the plugins' alone")
 )]
 
 pub mod act;
-pub(crate) mod annotations;
+pub mod annotations;
 pub mod decide;
 pub(crate) mod matching;
 pub mod observe;
-pub mod plugins;
 pub mod tell;
 
 pub mod controller;
@@ -47,10 +46,9 @@ pub mod queue;
 mod reasons;
 pub mod second_writer;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unconfirmed;
 mod undone;
 
 pub use controller::Binder;
 pub use decide::view::BinderOptions;
-pub use plugins::options::{Recycler, Recyclers};

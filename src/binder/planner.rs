@@ -146,9 +146,11 @@ impl Planner {
         }
     }
 
-    /// Counts recycler pods from here on, so that no other process gives one the same name.
-    pub fn count_runs_from(&mut self, number: u64) {
-        self.known.plugins.count_from(number);
+    /// Has plugins recycle, delete and make volumes; before anything is loaded.
+    #[must_use]
+    pub fn with_plugins(mut self, plugins: Box<dyn Plugins>) -> Self {
+        self.known.plugins = plugins;
+        self
     }
 
     /// An event about the object was lost: what holds of it is news to the next look.
@@ -203,10 +205,10 @@ impl Planner {
         self.retries.next_due().is_some() || !self.known.doubts.is_empty() || self.undone.next_due().is_some()
     }
 
-    /// The recycler pods at work, by UID, with the volume of each.
+    /// The pods of plugins that are at work, by UID, with the volume of each.
     #[must_use]
-    pub fn recycling_pods(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
-        self.known.recycling_pods()
+    pub fn pods_at_work(&self) -> BTreeMap<Uid, (PodKey, Involved)> {
+        self.known.plugins.pods_at_work(&self.known.objects)
     }
 
     /// Whether nothing may be decided about a volume: a request about it is under way, or a pod empties it.

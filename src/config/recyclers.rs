@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::ConfigError;
 use crate::{
-    binder::{Recycler, Recyclers},
     cli::RunArgs,
+    host_plugins::options::{Recycler, Recyclers},
 };
 
 /// The recyclers that the flags ask for.
@@ -70,7 +70,7 @@ mod tests {
     fn a_flag_for_what_is_not_compiled_in_is_answered_with_what_to_build() {
         for flag in ["--enable-recycler", "--enable-hostpath-provisioner"] {
             let error = config(&[flag]).unwrap_err().to_string();
-            assert_eq!(error, format!("{flag}: {}", crate::binder::plugins::ABSENT));
+            assert_eq!(error, format!("{flag}: {}", crate::host_plugins::ABSENT));
         }
     }
 
@@ -78,16 +78,16 @@ mod tests {
     #[test]
     fn a_recycler_is_as_kcm_has_it_unless_a_file_says_otherwise() {
         assert_eq!(
-            config(&["--pv-recycler-pod-template-filepath-nfs=/nowhere"]).unwrap().binder.recyclers,
+            config(&["--pv-recycler-pod-template-filepath-nfs=/nowhere"]).unwrap().host_plugins.recyclers,
             None
         );
-        let recyclers = config(&["--enable-recycler"]).unwrap().binder.recyclers.unwrap();
+        let recyclers = config(&["--enable-recycler"]).unwrap().host_plugins.recyclers.unwrap();
         let of = |minimum_timeout| Recycler {
             template: Recycler::default_template(),
             minimum_timeout,
             increment_timeout: 30,
         };
-        assert_eq!(*recyclers, Recyclers { host_path: of(60), nfs: of(300) });
+        assert_eq!(recyclers, Recyclers { host_path: of(60), nfs: of(300) });
 
         let file = std::env::temp_dir().join(format!("mooring-recycler-{}", std::process::id()));
         let flags = [
@@ -98,7 +98,7 @@ mod tests {
         ];
         let read = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            config(&flags.each_ref().map(String::as_str)).map(|config| config.binder.recyclers.unwrap())
+            config(&flags.each_ref().map(String::as_str)).map(|config| config.host_plugins.recyclers.unwrap())
         };
         let pod = "kind: Pod\nspec: {volumes: [{name: v, emptyDir: {}}], nodeSelector: {disk: here}}";
         let host_path = read(pod).unwrap().host_path.clone();

@@ -19,11 +19,12 @@
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
 //! without an answer), [`late`] (writes that may land late), [`event_dedup`] (what was told, and when it is told again), [`report`]
 //! (where each key stands, and why: log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
-//! only a part may be asked for),
-//! [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another controller of the same objects).
+//! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
+//! controller of the same objects), [`claim_pods`] (which pods use a claim).
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
 pub mod asked;
+pub mod claim_pods;
 pub mod event_dedup;
 pub mod in_doubt;
 pub mod late;

@@ -18,18 +18,19 @@ use super::{
     patch,
     reasons::ProtectionReason,
     second_writer::Protected,
-    users::{Users, is_owned, uses},
+    users::{is_owned, uses},
 };
 use crate::{
     controller::{
         Controller, Identity, Plan,
+        claim_pods::ClaimPods,
         second_writer::{OwnedField, Role, Target},
     },
     kube_api::{
         call::CallError,
         events::Event,
-        ids::{ClaimKey, Uid},
-        kinds::{Narrow, ObjectRef, PersistentVolumeClaim, PodVolumeSource},
+        ids::{ClaimKey, PodKey, Uid},
+        kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
     },
     state::Objects,
 };
@@ -63,7 +64,8 @@ impl Protected for ClaimKey {
 pub struct ClaimProtection {
     objects: Arc<Objects>,
     keys: Keys<ClaimKey>,
-    users: Users,
+    /// Of pods that are on a node.
+    users: ClaimPods,
     /// Claims that wait for a list of their namespace's pods, or for the end of the one that is under way.
     to_list: BTreeMap<String, BTreeSet<(ClaimKey, Uid)>>,
     /// Namespaces whose pods are being listed.
@@ -80,7 +82,7 @@ impl ClaimProtection {
         Self {
             objects,
             keys: Keys::default(),
-            users: Users::default(),
+            users: ClaimPods::default(),
             to_list: BTreeMap::new(),
             listing: BTreeSet::new(),
             unused: BTreeMap::new(),
@@ -88,9 +90,15 @@ impl ClaimProtection {
         }
     }
 
+    /// Takes a pod as it is now. Returns the claims that it named before, or names now.
+    fn pod_changed(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
+        let [before, now] = self.users.update(key, pod.filter(|pod| !pod.spec.node_name.is_empty()));
+        before.into_iter().chain(now).collect()
+    }
+
     /// Whether a pod that the tables show uses the claim for certain.
     fn is_used(&self, key: &ClaimKey, claim: &PersistentVolumeClaim) -> bool {
-        let mut pods = self.users.pods.of(key.clone()).filter_map(|pod| self.objects.pods.get(pod));
+        let mut pods = self.users.of(key).filter_map(|pod| self.objects.pods.get(pod));
         pods.any(|pod| {
             pod.spec.volumes.iter().filter(|volume| pod.claim_of(volume).as_ref() == Some(key)).any(
                 |volume| {
@@ -195,7 +203,7 @@ impl Controller for ClaimProtection {
 
     fn load(&mut self, now: Instant) {
         for (key, pod) in self.objects.pods.snapshot() {
-            self.users.update(&key, Some(&pod));
+            self.pod_changed(&key, Some(&pod));
         }
         for (key, claim) in self.objects.claims.snapshot() {
             self.keys.others.observed(&key, Some(&claim.metadata), false, now);
@@ -211,7 +219,10 @@ impl Controller for ClaimProtection {
                     self.keys.others.observed(&key, meta, self.leads, now);
                     BTreeSet::from([key])
                 }
-                ObjectRef::Pod(key) => self.users.update(&key, self.objects.pods.get(&key).as_deref()),
+                ObjectRef::Pod(key) => {
+                    let pod = self.objects.pods.get(&key);
+                    self.pod_changed(&key, pod.as_deref())
+                }
                 _ => continue,
             };
             for claim in claims.into_iter().filter(|_| self.leads) {

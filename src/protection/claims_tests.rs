@@ -122,7 +122,7 @@ fn a_pod_that_the_tables_show_costs_no_request_and_its_end_is_noticed() {
     controller.changed([key].into(), now);
     assert!(matches!(only(&controller.plan(now)), Call::Pods(..)));
     // As if no pod had ever named it.
-    assert_eq!(controller.users.pods.of(claim("").key()).count(), 0);
+    assert_eq!(controller.users.of(&claim("").key()).count(), 0);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use mooring::{
         act::op::{Answer, Call, Op},
         planner::Planner,
     },
+    host_plugins::{HostPlugins, options::PluginOptions},
     kube_api::{
         call::CallError,
         kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
@@ -35,9 +36,10 @@ fn is_write(op: &Op) -> bool {
     op.call.write_kind().is_some()
 }
 
-/// Options of the binder in all histories.
-pub fn options() -> BinderOptions {
-    BinderOptions { recyclers: Some(recyclers()), ..BinderOptions::default() }
+/// The plugins of the binder in all histories.
+fn plugins() -> Box<HostPlugins> {
+    let options = PluginOptions { recyclers: Some(recyclers()), ..PluginOptions::default() };
+    Box::new(HostPlugins::new(options, 0))
 }
 
 /// The daemon: the real tables and the real planner, and requests on their way.
@@ -73,9 +75,9 @@ impl Daemon {
         server.reads.clear();
         let objects = Arc::new(Objects::default());
         let changes = objects.subscribe();
-        let options = BinderOptions { sync_period, ..options() };
+        let options = BinderOptions { sync_period, ..BinderOptions::default() };
         let mut daemon = Self {
-            planner: Planner::new(Arc::clone(&objects), options),
+            planner: Planner::new(Arc::clone(&objects), options).with_plugins(plugins()),
             objects,
             changes,
             now,

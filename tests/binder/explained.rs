@@ -44,7 +44,7 @@ use tokio::time::Instant;
 
 use crate::{
     actors::{PROVISIONER, SELECTED_NODE},
-    daemon::{Daemon, options},
+    daemon::Daemon,
     history::{History, STEPS, comes_to_rest},
     server::{CLAIMS, CLASSES, PODS, Server, VOLUMES, decode, text},
 };
@@ -565,7 +565,7 @@ fn target(path: &str) -> Option<Target> {
 }
 
 fn assumptions() -> Assumptions {
-    Assumptions { binder: options(), ..Assumptions::default() }
+    Assumptions::default()
 }
 
 /// All objects, as of a reader who has just listed them.

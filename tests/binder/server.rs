@@ -4,12 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring::{
-    binder::{
-        act::{
-            op::{Answer, Call},
-            write::{Object, Write},
-        },
-        plugins::path::Directory,
+    binder::act::{
+        op::{Answer, Call, Directory},
+        write::{Object, Write},
     },
     kube_api::{
         call::{CallError, Request, Verb},
@@ -210,11 +207,11 @@ impl Server {
         }
         match directory {
             Directory::Make(path) => {
-                self.directories.insert(path.to_string());
+                self.directories.insert(path.clone());
             }
             Directory::Remove(path) => {
-                invariants::check_removal(self, &path.to_string());
-                self.directories.remove(&path.to_string());
+                invariants::check_removal(self, path);
+                self.directories.remove(path);
             }
         }
         Ok(())

@@ -11,14 +11,17 @@ use std::{
 
 use mooring::{
     binder::{
-        BinderOptions, Recycler, Recyclers,
+        BinderOptions,
         act::{
             op::{Call, Op},
             write::{Object, Target, Write},
         },
-        decide::decision::Step,
         planner::{Plan, Planner},
         tell::latency::Sample,
+    },
+    host_plugins::{
+        HostPlugins,
+        options::{PluginOptions, Recycler, Recyclers},
     },
     kube_api::{
         call::CallError,
@@ -86,6 +89,7 @@ pub struct World {
     server: Server,
     planner: Planner,
     options: BinderOptions,
+    plugins: PluginOptions,
     objects: Arc<Objects>,
     now: Instant,
     /// Changes the watches have delivered.
@@ -111,17 +115,18 @@ pub struct World {
 
 impl World {
     pub fn new(start: &Start, faults: &[Fault]) -> Self {
-        let options = BinderOptions {
-            enable_dynamic_provisioning: !start.no_provisioning,
+        let options =
+            BinderOptions { enable_dynamic_provisioning: !start.no_provisioning, ..BinderOptions::default() };
+        let plugins = PluginOptions {
             enable_hostpath_provisioner: start.host_path,
             recyclers: start.recycler.then(recyclers),
-            ..BinderOptions::default()
         };
         let objects = Arc::new(Objects::default());
         let mut world = Self {
             server: Server::new(start.server.clone()),
-            planner: Planner::new(Arc::clone(&objects), options.clone()),
+            planner: Planner::new(Arc::clone(&objects), options),
             options,
+            plugins,
             objects,
             now: Instant::now(),
             watched: 0,
@@ -184,7 +189,8 @@ impl World {
         self.objects.reset(pods);
         self.objects.reset(nodes);
         self.objects.reset(drivers);
-        self.planner = Planner::new(Arc::clone(&self.objects), self.options.clone());
+        let plugins = HostPlugins::new(self.plugins.clone(), 0);
+        self.planner = Planner::new(Arc::clone(&self.objects), self.options).with_plugins(Box::new(plugins));
         self.planner.load(self.now);
         self.planner.lead(self.now);
     }
@@ -333,11 +339,11 @@ impl World {
             code.clone_into(&mut self.reason);
             self.tell(events);
             let Some(step) = step else { return };
-            if let Step::Write(write) = &step {
+            if let Call::Write(write) = &step {
                 self.tell(write.then.clone());
             }
             let mut plan = Plan::default();
-            self.planner.start(target.clone(), None, step.call(), &mut plan);
+            self.planner.start(target.clone(), None, step, &mut plan);
             self.perform(plan.ops.remove(0));
         }
         panic!("no end in 20 steps");
@@ -457,13 +463,13 @@ fn is_same(one: &Event, other: &Event) -> bool {
 }
 
 /// How volumes are recycled by default.
-pub fn recyclers() -> Arc<Recyclers> {
+pub fn recyclers() -> Recyclers {
     let of = |minimum_timeout| Recycler {
         template: Recycler::default_template(),
         minimum_timeout,
         increment_timeout: 30,
     };
-    Arc::new(Recyclers { host_path: of(60), nfs: of(300) })
+    Recyclers { host_path: of(60), nfs: of(300) }
 }
 
 /// A sample as cases write it.
@@ -512,14 +518,14 @@ fn strip(value: &Value) -> Option<Value> {
 pub fn chosen(world: &mut World) -> Option<String> {
     let claim = world.objects.claims.snapshot().into_values().next().expect("a claim");
     let mut step = world.planner.decide_claim(&claim).step;
-    if let Some(Step::ProveClass { class }) = step {
+    if let Some(Call::ReadClass(class)) = step {
         let mut plan = Plan::default();
         world.planner.start(Target::Claim(claim.key()), None, Call::ReadClass(class), &mut plan);
         world.perform(plan.ops.remove(0));
         step = world.planner.decide_claim(&claim).step;
     }
     match step {
-        Some(Step::Write(Write { target: Object::Volume(name), .. })) => Some(name.to_string()),
+        Some(Call::Write(Write { target: Object::Volume(name), .. })) => Some(name.to_string()),
         _ => None,
     }
 }

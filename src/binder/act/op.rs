@@ -3,12 +3,9 @@
 //! Out of the planner, through the controller, and back to the planner with its outcome.
 
 use super::write::{Object, Target, Write, WriteKind};
-use crate::{
-    binder::plugins::path::Directory,
-    kube_api::{
-        ids::{ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
-    },
+use crate::kube_api::{
+    ids::{ClassName, ResourceVersion, Uid, VolumeName},
+    kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
 };
 
 /// A request, and what may not be touched while it is under way.
@@ -44,6 +41,15 @@ pub enum Call {
     ReadClass(ClassName),
     /// Something to do to a directory.
     Directory(Directory),
+}
+
+/// What a plugin does to a directory of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// Make it, unless it is there.
+    Make(String),
+    /// Remove it with all it holds, if it is there.
+    Remove(String),
 }
 
 /// Why something is read live.
@@ -102,6 +108,20 @@ impl Call {
             Self::Write(write) => Some(&write.target),
             Self::Read { target, .. } => Some(target),
             Self::ReadClass(_) | Self::ReadOwner(_) | Self::Directory(_) => None,
+        }
+    }
+
+    /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
+    #[must_use]
+    pub fn is_destructive(&self) -> bool {
+        match self {
+            Self::Write(write) => write.kind.is_destructive(),
+            Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
+            // Its proof is for the step after it, and would be old by the time that one may be made.
+            Self::Read { purpose, .. } => {
+                matches!(purpose, Purpose::ProveClaim(_) | Purpose::ProveVolume | Purpose::ProveReleased)
+            }
+            Self::ReadClass(_) | Self::ReadOwner(_) => false,
         }
     }
 

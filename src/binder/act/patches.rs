@@ -238,22 +238,12 @@ pub fn start_pod(pod: &Pod, gates: &[Value]) -> Request {
     patch(pod, "", Map::new(), json!({"spec": {"schedulingGates": gates}}))
 }
 
-/// Deletes exactly this volume, unless it was changed.
+/// Deletes exactly this object, in any phase, unless it was changed. The revision is named also where any would do:
+/// without it the API server loses a finalizer that was put on while it deleted (kubernetes#77988, S35).
 #[must_use]
-pub fn delete_volume(volume: &PersistentVolume) -> Request {
-    delete(volume, &volume.metadata)
-}
-
-/// Deletes exactly this pod, in any phase, unless it was changed.
-#[must_use]
-pub fn delete_pod(pod: &Pod) -> Request {
-    delete(pod, &pod.metadata)
-}
-
-/// The revision is named also where any would do: without it the API server loses a finalizer that was put on while
-/// it deleted (kubernetes#77988, S35).
-fn delete<T: Narrow>(object: &T, metadata: &Meta) -> Request {
-    let preconditions = json!({"uid": metadata.uid, "resourceVersion": metadata.resource_version});
+pub fn delete<T: Narrow>(object: &T) -> Request {
+    let Meta { uid, resource_version, .. } = object.metadata();
+    let preconditions = json!({"uid": uid, "resourceVersion": resource_version});
     let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
     Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) }
 }
@@ -366,13 +356,13 @@ mod tests {
         let options = |preconditions: Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
         let cases = [
             (
-                delete_volume(&volume()),
+                delete(&volume()),
                 Verb::Delete,
                 "/api/v1/persistentvolumes/pv",
                 options(json!({"uid": "pv-uid", "resourceVersion": "7"})),
             ),
             (
-                delete_pod(&pod),
+                delete(&pod),
                 Verb::Delete,
                 "/api/v1/namespaces/ns/pods/p",
                 options(json!({"uid": "p-uid", "resourceVersion": "3"})),

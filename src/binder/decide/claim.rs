@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{
     binding::{self, NoCapacity},
-    decision::{ClaimDecision, Decision, Step},
+    decision::{ClaimDecision, Decision},
     proofs::VolumeProof,
     provisioning, upkeep,
     view::{View, was_bound},
@@ -16,8 +16,9 @@ use super::{
 use crate::{
     binder::{
         act::{
+            op::{Call, Purpose},
             patches,
-            write::{Write, WriteKind},
+            write::{Object, Write, WriteKind},
         },
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
         matching::{
@@ -30,7 +31,7 @@ use crate::{
         tell::{events, reason::ClaimReason},
     },
     kube_api::{
-        ids::{ClassName, VolumeName},
+        ids::{ClassName, PodKey, VolumeName},
         kinds::{
             BindingMode, ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase,
         },
@@ -41,7 +42,7 @@ use crate::{
 #[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
     if let Some(write) = upkeep::of_claim(claim) {
-        return Decision::step(ClaimReason::Annotating, Step::Write(write));
+        return Decision::step(ClaimReason::Annotating, Call::Write(write));
     }
     if annotations::has(&claim.metadata, BIND_COMPLETED) {
         return sync_bound(claim, view);
@@ -65,7 +66,7 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         // A class that its watch has not delivered yet may delay the bind (S28).
         let name = ClassName::from(requirements.class);
         if !view.proofs.is_without_class(&name, claim.metadata.resource_version) {
-            return Decision::step(ClaimReason::ProvingClass(name.clone()), Step::ProveClass { class: name });
+            return Decision::step(ClaimReason::ProvingClass(name.clone()), Call::ReadClass(name));
         }
     }
     let delayed = match class.as_ref().map(|class| class.volume_binding_mode) {
@@ -111,10 +112,10 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         && !annotations::has(&claim.metadata, annotations::BETA_STORAGE_CLASS)
     {
         let write = Write::claim(claim, WriteKind::AssignClass, patches::assign_class(claim, default));
-        return Decision::step(ClaimReason::AssigningClass(default.clone()), Step::Write(write));
+        return Decision::step(ClaimReason::AssigningClass(default.clone()), Call::Write(write));
     }
     if delayed && !annotations::has(&claim.metadata, SELECTED_NODE) {
-        let pods = view.pods.unscheduled(&claim.key());
+        let pods: Vec<PodKey> = view.pods.of(&claim.key()).cloned().collect();
         let reason = if pods.is_empty() {
             ClaimReason::WaitsForFirstConsumer
         } else {
@@ -198,7 +199,8 @@ fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
             lost(claim, ClaimReason::Misbound(name.clone(), uid.clone()), refers)
         }
         None => {
-            Decision::step(ClaimReason::ProvingLost(name.clone()), Step::ProveVolume { volume: name.clone() })
+            let read = Call::Read { target: Object::Volume(name.clone()), purpose: Purpose::ProveVolume };
+            Decision::step(ClaimReason::ProvingLost(name.clone()), read)
         }
     }
 }
@@ -220,7 +222,7 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
         return ClaimDecision::waiting(claim, ClaimReason::Uncertain(other.clone()));
     }
     match binding::next_write(volume, claim) {
-        Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Step::Write(write)),
+        Ok(Some(write)) => Decision::step(ClaimReason::Binding(name, write.kind), Call::Write(write)),
         Ok(None) => Decision::rest(ClaimReason::Bound(name)),
         Err(NoCapacity) => ClaimDecision::waiting(claim, ClaimReason::NoCapacity(name)),
     }
@@ -255,5 +257,5 @@ fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&Clai
     if change.phase.is_some() {
         write = events.into_iter().fold(write, Write::then);
     }
-    Decision::step(reason, Step::Write(write))
+    Decision::step(reason, Call::Write(write))
 }

@@ -6,11 +6,10 @@
 use crate::{
     binder::{
         act::{
-            op::{Call, Purpose},
+            op::Call,
             patches,
-            write::{Object, Write, WriteKind},
+            write::{Write, WriteKind},
         },
-        plugins::path::Directory,
         tell::{
             events,
             reason::{ClaimReason, VolumeReason},
@@ -18,7 +17,6 @@ use crate::{
     },
     kube_api::{
         events::Event,
-        ids::{ClaimKey, ClassName, Uid, VolumeName},
         kinds::{PersistentVolume, PersistentVolumeClaim, VolumePhase},
     },
 };
@@ -35,7 +33,7 @@ pub struct Decision<Reason> {
     /// Where the object stands, and why.
     pub reason: Reason,
     /// What to do now, if anything.
-    pub step: Option<Step>,
+    pub step: Option<Call>,
     /// What to tell the user at once.
     pub events: Vec<Event>,
 }
@@ -49,7 +47,7 @@ impl<Reason> Decision<Reason> {
 
     /// One step to take.
     #[must_use]
-    pub fn step(reason: Reason, step: Step) -> Self {
+    pub fn step(reason: Reason, step: Call) -> Self {
         Self { reason, step: Some(step), events: Vec::new() }
     }
 
@@ -63,72 +61,8 @@ impl<Reason> Decision<Reason> {
     /// A write to make as well, if there is one.
     #[must_use]
     pub fn writing(mut self, write: Option<Write>) -> Self {
-        self.step = write.map(Step::Write);
+        self.step = write.map(Call::Write);
         self
-    }
-}
-
-/// One request to the API server, or one act on this machine.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// A write.
-    Write(Write),
-    /// Read the claim live: is the one with this UID really gone, or bound elsewhere? (S23)
-    ProveClaim {
-        /// The claim.
-        claim: ClaimKey,
-        /// UID the volume knows.
-        uid: Uid,
-    },
-    /// Read the volume live: is it really gone, or another claim's? (S24)
-    ProveVolume {
-        /// The volume.
-        volume: VolumeName,
-    },
-    /// Read the volume live: is it still as released as our tables show it? (S23)
-    ProveReleased {
-        /// The volume.
-        volume: VolumeName,
-    },
-    /// Read the class live: is there really none, which might delay the bind? (S28)
-    ProveClass {
-        /// The class.
-        class: ClassName,
-    },
-    /// Do something to a directory of this machine.
-    Directory(Directory),
-}
-
-impl Step {
-    /// The step as a request.
-    #[must_use]
-    pub fn call(self) -> Call {
-        match self {
-            Self::Write(write) => Call::Write(write),
-            Self::ProveClaim { claim, uid } => {
-                Call::Read { target: Object::Claim(claim), purpose: Purpose::ProveClaim(uid) }
-            }
-            Self::ProveVolume { volume } => {
-                Call::Read { target: Object::Volume(volume), purpose: Purpose::ProveVolume }
-            }
-            Self::ProveReleased { volume } => {
-                Call::Read { target: Object::Volume(volume), purpose: Purpose::ProveReleased }
-            }
-            Self::ProveClass { class } => Call::ReadClass(class),
-            Self::Directory(directory) => Call::Directory(directory),
-        }
-    }
-
-    /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
-    #[must_use]
-    pub fn is_destructive(&self) -> bool {
-        match self {
-            Self::Write(write) => write.kind.is_destructive(),
-            Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
-            // Their proof is for the step after it, and would be old by the time that one may be made.
-            Self::ProveClaim { .. } | Self::ProveVolume { .. } | Self::ProveReleased { .. } => true,
-            Self::ProveClass { .. } => false,
-        }
     }
 }
 
@@ -160,6 +94,6 @@ impl VolumeDecision {
         let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&reason.to_string()));
         let mut write = Write::volume(volume, WriteKind::VolumeFailed, request);
         write.then.extend(events::of_volume(volume, &reason));
-        Self::step(reason, Step::Write(write))
+        Self::step(reason, Call::Write(write))
     }
 }

@@ -1,20 +1,20 @@
 //! Who is asked to provide a volume for a claim (pv-binder §7).
 //!
 //! In: a claim no volume fits, and its class. Out: a decision that at most annotates the claim; the
-//! volume itself is made by an external provisioner, by [`crate::binder::plugins`] if that is switched
-//! on, or not at all.
+//! volume itself is made by an external provisioner, by a plugin, or not at all.
 
 use super::{
-    decision::{ClaimDecision, Decision, Step},
+    decision::{ClaimDecision, Decision},
     view::View,
 };
 use crate::{
     binder::{
         act::{
+            op::Call,
             patches,
             write::{Write, WriteKind},
         },
-        annotations::{self, BETA_STORAGE_PROVISIONER, HOST_PATH_PLUGIN, NFS_PLUGIN, STORAGE_PROVISIONER},
+        annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
         tell::reason::ClaimReason,
     },
     kube_api::{
@@ -39,10 +39,10 @@ pub fn provision(
     let Some(class) = class else {
         return ClaimDecision::waiting(claim, ClaimReason::NoClass(name.clone()));
     };
-    let here = view.options.enable_hostpath_provisioner && class.provisioner == HOST_PATH_PLUGIN;
+    let here = view.plugins.provisions(&class.provisioner);
     let provisioner = match annotations::csi_name(&class.provisioner) {
         Some(driver) => driver,
-        None if here => HOST_PATH_PLUGIN,
+        None if here => class.provisioner.as_str(),
         None if class.provisioner == NFS_PLUGIN => {
             return ClaimDecision::waiting(claim, ClaimReason::CannotProvision(class.provisioner.clone()));
         }
@@ -51,13 +51,10 @@ pub fn provision(
         }
         None => class.provisioner.as_str(),
     };
-    if here && let Some(why) = view.plugins.refuses(claim) {
-        return ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why));
+    if here && let Some(decision) = view.plugins.provision(claim, class, view) {
+        return decision;
     }
     let stable = claim.metadata.annotation(STORAGE_PROVISIONER);
-    if stable == Some(provisioner) && here {
-        return view.plugins.provision(claim, class, view);
-    }
     let reason = ClaimReason::WaitsForProvisioner(provisioner.to_owned());
     if stable == Some(provisioner) {
         return ClaimDecision::waiting(claim, reason);
@@ -73,5 +70,5 @@ pub fn provision(
         return ClaimDecision::waiting(claim, ClaimReason::OtherProvisioner { asked, wanted });
     }
     let request = patches::ask_provisioner(claim, provisioner);
-    Decision::step(reason, Step::Write(Write::claim(claim, WriteKind::AskProvisioner, request)))
+    Decision::step(reason, Call::Write(Write::claim(claim, WriteKind::AskProvisioner, request)))
 }

@@ -2,12 +2,11 @@
 //!
 //! In: a volume whose claim is gone. Out: whose business it is, or a decision that marks it Failed, when
 //! its policy asks for something that cannot be done. A volume of an external driver is never touched: its
-//! provisioner deletes only what is Released (S32). What is recycled or deleted here, if that is switched
-//! on, is in [`crate::binder::plugins`].
+//! provisioner deletes only what is Released (S32). What is recycled or deleted here, the plugins decide.
 
 use super::{
     decision::{Decision, VolumeDecision},
-    view::{BinderOptions, View},
+    view::{Plugins, View},
 };
 use crate::{
     binder::{
@@ -30,11 +29,10 @@ enum Deleter {
 
 /// Finds who deletes the volume.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, findDeletablePlugin.
-fn deleter(volume: &PersistentVolume, options: &BinderOptions) -> Result<Deleter, Unreclaimable> {
-    let here = options.enable_hostpath_provisioner;
+fn deleter(volume: &PersistentVolume, plugins: &dyn Plugins) -> Result<Deleter, Unreclaimable> {
     let provisioned_by = volume.metadata.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());
     match (provisioned_by, volume.spec.files.as_deref()) {
-        (Some(HOST_PATH_PLUGIN), _) if here => Ok(Deleter::Here),
+        (Some(plugin), _) if plugins.provisions(plugin) => Ok(Deleter::Here),
         (Some(NFS_PLUGIN), _) => Err(Unreclaimable::PluginCannotDelete),
         (Some(plugin), _) if annotations::is_in_tree(plugin) => {
             Err(Unreclaimable::NoPlugin(plugin.to_owned()))
@@ -44,7 +42,7 @@ fn deleter(volume: &PersistentVolume, options: &BinderOptions) -> Result<Deleter
         (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) || volume.spec.csi.is_some() => {
             Ok(Deleter::External)
         }
-        (None, Some(FileSource::HostPath(_))) if here => Ok(Deleter::Here),
+        (None, _) if plugins.deletes(volume) => Ok(Deleter::Here),
         (None, Some(FileSource::Nfs(_))) => Err(Unreclaimable::CannotDelete(volume.key())),
         (None, _) => Err(Unreclaimable::NoDeleter(volume.key())),
     }
@@ -61,12 +59,12 @@ fn is_migrated(volume: &PersistentVolume) -> bool {
 pub fn deletion_plugin(
     volume: &PersistentVolume,
     class: Option<&StorageClass>,
-    options: &BinderOptions,
+    plugins: &dyn Plugins,
 ) -> Option<String> {
     if volume.spec.reclaim_policy != ReclaimPolicy::Delete || is_migrated(volume) {
         return None;
     }
-    let name = match deleter(volume, options) {
+    let name = match deleter(volume, plugins) {
         Ok(Deleter::Here) => HOST_PATH_PLUGIN,
         Ok(Deleter::External) => {
             let provisioner = class.map(|class| class.provisioner.as_str()).filter(|name| !name.is_empty());
@@ -82,6 +80,8 @@ pub fn deletion_plugin(
 #[must_use]
 pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let external = is_migrated(volume) || volume.spec.csi.is_some();
+    let failed = |why| VolumeDecision::failed(volume, VolumeReason::NotReclaimable(why));
+    let here = |otherwise| view.plugins.reclaim(volume, reference, view).unwrap_or_else(|| failed(otherwise));
     match (&volume.spec.reclaim_policy, volume.spec.in_tree.as_deref()) {
         (ReclaimPolicy::Retain, _) => Decision::rest(VolumeReason::Retained),
         _ if external => Decision::rest(VolumeReason::LeftToProvisioner),
@@ -89,14 +89,12 @@ pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
         (_, Some(InTreeSource::Malformed(malformed))) => {
             Decision::rest(VolumeReason::Unreadable(malformed.clone()))
         }
-        (ReclaimPolicy::Delete, _) => match deleter(volume, view.options) {
-            Ok(Deleter::Here) => view.plugins.delete(volume, view),
+        (ReclaimPolicy::Delete, _) => match deleter(volume, view.plugins) {
             Ok(Deleter::External) => Decision::rest(VolumeReason::LeftToProvisioner),
-            Err(why) => VolumeDecision::failed(volume, VolumeReason::NotReclaimable(why)),
+            Ok(Deleter::Here) => here(Unreclaimable::NoDeleter(volume.key())),
+            Err(why) => failed(why),
         },
-        (ReclaimPolicy::Recycle, _) => view.plugins.recycle(volume, reference, view),
-        (ReclaimPolicy::Other(_), _) => {
-            VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::UnknownPolicy))
-        }
+        (ReclaimPolicy::Recycle, _) => here(Unreclaimable::NoRecycler),
+        (ReclaimPolicy::Other(_), _) => failed(Unreclaimable::UnknownPolicy),
     }
 }

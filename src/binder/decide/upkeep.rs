@@ -5,17 +5,14 @@
 //! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
 //! The protection finalizers of other controllers are never touched (S33).
 
-use super::view::BinderOptions;
+use super::view::Plugins;
 use crate::{
     binder::{
         act::{
             patches::{self, Migration},
             write::{Write, WriteKind},
         },
-        annotations::{
-            self, BETA_STORAGE_PROVISIONER, HOST_PATH_PLUGIN, MIGRATED_TO, PROVISIONED_BY,
-            STORAGE_PROVISIONER,
-        },
+        annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
     },
     kube_api::{
         kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
@@ -42,30 +39,17 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go,
 // updateVolumeMigrationAnnotationsAndFinalizers.
 #[must_use]
-pub fn of_volume(volume: &PersistentVolume, options: &BinderOptions) -> Option<Write> {
+pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Write> {
     let provisioner = volume.metadata.annotation(PROVISIONED_BY)?;
     let migrated = migration(&volume.metadata, provisioner);
     // Nothing here would take ours off a volume that no plugin here deletes.
-    let deletes = options.enable_hostpath_provisioner && provisioner == HOST_PATH_PLUGIN;
+    let deletes = plugins.provisions(provisioner);
     let finalizers = finalizers(volume, provisioner, deletes);
     if migrated.is_none() && finalizers.is_none() {
         return None;
     }
     let request = patches::annotate_volume(volume, migrated, finalizers.as_deref());
     Some(Write::volume(volume, WriteKind::Annotate, request))
-}
-
-/// The write that lets a volume go whose storage is gone, if one of the two finalizers holds it. The external
-/// one is still there where [`finalizers`] could not replace it by ours.
-#[must_use]
-pub fn unprotect(volume: &PersistentVolume) -> Option<Write> {
-    let in_tree = volume.metadata.annotation(PROVISIONED_BY).is_some_and(annotations::is_in_tree);
-    let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
-    let present = &volume.metadata.finalizers;
-    let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
-    (*left != **present).then(|| {
-        Write::volume(volume, WriteKind::Annotate, patches::annotate_volume(volume, None, Some(&left)))
-    })
 }
 
 /// How MIG has to change, if it has to.

@@ -3,68 +3,52 @@
 //! In: the shared tables, the binder's indexes, the writes under way and the outcomes of live
 //! reads. Nothing here can reach the API server, a clock or a log.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    decision::{ClaimDecision, Step, VolumeDecision},
+    decision::{ClaimDecision, VolumeDecision},
     proofs::Proofs,
 };
 use crate::{
     binder::{
         act::{
-            op::{Answer, Op, Purpose},
+            op::{Answer, Call, Op},
             write::Target,
         },
         annotations,
         doubt::Doubts,
         matching::{
-            choose_claim::{ClaimIndex, PodIndex},
+            choose_claim::ClaimIndex,
             choose_volume::VolumeIndex,
             predicate::{Comparisons, Requirements, mismatch_for_named},
         },
-        plugins::options::Recyclers,
-        tell::reason::{ClaimReason, Unprovisioned, Unreclaimable, VolumeReason},
     },
+    controller::claim_pods::ClaimPods,
     kube_api::{
         call::CallError,
-        events::Event,
+        events::{Event, Involved},
         ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
-        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{
+            ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, StorageClass,
+        },
     },
     state::Objects,
 };
 
 /// Settings of the binder (pv-binder §12).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BinderOptions {
     /// Whether provisioners are asked for volumes.
     pub enable_dynamic_provisioning: bool,
-    /// Whether volumes of `kubernetes.io/host-path` are made and deleted.
-    pub enable_hostpath_provisioner: bool,
-    /// How volumes are recycled, if they are.
-    pub recyclers: Option<Arc<Recyclers>>,
     /// How often everything unsettled is looked at although nothing happened.
     pub sync_period: Duration,
 }
 
-impl BinderOptions {
-    /// Whether it is kept which pods use a claim: a volume is not recycled under them.
-    #[must_use]
-    pub fn needs_users(&self) -> bool {
-        self.recyclers.is_some()
-    }
-}
-
 impl Default for BinderOptions {
     fn default() -> Self {
-        Self {
-            enable_dynamic_provisioning: true,
-            enable_hostpath_provisioner: false,
-            recyclers: None,
-            sync_period: Duration::from_mins(5),
-        }
+        Self { enable_dynamic_provisioning: true, sync_period: Duration::from_mins(5) }
     }
 }
 
@@ -78,7 +62,7 @@ pub struct View<'a> {
     /// Volumes by what claims look for.
     pub volumes: &'a VolumeIndex,
     /// Unscheduled pods by claim.
-    pub pods: &'a PodIndex,
+    pub pods: &'a ClaimPods,
     /// The class that claims without one get.
     pub default_class: Option<&'a ClassName>,
     /// Outcomes of live reads.
@@ -147,37 +131,32 @@ pub(super) fn was_bound(claim: &PersistentVolumeClaim) -> bool {
         || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
 }
 
-/// The door to what is compiled in for volumes that are recycled, deleted or made here. What an implementation leaves
-/// out is what a binder without such plugins does.
-pub trait Plugins: fmt::Debug {
+/// What recycles, deletes and makes volumes for the binder, if anything does ([`crate::host_plugins`]). What an
+/// implementation leaves out is what a binder without such plugins does.
+pub trait Plugins: fmt::Debug + Send {
+    /// Whether volumes of this provisioner are made and deleted here.
+    fn provisions(&self, _provisioner: &str) -> bool {
+        false
+    }
+
+    /// Whether a volume of which nothing tells who made it is deleted here.
+    fn deletes(&self, _volume: &PersistentVolume) -> bool {
+        false
+    }
+
     /// What has to be done about a volume before anything else is decided about it.
     fn first(&self, _volume: &PersistentVolume, _view: &View<'_>) -> Option<VolumeDecision> {
         None
     }
 
-    /// Recycles a volume whose claim is proven gone.
-    fn recycle(&self, volume: &PersistentVolume, _reference: &ClaimRef, _view: &View<'_>) -> VolumeDecision {
-        VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::NoRecycler))
-    }
-
-    /// Deletes a volume whose claim is proven gone.
-    fn delete(&self, volume: &PersistentVolume, _view: &View<'_>) -> VolumeDecision {
-        VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::NoDeleter(volume.key())))
-    }
-
-    /// Why the plugin here does not even take a claim.
-    fn refuses(&self, _claim: &PersistentVolumeClaim) -> Option<Unprovisioned> {
+    /// Recycles or deletes a volume whose claim is proven gone, as its policy says; `None` if nothing here does.
+    fn reclaim(&self, _: &PersistentVolume, _: &ClaimRef, _: &View<'_>) -> Option<VolumeDecision> {
         None
     }
 
-    /// Makes a volume for a claim that is handed to the plugin here.
-    fn provision(
-        &self,
-        claim: &PersistentVolumeClaim,
-        class: &StorageClass,
-        _view: &View<'_>,
-    ) -> ClaimDecision {
-        ClaimDecision::waiting(claim, ClaimReason::NoProvisioner(class.provisioner.clone()))
+    /// Makes a volume for a claim of a provisioner that is here; `None` if the claim has to name that first.
+    fn provision(&self, _: &PersistentVolumeClaim, _: &StorageClass, _: &View<'_>) -> Option<ClaimDecision> {
+        None
     }
 
     /// Whether nothing else is decided about a volume, as a pod is at work on it.
@@ -190,31 +169,20 @@ pub trait Plugins: fmt::Debug {
         None
     }
 
-    /// The pods at work, by their volumes.
-    fn pods_at_work(&self) -> Vec<(VolumeName, PodKey, Uid)> {
+    /// The pods at work, by UID, with the volume of each.
+    fn pods_at_work(&self, _objects: &Objects) -> BTreeMap<Uid, (PodKey, Involved)> {
+        BTreeMap::new()
+    }
+
+    /// An object changed; how it is now, the tables show. Returns the claims and volumes that this concerns.
+    fn changed(&mut self, _object: &ObjectRef, _objects: &Objects, _now: Instant) -> Vec<Target> {
         Vec::new()
     }
 
-    /// Takes a volume as it is now.
-    fn observe_volume(&mut self, _volume: &PersistentVolume) {}
-
-    /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
-    fn observe_pod(&mut self, _key: &PodKey, _pod: Option<&Pod>, _now: Instant) -> Option<VolumeName> {
-        None
-    }
-
-    /// Whether a volume is or was being made for a claim of this name.
-    fn has_claim(&self, _claim: &ClaimKey) -> bool {
-        false
-    }
-
     /// A claim is gone: returns the step that removes storage which was made for it in vain.
-    fn claim_gone(&mut self, _claim: &ClaimKey, _objects: &Objects) -> Option<Step> {
+    fn claim_gone(&mut self, _claim: &ClaimKey, _objects: &Objects) -> Option<Call> {
         None
     }
-
-    /// A volume is gone.
-    fn volume_gone(&mut self, _volume: &VolumeName) {}
 
     /// The step about a volume that rested on a proof is not made now, and the proof will be old when it is.
     fn unproven(&mut self, _volume: &VolumeName) {}
@@ -229,50 +197,31 @@ pub trait Plugins: fmt::Debug {
         None
     }
 
-    /// Counts pods from here on, so that no other process gives one the same name.
-    fn count_from(&mut self, _number: u64) {}
-
-    /// Takes the answer to a request of a plugin.
+    /// Takes the answer to a request that it asked for. Returns how the subject goes on, if not as usual.
     fn answered(
         &mut self,
         _op: &Op,
-        _result: Result<Answer, CallError>,
+        _result: &Result<Answer, CallError>,
         _objects: &Objects,
         _now: Instant,
-    ) -> Progress {
-        Progress::default()
+    ) -> Option<Then> {
+        None
     }
 }
 
-/// What the answer to a request of a plugin comes to.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Goes into the tables.
-    pub answer: Option<Answer>,
-    /// Events about the write that was made.
-    pub events: Vec<Event>,
-    /// An event about an earlier write, whose answer was lost.
-    pub late: Option<Event>,
-    /// When, and with what, the subject goes on.
-    pub then: Then,
-}
+/// No plugins.
+#[derive(Debug)]
+pub struct NoPlugins;
 
-/// How the subject of a request goes on.
-#[derive(Debug, Default)]
+impl Plugins for NoPlugins {}
+
+/// How the subject of a request of a plugin goes on.
+#[derive(Debug)]
 pub enum Then {
     /// It is looked at again.
-    #[default]
     Look,
-    /// The same, after a pause if that happens again and again.
-    Conflicted,
-    /// After a pause, longer each time.
-    Failed,
-    /// After a pause that depends on the error of a write.
-    Pause(CallError),
-    /// After a pause that depends on the error of a read.
-    PauseForRead(CallError),
-    /// At this time.
+    /// It is looked at again at this time.
     At(Instant),
-    /// The object of the request is read first.
-    Read(Purpose),
+    /// As usual; the answer shows that an earlier write was made, of which this is told.
+    Tell(Event),
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{
     binding,
-    decision::{Decision, Step, VolumeDecision},
+    decision::{Decision, VolumeDecision},
     proofs::ClaimProof,
     reclaim, upkeep,
     view::{View, was_bound},
@@ -16,8 +16,9 @@ use super::{
 use crate::{
     binder::{
         act::{
+            op::{Call, Purpose},
             patches,
-            write::{Write, WriteKind},
+            write::{Object, Write, WriteKind},
         },
         annotations::{self, PROVISIONED_BY},
         matching::predicate::modes_differ,
@@ -32,8 +33,8 @@ use crate::{
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
-    if let Some(write) = upkeep::of_volume(volume, view.options) {
-        return Decision::step(VolumeReason::Annotating, Step::Write(write));
+    if let Some(write) = upkeep::of_volume(volume, view.plugins) {
+        return Decision::step(VolumeReason::Annotating, Call::Write(write));
     }
     if let Some(decision) = view.plugins.first(volume, view) {
         return decision;
@@ -101,7 +102,7 @@ fn claim_open(
 /// wrote over the name, or over the UID, or restored the claim under a new one. What is kept anyway (Retain) is released.
 fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
     let decision = released(volume, reference, view, ClaimProof::Gone);
-    if matches!(decision.step, None | Some(Step::ProveClaim { .. })) {
+    if matches!(decision.step, None | Some(Call::Read { .. })) {
         return decision;
     }
     let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
@@ -122,7 +123,7 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<
         return released(volume, reference, view, ClaimProof::BoundElsewhere);
     }
     let write = binding::undo(volume);
-    Decision::step(VolumeReason::Undoing(reference.key()), Step::Write(write))
+    Decision::step(VolumeReason::Undoing(reference.key()), Call::Write(write))
 }
 
 /// Releases the volume and sees to its reclaim, if a live read has shown what our tables show.
@@ -139,7 +140,7 @@ fn released(
     } else {
         let request = patches::volume_phase(volume, VolumePhase::Released, None);
         let write = Write::volume(volume, WriteKind::VolumeReleased, request);
-        Decision::step(VolumeReason::Releasing(key.clone()), Step::Write(write))
+        Decision::step(VolumeReason::Releasing(key.clone()), Call::Write(write))
     };
     if decision.step.is_none() {
         return decision;
@@ -149,7 +150,7 @@ fn released(
         Some(proof) if proof == needed || proof == ClaimProof::Gone => decision,
         _ => Decision::step(
             VolumeReason::Proving(key.clone()),
-            Step::ProveClaim { claim: key, uid: reference.uid.clone() },
+            Call::Read { target: Object::Claim(key), purpose: Purpose::ProveClaim(reference.uid.clone()) },
         ),
     }
 }

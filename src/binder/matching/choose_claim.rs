@@ -1,7 +1,7 @@
 //! Who has to be looked at again when something appears: claims by the volume they name, by class,
-//! and by what they wait for; unscheduled pods by the claims they use.
+//! and by what they wait for.
 //!
-//! In: claims and pods as they change, and which claims found no volume. Out: the few keys to plan
+//! In: claims as they change, and which claims found no volume. Out: the few keys to plan
 //! again. A free volume goes to the waiting claim that needs most of it (the oldest among equals),
 //! so a new volume costs one claim's plan, however many wait.
 
@@ -20,8 +20,8 @@ use super::{
 use crate::{
     binder::annotations,
     kube_api::{
-        ids::{ClaimKey, PodKey, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        ids::{ClaimKey, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
         text::Text,
     },
     state::{Relation, give_back_room},
@@ -163,83 +163,5 @@ impl ClaimIndex {
             best = best.max(fitting);
         }
         best.map(|(_, Reverse((_, key)))| key.clone())
-    }
-}
-
-/// Pods by the claims they use.
-#[derive(Debug, Default)]
-struct ByClaim {
-    claims: HashMap<PodKey, BTreeSet<ClaimKey>>,
-    pods: Relation<ClaimKey, PodKey>,
-}
-
-impl ByClaim {
-    /// Sets which claims a pod uses. Returns those that gained or lost it.
-    fn set(&mut self, key: &PodKey, claims: BTreeSet<ClaimKey>) -> BTreeSet<ClaimKey> {
-        let before = self.claims.remove(key).unwrap_or_default();
-        let changed: BTreeSet<ClaimKey> = before.symmetric_difference(&claims).cloned().collect();
-        for claim in &changed {
-            if claims.contains(claim) {
-                self.pods.insert(claim.clone(), key.clone());
-            } else {
-                self.pods.remove(claim, key);
-            }
-        }
-        if !claims.is_empty() {
-            self.claims.insert(key.clone(), claims);
-        } else if !changed.is_empty() {
-            give_back_room(&mut self.claims);
-        }
-        changed
-    }
-
-    fn of(&self, claim: &ClaimKey) -> Vec<PodKey> {
-        self.pods.of(claim.clone()).cloned().collect()
-    }
-}
-
-/// Pods that are not over, by the claims they use: those that are not scheduled yet, and all of them if
-/// that is asked for.
-#[derive(Debug, Default)]
-pub struct PodIndex {
-    unscheduled: ByClaim,
-    users: Option<ByClaim>,
-}
-
-impl PodIndex {
-    /// An index of nothing, and of all pods that are not over if so wanted.
-    #[must_use]
-    pub fn new(with_users: bool) -> Self {
-        Self { unscheduled: ByClaim::default(), users: with_users.then(ByClaim::default) }
-    }
-
-    /// Takes a pod's current content, or its absence. Returns the claims that gained or lost it.
-    pub fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> BTreeSet<ClaimKey> {
-        let claims = |pod: &Pod| pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)).collect();
-        let pod = pod.filter(|pod| !pod.is_terminated());
-        let waits = pod.filter(|pod| pod.spec.node_name.is_empty());
-        let mut changed = self.unscheduled.set(key, waits.map(claims).unwrap_or_default());
-        if let Some(users) = &mut self.users {
-            changed.extend(users.set(key, pod.map(claims).unwrap_or_default()));
-        }
-        changed
-    }
-
-    /// The unscheduled pods that use a claim.
-    #[must_use]
-    pub fn unscheduled(&self, claim: &ClaimKey) -> Vec<PodKey> {
-        self.unscheduled.of(claim)
-    }
-
-    /// Whether any unscheduled pod uses a claim.
-    #[must_use]
-    pub fn is_any_unscheduled(&self, claim: &ClaimKey) -> bool {
-        self.unscheduled.pods.of(claim.clone()).next().is_some()
-    }
-
-    /// All pods that use a claim, if they are kept.
-    #[must_use]
-    pub fn users(&self, claim: &ClaimKey) -> Vec<PodKey> {
-        self.users.as_ref().map(|users| users.of(claim)).unwrap_or_default()
     }
 }

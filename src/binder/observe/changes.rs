@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use crate::{
-    binder::{act::write::Target, decide::view::Plugins, planner::Planner},
+    binder::{act::write::Target, planner::Planner},
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
         kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
@@ -16,7 +16,7 @@ use crate::{
 impl Planner {
     /// Takes in every object there is.
     pub fn load(&mut self, now: Instant) {
-        self.known.load();
+        self.known.load(now);
         for key in self.known.objects.pods.snapshot().into_keys() {
             self.pod_changed(&key, now);
         }
@@ -31,7 +31,7 @@ impl Planner {
         for (key, claim) in self.known.objects.claims.snapshot() {
             match claim.status.phase {
                 ClaimPhase::Bound => bound.push(key),
-                _ if self.known.pods.is_any_unscheduled(&key) => wanted.push(key),
+                _ if self.known.pods.of(&key).next().is_some() => wanted.push(key),
                 _ => open.push(key),
             }
         }
@@ -98,28 +98,37 @@ impl Planner {
         self.queue.extend(in_doubt.into_iter().map(Target::Claim), now);
         let Some(volume) = volume else {
             self.known.proofs.forget_volume(name);
+            self.plugins_changed(&ObjectRef::Volume(name.clone()), now);
             self.forget(&target, now);
             return;
         };
         self.second_writer.look_at(&*volume, now);
-        self.known.plugins.observe_volume(&volume);
+        self.plugins_changed(&ObjectRef::Volume(name.clone()), now);
         self.queue.add(target, now);
         self.wake_for(name, now);
     }
 
     pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
         let pod = self.known.objects.pods.get(key);
-        for claim in self.known.pods.update(key, pod.as_deref()) {
-            let waits = self.reasons.is_waiting_for_pods(&claim);
-            if self.known.options.needs_users() {
-                self.queue.extend(self.known.volumes.referring_to(&claim).cloned().map(Target::Volume), now);
-            }
-            if waits {
-                self.queue.add(Target::Claim(claim), now);
-            }
+        let waits = pod.as_deref().filter(|pod| !pod.is_terminated() && pod.spec.node_name.is_empty());
+        let [before, after] = self.known.pods.update(key, waits);
+        for claim in before.symmetric_difference(&after).filter(|key| self.reasons.is_waiting_for_pods(key)) {
+            self.queue.add(Target::Claim(claim.clone()), now);
         }
-        if let Some(volume) = self.known.plugins.observe_pod(key, pod.as_deref(), now) {
-            self.volume_changed(&volume, now);
+        self.plugins_changed(&ObjectRef::Pod(key.clone()), now);
+    }
+
+    /// Tells the plugins of a change, and looks at what they say.
+    fn plugins_changed(&mut self, object: &ObjectRef, now: Instant) {
+        for target in self.known.plugins.changed(object, &self.known.objects, now) {
+            match target {
+                Target::Volume(name) => self.volume_changed(&name, now),
+                Target::Claim(key) => {
+                    self.queue
+                        .extend(self.known.volumes.referring_to(&key).cloned().map(Target::Volume), now);
+                    self.queue.add(Target::Claim(key), now);
+                }
+            }
         }
     }
 
@@ -136,9 +145,7 @@ impl Planner {
                 self.known.proofs.forget_claim(key);
                 self.known.doubts.forget(key);
                 self.forget(&target, now);
-                if self.known.plugins.has_claim(key) {
-                    self.queue.add(target, now);
-                }
+                self.plugins_changed(&ObjectRef::Claim(key.clone()), now);
             }
             Some(claim) => {
                 self.known.doubts.look_at_claim(key, claim.metadata.resource_version);
@@ -173,9 +180,6 @@ impl Planner {
     fn forget(&mut self, target: &Target, now: Instant) {
         self.recorder.gone(target, self.reasons.gone(target), now);
         self.second_writer.gone(target);
-        if let Target::Volume(name) = target {
-            self.known.plugins.volume_gone(name);
-        }
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.in_flight.is_parked(target) {
             self.retries.clear(target);

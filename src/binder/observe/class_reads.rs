@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    binder::decide::decision::Step,
+    binder::act::op::Call,
     kube_api::ids::{ClaimKey, ClassName, ResourceVersion},
 };
 
@@ -31,8 +31,8 @@ impl ClassReads {
     }
 
     /// Has a claim wait for the read of its class, if that is its step and one is under way.
-    pub(crate) fn join(&mut self, step: &Step, claim: &ClaimKey) -> bool {
-        let Step::ProveClass { class } = step else { return false };
+    pub(crate) fn join(&mut self, step: &Call, claim: &ClaimKey) -> bool {
+        let Call::ReadClass(class) = step else { return false };
         let Some(read) = self.0.get_mut(class) else { return false };
         read.joined.insert(claim.clone());
         true

@@ -15,7 +15,7 @@ use crate::{
         },
         decide::{
             proofs::{ClaimProof, Seen, VolumeProof},
-            view::{Plugins, Then},
+            view::Then,
         },
         planner::Planner,
         tell::failure::Failure,
@@ -64,8 +64,21 @@ impl Planner {
     /// Goes on from the outcome of a request.
     fn take_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         self.note_outcome(&op, &result, now);
-        if op.call.is_of_a_run() {
-            return self.take_plugin_outcome(op, result, now, jitter);
+        let is_void = result.as_ref().is_ok_and(|answer| op.changed_nothing(answer));
+        if op.call.is_of_a_run() && !is_void {
+            match self.known.plugins.answered(&op, &result, &self.known.objects, now) {
+                None => {}
+                Some(Then::Tell(event)) => self.recorder.outbox.late(event),
+                Some(then) => {
+                    if result.is_ok() {
+                        self.retries.clear(&op.subject);
+                    }
+                    if let Then::At(at) = then {
+                        self.retries.wait_until(&op.subject, at);
+                    }
+                    return self.release(&op, now);
+                }
+            }
         }
         if let Call::ReadClass(class) = &op.call {
             return self.class_read(&op, class, result, now, jitter);
@@ -73,13 +86,13 @@ impl Planner {
         match (&op.call, result) {
             (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
             // Something on the way took our change out of it: the next try would change nothing, either.
-            (Call::Write(_), Ok(answer)) if op.changed_nothing(&answer) => {
+            (Call::Write(_), Ok(answer)) if is_void => {
                 self.observe_response(answer, now);
                 self.retries.failed(&op.subject, now, jitter);
                 self.release(&op, now);
             }
             (Call::Write(write), Ok(answer)) => {
-                if let Some(target) = write.target.subject() {
+                if let Some(target) = write.target.subject().filter(|_| !op.call.is_of_a_run()) {
                     self.undone.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);
@@ -108,14 +121,23 @@ impl Planner {
                 }
                 self.read_again(op, Purpose::Refresh, now, jitter);
             }
-            (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer)) => {
+            // What a creation met is there.
+            (Call::Write(_), Err(CallError::AlreadyExists(_))) => {
+                self.read_again(op, Purpose::SeeWhose, now, jitter);
+            }
+            (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer))
+            | (
+                Call::Read { purpose: Purpose::ProveReleased | Purpose::SeeWhose, .. },
+                Ok(answer @ Answer::Volume(_)),
+            ) => {
                 self.observe_response(answer, now);
                 self.release(&op, now);
             }
+            (
+                Call::Read { purpose: Purpose::Refresh | Purpose::ProveReleased | Purpose::SeeWhose, .. },
+                Err(CallError::NotFound(_)),
+            ) => self.release(&op, now),
             (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
-                if let CallError::NotFound(_) = error {
-                    return self.release(&op, now);
-                }
                 pause_for_read(&mut self.retries, &op.subject, &error, now, jitter);
                 self.in_flight.park(op);
             }
@@ -156,33 +178,6 @@ impl Planner {
                 self.release(&op, now);
             }
         }
-    }
-
-    /// Goes on from the outcome of a request of a plugin.
-    fn take_plugin_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        if !matches!(op.call, Call::Read { .. }) && result.is_ok() {
-            self.retries.clear(&op.subject);
-        }
-        let progress = self.known.plugins.answered(&op, result, &self.known.objects, now);
-        self.recorder.outbox.late(progress.late);
-        if let Some(answer) = progress.answer {
-            self.observe_response(answer, now);
-        }
-        self.recorder.outbox.made(&op.subject, &progress.events, now);
-        match progress.then {
-            Then::Look => {}
-            Then::Conflicted => {
-                self.retries.conflicted(&op.subject, now, jitter);
-            }
-            Then::Failed => {
-                self.retries.failed(&op.subject, now, jitter);
-            }
-            Then::Pause(error) => pause(&mut self.retries, &op.subject, &error, now, jitter),
-            Then::PauseForRead(error) => pause_for_read(&mut self.retries, &op.subject, &error, now, jitter),
-            Then::At(at) => self.retries.wait_until(&op.subject, at),
-            Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
-        }
-        self.release(&op, now);
     }
 
     /// Reads the object of a write, while its claim and volume stay held, after a pause if that happens again and

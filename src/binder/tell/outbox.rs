@@ -47,8 +47,8 @@ impl Outbox {
     }
 
     /// Sends what belongs to an earlier write whose answer was lost.
-    pub(crate) fn late(&mut self, event: Option<Event>) {
-        self.pending.extend(event);
+    pub(crate) fn late(&mut self, event: Event) {
+        self.pending.push(event);
     }
 
     /// What is to be sent at once.

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     binder::{
-        decide::{decision::Step, proofs::ClaimProof},
+        decide::proofs::ClaimProof,
         matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
     },
     kube_api::kinds::ReclaimPolicy,
@@ -184,7 +184,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
     volume.spec.claim_ref = Some(reference("ns", "c", "uid-c"));
     volume.status.phase = VolumePhase::Bound;
     let (_, mut planner) = planner(vec![volume.clone()], vec![]);
-    let step = |planner: &Planner| planner.decide_volume(&volume).step.map(Step::call);
+    let step = |planner: &Planner| planner.decide_volume(&volume).step;
     let proof = Call::Read {
         target: Object::Claim(ClaimKey::new("ns", "c")),
         purpose: Purpose::ProveClaim("uid-c".into()),
@@ -202,7 +202,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
     claim.spec.volume_name = VolumeName::from("elsewhere");
     for proof in [ClaimProof::BoundElsewhere, ClaimProof::Gone] {
         let (_, mut planner) = super::planner(vec![volume.clone()], vec![claim.clone()]);
-        let step = |planner: &Planner| planner.decide_volume(&volume).step.map(Step::call);
+        let step = |planner: &Planner| planner.decide_volume(&volume).step;
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), None);
         planner.known.proofs.note_claim(&volume, &"uid-c".into(), proof);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));

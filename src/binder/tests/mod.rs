@@ -7,8 +7,6 @@ mod failures;
 mod matching;
 mod planning;
 mod proofs;
-#[cfg(feature = "host-plugins")]
-mod runs;
 mod undone;
 mod waits;
 
@@ -44,7 +42,7 @@ use crate::{
     state::Objects,
 };
 
-fn volume(name: &str) -> PersistentVolume {
+pub(crate) fn volume(name: &str) -> PersistentVolume {
     decode(&json!({
         "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"},
         "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]},
@@ -52,7 +50,7 @@ fn volume(name: &str) -> PersistentVolume {
     }))
 }
 
-fn claim(name: &str) -> PersistentVolumeClaim {
+pub(crate) fn claim(name: &str) -> PersistentVolumeClaim {
     decode(&json!({
         "metadata": {"namespace": "ns", "name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -60,7 +58,7 @@ fn claim(name: &str) -> PersistentVolumeClaim {
     }))
 }
 
-fn decode<T: Narrow>(object: &Value) -> T {
+pub(crate) fn decode<T: Narrow>(object: &Value) -> T {
     serde_json::from_str(&object.to_string()).unwrap()
 }
 
@@ -112,7 +110,7 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     (objects, planner)
 }
 
-fn only(plan: Plan) -> Op {
+pub(crate) fn only(plan: Plan) -> Op {
     let [op] = <[Op; 1]>::try_from(plan.ops).unwrap();
     op
 }

@@ -13,6 +13,7 @@ use crate::{
             write::{Target, WriteKind},
         },
         decide::upkeep::IN_TREE_FINALIZER,
+        decide::view::Plugins,
         planner::{Plan, Planner},
         tell::latency::{BindMode, Sample},
     },
@@ -365,8 +366,17 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
 /// finalizer that it needs by now.
 #[test]
 fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning() {
+    #[derive(Debug)]
+    struct HostPath;
+
+    impl Plugins for HostPath {
+        fn provisions(&self, provisioner: &str) -> bool {
+            provisioner == "kubernetes.io/host-path"
+        }
+    }
+
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
-    planner.known.options.enable_hostpath_provisioner = true;
+    planner.known.plugins = Box::new(HostPath);
     let start = Instant::now();
     let op = only(planner.plan(start));
     let reserved = answer(&objects, &op, 2);

@@ -7,31 +7,28 @@
 //! the very pod of this run, by its UID; every other recycler pod of the volume goes first, and nothing
 //! else is done to the volume while one is there.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    operations::{CLAIM_UID, Operations, POD_PREFIX, VolumeStage},
+    operations::{CLAIM_UID, POD_PREFIX, VolumeStage},
     options::Recycler,
+    plugins::HostPlugins,
 };
 use crate::{
     binder::{
         act::{
+            op::{Call, Purpose},
             patches,
-            write::{Write, WriteKind},
+            write::{Object, Write, WriteKind},
         },
         decide::{
             binding,
-            decision::{Decision, Step, VolumeDecision},
+            decision::{Decision, VolumeDecision},
             view::View,
         },
         matching::predicate::capacity,
-        tell::{
-            events,
-            reason::{Unreclaimable, VolumeReason},
-        },
+        tell::{events, reason::VolumeReason},
     },
     kube_api::{
         call::{Request, Verb},
@@ -127,115 +124,94 @@ fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> Str
     format!("{POD_PREFIX}{}-{run}", of.trim_end_matches(['.', '-']))
 }
 
-/// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
-/// about the volume.
-#[must_use]
-pub fn leftover(
-    volume: &PersistentVolume,
-    view: &View<'_>,
-    operations: &Operations,
-) -> Option<VolumeDecision> {
-    let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
-        && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-    let own = operations.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
-    let (key, _) = operations.pods(volume).find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
-    Some(remove(key, VolumeReason::LeftoverPod(key.clone()), view, operations))
-}
-
-/// Removes a pod, and waits until it is gone.
-fn remove(key: &PodKey, reason: VolumeReason, view: &View<'_>, operations: &Operations) -> VolumeDecision {
-    match view.objects.pods.get(key) {
-        Some(pod) if !pod.metadata.is_terminating() && !operations.is_deleted(&pod.metadata.uid) => {
-            let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete_pod(&pod));
-            Decision::step(reason, Step::Write(write))
-        }
-        _ => Decision::rest(reason),
+impl HostPlugins {
+    /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
+    /// about the volume.
+    pub(super) fn leftover(&self, volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
+        let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
+            && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+        let own = self.operations.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
+        let mut pods = self.operations.pods(volume);
+        let (key, _) = pods.find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
+        Some(self.remove(key, VolumeReason::LeftoverPod(key.clone()), view))
     }
-}
 
-/// Recycles a volume whose claim is proven gone.
-// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, recycleVolumeOperation.
-#[must_use]
-pub fn recycle(
-    volume: &PersistentVolume,
-    reference: &ClaimRef,
-    view: &View<'_>,
-    operations: &Operations,
-) -> VolumeDecision {
-    let source = volume.spec.files.as_deref();
-    let Some((recyclers, source)) = view.options.recyclers.as_deref().zip(source) else {
-        return VolumeDecision::failed(volume, VolumeReason::NotReclaimable(Unreclaimable::NoRecycler));
-    };
-    let recycler = recyclers.of(source);
-    let run = operations.of_volume(volume);
-    let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
-        let pod = view.objects.pods.get(key)?;
-        (pod.metadata.uid == *uid).then_some((key, pod))
-    });
-    match (run.map(|run| &run.stage), pod) {
-        (Some(VolumeStage::Done), Some((key, _))) => remove(key, VolumeReason::Recycling, view, operations),
-        (Some(VolumeStage::Failed(error)), Some((key, _))) => {
-            remove(key, VolumeReason::RecycleFailed(error.clone()), view, operations)
+    /// Removes a pod, and waits until it is gone.
+    fn remove(&self, key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision {
+        match view.objects.pods.get(key) {
+            Some(pod) if !pod.metadata.is_terminating() && !self.operations.is_deleted(&pod) => {
+                let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete(&*pod));
+                Decision::step(reason, Call::Write(write))
+            }
+            _ => Decision::rest(reason),
         }
-        (Some(VolumeStage::Done), None) => {
-            let write = binding::undo(volume).then(events::recycled(volume));
-            Decision::step(VolumeReason::Recycling, Step::Write(write))
-        }
-        (Some(VolumeStage::Failed(error)), None) => failed(volume, error),
-        (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
-        (stage, pod) => match in_use(volume, reference, view) {
-            Some(decision) => decision,
-            None => Decision::step(
-                VolumeReason::Recycling,
-                next(volume, reference, (recycler, source), stage, pod, operations.run_number()),
-            ),
-        },
     }
-}
 
-/// Why a volume is left alone: pods may still use it. If a claim of that name is there, the pods that are younger are
-/// that one's; an older one has what it was given (S44).
-fn in_use(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> Option<VolumeDecision> {
-    let key = reference.key();
-    let mut pods = view.pods.users(&key);
-    if let Some(claim) = view.objects.claims.get(&key) {
-        let made = claim.metadata.creation_timestamp;
-        pods.retain(|pod| {
-            view.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
+    /// Recycles a volume whose claim is proven gone, if there is a recycler for its source.
+    // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, recycleVolumeOperation.
+    pub(super) fn recycle(
+        &self,
+        volume: &PersistentVolume,
+        reference: &ClaimRef,
+        view: &View<'_>,
+    ) -> Option<VolumeDecision> {
+        let source = volume.spec.files.as_deref()?;
+        let recycler = self.options.recyclers.as_ref()?.of(source);
+        let run = self.operations.of_volume(volume);
+        let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
+            let pod = view.objects.pods.get(key)?;
+            (pod.metadata.uid == *uid).then_some((key, pod))
         });
+        let stage = run.map(|run| &run.stage);
+        Some(match (stage, pod) {
+            (Some(VolumeStage::Done), Some((key, _))) => self.remove(key, VolumeReason::Recycling, view),
+            (Some(VolumeStage::Failed(error)), Some((key, _))) => {
+                self.remove(key, VolumeReason::RecycleFailed(error.clone()), view)
+            }
+            (Some(VolumeStage::Done), None) => {
+                let write = binding::undo(volume).then(events::recycled(volume));
+                Decision::step(VolumeReason::Recycling, Call::Write(write))
+            }
+            (Some(VolumeStage::Failed(error)), None) => {
+                VolumeDecision::failed(volume, VolumeReason::RecycleFailed(error.clone()))
+            }
+            (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
+            (None | Some(VolumeStage::Created | VolumeStage::Proven(_)), pod) => {
+                let users = self.users_of(reference, view);
+                if !users.is_empty() {
+                    return Some(VolumeDecision::waiting(volume, VolumeReason::UsedByPods(users)));
+                }
+                let call = match (pod, stage) {
+                    (None, _) => {
+                        let name = pod_name(volume, reference, self.operations.run_number());
+                        let key = PodKey::new(recycler.namespace(), &name);
+                        let request = recycler.creation(volume, reference, source, &name);
+                        Call::Write(Write::pod(key, WriteKind::CreatePod, request))
+                    }
+                    (Some((key, pod)), Some(VolumeStage::Proven(revision)))
+                        if *revision == volume.metadata.resource_version =>
+                    {
+                        Call::Write(Write::pod(key.clone(), WriteKind::StartPod, recycler.start(&pod)))
+                    }
+                    _ => Call::Read { target: Object::Volume(volume.key()), purpose: Purpose::ProveReleased },
+                };
+                Decision::step(VolumeReason::Recycling, call)
+            }
+        })
     }
-    if pods.is_empty() {
-        return None;
-    }
-    Some(VolumeDecision::waiting(volume, VolumeReason::UsedByPods(pods)))
-}
 
-/// The step that brings the pod of a run to work.
-fn next(
-    volume: &PersistentVolume,
-    reference: &ClaimRef,
-    recycler: (&Recycler, &FileSource),
-    stage: Option<&VolumeStage>,
-    pod: Option<(&PodKey, Arc<Pod>)>,
-    number: u64,
-) -> Step {
-    let (recycler, source) = recycler;
-    let Some((key, pod)) = pod else {
-        let name = pod_name(volume, reference, number);
-        let key = PodKey::new(recycler.namespace(), &name);
-        let request = recycler.creation(volume, reference, source, &name);
-        return Step::Write(Write::pod(key, WriteKind::CreatePod, request));
-    };
-    match stage {
-        Some(VolumeStage::Proven(revision)) if *revision == volume.metadata.resource_version => {
-            Step::Write(Write::pod(key.clone(), WriteKind::StartPod, recycler.start(&pod)))
-        }
-        _ => Step::ProveReleased { volume: volume.key() },
+    /// The pods that may still use a volume. If a claim of that name is there, the pods that are younger are that one's;
+    /// an older one has what it was given (S44).
+    fn users_of(&self, reference: &ClaimRef, view: &View<'_>) -> Vec<PodKey> {
+        let key = reference.key();
+        let made = view.objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
+        let is_older = |pod: &&PodKey| {
+            made.is_none_or(|made| {
+                view.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
+            })
+        };
+        self.users.of(&key).filter(is_older).cloned().collect()
     }
-}
-
-fn failed(volume: &PersistentVolume, error: &str) -> VolumeDecision {
-    VolumeDecision::failed(volume, VolumeReason::RecycleFailed(error.to_owned()))
 }
 
 #[cfg(test)]

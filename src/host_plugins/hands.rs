@@ -1,15 +1,17 @@
-//! What is told about recycler pods is told again about their volumes: users who wait for a volume look
-//! there (pv-binder §6.4).
+//! What the plugins do outside of the planner: directories of this machine, and events of recycler pods.
 //!
-//! In: which pods are at work. Out: an event `RecyclerPod` for each event of such a pod. One watch per
-//! pod, as long as it is at work; it explains, and decides nothing.
+//! What is told about recycler pods is told again about their volumes: users who wait for a volume look
+//! there (pv-binder §6.4). In: which pods are at work. Out: an event `RecyclerPod` for each event of such a pod. One
+//! watch per pod, as long as it is at work; it explains, and decides nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::Path,
     time::Duration,
 };
 
-use futures::StreamExt;
+use futures::{StreamExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::Event as PodEvent;
 use kube::{
     Api, Client,
@@ -18,10 +20,12 @@ use kube::{
         watcher::{self, watcher},
     },
 };
-use tokio::task::JoinHandle;
+use tokio::task::spawn_blocking;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::directories::{self, ROOT};
 use crate::{
-    binder::tell::events,
+    binder::{act::op::Directory, controller::Hands, tell::events},
     kube_api::{
         backoff::Backoff,
         events::{EventRecorder, Involved},
@@ -31,16 +35,6 @@ use crate::{
 
 /// Longest pause between two attempts to watch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// A watch that ends when it is dropped.
-#[derive(Debug)]
-struct Following(JoinHandle<()>);
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 /// Pauses that nothing starts over: kube's watcher says that all is well before each attempt to list, so one
 /// that is forbidden would be repeated several times a second for ever.
@@ -58,34 +52,44 @@ impl kube::runtime::utils::Backoff for Patience {
     fn reset(&mut self) {}
 }
 
-/// The watches, by the UIDs of their pods.
-pub struct PodEvents {
+/// Acts on the machine that the binder runs on, and copies the events of recycler pods.
+pub struct MachineHands {
     client: Client,
     recorder: EventRecorder,
-    following: BTreeMap<Uid, Following>,
+    /// The watches, by the UIDs of their pods.
+    following: BTreeMap<Uid, AbortOnDropHandle<()>>,
 }
 
-impl std::fmt::Debug for PodEvents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PodEvents").field("following", &self.following).finish_non_exhaustive()
+impl fmt::Debug for MachineHands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineHands").field("following", &self.following).finish_non_exhaustive()
     }
 }
 
-impl PodEvents {
+impl MachineHands {
     /// Nothing is followed yet.
     #[must_use]
     pub fn new(client: Client, recorder: EventRecorder) -> Self {
         Self { client, recorder, following: BTreeMap::new() }
     }
+}
 
-    /// Follows these pods, and no others.
-    pub fn follow(&mut self, pods: BTreeMap<Uid, (PodKey, Involved)>) {
+impl Hands for MachineHands {
+    fn act(&self, directory: &Directory) -> BoxFuture<'static, Result<(), String>> {
+        let directory = directory.clone();
+        Box::pin(async move {
+            let done = spawn_blocking(move || directories::perform(Path::new(ROOT), &directory)).await;
+            done.unwrap_or_else(|error| Err(error.to_string()))
+        })
+    }
+
+    fn follow(&mut self, pods: BTreeMap<Uid, (PodKey, Involved)>) {
         self.following.retain(|uid, _| pods.contains_key(uid));
         for (uid, (pod, volume)) in pods {
             if !self.following.contains_key(&uid) {
                 let api = Api::namespaced(self.client.clone(), pod.namespace());
                 let copying = copy(api, uid.clone(), volume, self.recorder.clone());
-                self.following.insert(uid, Following(tokio::spawn(copying)));
+                self.following.insert(uid, AbortOnDropHandle::new(tokio::spawn(copying)));
             }
         }
     }

@@ -1,17 +1,34 @@
 //! Work of several steps: its order, its waits, and what it leaves alone.
 
-use super::*;
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    HostPlugins,
+    directories::HostPath,
+    operations::ClaimStage,
+    options::{PluginOptions, Recycler, Recyclers},
+};
 use crate::{
     binder::{
-        decide::upkeep::IN_TREE_FINALIZER,
-        plugins::{
-            operations::ClaimStage,
-            options::{Recycler, Recyclers},
-            path::{Directory, HostPath},
+        BinderOptions,
+        act::{
+            op::{Answer, Call, Directory, Op, Purpose},
+            write::{Object, WriteKind},
         },
+        decide::upkeep::IN_TREE_FINALIZER,
+        planner::{Plan, Planner},
         tell::reason::VolumeReason,
+        tests::{claim, decode, only},
     },
-    kube_api::kinds::{Pod, PodPhase},
+    kube_api::{
+        call::CallError,
+        ids::{ResourceVersion, VolumeName},
+        kinds::{Narrow, ObjectRef, PersistentVolume, Pod, PodPhase, VolumePhase},
+    },
+    state::Objects,
 };
 
 fn released(revision: u64) -> PersistentVolume {
@@ -25,21 +42,29 @@ fn released(revision: u64) -> PersistentVolume {
     }))
 }
 
+fn planner(objects: &Arc<Objects>, plugins: HostPlugins) -> Planner {
+    Planner::new(Arc::clone(objects), BinderOptions::default()).with_plugins(Box::new(plugins))
+}
+
+fn host_path() -> HostPlugins {
+    HostPlugins::new(PluginOptions { enable_hostpath_provisioner: true, ..PluginOptions::default() }, 0)
+}
+
 /// A planner that recycles, and a released volume.
-fn with_recycler() -> (Arc<Objects>, Planner) {
+fn with_recycler(count_from: u64) -> (Arc<Objects>, Planner) {
     let recycler =
         Recycler { template: Recycler::default_template(), minimum_timeout: 60, increment_timeout: 30 };
-    let recyclers = Recyclers { host_path: recycler.clone(), nfs: recycler };
-    let options = BinderOptions { recyclers: Some(Arc::new(recyclers)), ..BinderOptions::default() };
+    let recyclers = Some(Recyclers { host_path: recycler.clone(), nfs: recycler });
+    let plugins = HostPlugins::new(PluginOptions { recyclers, ..PluginOptions::default() }, count_from);
     let objects = Arc::new(Objects::default());
     objects.reset(vec![released(1)]);
-    let planner = Planner::new(Arc::clone(&objects), options);
+    let planner = planner(&objects, plugins);
     (objects, planner)
 }
 
 /// A volume that is to be recycled, as its claim is proven gone.
 fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
-    let (objects, mut planner) = with_recycler();
+    let (objects, mut planner) = with_recycler(0);
     planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
@@ -108,8 +133,7 @@ fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
 fn s23_no_two_processes_name_their_pods_alike() {
     let now = Instant::now();
     let names = [0, 1].map(|number| {
-        let (_, mut planner) = with_recycler();
-        planner.count_runs_from(number);
+        let (_, mut planner) = with_recycler(number);
         planner.load(now);
         planner.lead(now);
         let proof = only(planner.plan(now));
@@ -130,7 +154,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let start = only(planner.plan(now));
     pod.metadata.resource_version = ResourceVersion(8);
     planner.outcome(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
-    assert_eq!(planner.recycling_pods().len(), 1);
+    assert_eq!(planner.pods_at_work().len(), 1);
     assert!(planner.plan(now).ops.is_empty());
 
     objects.reset::<Pod>(vec![]);
@@ -260,8 +284,7 @@ fn directory_volume(revision: u64) -> PersistentVolume {
 fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
     let objects = Arc::new(Objects::default());
     objects.reset(vec![directory_volume(1)]);
-    let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
-    let mut planner = Planner::new(Arc::clone(&objects), options);
+    let mut planner = planner(&objects, host_path());
     planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
@@ -273,8 +296,7 @@ fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
 
 fn removal(plan: Plan) -> Op {
     let removal = only(plan);
-    let path = HostPath::parse("/tmp/x").unwrap();
-    assert_eq!(removal.call, Call::Directory(Directory::Remove(path)));
+    assert_eq!(removal.call, Call::Directory(Directory::Remove("/tmp/x".to_owned())));
     removal
 }
 
@@ -381,8 +403,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     objects.reset(vec![decode::<crate::kube_api::kinds::StorageClass>(&json!({
         "metadata": {"name": "gold"}, "provisioner": "kubernetes.io/host-path", "volumeBindingMode": "Immediate",
     }))]);
-    let options = BinderOptions { enable_hostpath_provisioner: true, ..BinderOptions::default() };
-    let mut planner = Planner::new(Arc::clone(&objects), options);
+    let mut planner = planner(&objects, host_path());
     planner.load(now);
     planner.lead(now);
     let op = only(planner.plan(now));
@@ -395,7 +416,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
 
 /// Making the directory of that claim.
 fn making() -> Call {
-    Call::Directory(Directory::Make(HostPath::parse("/tmp/hostpath_pv/uid-c").unwrap()))
+    Call::Directory(Directory::Make("/tmp/hostpath_pv/uid-c".to_owned()))
 }
 
 /// The watch tells of the volume and of its end before the creation is answered: its directory may have gone
@@ -447,13 +468,18 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
 #[test]
 fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
     let mut claim = claim("c");
-    let (objects, mut planner) = planner(vec![], vec![claim.clone()]);
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![claim.clone()]);
+    let mut plugins = host_path();
+    plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
+    let mut planner = planner(&objects, plugins);
     let now = Instant::now();
+    planner.load(now);
+    planner.lead(now);
     planner.plan(now);
-    planner.known.plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
     claim.metadata.resource_version = ResourceVersion(5);
     objects.delete(claim.clone());
     planner.changed(&ObjectRef::Claim(claim.key()), now);
     let directory = HostPath::of_claim(&claim.metadata.uid).unwrap();
-    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory)));
+    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory.to_string())));
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
-use super::path::volume_name;
+use super::directories::volume_name;
 use crate::{
     binder::{
         act::write::Target,
@@ -20,6 +20,7 @@ use crate::{
         ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
     },
+    state::Relation,
 };
 
 /// With what the names of recycler pods begin.
@@ -68,26 +69,34 @@ pub enum ClaimStage {
     Failed(Unprovisioned),
 }
 
+/// Making a volume for a claim.
+#[derive(Debug)]
+struct ClaimOperation {
+    claim: Uid,
+    stage: Option<ClaimStage>,
+    /// The scheduler was asked again since the last try.
+    is_rescheduled: bool,
+}
+
 /// A pod that is called like a recycler pod and names a volume as its owner.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Recycling {
     pod: Uid,
+    name: VolumeName,
     volume: Uid,
     /// Whether it is one of ours, of this or an earlier process.
     is_marked: bool,
+    /// Its deletion was answered.
+    is_deleted: bool,
 }
 
 #[derive(Debug, Default)]
 pub struct Operations {
     volumes: BTreeMap<VolumeName, VolumeOperation>,
-    claims: BTreeMap<ClaimKey, (Uid, ClaimStage)>,
-    /// Claims for which the scheduler was asked again since their last try.
-    rescheduled: BTreeMap<ClaimKey, Uid>,
+    claims: BTreeMap<ClaimKey, ClaimOperation>,
+    pods: BTreeMap<PodKey, Recycling>,
     /// By the name of the volume; whether they count is up to the volume.
-    pods: BTreeMap<VolumeName, BTreeMap<PodKey, Recycling>>,
-    owners: BTreeMap<PodKey, VolumeName>,
-    /// Pods whose deletion was answered.
-    deleted: BTreeSet<Uid>,
+    pods_of: Relation<VolumeName, PodKey>,
     /// Counts the recycler pods that were asked for.
     asked: u64,
     /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
@@ -96,10 +105,10 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// No operations; recycler pods are looked for in these namespaces.
+    /// No operations; recycler pods are looked for in these namespaces, and counted from here on.
     #[must_use]
-    pub fn new(namespaces: BTreeSet<String>) -> Self {
-        Self { namespaces, ..Self::default() }
+    pub fn new(namespaces: BTreeSet<String>, asked: u64) -> Self {
+        Self { asked, namespaces, ..Self::default() }
     }
 
     /// The run of a volume as it is.
@@ -110,51 +119,52 @@ impl Operations {
         (run.volume == volume.metadata.uid && run.claim == *claim).then_some(run)
     }
 
+    fn of(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimOperation> {
+        self.claims.get(&claim.key()).filter(|operation| operation.claim == claim.metadata.uid)
+    }
+
     /// The stage of making a volume for a claim.
     #[must_use]
     pub fn of_claim(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimStage> {
-        let (uid, stage) = self.claims.get(&claim.key())?;
-        (*uid == claim.metadata.uid).then_some(stage)
+        self.of(claim)?.stage.as_ref()
     }
 
     /// Whether the scheduler was asked for another node since the last try, which it answers at once.
     #[must_use]
     pub fn is_rescheduled(&self, claim: &PersistentVolumeClaim) -> bool {
-        self.rescheduled.get(&claim.key()) == Some(&claim.metadata.uid)
+        self.of(claim).is_some_and(|operation| operation.is_rescheduled)
     }
 
     /// The recycler pods of a volume: those that it owns, and those of ours that an earlier volume of its name
     /// owned. A pod that merely names it does not count, as any user may make one and keep it.
     pub fn pods(&self, volume: &PersistentVolume) -> impl Iterator<Item = (&PodKey, &Uid)> {
-        let pods = self.pods.get(&volume.key()).into_iter().flatten();
         let owner = &volume.metadata.uid;
+        let pods = self.pods_of.of(volume.key()).filter_map(|key| Some((key, self.pods.get(key)?)));
         pods.filter(move |(_, pod)| pod.is_marked || pod.volume == *owner).map(|(key, pod)| (key, &pod.pod))
     }
 
     /// The volume that a pod is known to recycle.
     #[must_use]
     pub fn recycled_by_pod(&self, pod: &PodKey) -> Option<VolumeName> {
-        self.owners.get(pod).cloned()
+        self.pods.get(pod).map(|pod| pod.name.clone())
     }
 
     /// Whether pods name a volume of this name as their owner.
     #[must_use]
     pub fn may_have_pods(&self, volume: &VolumeName) -> bool {
-        self.pods.contains_key(volume)
+        self.pods_of.of(volume.clone()).next().is_some()
     }
 
-    /// The recycler pods that may run, by their UIDs.
-    pub fn started(&self) -> impl Iterator<Item = (&VolumeName, &PodKey, &Uid)> {
-        self.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started).filter_map(|(name, run)| {
-            let (key, uid) = run.pod.as_ref()?;
-            Some((name, key, uid))
-        })
+    /// The recycler pods that may run, by their volumes.
+    pub fn started(&self) -> impl Iterator<Item = (&VolumeName, &(PodKey, Uid))> {
+        let started = self.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started);
+        started.filter_map(|(name, run)| Some((name, run.pod.as_ref()?)))
     }
 
     /// Whether the deletion of this pod was answered.
     #[must_use]
-    pub fn is_deleted(&self, pod: &Uid) -> bool {
-        self.deleted.contains(pod)
+    pub fn is_deleted(&self, pod: &Pod) -> bool {
+        self.pods.get(&pod.key()).is_some_and(|known| known.is_deleted && known.pod == pod.metadata.uid)
     }
 
     /// What makes the name of the next recycler pod another one than that of any before.
@@ -168,43 +178,30 @@ impl Operations {
         self.asked = self.asked.wrapping_add(1);
     }
 
-    /// Counts from here on: where another process does not.
-    pub fn count_from(&mut self, number: u64) {
-        self.asked = number;
-    }
-
     /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
     pub fn pod_changed(&mut self, key: &PodKey, pod: Option<&Pod>, now: Instant) -> Option<VolumeName> {
-        let Some((pod, owner)) = pod.and_then(|pod| Some((pod, self.recycled_by(pod)?))) else {
-            let volume = self.owners.remove(key)?;
-            if let Some(gone) = self.pods.get_mut(&volume).and_then(|pods| pods.remove(key)) {
-                self.pod_gone(&volume, &gone.pod, now);
+        let after = pod.and_then(|pod| Some((self.recycling(pod)?, pod)));
+        let mut is_deleted = false;
+        let before = self.pods.remove(key);
+        if let Some(before) = &before {
+            self.pods_of.remove(&before.name, key);
+            is_deleted = before.is_deleted;
+            if after.as_ref().is_none_or(|(after, _)| after.pod != before.pod) {
+                is_deleted = false;
+                self.pod_ended(&before.name, &before.pod, Err(events::POD_DELETED.to_owned()), now);
             }
-            self.pods.retain(|_, pods| !pods.is_empty());
-            return Some(volume);
+        }
+        let Some((recycling, pod)) = after else { return before.map(|before| before.name) };
+        let name = recycling.name.clone();
+        self.pods_of.insert(name.clone(), key.clone());
+        self.pods.insert(key.clone(), Recycling { is_deleted, ..recycling });
+        let result = match pod.status.phase {
+            PodPhase::Succeeded => Ok(()),
+            PodPhase::Failed => Err(events::pod_failed(&pod.status.message)),
+            _ => return Some(name),
         };
-        let volume = VolumeName::from(owner.name.as_str());
-        self.owners.insert(key.clone(), volume.clone());
-        let uid = &pod.metadata.uid;
-        let is_marked = pod.metadata.annotation(CLAIM_UID).is_some();
-        let recycling = Recycling { pod: uid.clone(), volume: owner.uid.clone(), is_marked };
-        let before = self.pods.entry(volume.clone()).or_default().insert(key.clone(), recycling);
-        if let Some(before) = before.filter(|before| before.pod != *uid) {
-            self.pod_gone(&volume, &before.pod, now);
-        }
-        match pod.status.phase {
-            PodPhase::Succeeded => self.pod_ended(&volume, uid, Ok(()), now),
-            PodPhase::Failed => {
-                self.pod_ended(&volume, uid, Err(events::pod_failed(&pod.status.message)), now);
-            }
-            _ => {}
-        }
-        Some(volume)
-    }
-
-    fn pod_gone(&mut self, volume: &VolumeName, uid: &Uid, now: Instant) {
-        self.deleted.remove(uid);
-        self.pod_ended(volume, uid, Err(events::POD_DELETED.to_owned()), now);
+        self.pod_ended(&name, &pod.metadata.uid, result, now);
+        Some(name)
     }
 
     /// Notes how the pod of a run ended; what came first counts.
@@ -225,26 +222,24 @@ impl Operations {
         }
     }
 
+    /// What is done to a volume, for the claim that it refers to, has got to this stage.
+    fn volume_at(&mut self, volume: &PersistentVolume, pod: Option<(PodKey, Uid)>, stage: VolumeStage) {
+        let Some(reference) = &volume.spec.claim_ref else { return };
+        let (of_volume, claim) = (volume.metadata.uid.clone(), reference.uid.clone());
+        self.volumes.insert(volume.key(), VolumeOperation { volume: of_volume, claim, pod, stage });
+    }
+
     /// A recycler pod was made for a volume as it is. One made for a volume that has since been made anew under
     /// its name is left over, and not of a run.
     pub fn pod_created(&mut self, volume: &PersistentVolume, pod: &Pod) {
-        let Some(reference) = &volume.spec.claim_ref else { return };
-        if owner(pod).is_none_or(|owner| owner.uid != volume.metadata.uid) {
-            return;
+        if owner(pod).is_some_and(|owner| owner.uid == volume.metadata.uid) {
+            let made = (pod.key(), pod.metadata.uid.clone());
+            self.volume_at(volume, Some(made), VolumeStage::Created);
         }
-        let run = VolumeOperation {
-            volume: volume.metadata.uid.clone(),
-            claim: reference.uid.clone(),
-            pod: Some((pod.key(), pod.metadata.uid.clone())),
-            stage: VolumeStage::Created,
-        };
-        self.volumes.insert(volume.key(), run);
     }
 
     /// A volume was read live.
     pub fn proven(&mut self, volume: &PersistentVolume) {
-        let Some(reference) = &volume.spec.claim_ref else { return };
-        let stage = VolumeStage::Proven(volume.metadata.resource_version);
         let pod = match self.of_volume(volume) {
             Some(VolumeOperation { stage: VolumeStage::Created | VolumeStage::Proven(_), pod, .. }) => {
                 pod.clone()
@@ -252,8 +247,7 @@ impl Operations {
             Some(_) => return,
             None => None,
         };
-        let (volume_uid, claim) = (volume.metadata.uid.clone(), reference.uid.clone());
-        self.volumes.insert(volume.key(), VolumeOperation { volume: volume_uid, claim, pod, stage });
+        self.volume_at(volume, pod, VolumeStage::Proven(volume.metadata.resource_version));
     }
 
     /// A step that rested on a proof was made. The pod it started may have ended before the answer came.
@@ -277,33 +271,30 @@ impl Operations {
 
     /// What was to be done to a volume failed.
     pub fn volume_failed(&mut self, volume: &PersistentVolume, text: String, now: Instant) {
-        let Some(reference) = &volume.spec.claim_ref else { return };
-        let run = VolumeOperation {
-            volume: volume.metadata.uid.clone(),
-            claim: reference.uid.clone(),
-            pod: None,
-            stage: VolumeStage::Failed(text),
-        };
-        self.volumes.insert(volume.key(), run);
+        self.volume_at(volume, None, VolumeStage::Failed(text));
         self.pauses.failed(&Target::Volume(volume.key()), now, 0.0);
     }
 
     /// The deletion of a pod was answered.
     pub fn pod_deleted(&mut self, pod: &PodKey) {
-        let deleted = self.owners.get(pod).and_then(|volume| self.pods.get(volume)?.get(pod));
-        if let Some(deleted) = deleted {
-            self.deleted.insert(deleted.pod.clone());
+        if let Some(pod) = self.pods.get_mut(pod) {
+            pod.is_deleted = true;
         }
     }
 
     /// Making a volume for a claim has got to this stage.
     pub fn claim_at(&mut self, claim: &PersistentVolumeClaim, stage: ClaimStage) {
-        self.claims.insert(claim.key(), (claim.metadata.uid.clone(), stage));
+        let is_rescheduled = self.is_rescheduled(claim);
+        let claim_uid = claim.metadata.uid.clone();
+        let operation = ClaimOperation { claim: claim_uid, stage: Some(stage), is_rescheduled };
+        self.claims.insert(claim.key(), operation);
     }
 
     /// The scheduler was asked for another node. There is a pause before the next try.
     pub fn reschedule(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
-        self.rescheduled.insert(claim.key(), claim.metadata.uid.clone());
+        let (stage, claim_uid) = (self.of_claim(claim).cloned(), claim.metadata.uid.clone());
+        let operation = ClaimOperation { claim: claim_uid, stage, is_rescheduled: true };
+        self.claims.insert(claim.key(), operation);
         let target = Target::Claim(claim.key());
         if !self.pauses.waits(&target) {
             self.pauses.failed(&target, now, 0.0);
@@ -332,7 +323,7 @@ impl Operations {
         }
         if let Some(reference) = &volume.spec.claim_ref
             && volume.key() == volume_name(&reference.uid)
-            && self.claims.get(&reference.key()).is_some_and(|(uid, _)| *uid == reference.uid)
+            && self.claims.get(&reference.key()).is_some_and(|it| it.claim == reference.uid)
         {
             self.forget(&Target::Claim(reference.key()));
         }
@@ -341,16 +332,14 @@ impl Operations {
     /// Whether a volume is or was being made for a claim of this name.
     #[must_use]
     pub fn has_claim(&self, claim: &ClaimKey) -> bool {
-        self.claims.contains_key(claim) || self.rescheduled.contains_key(claim)
+        self.claims.contains_key(claim)
     }
 
     /// The claim for whose UID storage was made whose object was refused for good, when the claim itself is
     /// gone. Where the object may yet be made, or be there unseen, the storage may hold data and stays.
     pub fn take_leftover(&mut self, claim: &ClaimKey) -> Option<Uid> {
-        match self.claims.remove(claim) {
-            Some((uid, ClaimStage::Undoing(..))) => Some(uid),
-            _ => None,
-        }
+        let ClaimOperation { claim, stage, .. } = self.claims.remove(claim)?;
+        matches!(stage, Some(ClaimStage::Undoing(..))).then_some(claim)
     }
 
     /// The targets whose pause is over: their failed operations are forgotten, so that they begin anew.
@@ -364,23 +353,25 @@ impl Operations {
 
     fn end(&mut self, target: &Target) {
         match target {
-            Target::Claim(key) => {
-                self.claims.remove(key);
-                self.rescheduled.remove(key);
-            }
-            Target::Volume(name) => {
-                self.volumes.remove(name);
-            }
+            Target::Claim(key) => drop(self.claims.remove(key)),
+            Target::Volume(name) => drop(self.volumes.remove(name)),
         }
     }
 
-    /// The volume that a pod is to recycle, if it looks like a recycler pod.
-    fn recycled_by<'a>(&self, pod: &'a Pod) -> Option<&'a OwnerReference> {
+    /// The pod, if it looks like a recycler pod.
+    fn recycling(&self, pod: &Pod) -> Option<Recycling> {
         let meta = &pod.metadata;
         if !meta.name.starts_with(POD_PREFIX) || !self.namespaces.contains(&*meta.namespace) {
             return None;
         }
-        owner(pod)
+        let owner = owner(pod)?;
+        Some(Recycling {
+            pod: meta.uid.clone(),
+            name: VolumeName::from(owner.name.as_str()),
+            volume: owner.uid.clone(),
+            is_marked: meta.annotation(CLAIM_UID).is_some(),
+            is_deleted: false,
+        })
     }
 }
 
@@ -417,7 +408,7 @@ mod tests {
     }
 
     fn operations() -> Operations {
-        Operations::new([String::from("default")].into())
+        Operations::new([String::from("default")].into(), 0)
     }
 
     #[test]
@@ -480,13 +471,13 @@ mod tests {
         assert_eq!(operations.of_volume(&made_anew), None, "S23 the pod is of the volume before it");
         operations.pod_created(&volume, &own);
         operations.pod_deleted(&own.key());
-        assert!(operations.is_deleted(&own.metadata.uid));
+        assert!(operations.is_deleted(&own));
         let mut anew = pod("default", "own", "Succeeded");
         anew.metadata.uid = "anew".into();
         operations.pod_changed(&own.key(), Some(&anew), now);
         let deleted = "failed to recycle volume: recycler pod was deleted".to_owned();
         assert_eq!(operations.of_volume(&volume).unwrap().stage, VolumeStage::Failed(deleted));
-        assert!(!operations.is_deleted(&own.metadata.uid));
+        assert!(!operations.is_deleted(&own));
     }
 
     #[test]

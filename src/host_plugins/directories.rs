@@ -1,18 +1,63 @@
 //! Directories of this machine, made and removed for volumes of the host-path plugin.
 //!
-//! In: what to do with which [`HostPath`]. Out: done, or why not. Any user may write below `/tmp`, and so
+//! In: what to do with which directory. Out: done, or why not. [`HostPath`] is the only way to name one: below `/tmp`, in
+//! canonical form. Any user may write below `/tmp`, and so
 //! put a symbolic link where a directory was a moment ago. So the way is walked from one open directory to
 //! the next, each checked to be the one its path names once it is open, and only the last name is acted
 //! on, through the directory that holds it; a link there is refused, not followed.
 
 use std::{
+    fmt,
     fs::{self, DirBuilder, File},
     io,
     os::{fd::AsRawFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
 };
 
-use super::path::{Directory, HostPath};
+use crate::{
+    binder::act::op::Directory,
+    kube_api::ids::{Uid, VolumeName},
+};
+
+/// Where all directories are.
+pub const ROOT: &str = "/tmp";
+
+/// Where those that are made here are.
+const MADE: &str = "hostpath_pv";
+
+/// A directory below [`ROOT`], by the names of the directories on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPath(Vec<String>);
+
+impl HostPath {
+    /// Reads an absolute path. The stock plugin accepts any that has `/tmp/` somewhere in it; this one
+    /// must begin there and be canonical, so that no `..` leads elsewhere.
+    #[must_use]
+    pub fn parse(path: &str) -> Option<Self> {
+        let below = path.strip_prefix(ROOT)?.strip_prefix('/')?;
+        let names: Vec<String> = below.split('/').map(str::to_owned).collect();
+        let canonical = |name: &String| !matches!(name.as_str(), "" | "." | "..") && !name.contains('\0');
+        names.iter().all(canonical).then_some(Self(names))
+    }
+
+    /// The directory made for a claim: the same one however often it is begun.
+    #[must_use]
+    pub fn of_claim(claim: &Uid) -> Option<Self> {
+        Self::parse(&format!("{ROOT}/{MADE}/{claim}"))
+    }
+}
+
+impl fmt::Display for HostPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{ROOT}/{}", self.0.join("/"))
+    }
+}
+
+/// Name of the volume made for a claim.
+#[must_use]
+pub fn volume_name(claim: &Uid) -> VolumeName {
+    VolumeName::from(format!("pvc-{claim}"))
+}
 
 /// Mode of what is made.
 ///
@@ -24,9 +69,10 @@ const MODE: u32 = 0o750;
 /// # Errors
 /// Why it could not be done, as text for people.
 pub fn perform(root: &Path, directory: &Directory) -> Result<(), String> {
+    let path = |text: &str| HostPath::parse(text).ok_or_else(|| format!("{text} is not below {ROOT}"));
     let result = match directory {
-        Directory::Make(path) => make(root, path),
-        Directory::Remove(path) => match remove(root, path) {
+        Directory::Make(text) => make(root, &path(text)?),
+        Directory::Remove(text) => match remove(root, &path(text)?) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         },
@@ -35,7 +81,7 @@ pub fn perform(root: &Path, directory: &Directory) -> Result<(), String> {
 }
 
 fn make(root: &Path, path: &HostPath) -> io::Result<()> {
-    let Some((last, way)) = path.names().split_last() else { return Ok(()) };
+    let Some((last, way)) = path.0.split_last() else { return Ok(()) };
     let mut at = OpenDirectory::root(root)?;
     for name in way {
         make_one(&at.child(name))?;
@@ -53,7 +99,7 @@ fn make_one(path: &Path) -> io::Result<()> {
 }
 
 fn remove(root: &Path, path: &HostPath) -> io::Result<()> {
-    let Some((last, way)) = path.names().split_last() else { return Ok(()) };
+    let Some((last, way)) = path.0.split_last() else { return Ok(()) };
     let mut at = OpenDirectory::root(root)?;
     for name in way {
         at = at.enter(name)?;
@@ -133,8 +179,8 @@ mod tests {
         }
     }
 
-    fn path(text: &str) -> HostPath {
-        HostPath::parse(&format!("/tmp/{text}")).unwrap()
+    fn path(text: &str) -> String {
+        format!("/tmp/{text}")
     }
 
     #[test]
@@ -199,5 +245,32 @@ mod tests {
         symlink(outside.0.join("data"), root.0.join("tree/link")).unwrap();
         perform(&root.0, &Directory::Remove(path("tree"))).unwrap();
         assert!(outside.0.join("data").exists() && !root.0.join("tree").exists());
+    }
+
+    #[test]
+    fn only_what_is_below_tmp_and_written_plainly_is_a_path() {
+        let cases = [
+            ("/tmp/a", true),
+            ("/tmp/hostpath_pv/1-2", true),
+            ("/tmp/a.b/..c", true),
+            ("/tmp", false),
+            ("/tmp/", false),
+            ("/tmp//a", false),
+            ("/tmp/a/", false),
+            ("/tmp/./a", false),
+            ("/tmp/../etc", false),
+            ("/tmp/a/..", false),
+            ("/tmpa/b", false),
+            ("/data/tmp/x", false),
+            ("tmp/x", false),
+            ("/tmp/a\0b", false),
+            ("", false),
+        ];
+        for (path, accepted) in cases {
+            let parsed = HostPath::parse(path);
+            assert_eq!(parsed.is_some(), accepted, "{path}");
+            assert!(parsed.is_none_or(|parsed| parsed.to_string() == path), "{path}");
+        }
+        assert_eq!(HostPath::of_claim(&Uid::from("../x")), None);
     }
 }

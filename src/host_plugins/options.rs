@@ -1,10 +1,17 @@
-//! How volumes are recycled, as flags and files say.
-
-use std::collections::BTreeSet;
+//! Which plugins are asked for, and how volumes are recycled, as flags and files say.
 
 use serde_json::{Value, json};
 
 use crate::kube_api::kinds::{FileSource, Narrow, Pod};
+
+/// Which plugins are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginOptions {
+    /// Whether volumes of `kubernetes.io/host-path` are made and deleted.
+    pub enable_hostpath_provisioner: bool,
+    /// How volumes are recycled, if they are.
+    pub recyclers: Option<Recyclers>,
+}
 
 /// How volumes of one kind of source are recycled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,12 +67,6 @@ impl Recycler {
 }
 
 impl Recyclers {
-    /// The namespaces of the pods.
-    #[must_use]
-    pub fn namespaces(&self) -> BTreeSet<String> {
-        [&self.host_path, &self.nfs].into_iter().map(|recycler| recycler.namespace().to_owned()).collect()
-    }
-
     /// The recycler of a source.
     #[must_use]
     pub fn of(&self, source: &FileSource) -> &Recycler {
