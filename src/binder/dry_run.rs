@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     act::{
-        op::{Answer, Call, Op, Purpose},
+        op::{Answer, Call, Op},
         write::{Object, Target, WriteKind},
     },
     decide::view::BinderOptions,
@@ -27,22 +27,16 @@ use crate::{
         ids::{ClaimKey, VolumeName},
         kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
     },
-    state::Objects,
+    state::{Objects, Stored},
 };
 
 /// Where a claim or volume stands. Without a reason it is settled.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Place<R> {
     /// Why it is where it is.
     pub reason: Option<Arc<R>>,
     /// The write about it that would come next.
     pub write: Option<WriteKind>,
-}
-
-impl<R> Clone for Place<R> {
-    fn clone(&self) -> Self {
-        Self { reason: self.reason.clone(), write: self.write }
-    }
 }
 
 impl<R> Default for Place<R> {
@@ -68,20 +62,12 @@ pub fn dry_run(
     options: &BinderOptions,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Outlook {
-    let now = Instant::now();
-    let mut planner = Planner::new(Arc::clone(objects), options.clone());
-    planner.load(now);
-    planner.lead(now);
-    let mut outlook = settle(&mut planner, is_absent, now);
-    for key in objects.claims.snapshot().into_keys() {
-        let place = outlook.claims.entry(key.clone()).or_default();
-        place.reason = planner.reasons.claim(&key).cloned();
-    }
-    for name in objects.volumes.snapshot().into_keys() {
-        let place = outlook.volumes.entry(name.clone()).or_default();
-        place.reason = planner.reasons.volume(&name).cloned();
-    }
-    outlook
+    let mut planner = Planner::new(Arc::clone(objects), *options);
+    planner.load(Instant::now());
+    planner.lead(Instant::now());
+    let claims = objects.claims.snapshot().into_keys().map(Target::Claim);
+    let targets = claims.chain(objects.volumes.snapshot().into_keys().map(Target::Volume));
+    outlook(planner, targets.collect(), is_absent)
 }
 
 /// The same about a few claims and volumes alone, among as many as there are.
@@ -93,26 +79,19 @@ pub fn dry_run_of(
     options: &BinderOptions,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Outlook {
-    let now = Instant::now();
-    let mut planner = Planner::new(Arc::clone(objects), options.clone());
-    planner.load(now);
+    let mut planner = Planner::new(Arc::clone(objects), *options);
+    planner.load(Instant::now());
     planner.queue.open();
-    let claims = || claims.iter().filter(|key| objects.claims.get(key).is_some());
-    let volumes = || volumes.iter().filter(|name| objects.volumes.get(name).is_some());
-    let targets = claims().cloned().map(Target::Claim).chain(volumes().cloned().map(Target::Volume));
-    planner.queue.extend(targets, now);
-    let mut outlook = settle(&mut planner, is_absent, now);
-    for key in claims() {
-        outlook.claims.entry(key.clone()).or_default().reason = planner.reasons.claim(key).cloned();
-    }
-    for name in volumes() {
-        outlook.volumes.entry(name.clone()).or_default().reason = planner.reasons.volume(name).cloned();
-    }
-    outlook
+    let targets =
+        claims.iter().cloned().map(Target::Claim).chain(volumes.iter().cloned().map(Target::Volume));
+    let targets: Vec<Target> = targets.filter(|target| target.uid(objects).is_some()).collect();
+    planner.queue.extend(targets.iter().cloned(), Instant::now());
+    outlook(planner, targets, is_absent)
 }
 
-/// Plans until there is nothing more to plan.
-fn settle(planner: &mut Planner, is_absent: &dyn Fn(&ObjectRef) -> bool, now: Instant) -> Outlook {
+/// Plans until there is nothing more to plan. Returns where these stand then.
+fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&ObjectRef) -> bool) -> Outlook {
+    let now = Instant::now();
     let mut outlook = Outlook::default();
     let mut asked = BTreeSet::new();
     let objects = Arc::clone(&planner.known.objects);
@@ -137,9 +116,22 @@ fn settle(planner: &mut Planner, is_absent: &dyn Fn(&ObjectRef) -> bool, now: In
             goes_on = true;
         }
         if !goes_on {
-            return outlook;
+            break;
         }
     }
+    for target in targets {
+        match target {
+            Target::Claim(key) => {
+                let reason = planner.reasons.claim(&key).cloned();
+                outlook.claims.entry(key).or_default().reason = reason;
+            }
+            Target::Volume(name) => {
+                let reason = planner.reasons.volume(&name).cloned();
+                outlook.volumes.entry(name).or_default().reason = reason;
+            }
+        }
+    }
+    outlook
 }
 
 /// All that is wrong with a volume for a claim, in the order in which the search asks; nothing if it fits.
@@ -161,46 +153,27 @@ fn read(
     asked: &mut BTreeSet<String>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Option<Result<Answer, CallError>> {
+    fn get<T: Stored>(
+        objects: &Objects,
+        key: &T::Key,
+        answer: fn(T) -> Answer,
+    ) -> (ObjectRef, Option<Answer>) {
+        (T::object_ref(key.clone()), objects.get::<T>(key).map(|object| answer((*object).clone())))
+    }
     let (object, found) = match &op.call {
-        Call::Read { target: Object::Claim(key), .. } => {
-            let found = objects.claims.get(key).map(|it| Answer::Claim((*it).clone()));
-            (ObjectRef::Claim(key.clone()), found)
-        }
-        Call::Read { target: Object::Volume(name), .. } => {
-            let found = objects.volumes.get(name).map(|it| Answer::Volume((*it).clone()));
-            (ObjectRef::Volume(name.clone()), found)
-        }
-        Call::Read { target: Object::Pod(key), .. } => {
-            let found = objects.pods.get(key).map(|it| Answer::Pod((*it).clone()));
-            (ObjectRef::Pod(key.clone()), found)
-        }
-        Call::ReadClass(name) => {
-            let found = objects.classes.get(name).map(|it| Answer::Class((*it).clone()));
-            (ObjectRef::Class(name.clone()), found)
-        }
+        Call::Read { target: Object::Claim(key), .. } => get(objects, key, Answer::Claim),
+        Call::Read { target: Object::Volume(name), .. } => get(objects, name, Answer::Volume),
+        Call::Read { target: Object::Pod(key), .. } => get(objects, key, Answer::Pod),
+        Call::ReadClass(name) => get(objects, name, Answer::Class),
         // Who wrote what is not known here.
         Call::ReadOwner(_) => return Some(Ok(Answer::Owners(Vec::new()))),
         Call::Write(_) | Call::Directory(_) => return None,
     };
-    let purpose = match &op.call {
-        Call::Read { purpose, .. } => purpose_name(purpose),
-        _ => "",
-    };
-    if !asked.insert(format!("{object} {purpose} {:?}", op.subject)) {
+    if !asked.insert(format!("{:?} {:?}", op.subject, op.call)) {
         return None;
     }
     match found {
         Some(answer) => Some(Ok(answer)),
         None => is_absent(&object).then(|| Err(CallError::NotFound(format!("{object} not found")))),
-    }
-}
-
-fn purpose_name(purpose: &Purpose) -> &'static str {
-    match purpose {
-        Purpose::Refresh => "refresh",
-        Purpose::ProveClaim(_) => "prove claim",
-        Purpose::ProveVolume => "prove volume",
-        Purpose::ProveReleased => "prove released",
-        Purpose::SeeWhose => "see whose",
     }
 }

@@ -16,8 +16,7 @@ const MOST: usize = 128;
 /// Requests under way.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    claims: BTreeSet<ClaimKey>,
-    volumes: BTreeSet<VolumeName>,
+    busy: BTreeSet<Target>,
     sent: usize,
     ready: VecDeque<Op>,
     /// Reads to repeat when their subject's pause is over.
@@ -26,18 +25,15 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     pub(crate) fn has_claim(&self, key: &ClaimKey) -> bool {
-        self.claims.contains(key)
+        self.has(&Target::Claim(key.clone()))
     }
 
     pub(crate) fn has_volume(&self, name: &VolumeName) -> bool {
-        self.volumes.contains(name)
+        self.has(&Target::Volume(name.clone()))
     }
 
     pub(crate) fn has(&self, target: &Target) -> bool {
-        match target {
-            Target::Claim(key) => self.has_claim(key),
-            Target::Volume(name) => self.has_volume(name),
-        }
+        self.busy.contains(target)
     }
 
     /// Requests sent and not yet answered.
@@ -56,12 +52,7 @@ impl InFlight {
 
     /// A request is sent; from now on its claim and volume are busy.
     pub(crate) fn send(&mut self, op: &Op) {
-        for target in op.touches() {
-            match target {
-                Target::Claim(key) => self.claims.insert(key),
-                Target::Volume(name) => self.volumes.insert(name),
-            };
-        }
+        self.busy.extend(op.touches());
         self.sent += 1;
     }
 
@@ -71,10 +62,7 @@ impl InFlight {
     }
 
     pub(crate) fn free(&mut self, target: &Target) {
-        match target {
-            Target::Claim(key) => self.claims.remove(key),
-            Target::Volume(name) => self.volumes.remove(name),
-        };
+        self.busy.remove(target);
     }
 
     /// The next read to repeat, as sent.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    act::write::{Object, Target},
+    act::write::Target,
     annotations,
     decide::{
         proofs::{Proofs, Seen},
@@ -24,7 +24,7 @@ use crate::{
     controller::claim_pods::ClaimPods,
     kube_api::{
         ids::{ClassName, ResourceVersion, VolumeName},
-        kinds::{BindingMode, Meta, Narrow, ObjectRef, PersistentVolume, StorageClass},
+        kinds::{BindingMode, Narrow, ObjectRef, PersistentVolume, StorageClass},
     },
     state::Objects,
 };
@@ -110,16 +110,6 @@ impl Known {
     pub(crate) fn is_delayed(&self, requirements: &Requirements<'_>) -> bool {
         let class = self.objects.classes.get(&ClassName::from(requirements.class));
         class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
-    }
-
-    /// Revision at which the tables show an object.
-    pub(crate) fn revision(&self, object: &Object) -> Option<ResourceVersion> {
-        let revision = |meta: &Meta| meta.resource_version;
-        match object {
-            Object::Claim(key) => self.objects.claims.get(key).map(|claim| revision(&claim.metadata)),
-            Object::Volume(name) => self.objects.volumes.get(name).map(|volume| revision(&volume.metadata)),
-            Object::Pod(key) => self.objects.pods.get(key).map(|pod| revision(&pod.metadata)),
-        }
     }
 
     /// Revision of the newest claim in our tables, at least of the one that a request is about: one whose change is of

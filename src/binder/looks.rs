@@ -28,9 +28,14 @@ use crate::kube_api::{
 };
 
 impl Planner {
-    /// Why a step about the first of these has to wait, if that is so.
-    fn held_back(&mut self, step: Option<&Call>, pair: &[Target], now: Instant) -> Option<HeldBack> {
-        let step = step?;
+    /// Why a step about a claim or volume has to wait, if it has to. It is looked at again then.
+    fn held_back(&mut self, subject: &Target, step: Option<&Call>, now: Instant) -> Option<HeldBack> {
+        let why = self.obstacle(step?, now)?;
+        self.queue.add_at(subject.clone(), why.until());
+        Some(why)
+    }
+
+    fn obstacle(&mut self, step: &Call, now: Instant) -> Option<HeldBack> {
         if step.is_destructive() {
             if let Some(by) = self.second_writer.writers.signal() {
                 return Some(HeldBack::ForeignWriter { by: by.act(), until: by.until });
@@ -39,10 +44,9 @@ impl Planner {
                 return Some(HeldBack::Restored { until: now + left });
             }
         }
-        let (Call::Write(write), Some(subject)) = (step, pair.first()) else { return None };
+        let Call::Write(write) = step else { return None };
         let target = write.target.subject()?;
         let until = self.undone.until(&target, write, now)?;
-        self.undone.wait(subject, until);
         // Of all that is undone, phases alone show by whom.
         let by = self.second_writer.writers.manager(&target).filter(|_| write.is_of_a_phase());
         let is_news = self.undone.is_news(&target, by, now);
@@ -63,7 +67,7 @@ impl Planner {
         if self.is_asleep(&target) {
             return;
         }
-        if let Some(object) = self.known.doubts.take_over(key, now) {
+        if let Some(object) = self.known.doubts.take_over(key, &self.known.objects, now) {
             let call = Call::Read { target: object, purpose: Purpose::Refresh };
             return self.start(target, None, call, plan);
         }
@@ -112,8 +116,8 @@ impl Planner {
         }
         let decision = self.decide_claim(claim);
         let key = claim.key();
-        let pair = [Target::Claim(key.clone()), Target::Volume(claim.spec.volume_name.clone())];
-        let Some(why) = self.held_back(decision.step.as_ref(), &pair, now) else { return decision };
+        let held_back = self.held_back(&Target::Claim(key.clone()), decision.step.as_ref(), now);
+        let Some(why) = held_back else { return decision };
         // What was proven is of the past when the step is taken at last.
         self.known.proofs.forget_claim(&key);
         ClaimDecision::waiting(claim, ClaimReason::HeldBack(why))
@@ -200,9 +204,8 @@ impl Planner {
         }
         let decision = self.decide_volume(volume);
         let name = volume.key();
-        let claim = volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key()));
-        let pair: Vec<Target> = std::iter::once(Target::Volume(name.clone())).chain(claim).collect();
-        let Some(why) = self.held_back(decision.step.as_ref(), &pair, now) else { return decision };
+        let held_back = self.held_back(&Target::Volume(name.clone()), decision.step.as_ref(), now);
+        let Some(why) = held_back else { return decision };
         // What was proven is of the past when the step is taken at last.
         let releases =
             |step: &Call| matches!(step, Call::Write(write) if write.kind == WriteKind::VolumeReleased);

@@ -47,7 +47,6 @@ mod reasons;
 pub mod second_writer;
 #[cfg(test)]
 pub(crate) mod tests;
-mod unconfirmed;
 mod undone;
 
 pub use controller::Binder;

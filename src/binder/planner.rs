@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
@@ -26,13 +27,12 @@ use super::{
     },
     in_flight::InFlight,
     known::Known,
-    observe::{class_reads::ClassReads, class_wakes::ClassWakes},
+    observe::classes::{ClassReads, ClassWakes},
     queue::{Next, Queue, Tallies},
     reasons::Reasons,
     second_writer::SecondBinder,
     tell::{latency::Sample, recorder::Recorder, state::Report},
-    unconfirmed::Unconfirmed,
-    undone::Undone,
+    undone::UndoneWrites,
 };
 use crate::{
     controller::{
@@ -109,12 +109,15 @@ pub struct Planner {
     pub(super) known: Known,
     pub(super) queue: Queue,
     pub(super) in_flight: InFlight,
-    pub(super) unconfirmed: Unconfirmed,
+    /// Objects that the last list lacked, known from answers to our own requests alone. They are read live before anything
+    /// is decided about them: such an object may have gone between our answer and the list, and then no event tells of it
+    /// any more. Of one that is there after all the watch tells, which is about to pass our answer.
+    pub(super) unconfirmed: BTreeSet<Object>,
     pub(super) retries: RetryMap<Target>,
     pub(super) recorder: Recorder,
     pub(super) reasons: Reasons,
     pub(super) second_writer: SecondBinder,
-    pub(super) undone: Undone,
+    pub(super) undone: UndoneWrites,
     /// Classes that are read live.
     pub(super) class_reads: ClassReads,
     /// Classes whose claims are looked at again.
@@ -133,12 +136,12 @@ impl Planner {
             known: Known::new(objects, options),
             queue: Queue::closed(),
             in_flight: InFlight::default(),
-            unconfirmed: Unconfirmed::default(),
+            unconfirmed: BTreeSet::new(),
             retries: RetryMap::default(),
             recorder: Recorder::default(),
             reasons: Reasons::default(),
             second_writer: SecondBinder::default(),
-            undone: Undone::default(),
+            undone: UndoneWrites::default(),
             class_reads: ClassReads::default(),
             class_wakes: ClassWakes::default(),
             waking: None,
@@ -199,10 +202,10 @@ impl Planner {
         self.in_flight.sent()
     }
 
-    /// Whether a key waits for its time, for the end of a doubt, or for the time to repeat a write.
+    /// Whether a key waits for its time.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.retries.next_due().is_some() || !self.known.doubts.is_empty() || self.undone.next_due().is_some()
+        self.retries.next_due().is_some() || self.queue.next_due().is_some()
     }
 
     /// The pods of plugins that are at work, by UID, with the volume of each.
@@ -223,8 +226,7 @@ impl Planner {
         for target in self.known.plugins.take_due(now) {
             self.queue.retry(target, now);
         }
-        let over = self.known.doubts.take_due(now).into_iter().map(Target::Claim);
-        self.queue.extend(over.chain(self.undone.take_due(now)), now);
+        self.queue.add_due(now);
         for target in self.retries.take_due(now) {
             if !self.in_flight.unpark(&target) {
                 self.queue.retry(target, now);
@@ -262,8 +264,7 @@ impl Planner {
         let dues = [
             self.retries.next_due(),
             self.known.plugins.next_due(),
-            self.known.doubts.next_end(),
-            self.undone.next_due(),
+            self.queue.next_due(),
             self.recorder.outbox.next_due(),
             self.second_writer.writers.ends_at(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
@@ -285,8 +286,8 @@ impl Planner {
         plan.looks >= LOOKS || self.known.compared.count() >= COMPARED
     }
 
-    /// The safety net under the wake-ups: what is not settled is looked at again from time to time,
-    /// and when the alarm about another binder ends. Sends nothing if all is as it was.
+    /// The safety net under the wake-ups: what is not settled is looked at again from time to time. Sends nothing if all
+    /// is as it was.
     fn resync(&mut self, now: Instant) {
         if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_backlog() {
             let (claims, volumes) = self.reasons.keys();
@@ -295,14 +296,14 @@ impl Planner {
             self.known
                 .proofs
                 .keep_classes(|class| self.known.claims.open_in_class(class.as_str()).next().is_some());
-            self.unconfirmed.note_all(&self.known.objects);
+            let Objects { claims, volumes, pods, .. } = &*self.known.objects;
+            self.unconfirmed.extend(claims.unconfirmed().into_iter().map(Object::Claim));
+            self.unconfirmed.extend(volumes.unconfirmed().into_iter().map(Object::Volume));
+            self.unconfirmed.extend(pods.unconfirmed().into_iter().map(Object::Pod));
+            self.undone.forget_old(now);
+            self.second_writer.forget_old(now);
         }
-        let due = self.resync_at.get_or_insert(now + self.known.options.sync_period);
-        let grace_ends = self.known.objects.restore_grace().left(now).map(|left| now + left);
-        let signal_ends = self.second_writer.writers.signal().map(|by| by.until);
-        for ends in signal_ends.into_iter().chain(grace_ends) {
-            *due = ends.min(*due);
-        }
+        self.resync_at.get_or_insert(now + self.known.options.sync_period);
     }
 
     /// Asks who changed what only a binder should, before anything is written to it.
@@ -322,7 +323,7 @@ impl Planner {
 
     /// Reads what only answers to our own requests have told of. What is busy or waits is left for the plan after that.
     fn confirm(&mut self, plan: &mut Plan) {
-        for object in self.unconfirmed.take() {
+        for object in mem::take(&mut self.unconfirmed) {
             // A pod is asked for on behalf of the volume it empties.
             let subject = match &object {
                 Object::Pod(key) => self.known.plugins.volume_of(key).map(Target::Volume),
@@ -379,7 +380,7 @@ impl Planner {
 
     /// Hands out a request and marks what it touches.
     pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
-        let known = call.target().and_then(|object| self.known.revision(object));
+        let known = call.target().and_then(|object| object.revision(&self.known.objects));
         let op = Op { uid: subject.uid(&self.known.objects), subject, volume, call, known };
         self.in_flight.send(&op);
         for target in op.touches() {

@@ -3,7 +3,7 @@
 //!
 //! A key is in here once, however often it is added. Counts what client-go's work queues count.
 
-use std::vec;
+use std::{collections::BTreeSet, vec};
 
 use tokio::time::Instant;
 
@@ -70,6 +70,8 @@ pub struct Queue {
     claims: Lane<Target>,
     volumes: Lane<Target>,
     offers: Lane<VolumeName>,
+    /// Keys that are looked at then, although nothing happens.
+    later: BTreeSet<(Instant, Target)>,
     backlog: Backlog,
     /// Whose turn it is.
     turn: u64,
@@ -158,6 +160,28 @@ impl Queue {
             self.tally(&target);
         }
         self.urgent.push(target, since.unwrap_or(Some(now)));
+    }
+
+    /// Adds a key at this time.
+    pub fn add_at(&mut self, target: Target, at: Instant) {
+        self.later.insert((at, target));
+    }
+
+    /// Adds the keys whose time has come.
+    pub fn add_due(&mut self, now: Instant) {
+        while let Some((at, target)) = self.later.pop_first() {
+            if at > now {
+                self.later.insert((at, target));
+                return;
+            }
+            self.add(target, now);
+        }
+    }
+
+    /// When the next of them comes.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.later.first().map(|(at, _)| *at)
     }
 
     /// Adds a key whose request failed a while ago.

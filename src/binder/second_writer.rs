@@ -5,10 +5,7 @@
 //! Phases are the binder's alone, so a changed phase is suspicious. A volume that refers to another claim from one moment
 //! to the next is not: that is how a populator hands a volume over, and no stock binder does it in one step.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -17,7 +14,7 @@ use crate::{
     controller::second_writer::{self, OwnedField, Role, SecondWriters},
     kube_api::{
         ids::{ResourceVersion, Uid},
-        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     },
 };
 
@@ -46,20 +43,14 @@ impl second_writer::Target for Target {
 /// answer each other within a second; the rest allows for one that is slow or throttled.
 const MEMORY: Duration = Duration::from_mins(1);
 
-/// The field of an object that only a binder changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Claim(ClaimPhase),
-    Volume(VolumePhase),
-}
-
 /// A claim or volume at one revision.
 #[derive(Clone, Debug)]
 pub struct Sight {
     target: Target,
     uid: Uid,
     revision: ResourceVersion,
-    phase: Phase,
+    /// The field that only a binder changes.
+    phase: &'static str,
 }
 
 impl From<&PersistentVolumeClaim> for Sight {
@@ -68,7 +59,7 @@ impl From<&PersistentVolumeClaim> for Sight {
             target: Target::Claim(claim.key()),
             uid: claim.metadata.uid.clone(),
             revision: claim.metadata.resource_version,
-            phase: Phase::Claim(claim.status.phase),
+            phase: claim.status.phase.as_str(),
         }
     }
 }
@@ -79,7 +70,7 @@ impl From<&PersistentVolume> for Sight {
             target: Target::Volume(volume.key()),
             uid: volume.metadata.uid.clone(),
             revision: volume.metadata.resource_version,
-            phase: Phase::Volume(volume.status.phase),
+            phase: volume.status.phase.as_str(),
         }
     }
 }
@@ -88,25 +79,19 @@ impl From<&PersistentVolume> for Sight {
 #[derive(Debug, Default)]
 pub struct SecondBinder {
     wrote: HashMap<Target, (Instant, Sight)>,
-    order: VecDeque<(Instant, Target)>,
     pub(super) writers: SecondWriters<Target>,
 }
 
 impl SecondBinder {
     /// Notes the answer to a write of ours.
     pub fn wrote(&mut self, object: impl Into<Sight>, now: Instant) {
-        while let Some((at, old)) = self.order.pop_front() {
-            if at + MEMORY > now {
-                self.order.push_front((at, old));
-                break;
-            }
-            if self.wrote.get(&old).is_some_and(|(wrote, _)| *wrote == at) {
-                self.wrote.remove(&old);
-            }
-        }
         let sight = object.into();
-        self.order.push_back((now, sight.target.clone()));
         self.wrote.insert(sight.target.clone(), (now, sight));
+    }
+
+    /// Forgets what was written too long ago.
+    pub fn forget_old(&mut self, now: Instant) {
+        self.wrote.retain(|_, (at, _)| *at + MEMORY > now);
     }
 
     /// Forgets a write: the object is written to again, with an outcome that may be told late.
@@ -136,7 +121,7 @@ impl SecondBinder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube_api::kinds::ClaimRef;
+    use crate::kube_api::kinds::{ClaimPhase, ClaimRef, VolumePhase};
 
     fn named(name: &str, revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
         let mut volume = PersistentVolume::default();
@@ -216,8 +201,9 @@ mod tests {
         writers.wrote(&claim(11, ClaimPhase::Bound), now);
         for half_minute in 0..5 {
             writers.wrote(&volume(10, VolumePhase::Bound, "a"), now + MEMORY / 2 * half_minute);
+            writers.forget_old(now + MEMORY / 2 * half_minute);
             assert!(writers.wrote.contains_key(&Target::Volume("pv".into())));
         }
-        assert_eq!((writers.wrote.len(), writers.order.len()), (1, 2));
+        assert_eq!(writers.wrote.len(), 1);
     }
 }

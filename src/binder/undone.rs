@@ -6,7 +6,7 @@
 //! together. The next steps of a bind, and a bind to another claim, are new, and wait for nothing.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
@@ -14,10 +14,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::act::write::{Target, Write};
-use crate::kube_api::backoff::undone_pause;
-
-/// An object whose last write has stood for so long is forgotten.
-const STANDS: Duration = Duration::from_mins(1);
+use crate::controller::undone::{STANDS, Undone};
 
 /// Each write is undone, so each is news: it is told as often as events last.
 const TOLD: Duration = Duration::from_mins(30);
@@ -34,21 +31,22 @@ struct Written {
     at: Instant,
     /// The number of the write that began this round.
     round: u64,
-    /// Rounds that began with a write that had been undone.
-    undone: u32,
-    /// When the next may begin so.
-    again: Instant,
+    /// Of the write that began this round.
+    pace: Undone,
     /// Who was said to undo it, and when.
     told: Option<(Instant, Option<String>)>,
 }
 
+impl Written {
+    /// Whether it was written in this round, so that it is undone if it is due again.
+    fn is_of_round(&self, content: u64) -> bool {
+        self.contents.iter().any(|(known, number)| *known == content && *number >= self.round)
+    }
+}
+
 /// Objects written to of late.
 #[derive(Debug, Default)]
-pub(crate) struct Undone {
-    written: HashMap<Target, Written>,
-    order: VecDeque<(Instant, Target)>,
-    waits: BTreeSet<(Instant, Target)>,
-}
+pub(crate) struct UndoneWrites(HashMap<Target, Written>);
 
 /// What a write changes, without the revisions that it was decided on.
 fn content(write: &Write) -> u64 {
@@ -63,34 +61,37 @@ fn content(write: &Write) -> u64 {
     hasher.finish()
 }
 
-impl Undone {
+impl UndoneWrites {
     /// A write to this object was made.
     pub(crate) fn made(&mut self, target: Target, write: &Write, now: Instant, jitter: f64) {
-        self.forget(now);
-        self.order.push_back((now, target.clone()));
         let content = content(write);
-        let written = self.written.entry(target).or_insert_with(|| Written {
+        let new = || Written {
             contents: Vec::new(),
             last: 0,
             at: now,
             round: 0,
-            undone: 0,
-            again: now,
+            pace: Undone::default(),
             told: None,
-        });
-        written.at = now;
-        written.last += 1;
-        let number = written.last;
+        };
+        let written = self.0.entry(target).or_insert_with(new);
+        if written.at + STANDS <= now {
+            *written = new();
+        }
+        (written.at, written.last) = (now, written.last + 1);
+        let (number, is_of_round) = (written.last, written.is_of_round(content));
         if let Some((_, before)) = written.contents.iter_mut().find(|(known, _)| *known == content) {
-            if *before >= written.round {
-                written.round = number;
-                written.undone += 1;
-                written.again = now + undone_pause(written.undone, jitter);
-            }
             *before = number;
+            if is_of_round {
+                written.round = number;
+                written.pace.undone(now);
+                written.pace.sent(now);
+                written.pace.landed(now, jitter);
+            }
             return;
         }
         written.round = number;
+        written.pace.withdrawn(now);
+        written.pace.sent(now);
         written.contents.push((content, number));
         if written.contents.len() > CONTENTS {
             let oldest = written.contents.iter().map(|(_, number)| *number).min();
@@ -98,32 +99,24 @@ impl Undone {
         }
     }
 
-    fn forget(&mut self, now: Instant) {
-        while let Some((at, target)) = self.order.pop_front() {
-            if at + STANDS > now {
-                return self.order.push_front((at, target));
-            }
-            if self.written.get(&target).is_some_and(|written| written.at == at) {
-                self.written.remove(&target);
-            }
-        }
+    /// Forgets what has stood for long enough.
+    pub(crate) fn forget_old(&mut self, now: Instant) {
+        self.0.retain(|_, written| written.at + STANDS > now);
     }
 
     /// Until when a write to this object has to wait, as it was undone.
-    pub(crate) fn until(&self, target: &Target, write: &Write, now: Instant) -> Option<Instant> {
-        let written = self.written.get(target)?;
-        if written.again <= now || written.at + STANDS <= now {
+    pub(crate) fn until(&mut self, target: &Target, write: &Write, now: Instant) -> Option<Instant> {
+        let written = self.0.get_mut(target).filter(|written| written.at + STANDS > now)?;
+        if !written.is_of_round(content(write)) {
             return None;
         }
-        let content = content(write);
-        let is_undone =
-            written.contents.iter().any(|(known, number)| *known == content && *number >= written.round);
-        is_undone.then_some(written.again)
+        written.pace.undone(now);
+        written.pace.pending(now)
     }
 
     /// Whether it is to be told that this manager undoes what is written to an object.
     pub(crate) fn is_news(&mut self, target: &Target, by: Option<&str>, now: Instant) -> bool {
-        let Some(written) = self.written.get_mut(target) else { return false };
+        let Some(written) = self.0.get_mut(target) else { return false };
         let is_told =
             written.told.as_ref().is_some_and(|(at, told)| told.as_deref() == by && now < *at + TOLD);
         if !is_told {
@@ -131,56 +124,31 @@ impl Undone {
         }
         !is_told
     }
-
-    /// A claim or volume is to be looked at then.
-    pub(crate) fn wait(&mut self, subject: &Target, until: Instant) {
-        self.waits.insert((until, subject.clone()));
-    }
-
-    /// Those to be looked at now.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Target> {
-        let mut due = Vec::new();
-        while let Some((until, subject)) = self.waits.pop_first() {
-            if until > now {
-                self.waits.insert((until, subject));
-                break;
-            }
-            due.push(subject);
-        }
-        due
-    }
-
-    /// When the next is due.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.waits.first().map(|(until, _)| *until)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        binder::act::{patches, write::WriteKind},
+        binder::act::patches,
         kube_api::kinds::{PersistentVolume, PersistentVolumeClaim, VolumePhase},
     };
 
     fn phase(phase: VolumePhase) -> Write {
-        let (volume, kind) = (PersistentVolume::default(), WriteKind::VolumeBound);
-        Write::volume(&volume, kind, patches::volume_phase(&volume, phase, None))
+        patches::volume_phase(&PersistentVolume::default(), phase, None)
     }
 
     fn reserve(claim: u64) -> Write {
         let volume = PersistentVolume::default();
         let mut reserved = PersistentVolumeClaim::default();
         reserved.metadata.uid = claim.to_string().into();
-        let request = patches::reserve_volume(&volume, &reserved, true);
-        Write::volume(&volume, WriteKind::ReserveVolume, request)
+        patches::reserve_volume(&volume, &reserved, true)
     }
 
     #[test]
     fn s46_what_was_undone_together_is_repeated_together_later_each_time() {
         let target = Target::Volume("pv".into());
-        let (mut undone, start) = (Undone::default(), Instant::now());
+        let (mut undone, start) = (UndoneWrites::default(), Instant::now());
         let (mut now, writes) = (start, [reserve(1), phase(VolumePhase::Bound)]);
         let mut made = [const { Vec::new() }; 2];
         while now < start + 3 * STANDS {
@@ -202,13 +170,16 @@ mod tests {
         assert_eq!(undone.until(&target, &writes[0], now), None, "it has stood for a minute");
         undone.made(target.clone(), &writes[0], now, 0.0);
         assert_eq!(undone.until(&target, &writes[0], now), None, "and what was before is forgotten");
-        assert_eq!(undone.order.len(), 1);
+        undone.forget_old(now);
+        assert_eq!(undone.0.len(), 1);
+        undone.forget_old(now + STANDS);
+        assert!(undone.0.is_empty());
     }
 
     #[test]
     fn s46_a_volume_that_goes_from_claim_to_claim_is_not_slowed() {
         let target = Target::Volume("pv".into());
-        let (mut undone, now) = (Undone::default(), Instant::now());
+        let (mut undone, now) = (UndoneWrites::default(), Instant::now());
         for claim in 0..30 {
             let cycle = [
                 phase(VolumePhase::Available),
@@ -221,6 +192,6 @@ mod tests {
                 undone.made(target.clone(), &write, now, 0.0);
             }
         }
-        assert!(undone.written[&target].contents.len() <= CONTENTS);
+        assert!(undone.0[&target].contents.len() <= CONTENTS);
     }
 }

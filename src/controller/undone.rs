@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::kube_api::backoff::undone_pause;
 
 /// What has stood for so long was not undone at once: that others undo it then is no fight.
-const STANDS: Duration = Duration::from_mins(1);
+pub const STANDS: Duration = Duration::from_mins(1);
 
 /// How often others have undone a write, and when it may be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

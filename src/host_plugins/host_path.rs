@@ -16,7 +16,7 @@ use crate::{
     binder::{
         act::{
             op::{Call, Directory, Purpose},
-            patches,
+            patches::{self, Change},
             write::{Object, Write, WriteKind},
         },
         annotations::{
@@ -28,7 +28,7 @@ use crate::{
             upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
             view::View,
         },
-        matching::predicate::{STORAGE, VolumeMode, claim_class, held_by},
+        matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
         tell::{
             events,
             reason::{ClaimReason, Unprovisioned, VolumeReason},
@@ -36,7 +36,6 @@ use crate::{
     },
     kube_api::{
         call::{Request, Verb},
-        events::Event,
         ids::{NodeName, VolumeName},
         kinds::{FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass},
         text::Text,
@@ -67,7 +66,7 @@ impl HostPlugins {
             }
             Some(VolumeStage::Failed(text)) => return failed(text.clone()),
             Some(VolumeStage::Done) if !volume.metadata.is_terminating() => {
-                Call::Write(Write::volume(volume, WriteKind::DeleteVolume, patches::delete(volume)))
+                Call::Write(patches::delete(WriteKind::DeleteVolume, volume))
             }
             Some(VolumeStage::Done | VolumeStage::Deleted) => match unprotect(volume) {
                 Some(write) if volume.metadata.is_terminating() => Call::Write(write),
@@ -128,7 +127,7 @@ impl HostPlugins {
         let again = matches!(why, Unprovisioned::Failed { .. })
             && annotations::has(&claim.metadata, SELECTED_NODE)
             && !self.operations.is_rescheduled(claim);
-        let write = again.then(|| Write::claim(claim, WriteKind::Reschedule, patches::unselect_node(claim)));
+        let write = again.then(|| patches::unselect_node(claim));
         ClaimDecision::waiting(claim, ClaimReason::NotProvisioned(why)).writing(write)
     }
 }
@@ -140,8 +139,7 @@ fn unprotect(volume: &PersistentVolume) -> Option<Write> {
     let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
     let present = &volume.metadata.finalizers;
     let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
-    let request = || patches::annotate_volume(volume, None, Some(&left));
-    (*left != **present).then(|| Write::volume(volume, WriteKind::Annotate, request()))
+    (*left != **present).then(|| patches::annotate_volume(volume, &Change::Keep, Some(&left)))
 }
 
 /// A volume that is not the claim's has the name of the one to be made. Its directory stays: it may be that
@@ -168,7 +166,7 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
     {
         return Some(Unprovisioned::Refused(format!("Failed to get target node: node {node:?} not found")));
     }
-    (VolumeMode::of(claim.spec.volume_mode.as_deref()) == VolumeMode::Block).then(|| {
+    (volume_mode(claim.spec.volume_mode.as_deref()) == "Block").then(|| {
         Unprovisioned::failed(
             claim,
             &format!("{HOST_PATH_PLUGIN} does not support block volume provisioning"),
@@ -209,11 +207,10 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &str
     let path = PersistentVolume::path(&VolumeName::default());
     let request =
         Request { verb: Verb::Create, path: path.trim_end_matches('/').to_owned(), body: Some(body) };
-    Write::creation(name, WriteKind::CreateVolume, request).then(succeeded(claim))
-}
-
-/// Tells that the volume of a claim is there.
-#[must_use]
-pub fn succeeded(claim: &PersistentVolumeClaim) -> Event {
-    events::provisioned(claim, &volume_name(&claim.metadata.uid), HOST_PATH_PLUGIN)
+    Write {
+        kind: WriteKind::CreateVolume,
+        target: Object::Volume(name),
+        request,
+        then: vec![events::provisioned(claim, &volume_name(&claim.metadata.uid), HOST_PATH_PLUGIN)],
+    }
 }

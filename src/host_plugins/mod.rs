@@ -5,11 +5,9 @@
 //! and passes the answers to their requests on, all through one door ([`Plugins`](crate::binder::decide::view::Plugins)).
 //! The pods, the directories, and how far each operation has got are known here alone.
 //!
-//! [`plugins`] is the door, [`operations`] the state, [`recycler`] and [`host_path`] decide the next step, [`answers`]
-//! says what became of it, [`hands`] acts on this machine.
+//! `plugins` is the door, `operations` the state, `recycler` and `host_path` decide the next step, `hands` acts on this
+//! machine.
 
-#[cfg(feature = "host-plugins")]
-mod answers;
 #[cfg(feature = "host-plugins")]
 mod directories;
 #[cfg(feature = "host-plugins")]

@@ -80,9 +80,9 @@ struct ClaimOperation {
 
 /// A pod that is called like a recycler pod and names a volume as its owner.
 #[derive(Debug)]
-struct Recycling {
+pub(super) struct Recycling {
     pod: Uid,
-    name: VolumeName,
+    pub(super) name: VolumeName,
     volume: Uid,
     /// Whether it is one of ours, of this or an earlier process.
     is_marked: bool,
@@ -92,11 +92,11 @@ struct Recycling {
 
 #[derive(Debug, Default)]
 pub struct Operations {
-    volumes: BTreeMap<VolumeName, VolumeOperation>,
+    pub(super) volumes: BTreeMap<VolumeName, VolumeOperation>,
     claims: BTreeMap<ClaimKey, ClaimOperation>,
-    pods: BTreeMap<PodKey, Recycling>,
+    pub(super) pods: BTreeMap<PodKey, Recycling>,
     /// By the name of the volume; whether they count is up to the volume.
-    pods_of: Relation<VolumeName, PodKey>,
+    pub(super) pods_of: Relation<VolumeName, PodKey>,
     /// Counts the recycler pods that were asked for.
     asked: u64,
     /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
@@ -141,24 +141,6 @@ impl Operations {
         let owner = &volume.metadata.uid;
         let pods = self.pods_of.of(volume.key()).filter_map(|key| Some((key, self.pods.get(key)?)));
         pods.filter(move |(_, pod)| pod.is_marked || pod.volume == *owner).map(|(key, pod)| (key, &pod.pod))
-    }
-
-    /// The volume that a pod is known to recycle.
-    #[must_use]
-    pub fn recycled_by_pod(&self, pod: &PodKey) -> Option<VolumeName> {
-        self.pods.get(pod).map(|pod| pod.name.clone())
-    }
-
-    /// Whether pods name a volume of this name as their owner.
-    #[must_use]
-    pub fn may_have_pods(&self, volume: &VolumeName) -> bool {
-        self.pods_of.of(volume.clone()).next().is_some()
-    }
-
-    /// The recycler pods that may run, by their volumes.
-    pub fn started(&self) -> impl Iterator<Item = (&VolumeName, &(PodKey, Uid))> {
-        let started = self.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started);
-        started.filter_map(|(name, run)| Some((name, run.pod.as_ref()?)))
     }
 
     /// Whether the deletion of this pod was answered.

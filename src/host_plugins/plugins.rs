@@ -1,25 +1,31 @@
 //! The plugins behind the binder's door: the recycler, and volumes of directories of this machine.
+//!
+//! In: what the binder asks, objects as they change, and the answers to requests of [`super::recycler`] and
+//! [`super::host_path`]. Out: the next step, and how the subject of an answer goes on, where that is not as after every
+//! request.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     directories::{HostPath, volume_name},
-    operations::Operations,
+    operations::{ClaimStage, Operations, VolumeStage},
     options::PluginOptions,
 };
 use crate::{
     binder::{
         act::{
-            op::{Answer, Call, Directory, Op},
-            write::Target,
+            op::{Answer, Call, Directory, Op, Purpose},
+            write::{Object, Target, Write, WriteKind},
         },
         annotations::HOST_PATH_PLUGIN,
         decide::{
             decision::{ClaimDecision, VolumeDecision},
             view::{Plugins, Then, View},
         },
+        matching::predicate::held_by,
+        tell::{events, reason::Unprovisioned},
     },
     controller::claim_pods::ClaimPods,
     kube_api::{
@@ -27,12 +33,22 @@ use crate::{
         events::Involved,
         ids::{ClaimKey, PodKey, Uid, VolumeName},
         kinds::{
-            ClaimRef, FileSource, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+            ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
             StorageClass,
         },
     },
     state::Objects,
 };
+
+/// How often the creation of a volume, and then the removal of its storage, is tried.
+///
+/// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, createProvisionedPVRetryCount.
+const TRIES: u32 = 5;
+
+/// Pause between two tries.
+///
+/// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, createProvisionedPVInterval.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// The recycler and the host-path plugin.
 #[derive(Debug, Default)]
@@ -90,18 +106,21 @@ impl Plugins for HostPlugins {
     }
 
     fn is_at_work(&self, name: &VolumeName, objects: &Objects) -> bool {
-        self.operations.may_have_pods(name)
+        self.operations.pods_of.of(name.clone()).next().is_some()
             && objects.volumes.get(name).is_some_and(|volume| self.operations.pods(&volume).next().is_some())
     }
 
     fn volume_of(&self, pod: &PodKey) -> Option<VolumeName> {
-        self.operations.recycled_by_pod(pod)
+        self.operations.pods.get(pod).map(|pod| pod.name.clone())
     }
 
     fn pods_at_work(&self, objects: &Objects) -> BTreeMap<Uid, (PodKey, Involved)> {
-        let volume = |name: &VolumeName| Some(Involved::object(&*objects.volumes.get(name)?));
-        let started = self.operations.started();
-        started.filter_map(|(name, (key, uid))| Some((uid.clone(), (key.clone(), volume(name)?)))).collect()
+        let started = self.operations.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started);
+        let at_work = started.filter_map(|(name, run)| {
+            let (key, uid) = run.pod.clone()?;
+            Some((uid, (key, Involved::object(&*objects.volumes.get(name)?))))
+        });
+        at_work.collect()
     }
 
     fn changed(&mut self, object: &ObjectRef, objects: &Objects, now: Instant) -> Vec<Target> {
@@ -155,6 +174,145 @@ impl Plugins for HostPlugins {
         objects: &Objects,
         now: Instant,
     ) -> Option<Then> {
-        self.take_answer(op, result, objects, now)
+        if op.call.write_kind() == Some(WriteKind::CreatePod) {
+            self.operations.asked();
+        }
+        if let (Target::Volume(name), Err(_)) = (&op.subject, result) {
+            self.operations.unproven(name);
+        }
+        match (&op.call, result) {
+            (Call::Read { purpose: Purpose::ProveReleased, .. }, Ok(Answer::Volume(volume))) => {
+                self.operations.proven(volume);
+                None
+            }
+            // A volume has the name of the one that was to be made. If it is the claim's, an earlier try made it and was
+            // not answered; if not, the next decision about the claim says so.
+            (Call::Read { purpose: Purpose::SeeWhose, .. }, Ok(Answer::Volume(volume))) => {
+                let Target::Claim(key) = &op.subject else { return None };
+                let claim = objects.claims.get(key)?;
+                held_by(volume, &claim)
+                    .then(|| Then::Tell(events::provisioned(&claim, &volume.key(), HOST_PATH_PLUGIN)))
+            }
+            (Call::Directory(directory), Ok(Answer::Directory(result))) => {
+                Some(self.directory_done(&op.subject, directory, result, objects, now))
+            }
+            (Call::Write(write), Ok(answer)) => {
+                self.advance(&op.subject, write, answer, objects, now);
+                None
+            }
+            (Call::Write(write), Err(error)) => self.refused(&op.subject, write, error, objects, now),
+            _ => None,
+        }
+    }
+}
+
+impl HostPlugins {
+    /// A write of an operation was made.
+    fn advance(&mut self, subject: &Target, write: &Write, answer: &Answer, objects: &Objects, now: Instant) {
+        let operations = &mut self.operations;
+        match (write.kind, subject, &write.target, answer) {
+            (WriteKind::CreatePod, Target::Volume(name), _, Answer::Pod(pod)) => {
+                if let Some(volume) = objects.volumes.get(name) {
+                    operations.pod_created(&volume, pod);
+                }
+            }
+            (WriteKind::StartPod, Target::Volume(name), ..) => operations.advance(name, VolumeStage::Started),
+            (WriteKind::DeletePod, _, Object::Pod(key), _) => operations.pod_deleted(key),
+            (WriteKind::DeleteVolume, Target::Volume(name), ..) => {
+                operations.advance(name, VolumeStage::Deleted);
+            }
+            (WriteKind::CreateVolume, target, ..) => operations.forget(target),
+            (WriteKind::Reschedule, _, _, Answer::Claim(claim)) => operations.reschedule(claim, now),
+            _ => {}
+        }
+    }
+
+    /// A refusal that ends an operation, or brings it nearer to its end.
+    fn refused(
+        &mut self,
+        subject: &Target,
+        write: &Write,
+        error: &CallError,
+        objects: &Objects,
+        now: Instant,
+    ) -> Option<Then> {
+        match (write.kind, subject, error) {
+            // Of a creation, "not found" is about the namespace.
+            (
+                WriteKind::CreatePod,
+                Target::Volume(name),
+                CallError::Refused { .. } | CallError::NotFound(_),
+            ) => Some(self.volume_failed(name, events::pod_refused(error), objects, now)),
+            (WriteKind::CreatePod, Target::Volume(name), CallError::AlreadyExists(_)) => {
+                Some(self.volume_failed(name, events::OLD_POD.to_owned(), objects, now))
+            }
+            (WriteKind::CreateVolume, Target::Claim(key), CallError::Refused { message, .. }) => {
+                let claim = objects.claims.get(key)?;
+                let refusals = match self.operations.of_claim(&claim) {
+                    Some(ClaimStage::Made(refusals)) => refusals + 1,
+                    _ => 1,
+                };
+                if refusals < TRIES {
+                    self.operations.claim_at(&claim, ClaimStage::Made(refusals));
+                    return Some(Then::At(now + PAUSE));
+                }
+                self.operations.claim_at(&claim, ClaimStage::Undoing(message.clone(), 0));
+                Some(Then::Look)
+            }
+            _ => None,
+        }
+    }
+
+    /// Something was done to a directory, or not.
+    fn directory_done(
+        &mut self,
+        subject: &Target,
+        directory: &Directory,
+        result: &Result<(), String>,
+        objects: &Objects,
+        now: Instant,
+    ) -> Then {
+        let key = match (subject, result) {
+            (Target::Claim(key), _) => key,
+            (Target::Volume(name), Ok(())) => {
+                self.operations.advance(name, VolumeStage::Done);
+                return Then::Look;
+            }
+            (Target::Volume(name), Err(text)) => return self.volume_failed(name, text.clone(), objects, now),
+        };
+        let Some(claim) = objects.claims.get(key) else { return Then::Look };
+        match (directory, result) {
+            (Directory::Make(_), Ok(())) => self.operations.claim_at(&claim, ClaimStage::Made(0)),
+            (Directory::Make(_), Err(text)) => {
+                self.operations.claim_failed(&claim, Unprovisioned::failed(&claim, text), now);
+            }
+            (Directory::Remove(_), result) => return self.removed(&claim, result, now),
+        }
+        Then::Look
+    }
+
+    /// Storage was removed for which no volume could be created, or not.
+    fn removed(&mut self, claim: &PersistentVolumeClaim, result: &Result<(), String>, now: Instant) -> Then {
+        let Some(ClaimStage::Undoing(error, failures)) = self.operations.of_claim(claim).cloned() else {
+            return Then::Look;
+        };
+        let why = match result {
+            Ok(()) => Unprovisioned::NotCreated { claim: claim.key(), error },
+            Err(_) if failures + 1 < TRIES => {
+                self.operations.claim_at(claim, ClaimStage::Undoing(error, failures + 1));
+                return Then::At(now + PAUSE);
+            }
+            Err(text) => Unprovisioned::NotCleaned { claim: claim.key(), error: text.clone() },
+        };
+        self.operations.claim_failed(claim, why, now);
+        Then::Look
+    }
+
+    /// What was to be done to a volume failed.
+    fn volume_failed(&mut self, name: &VolumeName, text: String, objects: &Objects, now: Instant) -> Then {
+        if let Some(volume) = objects.volumes.get(name) {
+            self.operations.volume_failed(&volume, text, now);
+        }
+        Then::Look
     }
 }

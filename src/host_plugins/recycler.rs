@@ -105,7 +105,7 @@ impl Recycler {
     }
 
     /// Lets a pod go: of its gates those stay that the template itself has.
-    fn start(&self, pod: &Pod) -> Request {
+    fn start(&self, pod: &Pod) -> Write {
         let gates = self.list(GATES);
         patches::start_pod(pod, &gates)
     }
@@ -140,8 +140,7 @@ impl HostPlugins {
     fn remove(&self, key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision {
         match view.objects.pods.get(key) {
             Some(pod) if !pod.metadata.is_terminating() && !self.operations.is_deleted(&pod) => {
-                let write = Write::pod(key.clone(), WriteKind::DeletePod, patches::delete(&*pod));
-                Decision::step(reason, Call::Write(write))
+                Decision::step(reason, Call::Write(patches::delete(WriteKind::DeletePod, &*pod)))
             }
             _ => Decision::rest(reason),
         }
@@ -186,12 +185,13 @@ impl HostPlugins {
                         let name = pod_name(volume, reference, self.operations.run_number());
                         let key = PodKey::new(recycler.namespace(), &name);
                         let request = recycler.creation(volume, reference, source, &name);
-                        Call::Write(Write::pod(key, WriteKind::CreatePod, request))
+                        let target = Object::Pod(key);
+                        Call::Write(Write { kind: WriteKind::CreatePod, target, request, then: Vec::new() })
                     }
-                    (Some((key, pod)), Some(VolumeStage::Proven(revision)))
+                    (Some((_, pod)), Some(VolumeStage::Proven(revision)))
                         if *revision == volume.metadata.resource_version =>
                     {
-                        Call::Write(Write::pod(key.clone(), WriteKind::StartPod, recycler.start(&pod)))
+                        Call::Write(recycler.start(&pod))
                     }
                     _ => Call::Read { target: Object::Volume(volume.key()), purpose: Purpose::ProveReleased },
                 };
@@ -312,7 +312,7 @@ mod tests {
         );
         // The template is as it was, for the next run.
         assert_eq!(recycler.template["spec"]["volumes"][0], json!({"name": "v", "emptyDir": {}}));
-        let start = recycler.start(&Pod::default()).body.unwrap();
+        let start = recycler.start(&Pod::default()).request.body.unwrap();
         assert_eq!(start["spec"], json!({"schedulingGates": [{"name": "mine"}]}));
     }
 }

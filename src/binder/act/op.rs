@@ -127,7 +127,7 @@ impl Call {
 
     /// Whether it is a step of an operation of a plugin.
     #[must_use]
-    pub fn is_of_a_run(&self) -> bool {
+    pub fn is_of_plugin(&self) -> bool {
         match self {
             Self::Write(write) => matches!(
                 write.kind,

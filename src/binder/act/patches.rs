@@ -1,12 +1,13 @@
 //! The binder's writes, as JSON merge patches.
 //!
-//! In: the object in hand and what is to change. Out: a [`Request`] that names the object's UID and
+//! In: the object in hand and what is to change. Out: a [`Write`] that names the object's UID and
 //! revision, so that it does nothing to any other (S35), and only the fields that change, so that
 //! fields unknown to us survive (S34). Leaving a key out of a merge patch keeps it: what has to go
 //! is an explicit null.
 
 use serde_json::{Map, Value, json};
 
+use super::write::{Object, Write, WriteKind};
 use crate::{
     binder::annotations::{
         self, BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
@@ -20,135 +21,28 @@ use crate::{
     },
 };
 
-/// A patch of an object or of its status.
-fn patch<T: Narrow>(object: &T, subresource: &str, annotations: Map<String, Value>, rest: Value) -> Request {
-    let mut metadata = Map::new();
-    if !annotations.is_empty() {
-        metadata.insert("annotations".to_owned(), Value::Object(annotations));
-    }
-    patch_with(object, subresource, metadata, rest)
-}
-
-/// The same, with more of the metadata than the annotations.
-fn patch_with<T: Narrow>(
-    object: &T,
-    subresource: &str,
-    mut metadata: Map<String, Value>,
-    rest: Value,
-) -> Request {
+/// A guarded patch of an object or of its status.
+fn patch<T: Narrow>(kind: WriteKind, object: &T, subresource: &str, changes: Value) -> Write
+where
+    for<'a> Object: From<&'a T>,
+{
+    let map = |value| if let Value::Object(map) = value { map } else { Map::new() };
     let meta = object.metadata();
+    let mut body = map(changes);
+    let mut metadata = map(body.remove("metadata").unwrap_or_default());
     metadata.insert("uid".to_owned(), json!(meta.uid));
     metadata.insert("resourceVersion".to_owned(), json!(meta.resource_version));
-    let mut body = Map::new();
     body.insert("metadata".to_owned(), Value::Object(metadata));
-    if let Value::Object(rest) = rest {
-        body.extend(rest);
-    }
     let path = format!("{}{subresource}", T::path(&object.key()));
-    Request { verb: Verb::Patch, path, body: Some(Value::Object(body)) }
-}
-
-fn marks(keys: &[(&str, Value)]) -> Map<String, Value> {
-    keys.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    let request = Request { verb: Verb::Patch, path, body: Some(Value::Object(body)) };
+    Write { kind, target: object.into(), request, then: Vec::new() }
 }
 
 /// The markers among these that are not there yet: a value that is there stays, as another may have written it.
-fn added(meta: &Meta, keys: &[&str]) -> Map<String, Value> {
+fn added(meta: &Meta, keys: &[&str]) -> Value {
     let lacking = keys.iter().filter(|key| !annotations::has(meta, key));
-    lacking.map(|key| ((*key).to_owned(), json!(YES))).collect()
-}
-
-/// A change of the annotation MIG.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Migration {
-    /// This CSI driver acts for the plugin.
-    To(&'static str),
-    None,
-}
-
-impl Migration {
-    fn mark(self) -> Map<String, Value> {
-        let driver = match self {
-            Self::To(driver) => json!(driver),
-            Self::None => Value::Null,
-        };
-        marks(&[(MIGRATED_TO, driver)])
-    }
-}
-
-/// Notes on a claim which CSI driver acts for its provisioner.
-#[must_use]
-pub fn annotate_claim(claim: &PersistentVolumeClaim, migration: Migration) -> Request {
-    patch(claim, "", migration.mark(), json!({}))
-}
-
-/// Notes the same on a volume, if it changes, and replaces its finalizers, if they do.
-#[must_use]
-pub fn annotate_volume(
-    volume: &PersistentVolume,
-    migration: Option<Migration>,
-    finalizers: Option<&[Text]>,
-) -> Request {
-    let mut metadata = Map::new();
-    if let Some(migration) = migration {
-        metadata.insert("annotations".to_owned(), Value::Object(migration.mark()));
-    }
-    if let Some(finalizers) = finalizers {
-        metadata.insert("finalizers".to_owned(), json!(finalizers));
-    }
-    patch_with(volume, "", metadata, json!({}))
-}
-
-/// Step 1 of a bind: the volume names the claim.
-#[must_use]
-pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_us: bool) -> Request {
-    let marks = if by_us { added(&volume.metadata, &[BOUND_BY_CONTROLLER]) } else { Map::new() };
-    patch(volume, "", marks, json!({"spec": {"claimRef": reference(claim)}}))
-}
-
-/// A claim as a volume refers to it.
-#[must_use]
-pub fn reference(claim: &PersistentVolumeClaim) -> Value {
-    json!({
-        "kind": PersistentVolumeClaim::KIND,
-        "apiVersion": "v1",
-        "namespace": claim.metadata.namespace,
-        "name": claim.metadata.name,
-        "uid": claim.metadata.uid,
-        "resourceVersion": claim.metadata.resource_version,
-    })
-}
-
-/// Undoes step 1: the whole reference if the binder made it, else only the UID it added (S26).
-#[must_use]
-pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Request {
-    if by_us {
-        let marks = marks(&[(BOUND_BY_CONTROLLER, Value::Null)]);
-        return patch(volume, "", marks, json!({"spec": {"claimRef": null}}));
-    }
-    let spec = json!({"claimRef": {"uid": null}});
-    patch(volume, "", Map::new(), json!({"spec": spec}))
-}
-
-/// Step 2 of a bind, and every other phase of a volume. The message belongs to the phase, so that
-/// of the phase before goes.
-#[must_use]
-pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Option<&str>) -> Request {
-    patch(volume, "/status", Map::new(), json!({"status": {"phase": phase, "message": message}}))
-}
-
-/// Step 3 of a bind: the claim names the volume. `name` is left out when the claim names it
-/// already, and then only the completion is noted.
-#[must_use]
-pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> Request {
-    let added = |keys| added(&claim.metadata, keys);
-    match name {
-        Some(name) => {
-            let rest = json!({"spec": {"volumeName": name}});
-            patch(claim, "", added(&[BIND_COMPLETED, BOUND_BY_CONTROLLER]), rest)
-        }
-        None => patch(claim, "", added(&[BIND_COMPLETED]), json!({})),
-    }
+    let marks: Map<String, Value> = lacking.map(|key| ((*key).to_owned(), json!(YES))).collect();
+    if marks.is_empty() { json!({}) } else { json!({"annotations": marks}) }
 }
 
 /// What becomes of a field.
@@ -169,6 +63,93 @@ impl<T> Change<T> {
     }
 }
 
+/// The annotation MIG: which CSI driver acts for a plugin.
+pub type Migration = Change<&'static str>;
+
+/// Notes on a claim which CSI driver acts for its provisioner.
+#[must_use]
+pub fn annotate_claim(claim: &PersistentVolumeClaim, migration: &Migration) -> Write {
+    let metadata = json!({"annotations": {MIGRATED_TO: migration.set()}});
+    patch(WriteKind::Annotate, claim, "", json!({"metadata": metadata}))
+}
+
+/// Notes the same on a volume, if it changes, and replaces its finalizers, if they do.
+#[must_use]
+pub fn annotate_volume(
+    volume: &PersistentVolume,
+    migration: &Migration,
+    finalizers: Option<&[Text]>,
+) -> Write {
+    let mut metadata = Map::new();
+    if *migration != Change::Keep {
+        metadata.insert("annotations".to_owned(), json!({MIGRATED_TO: migration.set()}));
+    }
+    if let Some(finalizers) = finalizers {
+        metadata.insert("finalizers".to_owned(), json!(finalizers));
+    }
+    patch(WriteKind::Annotate, volume, "", json!({"metadata": metadata}))
+}
+
+/// Step 1 of a bind: the volume names the claim.
+#[must_use]
+pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_us: bool) -> Write {
+    let metadata = if by_us { added(&volume.metadata, &[BOUND_BY_CONTROLLER]) } else { json!({}) };
+    let changes = json!({"metadata": metadata, "spec": {"claimRef": reference(claim)}});
+    patch(WriteKind::ReserveVolume, volume, "", changes)
+}
+
+/// A claim as a volume refers to it.
+#[must_use]
+pub fn reference(claim: &PersistentVolumeClaim) -> Value {
+    json!({
+        "kind": PersistentVolumeClaim::KIND,
+        "apiVersion": "v1",
+        "namespace": claim.metadata.namespace,
+        "name": claim.metadata.name,
+        "uid": claim.metadata.uid,
+        "resourceVersion": claim.metadata.resource_version,
+    })
+}
+
+/// Undoes step 1: the whole reference if the binder made it, else only the UID it added (S26).
+#[must_use]
+pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Write {
+    let changes = if by_us {
+        json!({"metadata": {"annotations": {BOUND_BY_CONTROLLER: null}}, "spec": {"claimRef": null}})
+    } else {
+        json!({"spec": {"claimRef": {"uid": null}}})
+    };
+    patch(WriteKind::Unbind, volume, "", changes)
+}
+
+/// Step 2 of a bind, and every other phase of a volume. The message belongs to the phase, so that
+/// of the phase before goes.
+#[must_use]
+pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Option<&str>) -> Write {
+    let kind = match phase {
+        VolumePhase::Bound => WriteKind::VolumeBound,
+        VolumePhase::Released => WriteKind::VolumeReleased,
+        VolumePhase::Failed => WriteKind::VolumeFailed,
+        _ => WriteKind::VolumeAvailable,
+    };
+    patch(kind, volume, "/status", json!({"status": {"phase": phase, "message": message}}))
+}
+
+/// Step 3 of a bind: the claim names the volume. `name` is left out when the claim names it
+/// already, and then only the completion is noted.
+#[must_use]
+pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> Write {
+    let added = |keys| added(&claim.metadata, keys);
+    let changes = match name {
+        Some(name) => {
+            let metadata = added(&[BIND_COMPLETED, BOUND_BY_CONTROLLER]);
+            json!({"metadata": metadata, "spec": {"volumeName": name}})
+        }
+        None => json!({"metadata": added(&[BIND_COMPLETED])}),
+    };
+    patch(WriteKind::NameVolume, claim, "", changes)
+}
+
 /// Fields of a claim's status that have to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusChange {
@@ -182,7 +163,7 @@ pub struct StatusChange {
 
 /// Step 4 of a bind, and every other status of a claim.
 #[must_use]
-pub fn claim_status(claim: &PersistentVolumeClaim, change: &StatusChange) -> Request {
+pub fn claim_status(kind: WriteKind, claim: &PersistentVolumeClaim, change: &StatusChange) -> Write {
     let mut status = Map::new();
     if let Some(phase) = change.phase {
         status.insert("phase".to_owned(), json!(phase));
@@ -197,55 +178,54 @@ pub fn claim_status(claim: &PersistentVolumeClaim, change: &StatusChange) -> Req
     if change.attributes_class != Change::Keep {
         status.insert("currentVolumeAttributesClassName".to_owned(), json!(change.attributes_class.set()));
     }
-    patch(claim, "/status", Map::new(), json!({"status": status}))
+    patch(kind, claim, "/status", json!({"status": status}))
 }
 
 fn capacity_patch(before: &TextMap, after: Option<&TextMap>) -> Value {
     let Some(after) = after else { return Value::Null };
-    let mut patch: Map<String, Value> = before
-        .keys()
-        .filter(|key| !after.contains_key(key))
-        .map(|key| (key.to_string(), Value::Null))
-        .collect();
-    patch.extend(after.iter().map(|(key, quantity)| (key.to_string(), json!(quantity))));
-    Value::Object(patch)
+    let gone = before.keys().filter(|key| !after.contains_key(key)).map(|key| (key.to_string(), Value::Null));
+    let set = after.iter().map(|(key, quantity)| (key.to_string(), json!(quantity)));
+    gone.chain(set).collect()
 }
 
 /// Gives a claim that has no class the default one (pv-binder §8).
 #[must_use]
-pub fn assign_class(claim: &PersistentVolumeClaim, class: &ClassName) -> Request {
-    patch(claim, "", Map::new(), json!({"spec": {"storageClassName": class}}))
+pub fn assign_class(claim: &PersistentVolumeClaim, class: &ClassName) -> Write {
+    patch(WriteKind::AssignClass, claim, "", json!({"spec": {"storageClassName": class}}))
 }
 
 /// Asks an external provisioner for a volume (pv-binder §7.2).
 #[must_use]
-pub fn ask_provisioner(claim: &PersistentVolumeClaim, provisioner: &str) -> Request {
-    let marks =
-        marks(&[(STORAGE_PROVISIONER, json!(provisioner)), (BETA_STORAGE_PROVISIONER, json!(provisioner))]);
-    patch(claim, "", marks, json!({}))
+pub fn ask_provisioner(claim: &PersistentVolumeClaim, provisioner: &str) -> Write {
+    let marks = json!({STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner});
+    patch(WriteKind::AskProvisioner, claim, "", json!({"metadata": {"annotations": marks}}))
 }
 
 /// Asks the scheduler to choose a node again.
 #[must_use]
-pub fn unselect_node(claim: &PersistentVolumeClaim) -> Request {
-    patch(claim, "", marks(&[(SELECTED_NODE, Value::Null)]), json!({}))
+pub fn unselect_node(claim: &PersistentVolumeClaim) -> Write {
+    patch(WriteKind::Reschedule, claim, "", json!({"metadata": {"annotations": {SELECTED_NODE: null}}}))
 }
 
 /// Lets a pod be scheduled: it keeps these gates only.
 #[must_use]
-pub fn start_pod(pod: &Pod, gates: &[Value]) -> Request {
+pub fn start_pod(pod: &Pod, gates: &[Value]) -> Write {
     let gates = if gates.is_empty() { Value::Null } else { json!(gates) };
-    patch(pod, "", Map::new(), json!({"spec": {"schedulingGates": gates}}))
+    patch(WriteKind::StartPod, pod, "", json!({"spec": {"schedulingGates": gates}}))
 }
 
 /// Deletes exactly this object, in any phase, unless it was changed. The revision is named also where any would do:
 /// without it the API server loses a finalizer that was put on while it deleted (kubernetes#77988, S35).
 #[must_use]
-pub fn delete<T: Narrow>(object: &T) -> Request {
+pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write
+where
+    for<'a> Object: From<&'a T>,
+{
     let Meta { uid, resource_version, .. } = object.metadata();
     let preconditions = json!({"uid": uid, "resourceVersion": resource_version});
     let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
-    Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) }
+    let request = Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) };
+    Write { kind, target: object.into(), request, then: Vec::new() }
 }
 
 #[cfg(test)]
@@ -298,12 +278,12 @@ mod tests {
                 json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
             ),
             (
-                annotate_volume(&volume(), Some(Migration::None), None),
+                annotate_volume(&volume(), &Change::Remove, None),
                 pv.to_owned(),
                 json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
             ),
             (
-                annotate_volume(&volume(), None, Some(&["a".into()])),
+                annotate_volume(&volume(), &Change::Keep, Some(&["a".into()])),
                 pv.to_owned(),
                 json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
             ),
@@ -331,8 +311,8 @@ mod tests {
                 json!({"metadata": of_volume, "status": {"phase": "Failed", "message": "no"}}),
             ),
         ];
-        for (request, path, body) in cases {
-            assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
+        for (write, path, body) in cases {
+            assert_eq!(write.request, Request { verb: Verb::Patch, path, body: Some(body) });
         }
     }
 
@@ -341,7 +321,7 @@ mod tests {
         let (mut volume, mut claim) = (volume(), claim());
         volume.metadata.annotations.insert(BOUND_BY_CONTROLLER, "by hand");
         claim.metadata.annotations.insert(BOUND_BY_CONTROLLER, "by hand");
-        let annotations = |request: Request| request.body.unwrap()["metadata"]["annotations"].clone();
+        let annotations = |write: Write| write.request.body.unwrap()["metadata"]["annotations"].clone();
         assert_eq!(annotations(reserve_volume(&volume, &claim, true)), Value::Null);
         let named = annotations(name_volume(&claim, Some(&VolumeName::from("pv"))));
         assert_eq!(named, json!({"pv.kubernetes.io/bind-completed": "yes"}));
@@ -356,13 +336,13 @@ mod tests {
         let options = |preconditions: Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
         let cases = [
             (
-                delete(&volume()),
+                delete(WriteKind::DeleteVolume, &volume()),
                 Verb::Delete,
                 "/api/v1/persistentvolumes/pv",
                 options(json!({"uid": "pv-uid", "resourceVersion": "7"})),
             ),
             (
-                delete(&pod),
+                delete(WriteKind::DeletePod, &pod),
                 Verb::Delete,
                 "/api/v1/namespaces/ns/pods/p",
                 options(json!({"uid": "p-uid", "resourceVersion": "3"})),
@@ -383,8 +363,8 @@ mod tests {
                 }}),
             ),
         ];
-        for (request, verb, path, body) in cases {
-            assert_eq!(request, Request { verb, path: path.to_owned(), body: Some(body) });
+        for (write, verb, path, body) in cases {
+            assert_eq!(write.request, Request { verb, path: path.to_owned(), body: Some(body) });
         }
     }
 
@@ -422,7 +402,7 @@ mod tests {
                 json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/bind-completed": "yes"}))}),
             ),
             (
-                claim_status(&claim(), &bound),
+                claim_status(WriteKind::ClaimBound, &claim(), &bound),
                 format!("{pvc}/status"),
                 json!({"metadata": of_claim, "status": {
                     "phase": "Bound", "accessModes": ["ReadWriteOnce"],
@@ -431,7 +411,7 @@ mod tests {
                 }}),
             ),
             (
-                claim_status(&claim(), &cleared),
+                claim_status(WriteKind::ClaimLost, &claim(), &cleared),
                 format!("{pvc}/status"),
                 json!({"metadata": of_claim, "status": {
                     "phase": "Lost", "accessModes": null, "capacity": null,
@@ -439,7 +419,7 @@ mod tests {
                 }}),
             ),
             (
-                annotate_claim(&claim(), Migration::To("d")),
+                annotate_claim(&claim(), &Change::Set("d")),
                 pvc.to_owned(),
                 json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/migrated-to": "d"}))}),
             ),
@@ -457,8 +437,8 @@ mod tests {
                 }))}),
             ),
         ];
-        for (request, path, body) in cases {
-            assert_eq!(request, Request { verb: Verb::Patch, path, body: Some(body) });
+        for (write, path, body) in cases {
+            assert_eq!(write.request, Request { verb: Verb::Patch, path, body: Some(body) });
         }
     }
 }

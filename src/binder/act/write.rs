@@ -4,10 +4,10 @@ use crate::{
     kube_api::{
         call::Request,
         events::Event,
-        ids::{ClaimKey, PodKey, Uid, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
     },
-    state::Objects,
+    state::{Objects, Stored},
 };
 
 /// A write to one object.
@@ -24,30 +24,6 @@ pub struct Write {
 }
 
 impl Write {
-    /// A write to a volume.
-    #[must_use]
-    pub fn volume(volume: &PersistentVolume, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Object::Volume(volume.key()), request, then: Vec::new() }
-    }
-
-    /// The creation of a volume.
-    #[must_use]
-    pub fn creation(volume: VolumeName, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Object::Volume(volume), request, then: Vec::new() }
-    }
-
-    /// A write to a claim.
-    #[must_use]
-    pub fn claim(claim: &PersistentVolumeClaim, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Object::Claim(claim.key()), request, then: Vec::new() }
-    }
-
-    /// A write to a recycler pod.
-    #[must_use]
-    pub fn pod(pod: PodKey, kind: WriteKind, request: Request) -> Self {
-        Self { kind, target: Object::Pod(pod), request, then: Vec::new() }
-    }
-
     /// Whether it says a phase.
     #[must_use]
     pub fn is_of_a_phase(&self) -> bool {
@@ -103,6 +79,19 @@ pub enum Object {
 }
 
 impl Object {
+    /// Revision at which the tables show it.
+    #[must_use]
+    pub fn revision(&self, objects: &Objects) -> Option<ResourceVersion> {
+        fn of<T: Stored>(objects: &Objects, key: &T::Key) -> Option<ResourceVersion> {
+            objects.get::<T>(key).map(|object| object.metadata().resource_version)
+        }
+        match self {
+            Self::Claim(key) => of::<PersistentVolumeClaim>(objects, key),
+            Self::Volume(name) => of::<PersistentVolume>(objects, name),
+            Self::Pod(key) => of::<Pod>(objects, key),
+        }
+    }
+
     /// The object as something that is decided about, if it is.
     #[must_use]
     pub fn subject(&self) -> Option<Target> {
@@ -111,6 +100,24 @@ impl Object {
             Self::Volume(name) => Some(Target::Volume(name.clone())),
             Self::Pod(_) => None,
         }
+    }
+}
+
+impl From<&PersistentVolumeClaim> for Object {
+    fn from(claim: &PersistentVolumeClaim) -> Self {
+        Self::Claim(claim.key())
+    }
+}
+
+impl From<&PersistentVolume> for Object {
+    fn from(volume: &PersistentVolume) -> Self {
+        Self::Volume(volume.key())
+    }
+}
+
+impl From<&Pod> for Object {
+    fn from(pod: &Pod) -> Self {
+        Self::Pod(pod.key())
     }
 }
 

@@ -42,26 +42,17 @@ pub fn next_write(
     if !held_by(volume, claim) {
         // KCM: component-helpers/storage/volume/pv_helpers.go, GetBindVolumeToClaim.
         let prebound = volume.spec.claim_ref.as_ref().is_some_and(|reference| refers_to(reference, claim));
-        return Ok(Some(Write::volume(
-            volume,
-            WriteKind::ReserveVolume,
-            patches::reserve_volume(volume, claim, !prebound),
-        )));
+        return Ok(Some(patches::reserve_volume(volume, claim, !prebound)));
     }
     if volume.status.phase != VolumePhase::Bound {
-        return Ok(Some(Write::volume(
-            volume,
-            WriteKind::VolumeBound,
-            patches::volume_phase(volume, VolumePhase::Bound, None),
-        )));
+        return Ok(Some(patches::volume_phase(volume, VolumePhase::Bound, None)));
     }
     let names = claim.spec.volume_name == name;
     if !names || !annotations::has(&claim.metadata, BIND_COMPLETED) {
-        let request = patches::name_volume(claim, (!names).then_some(&name));
-        return Ok(Some(Write::claim(claim, WriteKind::NameVolume, request)));
+        return Ok(Some(patches::name_volume(claim, (!names).then_some(&name))));
     }
     let change = bound_status(claim, volume)?;
-    Ok(change.map(|change| Write::claim(claim, WriteKind::ClaimBound, patches::claim_status(claim, &change))))
+    Ok(change.map(|change| patches::claim_status(WriteKind::ClaimBound, claim, &change)))
 }
 
 /// The first write that undoes a bind the claim has not followed (pv-binder §5.3). A reservation by
@@ -69,7 +60,7 @@ pub fn next_write(
 #[must_use]
 pub fn undo(volume: &PersistentVolume) -> Write {
     let by_us = annotations::has(&volume.metadata, BOUND_BY_CONTROLLER);
-    Write::volume(volume, WriteKind::Unbind, patches::unreserve_volume(volume, by_us))
+    patches::unreserve_volume(volume, by_us)
 }
 
 /// What a claim bound to the volume has to show, if it does not yet (pv-binder §9).

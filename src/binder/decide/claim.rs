@@ -80,7 +80,7 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         }
     };
     // A reservation that may still be made leaves no choice (S19).
-    let doubt = view.doubts.of(claim);
+    let doubt = view.doubts.of(claim, view.objects);
     let takes_none = delayed || doubt.is_some();
     match view.volumes.search(requirements, takes_none, &|name| view.unowned(name), view.busy, view.compared)
     {
@@ -111,7 +111,7 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         && claim.spec.storage_class_name.is_none()
         && !annotations::has(&claim.metadata, annotations::BETA_STORAGE_CLASS)
     {
-        let write = Write::claim(claim, WriteKind::AssignClass, patches::assign_class(claim, default));
+        let write = patches::assign_class(claim, default);
         return Decision::step(ClaimReason::AssigningClass(default.clone()), Call::Write(write));
     }
     if delayed && !annotations::has(&claim.metadata, SELECTED_NODE) {
@@ -217,7 +217,7 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
         return ClaimDecision::waiting(claim, ClaimReason::HoldsOther(other));
     }
     if !held_by(volume, claim)
-        && let Some(other) = view.doubts.of(claim).filter(|other| **other != name)
+        && let Some(other) = view.doubts.of(claim, view.objects).filter(|other| **other != name)
     {
         return ClaimDecision::waiting(claim, ClaimReason::Uncertain(other.clone()));
     }
@@ -245,7 +245,7 @@ fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, view: &View<'_
 
 fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
     let change = binding::unbound_status(claim, ClaimPhase::Pending)?;
-    Some(Write::claim(claim, WriteKind::ClaimPending, patches::claim_status(claim, &change)))
+    Some(patches::claim_status(WriteKind::ClaimPending, claim, &change))
 }
 
 fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&ClaimRef>) -> ClaimDecision {
@@ -253,7 +253,7 @@ fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&Clai
     let Some(change) = binding::unbound_status(claim, ClaimPhase::Lost) else {
         return events.into_iter().fold(Decision::rest(reason), Decision::telling);
     };
-    let mut write = Write::claim(claim, WriteKind::ClaimLost, patches::claim_status(claim, &change));
+    let mut write = patches::claim_status(WriteKind::ClaimLost, claim, &change);
     if change.phase.is_some() {
         write = events.into_iter().fold(write, Write::then);
     }

@@ -5,11 +5,7 @@
 
 use crate::{
     binder::{
-        act::{
-            op::Call,
-            patches,
-            write::{Write, WriteKind},
-        },
+        act::{op::Call, patches, write::Write},
         tell::{
             events,
             reason::{ClaimReason, VolumeReason},
@@ -91,8 +87,7 @@ impl VolumeDecision {
         if volume.status.phase == VolumePhase::Failed {
             return Self::waiting(volume, reason);
         }
-        let request = patches::volume_phase(volume, VolumePhase::Failed, Some(&reason.to_string()));
-        let mut write = Write::volume(volume, WriteKind::VolumeFailed, request);
+        let mut write = patches::volume_phase(volume, VolumePhase::Failed, Some(&reason.to_string()));
         write.then.extend(events::of_volume(volume, &reason));
         Self::step(reason, Call::Write(write))
     }

@@ -9,11 +9,7 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::Call,
-            patches,
-            write::{Write, WriteKind},
-        },
+        act::{op::Call, patches},
         annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
         tell::reason::ClaimReason,
     },
@@ -69,6 +65,5 @@ pub fn provision(
         let (asked, wanted) = (asked.to_owned(), provisioner.to_owned());
         return ClaimDecision::waiting(claim, ClaimReason::OtherProvisioner { asked, wanted });
     }
-    let request = patches::ask_provisioner(claim, provisioner);
-    Decision::step(reason, Call::Write(Write::claim(claim, WriteKind::AskProvisioner, request)))
+    Decision::step(reason, Call::Write(patches::ask_provisioner(claim, provisioner)))
 }

@@ -9,8 +9,8 @@ use super::view::Plugins;
 use crate::{
     binder::{
         act::{
-            patches::{self, Migration},
-            write::{Write, WriteKind},
+            patches::{self, Change, Migration},
+            write::Write,
         },
         annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
     },
@@ -31,8 +31,8 @@ pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/
 pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
-    let migrated = migration(meta, provisioner)?;
-    Some(Write::claim(claim, WriteKind::Annotate, patches::annotate_claim(claim, migrated)))
+    let migrated = migration(meta, provisioner);
+    (migrated != Change::Keep).then(|| patches::annotate_claim(claim, &migrated))
 }
 
 /// The write that puts a volume's annotation and finalizers right.
@@ -45,19 +45,17 @@ pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Wri
     // Nothing here would take ours off a volume that no plugin here deletes.
     let deletes = plugins.provisions(provisioner);
     let finalizers = finalizers(volume, provisioner, deletes);
-    if migrated.is_none() && finalizers.is_none() {
-        return None;
-    }
-    let request = patches::annotate_volume(volume, migrated, finalizers.as_deref());
-    Some(Write::volume(volume, WriteKind::Annotate, request))
+    let changes = migrated != Change::Keep || finalizers.is_some();
+    changes.then(|| patches::annotate_volume(volume, &migrated, finalizers.as_deref()))
 }
 
-/// How MIG has to change, if it has to.
-fn migration(meta: &Meta, provisioner: &str) -> Option<Migration> {
+/// How MIG has to change.
+fn migration(meta: &Meta, provisioner: &str) -> Migration {
     let present = meta.annotation(MIGRATED_TO);
     match annotations::csi_name(provisioner) {
-        Some(driver) => (present != Some(driver)).then_some(Migration::To(driver)),
-        None => present.is_some_and(|driver| !driver.is_empty()).then_some(Migration::None),
+        Some(driver) if present != Some(driver) => Change::Set(driver),
+        None if present.is_some_and(|driver| !driver.is_empty()) => Change::Remove,
+        _ => Change::Keep,
     }
 }
 

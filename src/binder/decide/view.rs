@@ -14,7 +14,7 @@ use super::{
 use crate::{
     binder::{
         act::{
-            op::{Answer, Call, Op},
+            op::{Answer, Call, Op, Purpose},
             write::Target,
         },
         annotations,
@@ -215,13 +215,23 @@ pub struct NoPlugins;
 
 impl Plugins for NoPlugins {}
 
-/// How the subject of a request of a plugin goes on.
+/// How the subject of a request goes on.
 #[derive(Debug)]
 pub enum Then {
     /// It is looked at again.
     Look,
-    /// It is looked at again at this time.
-    At(Instant),
-    /// As usual; the answer shows that an earlier write was made, of which this is told.
+    /// The same, and this is told: the answer to a request of a plugin shows that an earlier write was made.
     Tell(Event),
+    /// The same, after a pause that is longer each time.
+    Failed,
+    /// The same, after a pause if that happens again and again.
+    Conflicted,
+    /// The same, after a pause that depends on the error.
+    Pause(CallError),
+    /// The same, at this time.
+    At(Instant),
+    /// The request, a read, is repeated after such a pause; until then nothing is decided about the pair.
+    Repeat(CallError),
+    /// The object of the request is read before anything else is decided about the pair.
+    Read(Purpose),
 }

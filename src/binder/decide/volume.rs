@@ -18,7 +18,7 @@ use crate::{
         act::{
             op::{Call, Purpose},
             patches,
-            write::{Object, Write, WriteKind},
+            write::{Object, Write},
         },
         annotations::{self, PROVISIONED_BY},
         matching::predicate::modes_differ,
@@ -42,7 +42,7 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
     let Some(reference) = &volume.spec.claim_ref else {
         return match view.owner(&volume.key()) {
             Some(owner) => Decision::rest(VolumeReason::ClaimBindsNext(owner)),
-            None => Decision::rest(VolumeReason::Available).writing(available(volume)),
+            None => Decision::rest(VolumeReason::Available).writing(phase(volume, VolumePhase::Available)),
         };
     };
     let key = reference.key();
@@ -52,28 +52,21 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
         }
         // Not written while the claim takes the volume: claims are looked at first, and a volume
         // with a write under way is left alone.
-        return Decision::rest(VolumeReason::Reserved(key)).writing(available(volume));
+        return Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available));
     }
     let name = volume.key();
     match view.objects.claims.get(&key).filter(|claim| claim.metadata.uid == reference.uid) {
         None => claim_gone(volume, reference, view),
         Some(claim) if claim.spec.volume_name == name => {
-            let write = (volume.status.phase != VolumePhase::Bound).then(|| {
-                let request = patches::volume_phase(volume, VolumePhase::Bound, None);
-                Write::volume(volume, WriteKind::VolumeBound, request)
-            });
-            Decision::rest(VolumeReason::Bound(key)).writing(write)
+            Decision::rest(VolumeReason::Bound(key)).writing(phase(volume, VolumePhase::Bound))
         }
         Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key, view),
         Some(_) => claim_elsewhere(volume, reference, view),
     }
 }
 
-fn available(volume: &PersistentVolume) -> Option<Write> {
-    (volume.status.phase != VolumePhase::Available).then(|| {
-        let request = patches::volume_phase(volume, VolumePhase::Available, None);
-        Write::volume(volume, WriteKind::VolumeAvailable, request)
-    })
+fn phase(volume: &PersistentVolume, phase: VolumePhase) -> Option<Write> {
+    (volume.status.phase != phase).then(|| patches::volume_phase(volume, phase, None))
 }
 
 /// The claim has not named a volume yet: it does so next, unless it cannot.
@@ -87,7 +80,7 @@ fn claim_open(
     // going. That the claim has not been given its name has to be certain (S21).
     if let Some(reference) = &volume.spec.claim_ref
         && volume.metadata.is_terminating()
-        && view.doubts.of(claim).is_none()
+        && view.doubts.of(claim, view.objects).is_none()
     {
         return claim_elsewhere(volume, reference, view);
     }
@@ -138,8 +131,7 @@ fn released(
     let decision = if parked {
         reclaim::reclaim(volume, reference, view)
     } else {
-        let request = patches::volume_phase(volume, VolumePhase::Released, None);
-        let write = Write::volume(volume, WriteKind::VolumeReleased, request);
+        let write = patches::volume_phase(volume, VolumePhase::Released, None);
         Decision::step(VolumeReason::Releasing(key.clone()), Call::Write(write))
     };
     if decision.step.is_none() {

@@ -7,14 +7,15 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    predicate::{AccessModes, Group, Label, Requirements, capacity, claim_class, mismatch_for_search},
+    buckets::{Bucket, Buckets},
+    predicate::{AccessModes, Group, Requirements, capacity, claim_class, mismatch_for_search},
     quantity::Quantity,
 };
 use crate::{
@@ -30,10 +31,6 @@ use crate::{
 /// Order among waiting claims: by size, and the oldest last.
 type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
 
-/// Waiting claims of a group: those that accept any label, or those that insist on this one (and
-/// perhaps on others).
-type Queue = (Group, Option<Label>);
-
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
     volume: VolumeName,
@@ -47,17 +44,10 @@ pub struct ClaimIndex {
     entries: HashMap<ClaimKey, Entry>,
     by_volume: Relation<VolumeName, ClaimKey>,
     by_class: Relation<Text, ClaimKey>,
-    waiting: BTreeMap<Queue, BTreeMap<AccessModes, BTreeSet<Rank>>>,
-    positions: HashMap<ClaimKey, (Queue, AccessModes, Rank)>,
-}
-
-fn discard<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
-    if let Some(set) = map.get_mut(key) {
-        set.remove(value);
-        if set.is_empty() {
-            map.remove(key);
-        }
-    }
+    /// Waiting claims of a group: those that accept any label, or those that insist on this one (and
+    /// perhaps on others).
+    waiting: Buckets<Rank>,
+    positions: HashMap<ClaimKey, (Bucket, AccessModes, Rank)>,
 }
 
 impl ClaimIndex {
@@ -113,22 +103,16 @@ impl ClaimIndex {
         self.forget(&key);
         let rank =
             (requirements.request, Reverse((requirements.claim.metadata.creation_timestamp, key.clone())));
-        let queue = (requirements.group(), requirements.labels().next());
-        let sets = self.waiting.entry(queue.clone()).or_default();
-        sets.entry(requirements.modes).or_default().insert(rank.clone());
-        self.positions.insert(key, (queue, requirements.modes, rank));
+        let bucket = (requirements.group(), requirements.labels().next());
+        self.waiting.insert(bucket.clone(), requirements.modes, rank.clone());
+        self.positions.insert(key, (bucket, requirements.modes, rank));
     }
 
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
-        let Some((queue, modes, rank)) = self.positions.remove(key) else { return };
+        let Some((bucket, modes, rank)) = self.positions.remove(key) else { return };
         give_back_room(&mut self.positions);
-        if let Some(sets) = self.waiting.get_mut(&queue) {
-            discard(sets, &modes, &rank);
-            if sets.is_empty() {
-                self.waiting.remove(&queue);
-            }
-        }
+        self.waiting.remove(&bucket, modes, &rank);
     }
 
     /// The waiting claim that should have a free volume, leaving out those that declined it and those that
@@ -143,10 +127,10 @@ impl ClaimIndex {
         let offered = AccessModes::known(&volume.spec.access_modes);
         let group = Group::of(volume);
         let labels = volume.metadata.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
-        let queues =
+        let buckets =
             std::iter::once(None).chain(labels).filter_map(|label| self.waiting.get(&(group.clone(), label)));
         let mut best: Option<&Rank> = None;
-        for (modes, ranks) in queues.flatten() {
+        for (modes, ranks) in buckets.flatten() {
             if !offered.contains(*modes) {
                 continue;
             }

@@ -14,9 +14,10 @@ use std::{
 };
 
 use super::{
+    buckets::{Bucket, Buckets, ByModes},
     predicate::{
-        AccessModes, Comparisons, Group, Label, Mismatch, Requirements, capacity, held_by,
-        mismatch_for_reserved, mismatch_for_search, selects,
+        AccessModes, Comparisons, Group, Mismatch, Requirements, capacity, held_by, mismatch_for_reserved,
+        mismatch_for_search, selects,
     },
     quantity::Quantity,
 };
@@ -29,8 +30,8 @@ use crate::{
     state::{Relation, give_back_room},
 };
 
-/// Free volumes by size; the name breaks ties, so that the choice is the same every time.
-type BySize = BTreeSet<(Quantity, VolumeName)>;
+/// Free volumes go by size; the name breaks ties, so that the choice is the same every time.
+type Sized = (Quantity, VolumeName);
 
 /// What a free volume is found by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,9 +66,6 @@ impl FreeVolume {
     }
 }
 
-/// Free volumes of a group: all, or those with a label.
-type Bucket = (Group, Option<Label>);
-
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Entry {
     free: Option<Box<FreeVolume>>,
@@ -78,7 +76,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
-    free: BTreeMap<Bucket, BTreeMap<AccessModes, BySize>>,
+    free: Buckets<Sized>,
     by_claim: Relation<ClaimKey, VolumeName>,
     /// Volumes that no search finds just now.
     hidden: HashSet<VolumeName>,
@@ -159,23 +157,13 @@ impl VolumeIndex {
 
     fn insert_free(&mut self, name: &VolumeName, free: &FreeVolume) {
         for bucket in free.buckets() {
-            let sets = self.free.entry(bucket).or_default();
-            sets.entry(free.modes).or_default().insert((free.size, name.clone()));
+            self.free.insert(bucket, free.modes, (free.size, name.clone()));
         }
     }
 
     fn remove_free(&mut self, name: &VolumeName, free: &FreeVolume) {
         for bucket in free.buckets() {
-            let Some(sets) = self.free.get_mut(&bucket) else { continue };
-            if let Some(sizes) = sets.get_mut(&free.modes) {
-                sizes.remove(&(free.size, name.clone()));
-                if sizes.is_empty() {
-                    sets.remove(&free.modes);
-                }
-            }
-            if sets.is_empty() {
-                self.free.remove(&bucket);
-            }
+            self.free.remove(&bucket, free.modes, &(free.size, name.clone()));
         }
     }
 
@@ -200,10 +188,10 @@ impl VolumeIndex {
     }
 
     /// The shortest bucket that holds every free volume for the claim, if there is any volume.
-    fn bucket_for(&self, requirements: &Requirements<'_>) -> Option<&BTreeMap<AccessModes, BySize>> {
+    fn bucket_for(&self, requirements: &Requirements<'_>) -> Option<&ByModes<Sized>> {
         let group = requirements.group();
         let mut shortest = self.free.get(&(group.clone(), None))?;
-        let length = |sets: &BTreeMap<AccessModes, BySize>| sets.values().map(BTreeSet::len).sum::<usize>();
+        let length = |sets: &ByModes<Sized>| sets.values().map(BTreeSet::len).sum::<usize>();
         for label in requirements.labels() {
             let bucket = self.free.get(&(group.clone(), Some(label)))?;
             if length(bucket) < length(shortest) {
@@ -273,7 +261,7 @@ impl VolumeIndex {
             if delayed {
                 continue;
             }
-            let mut best: Option<(&(Quantity, VolumeName), Arc<PersistentVolume>)> = None;
+            let mut best: Option<(&Sized, Arc<PersistentVolume>)> = None;
             for (set, sizes) in bucket.into_iter().flatten() {
                 if set.count() != modes || !set.contains(requirements.modes) {
                     continue;

@@ -3,6 +3,7 @@
 //! [`predicate`] says whether one volume suits one claim. [`choose_volume`] finds the smallest that does;
 //! [`choose_claim`] is its mirror, the largest claim that a free volume suits: the two must agree.
 
+mod buckets;
 pub(crate) mod choose_claim;
 pub(crate) mod choose_volume;
 pub(crate) mod predicate;

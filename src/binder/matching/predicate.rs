@@ -56,25 +56,10 @@ fn bit(mode: &str) -> Option<u8> {
     })
 }
 
-/// `volumeMode`; absent means a file system.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VolumeMode {
-    #[default]
-    Filesystem,
-    Block,
-    /// A mode this version does not know; equal only to itself.
-    Other(String),
-}
-
-impl VolumeMode {
-    #[must_use]
-    pub fn of(field: Option<&str>) -> Self {
-        match field {
-            None | Some("" | "Filesystem") => Self::Filesystem,
-            Some("Block") => Self::Block,
-            Some(other) => Self::Other(other.to_owned()),
-        }
-    }
+/// `volumeMode`; absent means a file system. A mode that this version does not know is equal only to itself.
+#[must_use]
+pub fn volume_mode(field: Option<&str>) -> &str {
+    field.filter(|mode| !mode.is_empty()).unwrap_or("Filesystem")
 }
 
 /// Why a volume does not suit a claim.
@@ -139,7 +124,7 @@ pub struct Requirements<'a> {
     /// Size; nothing asked for is zero.
     pub request: Quantity,
     pub modes: AccessModes,
-    pub volume_mode: VolumeMode,
+    pub volume_mode: &'a str,
     /// This class, empty for none.
     pub class: &'a str,
 }
@@ -168,7 +153,7 @@ impl<'a> Requirements<'a> {
             claim,
             request,
             modes: AccessModes::known(&claim.spec.access_modes),
-            volume_mode: VolumeMode::of(claim.spec.volume_mode.as_deref()),
+            volume_mode: volume_mode(claim.spec.volume_mode.as_deref()),
             class: claim_class(claim),
         })
     }
@@ -179,7 +164,7 @@ impl<'a> Requirements<'a> {
 pub struct Group {
     /// Class, empty for none.
     pub class: Text,
-    pub mode: VolumeMode,
+    pub mode: Text,
     /// VolumeAttributesClass, empty for none.
     pub attributes: Text,
 }
@@ -189,7 +174,7 @@ impl Group {
     pub fn of(volume: &PersistentVolume) -> Self {
         Self {
             class: volume_class(volume).into(),
-            mode: VolumeMode::of(volume.spec.volume_mode.as_deref()),
+            mode: volume_mode(volume.spec.volume_mode.as_deref()).into(),
             attributes: volume.spec.volume_attributes_class_name.clone().unwrap_or_default(),
         }
     }
@@ -204,7 +189,7 @@ impl Requirements<'_> {
     pub fn group(&self) -> Group {
         Group {
             class: self.class.into(),
-            mode: self.volume_mode.clone(),
+            mode: self.volume_mode.into(),
             attributes: self.claim.spec.volume_attributes_class_name.clone().unwrap_or_default(),
         }
     }
@@ -300,122 +285,106 @@ pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool
 /// Whether file system and block device are confused between the two.
 #[must_use]
 pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    VolumeMode::of(volume.spec.volume_mode.as_deref()) != VolumeMode::of(claim.spec.volume_mode.as_deref())
+    volume_mode(volume.spec.volume_mode.as_deref()) != volume_mode(claim.spec.volume_mode.as_deref())
 }
 
-fn too_small(volume: &PersistentVolume, requirements: &Requirements<'_>) -> bool {
-    capacity(volume).is_none_or(|capacity| capacity < requirements.request)
-}
-
-fn attributes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    volume.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
-        != claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
-}
-
-fn lacks_access_mode(volume: &PersistentVolume, requirements: &Requirements<'_>) -> bool {
-    !AccessModes::known(&volume.spec.access_modes).contains(requirements.modes)
-}
-
-/// What speaks against a volume that already refers to the claim: class, selector and phase do
-/// not (pv-binder §4.2-6).
+/// What speaks against a volume that already refers to the claim, in this order: class, selector and phase do not
+/// (pv-binder §4.2-6).
 // KCM: component-helpers/storage/volume/pv_helpers.go, FindMatchingVolume.
+const FOR_RESERVED: &[Mismatch] = &[
+    Mismatch::Taken,
+    Mismatch::AccessModes,
+    Mismatch::TooSmall,
+    Mismatch::VolumeMode,
+    Mismatch::Attributes,
+    Mismatch::Terminating,
+];
+
+/// What speaks against one that is not reserved, after that (pv-binder §4.2).
+const FOR_FREE: &[Mismatch] = &[Mismatch::Phase, Mismatch::Selector, Mismatch::Class];
+
+/// What speaks against an unreserved volume that the claim names, in the order of the event texts (pv-binder §2.1.B-2).
+// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
+const FOR_NAMED: &[Mismatch] = &[
+    Mismatch::Terminating,
+    Mismatch::TooSmall,
+    Mismatch::Class,
+    Mismatch::Attributes,
+    Mismatch::VolumeMode,
+    Mismatch::AccessModes,
+];
+
+/// All of them, in the order of explanations.
+const ALL: [Mismatch; 9] = [
+    Mismatch::Taken,
+    Mismatch::Terminating,
+    Mismatch::Phase,
+    Mismatch::Class,
+    Mismatch::TooSmall,
+    Mismatch::AccessModes,
+    Mismatch::VolumeMode,
+    Mismatch::Attributes,
+    Mismatch::Selector,
+];
+
+impl Mismatch {
+    /// Whether it speaks against a volume.
+    fn holds(self, volume: &PersistentVolume, requirements: &Requirements<'_>) -> bool {
+        let Requirements { claim, request, modes, volume_mode: mode, class } = requirements;
+        match self {
+            Self::Taken => {
+                let reference = volume.spec.claim_ref.as_ref();
+                reference.is_some_and(|reference| !refers_to(reference, claim))
+            }
+            Self::Terminating => volume.metadata.is_terminating(),
+            Self::TooSmall => capacity(volume).is_none_or(|capacity| capacity < *request),
+            Self::Class => volume_class(volume) != *class,
+            Self::Attributes => {
+                let offered = volume.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
+                offered != claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default()
+            }
+            Self::VolumeMode => volume_mode(volume.spec.volume_mode.as_deref()) != *mode,
+            Self::AccessModes => !AccessModes::known(&volume.spec.access_modes).contains(*modes),
+            Self::Phase => volume.status.phase != VolumePhase::Available,
+            Self::Selector => {
+                let selector = claim.spec.selector.as_ref();
+                selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels))
+            }
+        }
+    }
+}
+
+/// What speaks against a volume that already refers to the claim.
 #[must_use]
 pub fn mismatch_for_reserved(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
-    if volume.spec.claim_ref.as_ref().is_some_and(|reference| !refers_to(reference, requirements.claim)) {
-        return Some(Mismatch::Taken);
-    }
-    if lacks_access_mode(volume, requirements) {
-        return Some(Mismatch::AccessModes);
-    }
-    if too_small(volume, requirements) {
-        return Some(Mismatch::TooSmall);
-    }
-    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != requirements.volume_mode {
-        return Some(Mismatch::VolumeMode);
-    }
-    if attributes_differ(volume, requirements.claim) {
-        return Some(Mismatch::Attributes);
-    }
-    volume.metadata.is_terminating().then_some(Mismatch::Terminating)
+    FOR_RESERVED.iter().copied().find(|mismatch| mismatch.holds(volume, requirements))
 }
 
-/// What speaks against a volume that is not reserved (pv-binder §4.2).
+/// What speaks against a volume that is not reserved.
 #[must_use]
 pub fn mismatch_for_search(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.is_some() {
         return Some(Mismatch::Taken);
     }
-    if let Some(mismatch) = mismatch_for_reserved(volume, requirements) {
-        return Some(mismatch);
-    }
-    if volume.status.phase != VolumePhase::Available {
-        return Some(Mismatch::Phase);
-    }
-    if requirements
-        .claim
-        .spec
-        .selector
-        .as_ref()
-        .is_some_and(|selector| !selects(selector, &volume.metadata.labels))
-    {
-        return Some(Mismatch::Selector);
-    }
-    (volume_class(volume) != requirements.class).then_some(Mismatch::Class)
+    let mut mismatches = FOR_RESERVED.iter().chain(FOR_FREE).copied();
+    mismatches.find(|mismatch| mismatch.holds(volume, requirements))
 }
 
 /// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
 /// against one that [`mismatch_for_search`] finds nothing against.
 #[must_use]
 pub fn mismatches(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Vec<Mismatch> {
-    let reserved = volume.spec.claim_ref.as_ref();
-    let taken = reserved.is_some_and(|reference| !refers_to(reference, requirements.claim));
     // Class, selector and phase of a volume that is reserved for the claim do not count, and no claim
     // asks for those of one that is reserved for another.
-    let free = reserved.is_none();
-    let selector = requirements.claim.spec.selector.as_ref();
-    [
-        (taken, Mismatch::Taken),
-        (volume.metadata.is_terminating(), Mismatch::Terminating),
-        (free && volume.status.phase != VolumePhase::Available, Mismatch::Phase),
-        (free && volume_class(volume) != requirements.class, Mismatch::Class),
-        (too_small(volume, requirements), Mismatch::TooSmall),
-        (lacks_access_mode(volume, requirements), Mismatch::AccessModes),
-        (
-            VolumeMode::of(volume.spec.volume_mode.as_deref()) != requirements.volume_mode,
-            Mismatch::VolumeMode,
-        ),
-        (attributes_differ(volume, requirements.claim), Mismatch::Attributes),
-        (
-            free && selector.is_some_and(|selector| !selects(selector, &volume.metadata.labels)),
-            Mismatch::Selector,
-        ),
-    ]
-    .into_iter()
-    .filter_map(|(differs, mismatch)| differs.then_some(mismatch))
-    .collect()
+    let is_free = volume.spec.claim_ref.is_none();
+    let counts = |mismatch: &Mismatch| is_free || !FOR_FREE.contains(mismatch);
+    ALL.into_iter().filter(counts).filter(|mismatch| mismatch.holds(volume, requirements)).collect()
 }
 
-/// What speaks against an unreserved volume that the claim names, in the order of the event texts
-/// (pv-binder §2.1.B-2).
-// KCM: pkg/controller/volume/persistentvolume/pv_controller.go, checkVolumeSatisfyClaim.
+/// What speaks against an unreserved volume that the claim names.
 #[must_use]
 pub fn mismatch_for_named(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
-    if volume.metadata.is_terminating() {
-        return Some(Mismatch::Terminating);
-    }
-    if too_small(volume, requirements) {
-        return Some(Mismatch::TooSmall);
-    }
-    if volume_class(volume) != requirements.class {
-        return Some(Mismatch::Class);
-    }
-    if attributes_differ(volume, requirements.claim) {
-        return Some(Mismatch::Attributes);
-    }
-    if VolumeMode::of(volume.spec.volume_mode.as_deref()) != requirements.volume_mode {
-        return Some(Mismatch::VolumeMode);
-    }
-    lacks_access_mode(volume, requirements).then_some(Mismatch::AccessModes)
+    FOR_NAMED.iter().copied().find(|mismatch| mismatch.holds(volume, requirements))
 }
 
 /// Whether a claim's selector accepts these labels of a volume.

@@ -6,11 +6,15 @@
 use tokio::time::Instant;
 
 use crate::{
-    binder::{act::write::Target, planner::Planner},
+    binder::{
+        act::write::{Object, Target},
+        planner::Planner,
+    },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
         kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
     },
+    state::Objects,
 };
 
 impl Planner {
@@ -42,7 +46,13 @@ impl Planner {
 
     /// Notes that an object changed, and whom that concerns.
     pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
-        self.unconfirmed.note(object, &self.known.objects);
+        let Objects { claims, volumes, pods, .. } = &*self.known.objects;
+        self.unconfirmed.extend(match object {
+            ObjectRef::Claim(key) if claims.is_missing(key) => Some(Object::Claim(key.clone())),
+            ObjectRef::Volume(name) if volumes.is_missing(name) => Some(Object::Volume(name.clone())),
+            ObjectRef::Pod(key) if pods.is_missing(key) => Some(Object::Pod(key.clone())),
+            _ => None,
+        });
         match object {
             ObjectRef::Volume(name) => {
                 self.volume_changed(name, now);
@@ -89,23 +99,32 @@ impl Planner {
     pub(crate) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
         let volume = self.known.objects.volumes.get(name);
         let before = self.known.volumes.update(name, volume.as_deref());
-        let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
-        let naming: Vec<ClaimKey> = self.known.claims.naming(name).cloned().collect();
-        self.queue.extend(before.into_iter().chain(refers).chain(naming).map(Target::Claim), now);
-        let target = Target::Volume(name.clone());
-        let revision = volume.as_ref().map(|volume| volume.metadata.resource_version);
-        let in_doubt = self.known.doubts.look_at_volume(name, revision);
-        self.queue.extend(in_doubt.into_iter().map(Target::Claim), now);
-        let Some(volume) = volume else {
-            self.known.proofs.forget_volume(name);
-            self.plugins_changed(&ObjectRef::Volume(name.clone()), now);
-            self.forget(&target, now);
-            return;
-        };
-        self.second_writer.look_at(&*volume, now);
+        self.queue.extend(before.map(Target::Claim), now);
         self.plugins_changed(&ObjectRef::Volume(name.clone()), now);
-        self.queue.add(target, now);
-        self.wake_for(name, now);
+        match volume {
+            Some(volume) => self.second_writer.look_at(&*volume, now),
+            None => {
+                self.known.proofs.forget_volume(name);
+                self.forget(&Target::Volume(name.clone()), now);
+            }
+        }
+        self.wake_about(name, now);
+    }
+
+    /// Looks again at a volume, and at the claims that it refers to, that name it, or may yet get it; offers it if it is
+    /// free.
+    pub(crate) fn wake_about(&mut self, name: &VolumeName, now: Instant) {
+        let volume = self.known.objects.volumes.get(name);
+        let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
+        let claims = self.known.claims.naming(name).chain(self.known.doubts.about(name)).cloned();
+        let claims = refers.into_iter().chain(claims);
+        self.queue.extend(claims.map(Target::Claim), now);
+        if volume.is_some() {
+            self.queue.add(Target::Volume(name.clone()), now);
+            if self.known.volumes.is_free(name) && !self.is_busy(name) {
+                self.queue.offer(name.clone(), now);
+            }
+        }
     }
 
     pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
@@ -148,7 +167,6 @@ impl Planner {
                 self.plugins_changed(&ObjectRef::Claim(key.clone()), now);
             }
             Some(claim) => {
-                self.known.doubts.look_at_claim(key, claim.metadata.resource_version);
                 self.second_writer.look_at(&*claim, now);
                 self.queue.add(target, now);
                 // Whose a volume without claimRef is, the phase of a claim that names it says, too (S45).
@@ -183,12 +201,6 @@ impl Planner {
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.in_flight.is_parked(target) {
             self.retries.clear(target);
-        }
-    }
-
-    fn wake_for(&mut self, name: &VolumeName, now: Instant) {
-        if self.known.volumes.is_free(name) && !self.is_busy(name) {
-            self.queue.offer(name.clone(), now);
         }
     }
 }

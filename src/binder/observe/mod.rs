@@ -2,7 +2,6 @@
 //! the few keys that are looked at again.
 
 pub(crate) mod changes;
-pub(crate) mod class_reads;
-pub(crate) mod class_wakes;
+pub(crate) mod classes;
 pub(crate) mod outcomes;
 pub(crate) mod unreadable;

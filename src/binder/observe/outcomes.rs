@@ -20,12 +20,12 @@ use crate::{
         planner::Planner,
         tell::failure::Failure,
     },
-    controller::retry::RetryMap,
     kube_api::{
         call::CallError,
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
     },
+    state::{Objects, Stored},
 };
 
 impl Planner {
@@ -64,35 +64,57 @@ impl Planner {
     /// Goes on from the outcome of a request.
     fn take_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         self.note_outcome(&op, &result, now);
+        let next = match &op.call {
+            Call::ReadClass(class) => {
+                self.class_read(&op, class, result, now, jitter);
+                Then::Look
+            }
+            _ => self.settle(&op, result, now, jitter),
+        };
+        let is_read = !matches!(op.call, Call::Write(_));
+        match next {
+            Then::Look | Then::Tell(_) => {}
+            Then::Failed => drop(self.retries.failed(&op.subject, now, jitter)),
+            Then::Conflicted => drop(self.retries.conflicted(&op.subject, now, jitter)),
+            Then::Pause(error) => self.pause(&op.subject, &error, is_read, now, jitter),
+            Then::At(at) => self.retries.wait_until(&op.subject, at),
+            Then::Repeat(error) => {
+                self.pause(&op.subject, &error, is_read, now, jitter);
+                return self.in_flight.park(op);
+            }
+            Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
+        }
+        self.release(&op, now);
+    }
+
+    /// Takes an outcome in. Returns how its subject goes on.
+    fn settle(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) -> Then {
         let is_void = result.as_ref().is_ok_and(|answer| op.changed_nothing(answer));
-        if op.call.is_of_a_run() && !is_void {
-            match self.known.plugins.answered(&op, &result, &self.known.objects, now) {
+        if op.call.is_of_plugin() && !is_void {
+            match self.known.plugins.answered(op, &result, &self.known.objects, now) {
                 None => {}
                 Some(Then::Tell(event)) => self.recorder.outbox.late(event),
                 Some(then) => {
                     if result.is_ok() {
                         self.retries.clear(&op.subject);
                     }
-                    if let Then::At(at) = then {
-                        self.retries.wait_until(&op.subject, at);
-                    }
-                    return self.release(&op, now);
+                    return then;
                 }
             }
         }
-        if let Call::ReadClass(class) = &op.call {
-            return self.class_read(&op, class, result, now, jitter);
-        }
         match (&op.call, result) {
-            (Call::ReadOwner(_), result) => self.owner_read(&op, result, now),
+            (Call::ReadOwner(_), result) => {
+                let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
+                self.second_writer.writers.learn(&op.subject, &managers, now);
+                Then::Look
+            }
             // Something on the way took our change out of it: the next try would change nothing, either.
             (Call::Write(_), Ok(answer)) if is_void => {
                 self.observe_response(answer, now);
-                self.retries.failed(&op.subject, now, jitter);
-                self.release(&op, now);
+                Then::Failed
             }
             (Call::Write(write), Ok(answer)) => {
-                if let Some(target) = write.target.subject().filter(|_| !op.call.is_of_a_run()) {
+                if let Some(target) = write.target.subject().filter(|_| !op.call.is_of_plugin()) {
                     self.undone.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);
@@ -104,79 +126,64 @@ impl Planner {
                     self.known.proofs.forget_claim(key);
                 }
                 self.retries.clear(&op.subject);
-                self.release(&op, now);
+                Then::Look
             }
             // It went away first, which is no failure: what is left is looked at again.
-            (Call::Write(_), Err(CallError::NotFound(_))) => {
-                if self.known.revision(&op.subject.clone().into()).is_some() {
-                    self.retries.conflicted(&op.subject, now, jitter);
-                }
-                self.release(&op, now);
-            }
-            // What the object looks like now is not known: it is read before anything else is
-            // decided about the pair.
-            (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::Unknown(_)))) => {
-                if let CallError::Unknown(_) = error {
-                    self.note_unknown(&op, write, now);
-                }
-                self.read_again(op, Purpose::Refresh, now, jitter);
+            (Call::Write(_), Err(CallError::NotFound(_))) => match op.subject.uid(&self.known.objects) {
+                Some(_) => Then::Conflicted,
+                None => Then::Look,
+            },
+            // What the object looks like now is not known.
+            (Call::Write(_), Err(CallError::Conflict(_))) => Then::Read(Purpose::Refresh),
+            (Call::Write(write), Err(CallError::Unknown(_))) => {
+                self.note_unknown(op, write, now);
+                Then::Read(Purpose::Refresh)
             }
             // What a creation met is there.
-            (Call::Write(_), Err(CallError::AlreadyExists(_))) => {
-                self.read_again(op, Purpose::SeeWhose, now, jitter);
-            }
+            (Call::Write(_), Err(CallError::AlreadyExists(_))) => Then::Read(Purpose::SeeWhose),
             (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer))
             | (
                 Call::Read { purpose: Purpose::ProveReleased | Purpose::SeeWhose, .. },
                 Ok(answer @ Answer::Volume(_)),
             ) => {
                 self.observe_response(answer, now);
-                self.release(&op, now);
+                Then::Look
             }
             (
                 Call::Read { purpose: Purpose::Refresh | Purpose::ProveReleased | Purpose::SeeWhose, .. },
                 Err(CallError::NotFound(_)),
-            ) => self.release(&op, now),
-            (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => {
-                pause_for_read(&mut self.retries, &op.subject, &error, now, jitter);
-                self.in_flight.park(op);
-            }
+            ) => Then::Look,
+            (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => Then::Repeat(error),
             (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
-                let uid = uid.clone();
-                self.claim_read(&op, &uid, Some(claim), now, jitter);
+                self.claim_read(op, uid, Some(claim), now)
             }
             (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Err(CallError::NotFound(_))) => {
-                let uid = uid.clone();
-                self.claim_read(&op, &uid, None, now, jitter);
+                self.claim_read(op, uid, None, now)
             }
             (
                 Call::Read { target: Object::Volume(name), purpose: Purpose::ProveVolume },
                 Ok(Answer::Volume(volume)),
-            ) => {
-                let name = name.clone();
-                self.volume_read(&op, &name, Some(volume), now, jitter);
-            }
+            ) => self.volume_read(op, name, Some(volume), now),
             (
                 Call::Read { target: Object::Volume(name), purpose: Purpose::ProveVolume },
                 Err(CallError::NotFound(_)),
-            ) => {
-                let name = name.clone();
-                self.volume_read(&op, &name, None, now, jitter);
-            }
-            (Call::Read { .. }, Err(error)) => {
-                pause_for_read(&mut self.retries, &op.subject, &error, now, jitter);
-                self.release(&op, now);
-            }
-            (_, Err(error)) => {
-                pause(&mut self.retries, &op.subject, &error, now, jitter);
-                self.release(&op, now);
-            }
+            ) => self.volume_read(op, name, None, now),
+            (_, Err(error)) => Then::Pause(error),
+            // An answer of another kind than asked for proves nothing.
             (_, Ok(answer)) => {
-                // An answer of another kind than asked for proves nothing.
                 self.observe_response(answer, now);
-                self.retries.failed(&op.subject, now, jitter);
-                self.release(&op, now);
+                Then::Failed
             }
+        }
+    }
+
+    /// A subject pauses after an error.
+    fn pause(&mut self, subject: &Target, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
+        match error {
+            CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
+            CallError::NotSent(_) => self.retries.unanswered(subject, now, jitter),
+            CallError::Unknown(_) if is_read => self.retries.unanswered(subject, now, jitter),
+            _ => drop(self.retries.failed(subject, now, jitter)),
         }
     }
 
@@ -184,12 +191,10 @@ impl Planner {
     /// again.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
         let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
-        let known = self.known.revision(&target);
+        let known = target.revision(&self.known.objects);
         let op = Op { call: Call::Read { target, purpose }, known, ..op };
         match self.retries.conflicted(&op.subject, now, jitter) {
-            Some(_) => {
-                self.in_flight.park(op);
-            }
+            Some(_) => self.in_flight.park(op),
             None => self.in_flight.repeat(op),
         }
     }
@@ -212,13 +217,6 @@ impl Planner {
         }
     }
 
-    /// Takes who changed what only a binder should.
-    fn owner_read(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant) {
-        let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-        self.second_writer.writers.learn(&op.subject, &managers, now);
-        self.release(op, now);
-    }
-
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
     /// meanwhile, the next list just lacks it.
     fn gone(&mut self, object: &Object, known: ResourceVersion, now: Instant) {
@@ -233,7 +231,7 @@ impl Planner {
             }
             Object::Pod(key) => {
                 self.known.objects.prove_gone::<Pod>(key, known);
-                self.changed(&ObjectRef::Pod(key.clone()), now);
+                self.pod_changed(key, now);
             }
         }
     }
@@ -245,7 +243,8 @@ impl Planner {
             && let (Some(volume), Some(revision)) = (&op.volume, op.known)
             && let Some(claim) = self.known.objects.claims.get(key)
         {
-            self.known.doubts.note(&claim, volume, (&write.target, revision), now);
+            let until = self.known.doubts.note(&claim, volume, (&write.target, revision), now);
+            self.queue.add_at(op.subject.clone(), until);
         }
     }
 
@@ -272,15 +271,8 @@ impl Planner {
     }
 
     /// Notes what a live read said about the claim a volume refers to.
-    fn claim_read(
-        &mut self,
-        op: &Op,
-        uid: &Uid,
-        found: Option<PersistentVolumeClaim>,
-        now: Instant,
-        jitter: f64,
-    ) {
-        let Target::Volume(name) = &op.subject else { return self.release(op, now) };
+    fn claim_read(&mut self, op: &Op, uid: &Uid, found: Option<PersistentVolumeClaim>, now: Instant) -> Then {
+        let Target::Volume(name) = &op.subject else { return Then::Look };
         let volume = self.known.objects.volumes.get(name);
         let proof = volume.as_ref().and_then(|volume| ClaimProof::of(found.as_ref(), uid, volume));
         let living = found.as_ref().filter(|claim| claim.metadata.uid == *uid).map(Narrow::key);
@@ -292,9 +284,9 @@ impl Planner {
         let is_shown = |key: &ClaimKey| claims.get(key).is_some_and(|claim| claim.metadata.uid == *uid);
         if (proof.is_none() && !news) || living.is_some_and(|key| !is_shown(&key)) {
             // The claim is there, and our table does not show it as it is: the watch is about to.
-            self.retries.failed(&op.subject, now, jitter);
+            return Then::Failed;
         }
-        self.release(op, now);
+        Then::Look
     }
 
     /// Notes what a live read said about the volume a claim is bound to.
@@ -304,31 +296,23 @@ impl Planner {
         name: &VolumeName,
         found: Option<PersistentVolume>,
         now: Instant,
-        jitter: f64,
-    ) {
-        let Target::Claim(key) = &op.subject else { return self.release(op, now) };
+    ) -> Then {
+        let Target::Claim(key) = &op.subject else { return Then::Look };
         let claim = self.known.objects.claims.get(key);
         // A claim that was made anew, or names another volume by now, has its own read.
         let is_same = |claim: &Arc<PersistentVolumeClaim>| {
             op.uid.as_ref() == Some(&claim.metadata.uid) && claim.spec.volume_name == *name
         };
-        let Some(claim) = claim.filter(is_same) else { return self.release(op, now) };
+        let Some(claim) = claim.filter(is_same) else { return Then::Look };
         let proof = VolumeProof::of(found.as_ref(), &claim);
         let news = found.is_some_and(|volume| self.observe_response(Answer::Volume(volume), now));
-        match proof {
-            Some(proof) => {
-                let seen = Seen::of(&self.known.objects, name);
-                self.known.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
-            }
-            None if !news => {
-                self.retries.failed(&op.subject, now, jitter);
-            }
-            None => {}
-        }
-        self.release(op, now);
+        let Some(proof) = proof else { return if news { Then::Look } else { Then::Failed } };
+        let seen = Seen::of(&self.known.objects, name);
+        self.known.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
+        Then::Look
     }
 
-    /// Takes in what a live read said about a class.
+    /// Takes in what a live read said about a class, for all claims that asked for it.
     fn class_read(
         &mut self,
         op: &Op,
@@ -337,61 +321,59 @@ impl Planner {
         now: Instant,
         jitter: f64,
     ) {
-        let Some(read) = self.class_reads.end(class) else { return self.release(op, now) };
-        let joined: Vec<Target> = read.joined.into_iter().map(Target::Claim).collect();
-        let askers = || joined.iter().chain([&op.subject]);
-        match result {
-            Ok(answer @ Answer::Class(_)) => {
-                self.observe_response(answer, now);
-                if self.known.objects.classes.get(class).is_none() {
-                    // It is gone again, of which the watch has told: nothing is proven, and asked again later.
-                    for asker in askers() {
-                        self.retries.failed(asker, now, jitter);
-                    }
-                }
-            }
-            Err(CallError::NotFound(_)) => self.known.proofs.note_no_class(class, read.newest_claim),
-            Ok(_) => {
-                // An answer of another kind than asked for proves nothing.
-                for asker in askers() {
-                    self.retries.failed(asker, now, jitter);
-                }
-            }
-            Err(error) => {
-                for asker in askers() {
-                    pause_for_read(&mut self.retries, asker, &error, now, jitter);
-                    if let Some(failure) = Failure::of_class(asker.uid(&self.known.objects), class, &error) {
-                        self.fails(asker, failure, now);
-                    }
-                }
-            }
-        }
-        if !joined.is_empty() {
+        let Some(read) = self.class_reads.end(class) else { return };
+        if !read.joined.is_empty() {
             self.class_wakes.begin(class.clone());
         }
-        self.release(op, now);
+        let error = match result {
+            Err(CallError::NotFound(_)) => {
+                return self.known.proofs.note_no_class(class, read.newest_claim);
+            }
+            Err(error) => Some(error),
+            Ok(answer) => {
+                self.observe_response(answer, now);
+                if self.known.objects.classes.get(class).is_some() {
+                    return;
+                }
+                // It is gone again, of which the watch has told: nothing is proven, and asked again later.
+                None
+            }
+        };
+        for asker in read.joined.into_iter().map(Target::Claim).chain([op.subject.clone()]) {
+            let Some(error) = &error else {
+                self.retries.failed(&asker, now, jitter);
+                continue;
+            };
+            self.pause(&asker, error, true, now, jitter);
+            if let Some(failure) = Failure::of_class(asker.uid(&self.known.objects), class, error) {
+                self.fails(&asker, failure, now);
+            }
+        }
     }
 
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
     pub(crate) fn observe_response(&mut self, answer: Answer, now: Instant) -> bool {
+        /// Returns the key, whether the answer is news, and whether the object was not known before.
+        fn take<T: Stored>(objects: &Objects, object: T) -> (T::Key, bool, bool) {
+            let key = object.key();
+            let was_known = objects.get::<T>(&key).is_some();
+            let news = objects.observe_response(object);
+            (key, news, news && !was_known)
+        }
         match answer {
             Answer::Claim(claim) => {
-                let key = claim.key();
-                let was_known = self.known.objects.claims.get(&key).is_some();
-                let news = self.known.objects.observe_response(claim);
+                let (key, news, is_new) = take(&self.known.objects, claim);
                 // A list may have lacked it meanwhile, and then no watch tells of its end.
-                if news && !was_known {
+                if is_new {
                     self.unconfirmed.insert(Object::Claim(key.clone()));
                 }
                 self.claim_changed(&key, now);
                 news
             }
             Answer::Volume(volume) => {
-                let name = volume.key();
-                let was_known = self.known.objects.volumes.get(&name).is_some();
-                let news = self.known.objects.observe_response(volume);
-                if news && !was_known {
+                let (name, news, is_new) = take(&self.known.objects, volume);
+                if is_new {
                     self.unconfirmed.insert(Object::Volume(name.clone()));
                 }
                 if news {
@@ -401,14 +383,12 @@ impl Planner {
                 news
             }
             Answer::Pod(pod) => {
-                let key = pod.key();
-                let news = self.known.objects.observe_response(pod);
+                let (key, news, _) = take(&self.known.objects, pod);
                 self.pod_changed(&key, now);
                 news
             }
             Answer::Class(class) => {
-                let name = class.key();
-                let news = self.known.objects.observe_response(class);
+                let (name, news, _) = take(&self.known.objects, class);
                 self.class_changed(&name);
                 news
             }
@@ -426,35 +406,10 @@ impl Planner {
                 }
                 Target::Volume(name) => {
                     self.known.volumes.show(name);
-                    self.volume_changed(name, now);
+                    self.wake_about(name, now);
                 }
             }
             self.queue.add_urgent(target, now);
         }
-    }
-}
-
-/// A subject pauses after an error of a write.
-fn pause(retries: &mut RetryMap<Target>, subject: &Target, error: &CallError, now: Instant, jitter: f64) {
-    match error {
-        CallError::Throttled { after, .. } => retries.wait_until(subject, now + *after),
-        CallError::NotSent(_) => retries.unanswered(subject, now, jitter),
-        _ => {
-            retries.failed(subject, now, jitter);
-        }
-    }
-}
-
-/// A subject pauses after an error of a read.
-fn pause_for_read(
-    retries: &mut RetryMap<Target>,
-    subject: &Target,
-    error: &CallError,
-    now: Instant,
-    jitter: f64,
-) {
-    match error {
-        CallError::Unknown(_) => retries.unanswered(subject, now, jitter),
-        _ => pause(retries, subject, error, now, jitter),
     }
 }

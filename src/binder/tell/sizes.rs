@@ -23,7 +23,7 @@ use crate::{
     binder::{
         act::write::Target,
         annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},
-        matching::predicate::{VolumeMode, capacity, claim_class, volume_class},
+        matching::predicate::{capacity, claim_class, volume_class, volume_mode},
     },
     controller::report::board::Board,
     kube_api::{
@@ -220,11 +220,7 @@ fn plugin(volume: &PersistentVolume) -> String {
 }
 
 fn mode(volume: &PersistentVolume) -> String {
-    match VolumeMode::of(volume.spec.volume_mode.as_deref()) {
-        VolumeMode::Filesystem => "Filesystem".to_owned(),
-        VolumeMode::Block => "Block".to_owned(),
-        VolumeMode::Other(mode) => mode,
-    }
+    volume_mode(volume.spec.volume_mode.as_deref()).to_owned()
 }
 
 #[cfg(test)]

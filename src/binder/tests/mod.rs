@@ -184,7 +184,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
             assert_eq!(only(plan), reservation);
             let answer = answer(&objects, &reservation, 4);
             planner.outcome(reservation.clone(), Ok(answer), now, 0.0);
-            assert!(!planner.is_waiting(), "no doubt is left");
+            assert_eq!(planner.known.doubts.of(&claim("c"), &objects), None);
             let op = only(planner.plan(now));
             assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
             continue;

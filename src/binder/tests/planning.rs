@@ -112,7 +112,7 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
     for (kind, error, counts) in rows {
         let (_, mut planner) = planner(vec![], vec![]);
         planner.recorder.latency.asks(&claim.key(), "d", now);
-        let call = Call::Write(Write::claim(&claim, kind, request()));
+        let call = Call::Write(Write { kind, target: (&claim).into(), request: request(), then: Vec::new() });
         let op = Op { subject: Target::Claim(claim.key()), uid: None, volume: None, call, known: None };
         planner.outcome(op, Err(error.clone()), now, 0.0);
         let failed = vec![Sample::Failed(Operation::Provision, "d".to_owned())];
