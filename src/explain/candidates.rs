@@ -162,7 +162,7 @@ fn unselected(selector: &LabelSelector, labels: &TextMap) -> String {
     let labels_differ = selector
         .match_labels
         .iter()
-        .filter(|(key, value)| labels.get(key.as_ref()).is_none_or(|label| *label != **value))
+        .filter(|(key, value)| labels.get(key.as_str()).is_none_or(|label| *label != **value))
         .map(|(key, value)| format!("{}, want {key}={value}", has(key)));
     let expressions = selector.match_expressions.iter().map(|expression| {
         let values: Vec<&str> = expression.values.iter().map(|it| &**it).collect();

@@ -183,7 +183,7 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &str
         ReclaimPolicy::Delete => "Delete",
         ReclaimPolicy::Other(other) => other,
     };
-    let modes = match &*claim.spec.access_modes {
+    let modes = match claim.spec.access_modes.as_slice() {
         [] => json!(["ReadWriteOnce"]),
         modes => json!(modes),
     };

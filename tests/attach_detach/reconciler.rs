@@ -242,7 +242,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         node.spec.taints.push(Taint { key: "node.kubernetes.io/out-of-service".into() });
     }
     if given.proven_in_use {
-        node.status.volumes_in_use.insert(volume.as_str().to_owned());
+        node.status.volumes_in_use.insert(volume.as_str().into());
     }
     if !given.gone {
         // When it was first seen as it is.
@@ -307,7 +307,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     node.status.volumes_in_use.clear();
     if given.in_use {
-        node.status.volumes_in_use.insert(volume.as_str().to_owned());
+        node.status.volumes_in_use.insert(volume.as_str().into());
     }
     if given.remade {
         node.metadata.uid = format!("other-uid-{name}").into();

@@ -163,7 +163,7 @@ impl Server {
     /// What a kubelet has to report.
     fn in_use(&self, name: &NodeName) -> TextSet {
         let mounted = self.mounted.keys().filter(|(node, _)| node == name).map(|(_, volume)| volume);
-        self.to_be_attached(name).iter().chain(mounted).map(VolumeId::as_str).collect()
+        self.to_be_attached(name).iter().chain(mounted).map(|volume| volume.as_str().into()).collect()
     }
 
     pub(super) fn kubelet_mounts(&mut self, name: &NodeName) {

@@ -12,7 +12,7 @@ use super::{kinds::Meta, text};
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(ArcStr);
 
         impl $name {
@@ -26,12 +26,6 @@ macro_rules! text_id {
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
-            }
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self(text::empty())
             }
         }
 
@@ -136,7 +130,7 @@ impl Uid {
 
 impl Default for Uid {
     fn default() -> Self {
-        Self(UidText::Other(text::empty()))
+        Self(UidText::Other(ArcStr::new()))
     }
 }
 
@@ -144,7 +138,7 @@ impl From<&str> for Uid {
     fn from(text: &str) -> Self {
         Self(match uuid(text) {
             Some(bytes) => UidText::Uuid(bytes),
-            None if text.is_empty() => UidText::Other(text::empty()),
+            None if text.is_empty() => UidText::Other(ArcStr::new()),
             None => UidText::Other(ArcStr::from(text)),
         })
     }

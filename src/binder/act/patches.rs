@@ -183,7 +183,8 @@ pub fn claim_status(kind: WriteKind, claim: &PersistentVolumeClaim, change: &Sta
 
 fn capacity_patch(before: &TextMap, after: Option<&TextMap>) -> Value {
     let Some(after) = after else { return Value::Null };
-    let gone = before.keys().filter(|key| !after.contains_key(key)).map(|key| (key.to_string(), Value::Null));
+    let gone = before.keys().filter(|key| !after.contains_key(*key));
+    let gone = gone.map(|key| (key.to_string(), Value::Null));
     let set = after.iter().map(|(key, quantity)| (key.to_string(), json!(quantity)));
     gone.chain(set).collect()
 }

@@ -46,8 +46,8 @@ pub struct Meta {
 impl Default for Meta {
     fn default() -> Self {
         Self {
-            name: text::empty(),
-            namespace: text::empty(),
+            name: ArcStr::new(),
+            namespace: ArcStr::new(),
             uid: Uid::default(),
             resource_version: ResourceVersion::default(),
             creation_timestamp: None,

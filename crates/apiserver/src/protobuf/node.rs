@@ -103,7 +103,7 @@ impl FromProtobuf for Node {
             },
             status: NodeStatus {
                 volumes_attached: status.volumes_attached.into_iter().map(attached).collect(),
-                volumes_in_use: status.volumes_in_use.into_iter().collect(),
+                volumes_in_use: status.volumes_in_use.into_iter().map(Into::into).collect(),
                 conditions,
                 node_info: NodeInfo {
                     boot_id: status.node_info.boot_id.into(),

@@ -434,7 +434,7 @@ mod tests {
             let mut node = Node::default();
             node.metadata.name = "n1".into();
             node.metadata.resource_version = ResourceVersion(revision);
-            node.status.volumes_in_use = volumes.iter().map(|name| (*name).to_owned()).collect();
+            node.status.volumes_in_use = volumes.iter().map(|name| (*name).into()).collect();
             node
         };
         let name = NodeName::from("n1");

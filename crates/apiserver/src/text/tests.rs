@@ -14,16 +14,18 @@ fn equal_texts_are_one() {
 #[test]
 fn what_nobody_holds_is_let_go_and_the_rest_is_not() {
     let store = Store::<ArcStr>::default();
-    let held: Vec<ArcStr> = (0..10).map(|number| store.share(format!("held {number}").as_str())).collect();
+    let held: Vec<ArcStr> =
+        (0..10).map(|number| store.share(format!("held {number}").as_str(), |text| text.into())).collect();
     for number in 0..10 * SMALLEST_STORE {
-        let _ = store.share(format!("passing {number}").as_str());
+        let _ = store.share(format!("passing {number}").as_str(), |text| text.into());
         assert!(store.kept.len() <= SMALLEST_STORE + held.len() + 1);
     }
     for (number, text) in held.iter().enumerate() {
-        assert!(ArcStr::ptr_eq(text, &store.share(format!("held {number}").as_str())));
+        assert!(ArcStr::ptr_eq(text, &store.share(format!("held {number}").as_str(), |text| text.into())));
     }
-    let held: Vec<_> =
-        (0..10 * SMALLEST_STORE).map(|number| store.share(format!("kept {number}").as_str())).collect();
+    let held: Vec<_> = (0..10 * SMALLEST_STORE)
+        .map(|number| store.share(format!("kept {number}").as_str(), |text| text.into()))
+        .collect();
     assert!(store.kept.len() >= held.len());
 }
 
@@ -44,11 +46,11 @@ fn a_map_is_sorted_and_the_last_value_counts() {
 #[test]
 fn equal_lists_and_maps_are_one() {
     let [one, other] = [(); 2].map(|()| TextList::from(["ReadWriteOnce", "ReadOnlyMany"]));
-    assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
+    assert!(Arc::ptr_eq(&one.0, &other.0));
     let [one, other] = [(); 2].map(|()| TextMap::from([("storage", "1Gi")]));
-    assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
-    assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0.0, &TextMap::default().0.0));
-    assert!(Arc::ptr_eq(&TextList::from([""; 0]).0.0, &TextList::default().0.0));
+    assert!(Arc::ptr_eq(&one.0, &other.0));
+    assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0, &TextMap::default().0));
+    assert!(Arc::ptr_eq(&TextList::from([""; 0]).0, &TextList::default().0));
     let mut list: TextList = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
     list.push("c");
     assert_eq!(serde_json::to_string(&list).unwrap(), r#"["b","a","b","c"]"#);
@@ -61,8 +63,8 @@ fn a_set_is_sorted_and_has_each_text_once() {
     let mut set: TextSet = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
     assert_eq!(serde_json::to_string(&set).unwrap(), r#"["a","b"]"#);
     assert!(set.contains("a") && !set.contains("c"));
-    set.insert("aa");
-    set.insert("b");
+    set.insert("aa".into());
+    set.insert("b".into());
     assert_eq!(set.iter().map(Text::as_str).collect::<Vec<_>>(), ["a", "aa", "b"]);
     set.clear();
     assert!(set.is_empty());

@@ -271,7 +271,7 @@ fn s1_h9_what_another_machine_may_have_is_held_until_its_time_is_up() {
     let node = |machine: &str, reports: bool| {
         let mut node = Node::default();
         node.status.node_info.system_uuid = machine.into();
-        node.status.volumes_in_use = reports.then_some(volume.as_str()).into_iter().collect();
+        node.status.volumes_in_use = reports.then_some(volume.as_str().into()).into_iter().collect();
         node.status.conditions.push(NodeCondition {
             r#type: "Ready".into(),
             status: "True".into(),
