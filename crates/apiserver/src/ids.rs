@@ -7,7 +7,7 @@ use std::{borrow::Borrow, fmt};
 use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{kinds::Meta, text};
+use super::text;
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -242,13 +242,6 @@ macro_rules! namespaced_id {
             #[must_use]
             pub fn new(namespace: &str, name: &str) -> Self {
                 Self(NamespacedName::new(namespace, name))
-            }
-
-            /// The key of the object with that metadata, which it shares the texts with.
-            #[must_use]
-            pub(super) fn of(metadata: &Meta) -> Self {
-                let (namespace, name) = (metadata.namespace.clone(), metadata.name.clone());
-                Self(NamespacedName { namespace, name })
             }
 
             /// Namespace.

@@ -5,12 +5,17 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::CallError;
-use crate::wire::Status;
+use bytes::Bytes;
 use http::{
     HeaderMap,
     header::{DATE, RETRY_AFTER},
 };
+
+use super::CallError;
+use crate::wire::{Encoding, Status};
+
+/// The body of an answer, and how it is encoded, if it says so.
+pub(super) type Answer = (Option<Encoding>, Bytes);
 
 /// The longest pause that a server may ask for. An API server asks for seconds; a header of some proxy must not
 /// silence an object for a day.

@@ -11,30 +11,33 @@
 
 pub mod answer;
 pub mod deadline;
+mod error;
 pub mod gate;
 mod overdue;
 mod pause;
+mod request;
 mod single;
 mod target;
 
-use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use prometheus::IntGauge;
-use serde_json::Value;
 use telemetry::metrics::Alarms;
-use thiserror::Error;
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-pub use self::target::Target;
+pub use self::{
+    error::CallError,
+    request::{Request, Verb},
+    target::Target,
+};
 
 use self::{
-    answer::{classify, retry_after},
+    answer::{Answer, classify, retry_after},
     deadline::{ANSWER, Allowance, LONGEST_REQUEST, allowance},
     gate::{Gate, Kept},
     overdue::{Ending, Overdue},
@@ -56,121 +59,6 @@ const MAX_IN_FLIGHT: usize = 64;
 
 /// Bytes of the longest name that an object can have (RFC 1123 subdomain).
 const LONGEST_NAME: usize = 253;
-
-/// A request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    /// Method and content type.
-    pub verb: Verb,
-    /// URL path without query.
-    pub path: String,
-    /// Body, for the verbs that have one.
-    pub body: Option<Value>,
-}
-
-impl Request {
-    /// What the path leads to.
-    #[must_use]
-    pub fn target(&self) -> Target<'_> {
-        Target::of(&self.path)
-    }
-
-    /// The object, of which a create tells in its body.
-    fn object(&self) -> Cow<'_, str> {
-        let name = self.body.as_ref().filter(|_| self.verb == Verb::Create);
-        match name.and_then(|body| body.pointer("/metadata/name")?.as_str()) {
-            Some(name) => Cow::Owned(format!("{}/{name}", self.path)),
-            None => Cow::Borrowed(&self.path),
-        }
-    }
-}
-
-/// Method and content type of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Live read.
-    Get,
-    /// Create.
-    Create,
-    /// Replace; the body carries the resourceVersion.
-    Update,
-    /// JSON merge patch; the body carries `metadata.resourceVersion` and `metadata.uid`.
-    Patch,
-    /// Delete; the body carries the preconditions.
-    Delete,
-}
-
-impl Verb {
-    fn method(self) -> http::Method {
-        match self {
-            Self::Get => http::Method::GET,
-            Self::Create => http::Method::POST,
-            Self::Update => http::Method::PUT,
-            Self::Patch => http::Method::PATCH,
-            Self::Delete => http::Method::DELETE,
-        }
-    }
-
-    fn content_type(self) -> &'static str {
-        match self {
-            Self::Patch => "application/merge-patch+json",
-            _ => "application/json",
-        }
-    }
-}
-
-/// Why a request has no result.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum CallError {
-    /// We do not lead: nothing was sent.
-    #[error("not the leader: nothing was sent")]
-    NotLeader,
-    /// Its body never left, without which nothing can be carried out.
-    #[error("nothing was sent: {0}")]
-    NotSent(String),
-    /// The object does not exist.
-    #[error("{0}")]
-    NotFound(String),
-    /// The object is no longer at the revision or UID that the request names.
-    #[error("{0}")]
-    Conflict(String),
-    /// An object of that name exists.
-    #[error("{0}")]
-    AlreadyExists(String),
-    /// The server is busy and names when to come back.
-    #[error("the API server asks to wait {} s: {message}", after.as_secs())]
-    Throttled {
-        /// What the server said.
-        message: String,
-        /// `Retry-After`.
-        after: Duration,
-    },
-    /// The server refuses the request as it is (validation, permission).
-    #[error("{message}")]
-    Refused {
-        /// HTTP status.
-        code: u16,
-        /// What the server said.
-        message: String,
-    },
-    /// No answer, or one that does not tell: the request may have been carried out.
-    #[error("outcome unknown: {0}")]
-    Unknown(String),
-}
-
-impl CallError {
-    /// Whether it is certain that nothing was written.
-    #[must_use]
-    pub fn is_certain(&self) -> bool {
-        !matches!(self, Self::Unknown(_))
-    }
-
-    /// Whether nothing was sent because the server is too busy for all requests of any kind.
-    #[must_use]
-    pub fn is_of_all(&self) -> bool {
-        matches!(self, Self::Throttled { message, .. } if message == pause::OF_ALL)
-    }
-}
 
 /// Sends requests, within the right to write and the budget.
 #[derive(Clone)]
@@ -201,9 +89,6 @@ impl std::fmt::Debug for Caller {
 
 /// What came back for a request: the HTTP status, 0 if there was none, and what it means.
 type Exchanged = (u16, Result<Answer, CallError>);
-
-/// The body of an answer, and how it is encoded, if it says so.
-type Answer = (Option<Encoding>, Bytes);
 
 /// How a write ended that was kept back: what came back, if anything did in time, and why its body never left.
 type Guarded = (Option<Exchanged>, Option<Kept>);

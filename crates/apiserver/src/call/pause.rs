@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::CallError;
+use super::error::{CallError, OF_ALL};
 
 /// So many objects in a row are not one webhook's doing.
 const SIGNS: u32 = 3;
@@ -22,9 +22,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Part of the asked time by which a pause is longer at the most, so that not all clients come back at once.
 const JITTER: f64 = 0.25;
-
-/// What is said of a write that is not sent during a pause.
-pub(super) const OF_ALL: &str = "it is too busy for all requests, nothing was sent";
 
 /// The answer to a write that is not sent as a pause lasts until then. `jitter` is from 0 to 1.
 pub(super) fn refusal(until: Instant, jitter: f64) -> CallError {

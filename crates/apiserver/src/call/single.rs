@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::{Answer, CallError, Request, Verb};
+use super::{CallError, Request, Verb, answer::Answer};
 use crate::{
     ids::ResourceVersion,
     kinds::{Meta, Narrow},

@@ -385,7 +385,7 @@ async fn s40_a_server_that_is_too_busy_is_asked_no_more_than_the_window_until_it
     }
     // Writes are decided anew.
     let unsent = answers.iter().filter(
-        |answer| matches!(answer, Err(CallError::Throttled { message, .. }) if message == pause::OF_ALL),
+        |answer| matches!(answer, Err(CallError::Throttled { message, .. }) if message == error::OF_ALL),
     );
     assert_eq!((sent.len() + unsent.count(), answers.len()), (WAITING, WAITING));
 }

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{ApiServer, Authority, ConnectError, is_this_machine};
+use super::{ApiServer, Authority, ConnectError, is_this_machine, refused, uri};
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -232,20 +232,6 @@ impl Choice {
 }
 
 /// An address as kubectl takes it: without a scheme it is https.
-pub(super) fn uri(server: &str) -> Result<http::Uri, ConnectError> {
-    let with_scheme = if server.contains("://") { server.to_owned() } else { format!("https://{server}") };
-    let uri: http::Uri =
-        with_scheme.parse().map_err(|error| refused("--server", &format!("{server:?}: {error}")))?;
-    match uri.scheme_str() {
-        Some("https" | "http") if uri.host().is_some() => Ok(uri),
-        _ => Err(refused("--server", &format!("{server:?} is no address of an API server"))),
-    }
-}
-
-pub(super) fn refused(flag: &'static str, why: &str) -> ConnectError {
-    ConnectError::Refused { flag, why: why.to_owned() }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -256,7 +256,7 @@ impl ApiServer {
         {
             // client-go has no other any more. kube runs the commands of one, with what is said in `plugin`.
             let why = format!("{}: {:?} is not supported: use a plugin (exec)", self.origin, provider.name);
-            return Err(choice::refused("auth-provider", &why));
+            return Err(refused("auth-provider", &why));
         }
         if let Some(plugin) = &self.plugin {
             let origin = || self.origin.clone();
@@ -399,6 +399,22 @@ fn build(config: &Config, refusals: Refusals) -> Result<Client, kube::Error> {
         .map_request(Gated::request)
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// The address of a server; without a scheme it is HTTPS.
+fn uri(server: &str) -> Result<http::Uri, ConnectError> {
+    let with_scheme = if server.contains("://") { server.to_owned() } else { format!("https://{server}") };
+    let uri: http::Uri =
+        with_scheme.parse().map_err(|error| refused("--server", &format!("{server:?}: {error}")))?;
+    match uri.scheme_str() {
+        Some("https" | "http") if uri.host().is_some() => Ok(uri),
+        _ => Err(refused("--server", &format!("{server:?} is no address of an API server"))),
+    }
+}
+
+/// What a flag cannot have.
+fn refused(flag: &'static str, why: &str) -> ConnectError {
+    ConnectError::Refused { flag, why: why.to_owned() }
 }
 
 #[cfg(test)]

@@ -11,10 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, Config};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 
-use super::{
-    ApiServer, ConnectError, Connection,
-    choice::{refused, uri},
-};
+use super::{ApiServer, ConnectError, Connection, refused, uri};
 use crate::error_chain;
 
 /// The ConfigMap in which a deployment says who vouches for its daemon: namespace, name and key. Another place would have to be

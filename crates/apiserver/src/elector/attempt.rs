@@ -7,38 +7,15 @@ use std::sync::atomic::Ordering;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Candidacy, Elector};
+use super::{AttemptError, Candidacy, Elector, Role};
 use crate::{
     call::{CallError, Request, Verb},
     lease::{self, Action, Fitness, Notes, Observed},
     suspension::Suspended,
 };
-
-/// As what the lease is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Candidate(Fitness),
-    Leader { seeks_successor: bool },
-}
-
-/// Why an attempt to acquire or renew failed.
-#[derive(Debug, Error)]
-pub(super) enum AttemptError {
-    #[error("held by {0:?}")]
-    Held(String),
-    #[error("left to others")]
-    NotFit,
-    #[error("{0:?} sees more")]
-    Succeeded(String),
-    #[error("told to end")]
-    Ended,
-    #[error("{0}")]
-    Call(#[from] CallError),
-}
 
 impl Elector {
     /// Acquires or renews once. Returns until when the lease lets us lead.

@@ -29,12 +29,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    attempt::{AttemptError, Role},
-    hints::Hints,
-};
+use self::hints::Hints;
 use super::{
-    call::{Caller, Verb},
+    call::{CallError, Caller, Verb},
     leadership::{Leadership, Term},
     lease::{Fitness, JITTER_FACTOR, Observed, Timing},
     lease_note::LeaseNote,
@@ -61,6 +58,28 @@ pub struct Candidacy {
     pub identity: String,
     /// Durations.
     pub timing: Timing,
+}
+
+/// As what the lease is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Candidate(Fitness),
+    Leader { seeks_successor: bool },
+}
+
+/// Why an attempt to acquire or renew failed.
+#[derive(Debug, Error)]
+enum AttemptError {
+    #[error("held by {0:?}")]
+    Held(String),
+    #[error("left to others")]
+    NotFit,
+    #[error("{0:?} sees more")]
+    Succeeded(String),
+    #[error("told to end")]
+    Ended,
+    #[error("{0}")]
+    Call(#[from] CallError),
 }
 
 /// How the election stands, for `/readyz` and `/debug`.

@@ -45,7 +45,9 @@ pub use volume::{
     VolumeSpec, VolumeStatus,
 };
 
-use super::ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName};
+use super::ids::{
+    AttachmentName, ClaimKey, ClassName, DriverName, NamespacedName, NodeName, PodKey, VolumeName,
+};
 use super::wire::DecodeError;
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
@@ -139,7 +141,7 @@ macro_rules! narrow {
     };
     ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, namespaced) => {
         narrow!(@ $kind, $key, $variant, $group, $name, $plural,
-            |meta: &Meta| $key::of(meta),
+            |meta: &Meta| $key(NamespacedName { namespace: meta.namespace.clone(), name: meta.name.clone() }),
             |key: &$key| {
                 let (namespace, name) = (segment(key.namespace()), segment(key.name()));
                 format!("{}/namespaces/{namespace}/{}/{name}", api_root($group), $plural)

@@ -5,12 +5,15 @@ use prost::Message;
 
 use super::{
     meta::{ObjectMeta, Present, by_name, utf8},
-    source::{Sources, pick},
+    source::{ReadSource, Sources, parse, pick},
     text,
 };
 use crate::{
     ids::NodeName,
-    kinds::{ClaimSource, ContainerState, FromProtobuf, Pod, PodSpec, PodStatus, PodVolume, PodVolumeSource},
+    kinds::{
+        ClaimSource, ContainerState, FromProtobuf, InTreeSource, Pod, PodSpec, PodStatus, PodVolume,
+        PodVolumeSource,
+    },
     text::Text,
     wire::DecodeError,
 };
@@ -75,7 +78,7 @@ struct VolumeSourceMessage {
 
 /// `core.v1.PersistentVolumeClaimVolumeSource`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ClaimSourceMessage {
+struct ClaimSourceMessage {
     #[prost(string, tag = "1")]
     claim_name: String,
 }
@@ -147,6 +150,18 @@ fn any_runs(containers: Vec<ContainerStatusMessage>) -> bool {
         ContainerState { waiting: waiting.map(Into::into), terminated: terminated.map(Into::into) }
             .is_running()
     })
+}
+
+impl ReadSource for PodVolumeSource {
+    fn read_message(key: &'static str, raw: &Bytes) -> Self {
+        match key {
+            "persistentVolumeClaim" => {
+                parse(key, raw, |claim: ClaimSourceMessage| Self::PersistentVolumeClaim(claim.into()))
+            }
+            "ephemeral" => Self::Ephemeral,
+            _ => Self::InTree(Box::new(InTreeSource::read_message(key, raw))),
+        }
+    }
 }
 
 fn source(raw: Bytes) -> Result<Option<PodVolumeSource>, DecodeError> {

@@ -4,8 +4,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{pod::ClaimSourceMessage, volume::CsiMessage};
-use crate::kinds::{FileSource, InTreeSource, Malformed, PodVolumeSource, Source, VolumeSource};
+use crate::kinds::{InTreeSource, Malformed, Source};
 
 /// The sources of one volume by key, undecoded, of which at most one is present.
 pub(super) type Sources<'a, const N: usize> = [(&'static str, &'a Option<Bytes>); N];
@@ -29,7 +28,12 @@ pub(super) fn pick<S: ReadSource, const N: usize>(sources: Sources<'_, N>) -> Op
     picked
 }
 
-fn parse<T: Message + Default, S: Source>(key: &'static str, raw: &Bytes, variant: impl FnOnce(T) -> S) -> S {
+/// Reads a source as a message of that type.
+pub(super) fn parse<T: Message + Default, S: Source>(
+    key: &'static str,
+    raw: &Bytes,
+    variant: impl FnOnce(T) -> S,
+) -> S {
     match T::decode(raw.clone()) {
         Ok(source) => variant(source),
         Err(error) => S::malformed(Malformed { key, error: error.to_string() }),
@@ -50,29 +54,6 @@ impl ReadSource for InTreeSource {
             "fc" => parse(key, raw, Self::Fc),
             "flexVolume" => parse(key, raw, Self::FlexVolume),
             _ => Self::malformed(Malformed { key, error: "unknown source".to_owned() }),
-        }
-    }
-}
-
-impl ReadSource for PodVolumeSource {
-    fn read_message(key: &'static str, raw: &Bytes) -> Self {
-        match key {
-            "persistentVolumeClaim" => {
-                parse(key, raw, |claim: ClaimSourceMessage| Self::PersistentVolumeClaim(claim.into()))
-            }
-            "ephemeral" => Self::Ephemeral,
-            _ => Self::InTree(Box::new(InTreeSource::read_message(key, raw))),
-        }
-    }
-}
-
-impl ReadSource for VolumeSource {
-    fn read_message(key: &'static str, raw: &Bytes) -> Self {
-        match key {
-            "csi" => parse(key, raw, |csi: CsiMessage| Self::Csi(csi.into())),
-            "nfs" => parse(key, raw, |nfs| Self::Files(FileSource::Nfs(nfs))),
-            "hostPath" => parse(key, raw, |path| Self::Files(FileSource::HostPath(path))),
-            _ => Self::InTree(InTreeSource::read_message(key, raw)),
         }
     }
 }

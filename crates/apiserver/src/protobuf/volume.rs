@@ -7,12 +7,15 @@ use prost::Message;
 
 use super::{
     meta::{Labelled, ObjectMeta, Quantity, by_name, non_empty, quantities},
-    source::{Sources, pick},
+    source::{ReadSource, Sources, parse, pick},
     text,
 };
 use crate::{
     ids::{DriverName, Uid},
-    kinds::{ClaimRef, CsiSource, FromProtobuf, PersistentVolume, VolumeSource, VolumeSpec, VolumeStatus},
+    kinds::{
+        ClaimRef, CsiSource, FileSource, FromProtobuf, InTreeSource, PersistentVolume, VolumeSource,
+        VolumeSpec, VolumeStatus,
+    },
     wire::DecodeError,
 };
 
@@ -81,7 +84,7 @@ struct VolumeSourceMessage {
 
 /// `core.v1.CSIPersistentVolumeSource`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct CsiMessage {
+struct CsiMessage {
     #[prost(string, tag = "1")]
     driver: String,
     #[prost(string, tag = "2")]
@@ -155,6 +158,17 @@ impl VolumeSpecMessage {
         };
         spec.set_source(source(self.persistent_volume_source)?);
         Ok(spec)
+    }
+}
+
+impl ReadSource for VolumeSource {
+    fn read_message(key: &'static str, raw: &Bytes) -> Self {
+        match key {
+            "csi" => parse(key, raw, |csi: CsiMessage| Self::Csi(csi.into())),
+            "nfs" => parse(key, raw, |nfs| Self::Files(FileSource::Nfs(nfs))),
+            "hostPath" => parse(key, raw, |path| Self::Files(FileSource::HostPath(path))),
+            _ => Self::InTree(InTreeSource::read_message(key, raw)),
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
 
-use super::{DecodeError, Encoding, MAX_FRAME, json};
+use super::{DecodeError, Encoding, ListPart, MAX_FRAME, json};
 use crate::{
     ids::ResourceVersion,
     protobuf::{ListMeta, PREFIX, TypeMeta},
@@ -19,20 +19,6 @@ use crate::{
 
 /// Most bytes of a number on the wire.
 const LONGEST_VARINT: usize = 10;
-
-/// A part of a page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListPart {
-    /// What the list says of itself; before all objects.
-    Meta {
-        /// Revision of the list, the same on all its pages.
-        revision: ResourceVersion,
-        /// Token by which the next page is asked for; `None` on the last page.
-        next: Option<String>,
-    },
-    /// An object, undecoded.
-    Item(Bytes),
-}
 
 /// Reads one page.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use clap::ValueEnum;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{
@@ -22,7 +23,18 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, fmt::MakeWriter, layer::Context};
 
-use super::{LoggingFormat, limit::Limit};
+use super::limit::Limit;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoggingFormat {
+    /// One line of text each.
+    Text,
+    /// One line of `name=value` each.
+    Logfmt,
+    /// One JSON object each.
+    Json,
+}
 
 /// Lines that were left out because there were too many like them.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);

@@ -16,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use clap::ValueEnum;
 use thiserror::Error;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
@@ -25,6 +24,7 @@ use tracing_subscriber::{
 };
 
 pub use limit::{BURST, REFILL, REPEAT};
+pub use lines::LoggingFormat;
 
 use filter::Switch;
 use lines::Lines;
@@ -40,17 +40,6 @@ static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Writes what is queued when it is dropped.
 static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LoggingFormat {
-    /// One line of text each.
-    Text,
-    /// One line of `name=value` each.
-    Logfmt,
-    /// One JSON object each.
-    Json,
-}
 
 /// Log output.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Fetcher, Pace, Trouble, list_uri};
+use super::{Fetcher, Pace, Trouble, fetch::list_uri};
 use crate::{
     ids::ResourceVersion,
     progress::Progress,

@@ -18,6 +18,7 @@ use crate::{
     call::answer::retry_after,
     connect::ApiServer,
     error_chain,
+    kinds::{Narrow, api_root},
     metrics::ApiMetrics,
     wire::{Accept, DecodeError, Encoding, ListPart, ListReader, Splitter, Status, WatchEvent},
 };
@@ -91,6 +92,16 @@ impl Trouble {
         let code = u16::try_from(status.code).unwrap_or_default();
         Self::Refused { code, reason: status.reason, message: status.message, retry_after }
     }
+}
+
+/// The page of a list, by the token that the page before had.
+pub(super) fn list_uri<T: Narrow>(limit: usize, next: Option<&str>) -> String {
+    let mut uri = format!("{}/{}?limit={limit}", api_root(T::GROUP), T::PLURAL);
+    if let Some(token) = next {
+        uri.push_str("&continue=");
+        uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
+    }
+    uri
 }
 
 /// Sends a reflector's requests.

@@ -23,7 +23,10 @@ pub use catch_up::{CatchUp, CatchUps, catch_up};
 pub use fetch::{Fetcher, Stream, Trouble};
 pub use pace::Pace;
 
-use self::catch_up::{HURRIED_LIFETIME, SOON};
+use self::{
+    catch_up::{HURRIED_LIFETIME, SOON},
+    fetch::list_uri,
+};
 use super::{Listing, Objects, Regression, Stored, Suspect};
 use crate::{
     ids::ResourceVersion,
@@ -465,15 +468,6 @@ fn label(kind: WatchEventKind) -> &'static str {
         WatchEventKind::Bookmark => "bookmark",
         WatchEventKind::Error => "error",
     }
-}
-
-fn list_uri<T: Stored>(limit: usize, next: Option<&str>) -> String {
-    let mut uri = format!("{}/{}?limit={limit}", api_root(T::GROUP), T::PLURAL);
-    if let Some(token) = next {
-        uri.push_str("&continue=");
-        uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
-    }
-    uri
 }
 
 fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String {

@@ -1,0 +1,69 @@
+//! A request as a value: method, path, body.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::Target;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Method and content type.
+    pub verb: Verb,
+    /// URL path without query.
+    pub path: String,
+    /// Body, for the verbs that have one.
+    pub body: Option<Value>,
+}
+
+impl Request {
+    /// What the path leads to.
+    #[must_use]
+    pub fn target(&self) -> Target<'_> {
+        Target::of(&self.path)
+    }
+
+    /// The object, of which a create tells in its body.
+    pub(super) fn object(&self) -> Cow<'_, str> {
+        let name = self.body.as_ref().filter(|_| self.verb == Verb::Create);
+        match name.and_then(|body| body.pointer("/metadata/name")?.as_str()) {
+            Some(name) => Cow::Owned(format!("{}/{name}", self.path)),
+            None => Cow::Borrowed(&self.path),
+        }
+    }
+}
+
+/// Method and content type of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Live read.
+    Get,
+    /// Create.
+    Create,
+    /// Replace; the body carries the resourceVersion.
+    Update,
+    /// JSON merge patch; the body carries `metadata.resourceVersion` and `metadata.uid`.
+    Patch,
+    /// Delete; the body carries the preconditions.
+    Delete,
+}
+
+impl Verb {
+    pub(super) fn method(self) -> http::Method {
+        match self {
+            Self::Get => http::Method::GET,
+            Self::Create => http::Method::POST,
+            Self::Update => http::Method::PUT,
+            Self::Patch => http::Method::PATCH,
+            Self::Delete => http::Method::DELETE,
+        }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Patch => "application/merge-patch+json",
+            _ => "application/json",
+        }
+    }
+}

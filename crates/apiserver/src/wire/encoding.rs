@@ -1,0 +1,91 @@
+//! How answers are encoded, and which encodings are asked for.
+
+/// Media type of protobuf.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// Media type of JSON.
+const JSON: &str = "application/json";
+
+/// What answers we ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// Protobuf, and JSON from servers that cannot speak it.
+    #[default]
+    Protobuf,
+    /// JSON alone.
+    Json,
+}
+
+impl Accept {
+    /// `Accept` of a list, a read or a write. (client-go sends the same for its built-in types.)
+    #[must_use]
+    pub fn single(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/vnd.kubernetes.protobuf,application/json",
+            Self::Json => JSON,
+        }
+    }
+
+    /// `Accept` of a watch. The API server adds `stream=watch` to its answer in any case; naming it is what its
+    /// documentation asks for.
+    #[must_use]
+    pub fn watch(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch,application/json",
+            Self::Json => JSON,
+        }
+    }
+}
+
+/// How an answer is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// JSON; a watch is one document a line.
+    Json,
+    /// Protobuf; single answers and objects of events are in an envelope, a watch is length-delimited.
+    Protobuf,
+}
+
+impl Encoding {
+    /// The encoding of an answer by its headers.
+    #[must_use]
+    pub fn of(headers: &http::HeaderMap) -> Option<Self> {
+        Self::from_content_type(headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?)
+    }
+
+    /// The encoding of an answer by its `Content-Type`; `None` for any other (a page of a proxy).
+    #[must_use]
+    pub(crate) fn from_content_type(value: &str) -> Option<Self> {
+        let media = value.split(';').next().unwrap_or_default().trim();
+        if media.eq_ignore_ascii_case(PROTOBUF) {
+            Some(Self::Protobuf)
+        } else if media.eq_ignore_ascii_case(JSON) {
+            Some(Self::Json)
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_says_how_it_is_encoded() {
+        let cases = [
+            ("application/json", Some(Encoding::Json)),
+            ("Application/JSON; charset=utf-8", Some(Encoding::Json)),
+            ("application/vnd.kubernetes.protobuf", Some(Encoding::Protobuf)),
+            ("application/vnd.kubernetes.protobuf;stream=watch", Some(Encoding::Protobuf)),
+            ("application/json;stream=watch", Some(Encoding::Json)),
+            ("application/apply-patch+yaml", None),
+            ("text/plain; charset=utf-8", None),
+            ("application/vnd.kubernetes.protobuffer", None),
+            ("", None),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(Encoding::from_content_type(value), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What answers are taken apart into: parts of lists, events of watches, heads of objects.
+
+use arcstr::ArcStr;
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::{
+    ids::{ResourceVersion, Uid},
+    kinds::{Meta, Narrow},
+};
+
+/// A part of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListPart {
+    /// What the list says of itself; before all objects.
+    Meta {
+        /// Revision of the list, the same on all its pages.
+        revision: ResourceVersion,
+        /// Token by which the next page is asked for; `None` on the last page.
+        next: Option<String>,
+    },
+    /// An object, undecoded.
+    Item(Bytes),
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListPage {
+    /// Revision of the list, the same on all its pages.
+    pub revision: ResourceVersion,
+    /// Token by which the next page is asked for; `None` on the last page.
+    pub next: Option<String>,
+    /// The items, undecoded.
+    pub items: Vec<Bytes>,
+}
+
+/// An event of a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    /// What happened.
+    pub kind: WatchEventKind,
+    /// To which object, undecoded: a slice of the frame. For [`WatchEventKind::Error`] a [`Status`]; of a
+    /// bookmark only the revision means anything ([`Encoding::head`]).
+    pub object: Bytes,
+}
+
+/// `type` of a watch event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum WatchEventKind {
+    /// The object is new to the watch.
+    Added,
+    /// The object changed.
+    Modified,
+    /// The object is gone; it is shown as it was last, at the revision of the deletion.
+    Deleted,
+    /// Nothing happened up to this revision.
+    Bookmark,
+    /// The watch ends; the object is a [`Status`].
+    Error,
+}
+
+/// What identifies an object whose whole may be unreadable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Namespace, empty for cluster-scoped kinds.
+    pub namespace: ArcStr,
+    /// Name; empty in a bookmark.
+    pub name: ArcStr,
+    /// UID, if it can be read.
+    pub uid: Option<Uid>,
+    /// Revision, if it can be read.
+    pub resource_version: Option<ResourceVersion>,
+}
+
+impl Head {
+    /// The key of the object, as one of that kind.
+    #[must_use]
+    pub fn key<T: Narrow>(&self) -> T::Key {
+        T::key_of(&Meta { namespace: self.namespace.clone(), name: self.name.clone(), ..Meta::default() })
+    }
+}
