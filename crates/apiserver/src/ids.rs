@@ -6,6 +6,7 @@ use std::{borrow::Borrow, fmt};
 
 use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
 
 use super::text;
 
@@ -116,7 +117,7 @@ pub struct Uid(UidText);
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum UidText {
-    Uuid([u8; 16]),
+    Uuid(Uuid),
     Other(ArcStr),
 }
 
@@ -137,7 +138,7 @@ impl Default for Uid {
 impl From<&str> for Uid {
     fn from(text: &str) -> Self {
         Self(match uuid(text) {
-            Some(bytes) => UidText::Uuid(bytes),
+            Some(uuid) => UidText::Uuid(uuid),
             None if text.is_empty() => UidText::Other(ArcStr::new()),
             None => UidText::Other(ArcStr::from(text)),
         })
@@ -150,42 +151,17 @@ impl From<String> for Uid {
     }
 }
 
-/// The bytes of a UUID in the one form that is printed from them.
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    let text: &[u8; 36] = text.as_bytes().try_into().ok()?;
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; 16];
-    let mut digits = text.iter().enumerate().filter(|(index, _)| !HYPHENS.contains(index));
-    if !HYPHENS.iter().all(|index| text.get(*index) == Some(&b'-')) {
-        return None;
-    }
-    for byte in &mut bytes {
-        let (high, low) = (digit(*digits.next()?.1)?, digit(*digits.next()?.1)?);
-        *byte = high << 4 | low;
-    }
-    Some(bytes)
+/// A UUID in the one form that is printed of it.
+fn uuid(text: &str) -> Option<Uuid> {
+    let uuid = Uuid::try_parse(text).ok()?;
+    (uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then_some(uuid)
 }
-
-/// Where the hyphens of a UUID are.
-const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             UidText::Other(text) => f.write_str(text),
-            UidText::Uuid(bytes) => {
-                for (index, byte) in bytes.iter().enumerate() {
-                    if matches!(index, 4 | 6 | 8 | 10) {
-                        f.write_str("-")?;
-                    }
-                    write!(f, "{byte:02x}")?;
-                }
-                Ok(())
-            }
+            UidText::Uuid(uuid) => uuid.hyphenated().fmt(f),
         }
     }
 }

@@ -9,11 +9,8 @@ use std::{
     time::Duration,
 };
 
-use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use dashmap::DashMap;
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use telemetry::metrics::Metrics;
 use tokio::time::Instant;
 
@@ -89,8 +86,8 @@ pub struct WatchMetrics {
     listed: IntGaugeVec,
     reopened: IntCounterVec,
     events: IntCounterVec,
-    unreadable: Unreadable,
-    silence: Silence,
+    kinds: Kinds,
+    start: Instant,
 }
 
 impl WatchMetrics {
@@ -136,14 +133,8 @@ impl WatchMetrics {
                 "Watch events read, by resource and type.",
                 "type",
             )?,
-            unreadable: Unreadable {
-                gauge: gauge(
-                    "mooring_watch_unreadable_objects",
-                    "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
-                )?,
-                counts: Arc::default(),
-            },
-            silence: Silence::new()?,
+            kinds: Kinds::default(),
+            start: Instant::now(),
         };
         metrics.register(&watch.synced)?;
         metrics.register(&watch.lists)?;
@@ -151,8 +142,30 @@ impl WatchMetrics {
         metrics.register(&watch.listed)?;
         metrics.register(&watch.reopened)?;
         metrics.register(&watch.events)?;
-        metrics.register(&watch.unreadable)?;
-        metrics.register(&watch.silence)?;
+        let unreadable = gauge(
+            "mooring_watch_unreadable_objects",
+            "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
+        )?;
+        let kinds = watch.kinds.clone();
+        metrics.register_scraped(unreadable, move |gauge| {
+            for kind in kinds.0.iter() {
+                let count = i64::try_from((kind.unreadable)()).unwrap_or(i64::MAX);
+                gauge.with_label_values(&[*kind.key()]).set(count);
+            }
+        })?;
+        let opts = Opts::new(
+            "mooring_watch_silence_seconds",
+            "Seconds since the last list, event or bookmark of the kind, by resource. The API server sends a \
+             bookmark each minute.",
+        );
+        let kinds = watch.kinds.clone();
+        metrics.register_scraped(GaugeVec::new(opts, &["resource"])?, move |gauge| {
+            for kind in kinds.0.iter() {
+                if let Some(silent) = kind.heard.ago() {
+                    gauge.with_label_values(&[*kind.key()]).set(silent.as_secs_f64());
+                }
+            }
+        })?;
         Ok(watch)
     }
 
@@ -164,7 +177,7 @@ impl WatchMetrics {
             (cause.label(), count)
         });
         WatchReport {
-            silent: self.silence.since(resource),
+            silent: self.kinds.0.get(resource).and_then(|kind| kind.heard.ago()),
             lists: lists.into_iter().filter(|(_, count)| *count > 0).collect(),
             listed: self.listed.with_label_values(&[resource]).get(),
             events: EVENT_TYPES
@@ -182,7 +195,8 @@ impl WatchMetrics {
         unreadable: impl Fn() -> usize + Send + Sync + 'static,
     ) -> KindMetrics {
         self.synced.with_label_values(&[resource]).set(0);
-        self.unreadable.counts.insert(resource, Box::new(unreadable));
+        let heard = Arc::new(Heard { start: self.start, at: AtomicI64::new(-1) });
+        self.kinds.0.insert(resource, Asked { heard: Arc::clone(&heard), unreadable: Box::new(unreadable) });
         // One that appears with 1 has no increase.
         for cause in ListCause::ALL {
             self.lists.with_label_values(&[resource, cause.label()]);
@@ -191,7 +205,7 @@ impl WatchMetrics {
             self.reopened.with_label_values(&[resource, cause.label()]);
         }
         let events = EVENT_TYPES.map(|kind| (kind, self.events.with_label_values(&[resource, kind])));
-        KindMetrics { metrics: self.clone(), resource, events, heard: self.silence.of(resource) }
+        KindMetrics { metrics: self.clone(), resource, events, heard }
     }
 }
 
@@ -271,86 +285,30 @@ impl Heard {
         self.at.store(self.elapsed(), Ordering::Relaxed);
     }
 
+    /// How long ago that was.
+    fn ago(&self) -> Option<Duration> {
+        let at = u64::try_from(self.at.load(Ordering::Relaxed)).ok()?;
+        let now = u64::try_from(self.elapsed()).unwrap_or_default();
+        Some(Duration::from_millis(now.saturating_sub(at)))
+    }
+
     fn elapsed(&self) -> i64 {
         i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 }
 
-type Count = Box<dyn Fn() -> usize + Send + Sync>;
-
-/// Counts at each scrape what cannot be read.
-#[derive(Clone)]
-struct Unreadable {
-    gauge: IntGaugeVec,
-    counts: Arc<dashmap::DashMap<&'static str, Count>>,
+/// What is asked of a kind when the metrics are scraped.
+struct Asked {
+    heard: Arc<Heard>,
+    unreadable: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-impl fmt::Debug for Unreadable {
+#[derive(Clone, Default)]
+struct Kinds(Arc<DashMap<&'static str, Asked>>);
+
+impl fmt::Debug for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Unreadable")
-    }
-}
-
-impl Collector for Unreadable {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        for kind in self.counts.iter() {
-            let count = i64::try_from(kind.value()()).unwrap_or(i64::MAX);
-            self.gauge.with_label_values(&[*kind.key()]).set(count);
-        }
-        self.gauge.collect()
-    }
-}
-
-/// Computes at each scrape how long nothing was heard.
-#[derive(Clone, Debug)]
-struct Silence {
-    gauge: prometheus::GaugeVec,
-    start: Instant,
-    kinds: Arc<dashmap::DashMap<&'static str, Arc<Heard>>>,
-}
-
-impl Silence {
-    fn new() -> Result<Self, prometheus::Error> {
-        let opts = Opts::new(
-            "mooring_watch_silence_seconds",
-            "Seconds since the last list, event or bookmark of the kind, by resource. The API server sends a \
-             bookmark each minute.",
-        );
-        let gauge = prometheus::GaugeVec::new(opts, &["resource"])?;
-        Ok(Self { gauge, start: Instant::now(), kinds: Arc::default() })
-    }
-
-    fn since(&self, resource: &str) -> Option<Duration> {
-        let heard = Arc::clone(&*self.kinds.get(resource)?);
-        let at = u64::try_from(heard.at.load(Ordering::Relaxed)).ok()?;
-        Some(heard.start.elapsed().saturating_sub(Duration::from_millis(at)))
-    }
-
-    fn of(&self, resource: &'static str) -> Arc<Heard> {
-        let heard = Arc::new(Heard { start: self.start, at: AtomicI64::new(-1) });
-        self.kinds.insert(resource, Arc::clone(&heard));
-        heard
-    }
-}
-
-impl Collector for Silence {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        for kind in self.kinds.iter() {
-            let at = kind.value().at.load(Ordering::Relaxed);
-            if at >= 0 {
-                let silent = Duration::from_millis(u64::try_from(kind.value().elapsed() - at).unwrap_or(0));
-                self.gauge.with_label_values(&[*kind.key()]).set(silent.as_secs_f64());
-            }
-        }
-        self.gauge.collect()
+        f.write_str("Kinds")
     }
 }
 

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use prometheus::{
-    Gauge, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{GaugeVec, Opts};
 
 use super::Metrics;
 
@@ -22,34 +18,8 @@ pub enum Certificate {
     Client,
 }
 
-/// A gauge that is there while there is a certificate.
-#[derive(Clone)]
-struct Expires {
-    gauge: Gauge,
-    expiry: Expiry,
-}
-
-impl Collector for Expires {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let expiry = (self.expiry)();
-        #[expect(clippy::cast_precision_loss, reason = "far from 2^53 seconds")]
-        self.gauge.set(expiry.unwrap_or_default() as f64);
-        let mut families = self.gauge.collect();
-        if expiry.is_none() {
-            for family in &mut families {
-                family.mut_metric().clear();
-            }
-        }
-        families
-    }
-}
-
 impl Certificate {
-    /// Registers the gauge of a certificate.
+    /// Registers the gauge of a certificate, which is there while there is one that expires.
     ///
     /// # Errors
     /// See [`Metrics::register`].
@@ -68,7 +38,13 @@ impl Certificate {
                  with a token",
             ),
         };
-        metrics.register(&Expires { gauge: Gauge::with_opts(Opts::new(name, help))?, expiry })
+        metrics.register_scraped(GaugeVec::new(Opts::new(name, help), &[])?, move |gauge| {
+            gauge.reset();
+            if let Some(expiry) = expiry() {
+                #[expect(clippy::cast_precision_loss, reason = "far from 2^53 seconds")]
+                gauge.with_label_values::<&str>(&[]).set(expiry as f64);
+            }
+        })
     }
 }
 

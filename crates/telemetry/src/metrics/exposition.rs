@@ -36,7 +36,7 @@ pub(super) fn classic(families: &[MetricFamily]) -> Result<String, Error> {
             match family.get_field_type() {
                 MetricType::COUNTER => sample(&mut text, name, &labels, metric.get_counter().get_value()),
                 MetricType::GAUGE => sample(&mut text, name, &labels, metric.get_gauge().get_value()),
-                MetricType::HISTOGRAM => histogram(&mut text, name, &labels, metric, Go, None),
+                MetricType::HISTOGRAM => histogram(&mut text, name, &labels, metric, go, None),
                 MetricType::SUMMARY | MetricType::UNTYPED => {}
             }
         }
@@ -90,7 +90,7 @@ pub(super) fn openmetrics<'a>(
                 MetricType::GAUGE => sample(&mut text, sampled, &labels, metric.get_gauge().get_value()),
                 MetricType::HISTOGRAM => {
                     let known = known.and_then(|known| known.get(&labels));
-                    histogram(&mut text, name, &labels, metric, Canonical, known);
+                    histogram(&mut text, name, &labels, metric, canonical, known);
                 }
                 MetricType::SUMMARY | MetricType::UNTYPED => {}
             }
@@ -154,7 +154,7 @@ fn histogram(
     name: &str,
     labels: &str,
     metric: &Metric,
-    bound: impl Notation,
+    bound: fn(f64) -> String,
     exemplars: Option<&Exemplars>,
 ) {
     let histogram = metric.get_histogram();
@@ -163,7 +163,7 @@ fn histogram(
     let all = buckets.filter(|(bound, _)| bound.is_finite()).chain([(f64::INFINITY, count)]);
     let comma = if labels.is_empty() { "" } else { "," };
     for (index, (upper, count)) in all.enumerate() {
-        let _ = write!(text, "{name}_bucket{{{labels}{comma}le=\"{}\"}} {count}", bound.written(upper));
+        let _ = write!(text, "{name}_bucket{{{labels}{comma}le=\"{}\"}} {count}", bound(upper));
         if let Some(Some(Exemplar { trace, value, at })) = exemplars.and_then(|all| all.get(index)) {
             let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let (value, second, millis) = (Number(*value), at.as_secs(), at.subsec_millis());
@@ -176,33 +176,7 @@ fn histogram(
     let _ = writeln!(text, "{name}_count{labels} {count}");
 }
 
-/// How a bound is written.
-trait Notation: Copy {
-    fn written(self, bound: f64) -> String;
-}
-
-/// As Go's formatter, `%g`, does.
-#[derive(Clone, Copy)]
-struct Go;
-
-impl Notation for Go {
-    fn written(self, bound: f64) -> String {
-        go(bound)
-    }
-}
-
-/// As OpenMetrics wants it, so that a bound has one name: a whole one with `.0`.
-#[derive(Clone, Copy)]
-struct Canonical;
-
-impl Notation for Canonical {
-    fn written(self, bound: f64) -> String {
-        let text = go(bound);
-        if text.bytes().all(|byte| byte.is_ascii_digit()) { format!("{text}.0") } else { text }
-    }
-}
-
-/// The shortest text that reads as the same number, with an exponent below 0.0001 and from a million on.
+/// As Go's formatter, `%g`, does: the shortest text that reads as the same number, with an exponent below 0.0001 and from a million on.
 fn go(number: f64) -> String {
     if !number.is_finite() {
         return Number(number).to_string();
@@ -215,6 +189,12 @@ fn go(number: f64) -> String {
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+}
+
+/// As OpenMetrics wants it, so that a bound has one name: a whole one with `.0`.
+fn canonical(number: f64) -> String {
+    let text = go(number);
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { format!("{text}.0") } else { text }
 }
 
 /// A number as both formats spell it.

@@ -23,7 +23,7 @@ use std::{
 
 use prometheus::{
     Registry,
-    core::Collector,
+    core::{Collector, Desc},
     proto::{MetricFamily, MetricType},
 };
 
@@ -74,6 +74,18 @@ impl Metrics {
         self.register(histogram)?;
         self.traced.lock().unwrap_or_else(PoisonError::into_inner).push(histogram.clone());
         Ok(())
+    }
+
+    /// Registers a metric that is filled in when it is scraped.
+    ///
+    /// # Errors
+    /// See [`Self::register`].
+    pub fn register_scraped<C: Collector + 'static>(
+        &self,
+        metric: C,
+        fill: impl Fn(&C) + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        self.add(Box::new(Scraped { metric, fill }))
     }
 
     fn add(&self, collector: Box<dyn Collector>) -> Result<(), prometheus::Error> {
@@ -143,6 +155,23 @@ impl Metrics {
     }
 }
 
+/// A metric that is filled in when it is scraped.
+struct Scraped<C, F> {
+    metric: C,
+    fill: F,
+}
+
+impl<C: Collector, F: Fn(&C) + Send + Sync> Collector for Scraped<C, F> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.metric.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        (self.fill)(&self.metric);
+        self.metric.collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -150,7 +179,7 @@ mod tests {
         thread,
     };
 
-    use prometheus::{IntGauge, core::Desc};
+    use prometheus::IntGauge;
 
     use super::*;
 

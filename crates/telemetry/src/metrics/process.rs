@@ -1,10 +1,6 @@
 //! What is running: version, memory, CPU time, open files, tasks, log lines lost.
 
-use prometheus::{
-    IntCounter, IntGauge, IntGaugeVec, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts};
 use tokio::runtime::Handle;
 
 use super::Metrics;
@@ -19,40 +15,6 @@ pub struct Build {
     pub rustc: &'static str,
     /// Version of the program.
     pub version: &'static str,
-}
-
-/// Counts elsewhere, and is read when scraped.
-#[derive(Clone)]
-struct Lines(IntCounter, fn() -> u64);
-
-impl Collector for Lines {
-    fn desc(&self) -> Vec<&Desc> {
-        self.0.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.0.inc_by((self.1)().saturating_sub(self.0.get()));
-        self.0.collect()
-    }
-}
-
-/// Counts the tasks of these runtimes when scraped.
-#[derive(Clone)]
-struct Tasks {
-    gauge: IntGauge,
-    runtimes: Vec<Handle>,
-}
-
-impl Collector for Tasks {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauge.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let alive: usize = self.runtimes.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
-        self.gauge.set(i64::try_from(alive).unwrap_or(i64::MAX));
-        self.gauge.collect()
-    }
 }
 
 /// Registers `mooring_build_info`, `mooring_log_lines_dropped_total`, `mooring_log_lines_left_out_total` and the
@@ -70,16 +32,21 @@ pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error
     )?;
     gauge.with_label_values(&[build.commit, build.rustc, build.version]).set(1);
     metrics.register(&gauge)?;
-    let dropped = IntCounter::new(
+    let lines = |name: &str, help: &str, count: fn() -> u64| {
+        metrics.register_scraped(IntCounter::new(name, help)?, move |counter| {
+            counter.inc_by(count().saturating_sub(counter.get()));
+        })
+    };
+    lines(
         "mooring_log_lines_dropped_total",
         "Log lines that were dropped because nobody took them as fast as they came.",
+        logs::dropped_lines,
     )?;
-    metrics.register(&Lines(dropped, logs::dropped_lines))?;
-    let left_out = IntCounter::new(
+    lines(
         "mooring_log_lines_left_out_total",
         "Log lines that were left out because there were too many like them.",
+        logs::lines::left_out,
     )?;
-    metrics.register(&Lines(left_out, logs::lines::left_out))?;
     #[cfg(target_os = "linux")]
     metrics.add(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(())
@@ -91,5 +58,8 @@ pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error
 /// See [`Metrics::register`].
 pub fn register_tasks(metrics: &Metrics, runtimes: Vec<Handle>) -> Result<(), prometheus::Error> {
     let gauge = IntGauge::new("mooring_tasks", "Tasks of the async runtimes that are alive")?;
-    metrics.register(&Tasks { gauge, runtimes })
+    metrics.register_scraped(gauge, move |gauge| {
+        let alive: usize = runtimes.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
+        gauge.set(i64::try_from(alive).unwrap_or(i64::MAX));
+    })
 }

@@ -135,26 +135,28 @@ impl WorkQueueMetrics {
                 "work_duration_seconds",
                 "How long in seconds processing an item from workqueue takes.",
             )?,
-            running: Running {
-                since: Arc::default(),
-                unfinished: Gauge::with_opts(opts(
-                    "unfinished_work_seconds",
-                    "How many seconds of work has done that is in progress and hasn't been observed by \
-                     work_duration. Large values indicate stuck threads. One can deduce the number of stuck \
-                     threads by observing the rate at which this increases.",
-                ))?,
-                longest: Gauge::with_opts(opts(
-                    "longest_running_processor_seconds",
-                    "How many seconds has the longest running processor for workqueue been running.",
-                ))?,
-            },
+            running: Running::default(),
         };
         metrics.register(&queue.adds)?;
         metrics.register(&queue.retries)?;
         metrics.register(&queue.depth)?;
         metrics.register(&queue.waited)?;
         metrics.register(&queue.worked)?;
-        metrics.register(&queue.running)?;
+        let unfinished = Gauge::with_opts(opts(
+            "unfinished_work_seconds",
+            "How many seconds of work has done that is in progress and hasn't been observed by \
+             work_duration. Large values indicate stuck threads. One can deduce the number of stuck \
+             threads by observing the rate at which this increases.",
+        ))?;
+        let running = queue.running.clone();
+        metrics
+            .register_scraped(unfinished, move |gauge| gauge.set(running.times(|sum, time| sum + time)))?;
+        let longest = Gauge::with_opts(opts(
+            "longest_running_processor_seconds",
+            "How many seconds has the longest running processor for workqueue been running.",
+        ))?;
+        let running = queue.running.clone();
+        metrics.register_scraped(longest, move |gauge| gauge.set(running.times(f64::max)))?;
         Ok(queue)
     }
 
@@ -223,32 +225,20 @@ impl Collector for Waited {
     }
 }
 
-/// Work under way, measured when scraped.
-#[derive(Clone, Debug)]
-struct Running {
-    since: Arc<Mutex<HashMap<String, Instant>>>,
-    unfinished: Gauge,
-    longest: Gauge,
-}
+/// Work under way, since when.
+#[derive(Clone, Debug, Default)]
+struct Running(Arc<Mutex<HashMap<String, Instant>>>);
 
 impl Running {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         // The map is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Collector for Running {
-    fn desc(&self) -> Vec<&Desc> {
-        self.unfinished.desc().into_iter().chain(self.longest.desc()).collect()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn collect(&self) -> Vec<MetricFamily> {
+    /// How long each has taken by now in seconds, as one number; 0 of none.
+    fn times(&self, fold: fn(f64, f64) -> f64) -> f64 {
         let now = Instant::now();
-        let times: Vec<f64> =
-            self.lock().values().map(|since| now.saturating_duration_since(*since).as_secs_f64()).collect();
-        self.unfinished.set(times.iter().fold(0.0, |sum, time| sum + time));
-        self.longest.set(times.into_iter().fold(0.0, f64::max));
-        self.unfinished.collect().into_iter().chain(self.longest.collect()).collect()
+        let times = self.lock();
+        times.values().map(|since| now.saturating_duration_since(*since).as_secs_f64()).fold(0.0, fold)
     }
 }
