@@ -61,7 +61,7 @@ impl Link {
             match part {
                 Part::Also(case) => self = self.say(find(case), facts),
                 Part::WaitsFor(kind, name, why) => {
-                    let object = object(kind, fill(name, facts));
+                    let object = object(kind, &fill(name, facts));
                     self.step.blocked_by.push(Blocker { object, why: fill(why, facts) });
                 }
                 Part::Next(action, condition) => {
@@ -118,7 +118,7 @@ pub(super) fn deciding(links: &[Link]) -> Option<&Link> {
 }
 
 /// An object of the chain; programs of drivers are among them.
-fn object(kind: &str, name: String) -> Value {
-    let (namespace, own) = name.split_once('/').unwrap_or(("", &name));
+fn object(kind: &str, name: &str) -> Value {
+    let (namespace, own) = name.split_once('/').unwrap_or(("", name));
     Subject::new(kind, namespace, own).map_or_else(|_| json!({ "kind": kind, "name": name }), |it| it.json())
 }

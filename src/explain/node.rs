@@ -52,18 +52,18 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
         );
     }
     let link = |case, pod: &PodKey| Link::told(&subject, case, &[("told", &message), ("pod", pod)]);
-    let none = PodKey::new("", "");
+    let no_pod = PodKey::new("", "");
     let link = match (node.is_managed(), node.is_ready()) {
         (false, _) => match left_waiting(view, name) {
             Some(pod) => link("NodeNotManaged but needed", pod).and("+leave attaching", &[("node", name)]),
-            None => link("NodeNotManaged", &none),
+            None => link("NodeNotManaged", &no_pod),
         },
-        (true, true) if is_out_of_service => link("OutOfServiceTaint", &none),
-        (true, true) => link("Ready", &none),
+        (true, true) if is_out_of_service => link("OutOfServiceTaint", &no_pod),
+        (true, true) => link("Ready", &no_pod),
         (true, false) => {
             // Where nothing is, or force is on its way, it is no one's trouble yet.
             let since = since.filter(|_| view.has_volumes(name) && !is_out_of_service);
-            let link = link("NotReady", &none).verdict(Verdict::of_wait(since, view.now()));
+            let link = link("NotReady", &no_pod).verdict(Verdict::of_wait(since, view.now()));
             brought_back(link, name, Some(node), "the detach follows")
         }
     };

@@ -99,9 +99,9 @@ impl<'a> Groups<'a> {
         facts: Facts<'_>,
     ) -> Option<&mut Finding> {
         let link = Link::told(&Subject::Class("".into()), case, facts);
-        let cause = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.to_owned());
+        let of = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.to_owned());
         let command = link.actions.first().map(|action| action.command.clone()).unwrap_or_default();
-        self.all.push(Group::new(Finding { count, command, ..finding(&link, &cause, unit) }));
+        self.all.push(Group::new(Finding { count, command, ..finding(&link, &of, unit) }));
         self.all.last_mut().map(|group| &mut group.finding)
     }
 

@@ -29,42 +29,42 @@ pub(super) fn propose(
     assumptions: &Assumptions,
     name: &VolumeName,
     for_anyone: bool,
-    findings: &mut Proof,
+    proof: &mut Proof,
 ) -> Option<Proposal> {
-    let volume = findings.demand_object::<PersistentVolume>(snapshot, name);
-    findings.demand_list::<PersistentVolume>(snapshot);
-    findings.demand_list::<PersistentVolumeClaim>(snapshot);
-    findings.demand_list::<VolumeAttachment>(snapshot);
+    let volume = proof.demand_object::<PersistentVolume>(snapshot, name);
+    proof.demand_list::<PersistentVolume>(snapshot);
+    proof.demand_list::<PersistentVolumeClaim>(snapshot);
+    proof.demand_list::<VolumeAttachment>(snapshot);
     let volume = volume?;
-    findings.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
-    findings.demand(
+    proof.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
+    proof.demand(
         volume.status.phase == VolumePhase::Released,
         format!("pv/{name} is Released"),
         format!("pv/{name} is {}, not Released", volume.status.phase.as_str()),
     );
-    findings.demand(
+    proof.demand(
         volume.spec.reclaim_policy == ReclaimPolicy::Retain,
         "its reclaim policy is Retain: nothing else is about to delete it",
         "its reclaim policy is not Retain: it is about to be deleted or scrubbed",
     );
     let Some(reference) = volume.spec.claim_ref.clone() else {
-        findings.against.push(format!("pv/{name} refers to no claim: there is nothing to free"));
+        proof.against.push(format!("pv/{name} refers to no claim: there is nothing to free"));
         return None;
     };
     let owner = reference.key();
     match snapshot.objects.claims.get(&owner) {
-        Some(claim) => findings.demand(
+        Some(claim) => proof.demand(
             !reference.uid.is_empty() && claim.metadata.uid != reference.uid,
             format!("the claim it had is gone: {owner} is another one now"),
             format!("{owner} still is the claim that it belongs to"),
         ),
-        None => findings.demand(
+        None => proof.demand(
             snapshot.is_absent(&ObjectRef::Claim(owner.clone())),
             format!("the claim it had, {owner}, is gone"),
             format!("whether {owner} is gone could not be read"),
         ),
     }
-    findings.refuse_if(
+    proof.refuse_if(
         reference.uid.is_empty() && !for_anyone,
         format!("it is reserved for {owner} by name already: the binder makes it available"),
     );
@@ -75,27 +75,27 @@ pub(super) fn propose(
         return None;
     }
     let others = claimants(snapshot, name, None);
-    findings.demand(
+    proof.demand(
         others.is_empty(),
         "no claim names it",
         format!("it is named by {}: mooring repair relink is what leads a claim to it", listed(&others)),
     );
     let nodes = attached_to(snapshot, &volume);
-    findings.demand(
+    proof.demand(
         nodes.is_empty(),
         "it is attached to no node",
         format!("it is still attached to {}: its last user may write yet", listed(&nodes)),
     );
     if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| !for_anyone) {
-        suits(&claim, &volume, findings);
+        suits(&claim, &volume, proof);
     }
     let twins = twins(snapshot, &volume);
-    findings.demand(
+    proof.demand(
         twins.is_empty(),
         "no other volume has its handle",
         format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
     );
-    if !findings.against.is_empty() {
+    if !proof.against.is_empty() {
         return None;
     }
 
@@ -118,7 +118,7 @@ pub(super) fn propose(
     let taken = outlook.claims.values().any(
         |place| matches!(place.reason.as_deref(), Some(ClaimReason::Binding(volume, _)) if volume == name),
     );
-    findings.demand(
+    proof.demand(
         taken || matches!(write, Some(WriteKind::VolumeAvailable)),
         "asked over a copy with this change, the binder makes it available or gives it to a claim",
         "the binder would not make it available",

@@ -91,7 +91,7 @@ pub fn repair(snapshot: &Snapshot, assumptions: &Assumptions, what: &Repair) -> 
             (format!("unstick va/{name}"), unstick::propose(snapshot, assumptions, name, &mut proof))
         }
     };
-    let Proof { against, proof, is_missing, is_unseen } = proof;
+    let Proof { against, proven, is_missing, is_unseen } = proof;
     let (requests, consequence) = proposal.filter(|_| against.is_empty()).unwrap_or_default();
     let verdict = match requests.as_slice() {
         [] if is_missing => Verdict::NotFound,
@@ -105,7 +105,7 @@ pub fn repair(snapshot: &Snapshot, assumptions: &Assumptions, what: &Repair) -> 
         repair: asked,
         verdict,
         refused: against,
-        proof,
+        proof: proven,
         consequence,
         requests,
         at: snapshot.taken_at,

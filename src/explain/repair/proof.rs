@@ -34,7 +34,7 @@ pub struct Write {
 #[derive(Debug, Default)]
 pub(super) struct Proof {
     pub against: Vec<String>,
-    pub proof: Vec<String>,
+    pub proven: Vec<String>,
     pub is_missing: bool,
     pub is_unseen: bool,
 }
@@ -43,7 +43,7 @@ impl Proof {
     /// Something has to be so.
     pub fn demand(&mut self, holds: bool, proof: impl Into<String>, against: impl Into<String>) {
         if holds {
-            self.proof.push(proof.into());
+            self.proven.push(proof.into());
         } else {
             self.against.push(against.into());
         }
@@ -148,18 +148,18 @@ pub(super) fn listed<T: ToString>(names: &[T]) -> String {
     names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Proof) {
+pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, proof: &mut Proof) {
     let mismatch = Requirements::of(claim).map(|requirements| {
         let mut reserved = volume.clone();
         reserved.spec.claim_ref = None;
         mismatch_for_named(&reserved, &requirements)
     });
     match mismatch {
-        Ok(None) => findings.proof.push("size, modes and class suit".to_owned()),
+        Ok(None) => proof.proven.push("size, modes and class suit".to_owned()),
         Ok(Some(mismatch)) => {
-            findings.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()));
+            proof.against.push(format!("pv/{} does not suit: {}", volume.metadata.name, mismatch.code()));
         }
-        Err(unreadable) => findings.against.push(format!("the claim cannot be read: {unreadable}")),
+        Err(unreadable) => proof.against.push(format!("the claim cannot be read: {unreadable}")),
     }
 }
 

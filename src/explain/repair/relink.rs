@@ -29,15 +29,15 @@ pub(super) fn propose(
     assumptions: &Assumptions,
     key: &ClaimKey,
     name: &VolumeName,
-    findings: &mut Proof,
+    proof: &mut Proof,
 ) -> Option<Proposal> {
-    let claim = findings.demand_object::<PersistentVolumeClaim>(snapshot, key);
-    let volume = findings.demand_object::<PersistentVolume>(snapshot, name);
-    findings.demand_list::<PersistentVolume>(snapshot);
-    findings.demand_list::<PersistentVolumeClaim>(snapshot);
+    let claim = proof.demand_object::<PersistentVolumeClaim>(snapshot, key);
+    let volume = proof.demand_object::<PersistentVolume>(snapshot, name);
+    proof.demand_list::<PersistentVolume>(snapshot);
+    proof.demand_list::<PersistentVolumeClaim>(snapshot);
     let (claim, volume) = (claim?, volume?);
-    look(snapshot, &claim, &volume, findings);
-    if !findings.against.is_empty() {
+    look(snapshot, &claim, &volume, proof);
+    if !proof.against.is_empty() {
         return None;
     }
 
@@ -82,7 +82,7 @@ pub(super) fn propose(
         Some(ClaimReason::Binding(chosen, _)) => chosen == name,
         Some(_) => false,
     };
-    findings.demand(
+    proof.demand(
         binds,
         format!("asked over a copy with these changes, the binder binds {key} to {name}"),
         format!("the binder would not bind it: {}", reason.map_or("Bound", ClaimReason::code)),
@@ -90,24 +90,24 @@ pub(super) fn propose(
     Some((requests, format!("The binder then sets both to Bound. The data on {name} is not touched.")))
 }
 
-fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentVolume, findings: &mut Proof) {
+fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentVolume, proof: &mut Proof) {
     let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
     let name = VolumeName::from(volume.metadata.name.clone());
-    findings.refuse_if(claim.metadata.is_terminating(), format!("pvc/{} is being deleted", key.name()));
-    findings.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
-    findings.refuse_if(
+    proof.refuse_if(claim.metadata.is_terminating(), format!("pvc/{} is being deleted", key.name()));
+    proof.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
+    proof.refuse_if(
         claim.status.phase == ClaimPhase::Bound && has(&claim.metadata, BIND_COMPLETED),
         format!("pvc/{} is Bound: there is nothing to repair", key.name()),
     );
     let named = &claim.spec.volume_name;
-    findings.demand(
+    proof.demand(
         named.is_empty() || *named == name,
         format!("pvc/{} names no other volume", key.name()),
         format!("pvc/{} names {named}, and spec.volumeName cannot be changed", key.name()),
     );
     let is_asked =
         has(&claim.metadata, STORAGE_PROVISIONER) || has(&claim.metadata, BETA_STORAGE_PROVISIONER);
-    findings.refuse_if(
+    proof.refuse_if(
         named.is_empty() && is_asked && !has(&claim.metadata, BIND_COMPLETED),
         format!(
             "a provisioner was asked for a volume for pvc/{}, and may make one at any moment: the claim would have two",
@@ -115,29 +115,29 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
         ),
     );
     match &volume.spec.claim_ref {
-        None => findings.proof.push(format!("pv/{name} is reserved for no claim")),
+        None => proof.proven.push(format!("pv/{name} is reserved for no claim")),
         Some(reference) if reference.key() != key => {
-            findings.against.push(format!("pv/{name} belongs to {}: another claim", reference.key()));
+            proof.against.push(format!("pv/{name} belongs to {}: another claim", reference.key()));
         }
         Some(reference) if reference.uid == claim.metadata.uid => {
-            findings.against.push(format!("pv/{name} refers to this very claim already"));
+            proof.against.push(format!("pv/{name} refers to this very claim already"));
         }
-        Some(reference) => findings.proof.push(format!(
+        Some(reference) => proof.proven.push(format!(
             "pv/{name} refers to {key} of UID {}, which is gone: of that name there is {}",
             reference.uid, claim.metadata.uid
         )),
     }
-    findings.demand(
+    proof.demand(
         volume.spec.reclaim_policy == ReclaimPolicy::Retain,
         format!("pv/{name} is kept when released (Retain)"),
         format!("pv/{name} is not kept (its reclaim policy is not Retain): it may be deleted meanwhile. Set Retain first"),
     );
-    suits(claim, volume, findings);
+    suits(claim, volume, proof);
     if !snapshot.is_listed::<PersistentVolume>() || !snapshot.is_listed::<PersistentVolumeClaim>() {
         return;
     }
     let others = claimants(snapshot, &name, Some(&key));
-    findings.demand(
+    proof.demand(
         others.is_empty(),
         format!("no other claim names pv/{name}"),
         format!("pv/{name} is named by {}, too", listed(&others)),
@@ -152,13 +152,13 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
         }
     });
     held.sort();
-    findings.demand(
+    proof.demand(
         held.is_empty(),
         format!("pvc/{} holds no other volume", key.name()),
         format!("{} refers to this pvc/{}, and a claim holds one volume", listed(&held), key.name()),
     );
     let twins = twins(snapshot, volume);
-    findings.demand(
+    proof.demand(
         twins.is_empty(),
         "no other volume has its handle".to_owned(),
         format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),

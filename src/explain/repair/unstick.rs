@@ -32,37 +32,37 @@ pub(super) fn propose(
     snapshot: &Snapshot,
     assumptions: &Assumptions,
     name: &AttachmentName,
-    findings: &mut Proof,
+    proof: &mut Proof,
 ) -> Option<Proposal> {
-    let attachment = findings.demand_object::<VolumeAttachment>(snapshot, name);
-    findings.demand_list::<Node>(snapshot);
-    findings.demand_list::<Pod>(snapshot);
-    findings.demand_list::<PersistentVolume>(snapshot);
+    let attachment = proof.demand_object::<VolumeAttachment>(snapshot, name);
+    proof.demand_list::<Node>(snapshot);
+    proof.demand_list::<Pod>(snapshot);
+    proof.demand_list::<PersistentVolume>(snapshot);
     // Whether a pod wants the volume, its claim tells.
-    findings.demand_list::<PersistentVolumeClaim>(snapshot);
+    proof.demand_list::<PersistentVolumeClaim>(snapshot);
     let attachment = attachment?;
     let node = &attachment.spec.node_name;
     let driver = attachment.spec.attacher.as_str();
     let now = snapshot.taken_at;
     let deleted = attachment.metadata.deletion_timestamp.as_deref().copied();
     let is_stuck = deleted.and_then(|at| at.checked_add(STUCK_AFTER).ok()).is_some_and(|until| until < now);
-    findings.demand(
+    proof.demand(
         is_stuck,
         "it has been deleted for more than ten minutes",
         "it is not deleted, or has been for less than ten minutes: the controller or its attacher is at it",
     );
     let status = &attachment.status;
-    findings.demand(
+    proof.demand(
         !status.attached,
         "it is not attached",
         "it is ATTACHED: without its finalizer the disk may be written from two machines. Bring the attacher back",
     );
-    findings.demand(
+    proof.demand(
         status.attach_error.is_none() && status.detach_error.is_none(),
         "its driver reported no error",
         "its driver reported an error: the volume may be attached all the same. Bring the attacher back",
     );
-    findings.demand(
+    proof.demand(
         snapshot.is_absent(&ObjectRef::Node(node.clone())),
         format!("node {node} is gone"),
         format!("node {node} is there: only its driver may say that the volume has left it"),
@@ -73,15 +73,15 @@ pub(super) fn propose(
         Presence::Gone(since) => since.checked_add(STUCK_AFTER).is_ok_and(|until| until < now),
         Presence::Seen | Presence::NoLease | Presence::Unknown => false,
     };
-    findings.demand(
+    proof.demand(
         is_gone,
         format!("the attacher of {driver} is gone: no lease is renewed"),
         format!("whether the attacher of {driver} is gone is not proven: it may be about to detach"),
     );
-    findings.is_unseen |= presence == Presence::Unknown && snapshot.unseen.iter().any(|it| it.forbidden);
+    proof.is_unseen |= presence == Presence::Unknown && snapshot.unseen.iter().any(|it| it.forbidden);
     let own = attacher_finalizer(driver);
     let finalizers: Vec<&str> = attachment.metadata.finalizers.iter().map(Text::as_str).collect();
-    findings.demand(
+    proof.demand(
         finalizers == [own.as_str()],
         format!("what holds it is {own} alone"),
         format!("it is held by {finalizers:?}, not by {own} alone"),
@@ -89,7 +89,7 @@ pub(super) fn propose(
     let source = attachment.spec.source.persistent_volume_name.as_ref();
     let volume = source.and_then(|name| snapshot.objects.volumes.get(name));
     let is_free = source.is_some() && volume.is_none_or(|volume| volume.status.phase != VolumePhase::Bound);
-    findings.demand(
+    proof.demand(
         is_free,
         "no claim is bound to its volume",
         "a claim is bound to its volume, or the volume is unknown: a pod could write to it elsewhere",
@@ -105,7 +105,7 @@ pub(super) fn propose(
                 })
             })
     });
-    findings.demand(!is_wanted, "no pod wants its volume", "a pod wants its volume");
+    proof.demand(!is_wanted, "no pod wants its volume", "a pod wants its volume");
     let request = patch(&*attachment, json!({ "finalizers": null }), json!({}));
     Some((vec![request], "The object goes. The driver is not asked: look at the storage itself.".to_owned()))
 }
