@@ -118,9 +118,9 @@ impl Controller {
     }
 
     /// The lease said this of the term before ours.
-    pub fn succeed(&mut self, told: Option<Arc<str>>) {
+    pub fn succeed(&mut self, told: Option<&str>) {
         let lease = LeaseNote::default();
-        lease.leave(told.as_deref());
+        lease.leave(told);
         self.follow_lease(lease);
     }
 

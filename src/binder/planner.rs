@@ -31,7 +31,7 @@ use super::{
     queue::{Next, Queue, Tallies},
     reasons::Reasons,
     second_writer::SecondBinder,
-    tell::{latency::Sample, recorder::Recorder, state::Report},
+    tell::{latency::Sample, reason::VolumeReason, recorder::Recorder, state::Report},
     undone::UndoneWrites,
 };
 use crate::{
@@ -165,6 +165,12 @@ impl Planner {
             Target::Volume(VolumeName::from(&**name))
         };
         self.recorder.outbox.lost(&target);
+    }
+
+    /// Why a volume is where it is, if it is not settled.
+    #[must_use]
+    pub fn volume_reason(&self, name: &VolumeName) -> Option<&VolumeReason> {
+        self.reasons.volume(name).map(|reason| &**reason)
     }
 
     /// How many claims and volumes wait, by the reason's code.

@@ -39,7 +39,7 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
     let subject = Subject::Node(name.clone());
     let since = node.ready().and_then(|ready| ready.last_transition_time);
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
-    let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.iter().count());
+    let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.len());
     let mut message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
     let lingering = lingering(view, name, node);
     if lingering > 0 && node.is_ready() {

@@ -383,10 +383,9 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     assert_ne!(creation.call.target(), Some(&Object::Pod(pod.key())));
     planner.outcome(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
-    let reason = planner.reasons.volume(&VolumeName::from("pv"));
     assert_eq!(
-        reason.map(|reason| VolumeReason::clone(reason)),
-        Some(VolumeReason::RecycleFailed("old recycler pod found, will retry later".to_owned()))
+        planner.volume_reason(&VolumeName::from("pv")),
+        Some(&VolumeReason::RecycleFailed("old recycler pod found, will retry later".to_owned()))
     );
 }
 

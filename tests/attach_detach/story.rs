@@ -473,7 +473,7 @@ impl<'a> Play<'a> {
             }
             self.controller.take_changes(changed, self.now);
             if is_to_lead && self.options.lease {
-                self.controller.succeed(Some(self.note.as_str().into()));
+                self.controller.succeed(Some(self.note.as_str()));
             }
             if is_to_lead {
                 self.controller.take_over(self.now);

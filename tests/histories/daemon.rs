@@ -137,7 +137,7 @@ impl Daemon {
             self.objects.observe_response(object.clone());
         }
         self.controller.take_changes(self.changes.take_now(), self.now);
-        self.controller.succeed(server.told.clone());
+        self.controller.succeed(server.told.as_deref());
         self.controller.take_over(self.now);
         self.reconcile()
     }

@@ -68,14 +68,14 @@ impl<P: Shared> Store<P> {
         if let Some(shared) = self.kept.get(value).map(|kept| kept.clone()) {
             return shared;
         }
-        let made = make(value);
+        let shared = make(value);
         // Of two threads that put the same in at once, one has a copy of its own.
-        self.kept.insert(made.clone());
+        self.kept.insert(shared.clone());
         let added = self.added.fetch_add(1, Ordering::Relaxed);
         if added >= self.left.load(Ordering::Relaxed).max(SMALLEST_STORE) {
             self.clear();
         }
-        made
+        shared
     }
 
     /// Drops what has no other holder.
@@ -315,18 +315,6 @@ impl<T: Serialize> Serialize for Once<T> {
 impl<'de, T: Repeating + Deserialize<'de>> Deserialize<'de> for Once<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         T::deserialize(deserializer).map(|read| Self(read.kept()))
-    }
-}
-
-impl<'a, T> IntoIterator for &'a Once<T>
-where
-    &'a T: IntoIterator,
-{
-    type Item = <&'a T as IntoIterator>::Item;
-    type IntoIter = <&'a T as IntoIterator>::IntoIter;
-
-    fn into_iter(self) -> Self::IntoIter {
-        (&*self.0).into_iter()
     }
 }
 

@@ -7,7 +7,9 @@
 //! * [`outcomes`]: what each answer means for the state
 
 pub mod calls;
-pub mod dispatcher;
+pub(super) mod dispatcher;
 pub(super) mod outcomes;
 pub mod pace;
 pub(super) mod status_updater;
+
+pub use dispatcher::ATTACHMENT_CALLS;

@@ -148,7 +148,8 @@ fn want(volumes: &mut VecMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut wa
             mem::swap(&mut other, &mut wanted);
         }
         wanted.exclusive |= other.exclusive;
-        let mut names: Vec<Text> = wanted.pod_volumes.iter().chain(&other.pod_volumes).cloned().collect();
+        let mut names: Vec<Text> =
+            wanted.pod_volumes.iter().chain(other.pod_volumes.iter()).cloned().collect();
         names.sort();
         names.dedup();
         wanted.pod_volumes = names.into_iter().collect();

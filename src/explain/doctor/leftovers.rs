@@ -214,7 +214,7 @@ fn finalizers(
     if !age::is_long(Some(deleted), groups.now) {
         return;
     }
-    for finalizer in &metadata.finalizers {
+    for finalizer in metadata.finalizers.iter() {
         let Some(who) = owner(finalizer.as_str()) else { continue };
         let facts: Facts<'_> = &[("finalizer", finalizer), ("told", &who)];
         let link = Link::told(subject, "FinalizerWithoutOwner", facts);
