@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Step;
+use super::finalizer::Step;
 use crate::kube_api::{
     call::Request,
     ids::{ClaimKey, Uid, VolumeName},

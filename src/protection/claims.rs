@@ -13,9 +13,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Step,
     calls::{Answer, Call},
-    patch,
+    finalizer::{Step, patch},
+    keys::{Keys, LOOKS},
     reasons::ProtectionReason,
     second_writer::Protected,
     users::{is_owned, uses},

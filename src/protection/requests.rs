@@ -5,8 +5,8 @@ use std::{fmt::Display, sync::Arc};
 use serde::Deserialize;
 
 use super::{
-    CALLS,
     calls::{Answer, Call, ListedPod},
+    keys::CALLS,
 };
 use crate::{
     controller::{Controller, Executor, Runner, second_writer::Target as _},

@@ -8,9 +8,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    Keys, LOOKS, Step,
     calls::{Answer, Call},
-    patch,
+    finalizer::{Step, patch},
+    keys::{Keys, LOOKS},
     reasons::ProtectionReason,
     second_writer::Protected,
 };
