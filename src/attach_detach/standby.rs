@@ -24,9 +24,9 @@ use super::{
 use crate::{
     kube_api::{
         ids::{NodeName, PodKey},
-        kinds::{Node, ObjectRef},
+        kinds::ObjectRef,
     },
-    state::VecMap,
+    state::{VecMap, give_back_room},
 };
 
 impl Caches {
@@ -47,6 +47,7 @@ impl Caches {
             self.watch_pod(&key, wall);
         }
         self.ended.retain(|_, ended| ended.checked_add(patience).is_ok_and(|over| wall < over));
+        give_back_room(&mut self.ended);
     }
 
     /// Follows what a pod needs, on whatever node.
@@ -56,9 +57,8 @@ impl Caches {
         let needs = pod
             .and_then(|pod| populator::populate(&pod, &self.objects, &self.drivers, true, None, |_| false));
         let touched = self.desired.set(key, needs);
-        let is_ready =
-            |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| Node::is_ready(&node));
-        let Some(node) = node.filter(|name| !is_ready(name)) else { return };
+        let is_down = |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| !node.is_ready());
+        let Some(node) = node.filter(is_down) else { return };
         for volume in touched.into_iter().filter(|volume| self.desired.get(volume, &node).is_none()) {
             self.ended.insert((volume, node.clone()), wall);
         }
