@@ -17,7 +17,7 @@ use super::{
     sidecars::Sidecar,
     subject::Subject,
     table::Facts,
-    view::{View, get},
+    view::{View, claims_of, get},
 };
 use crate::{
     attach_detach::{
@@ -374,7 +374,7 @@ fn last_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<PodK
     };
     let mut users = BTreeSet::new();
     view.objects().pods.for_each(|pod| {
-        let mut claims = pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume));
+        let mut claims = claims_of(pod);
         if pod.spec.node_name == *node
             && !pod.is_terminated()
             && claims.any(|key| is_bound_to_it(&key).as_ref() == Some(volume))

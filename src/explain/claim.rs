@@ -16,7 +16,7 @@ use super::{
     subject::Subject,
     table::Facts,
     topology,
-    view::{View, get},
+    view::{View, finalizers, get},
     writes,
 };
 use crate::{
@@ -131,9 +131,8 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         Some(policy) => (format!("; the policy of {volume} is {policy:?}"), ""),
         None => (String::new(), ", with its data if the policy is Delete"),
     };
-    let finalizers: Vec<&str> = claim.metadata.finalizers.iter().map(|it| &**it).collect();
     let users: Vec<String> = pods.iter().map(ToString::to_string).collect();
-    let (finalizers, users) = (finalizers.join(", "), users.join(", "));
+    let (finalizers, users) = (finalizers(&claim.metadata), users.join(", "));
     let facts: Facts<'_> =
         &[("claim", &key), ("finalizers", &finalizers), ("users", &users), ("fate", &fate)];
     let mut link = Link::told(&subject, case, facts).verdict(verdict);

@@ -12,7 +12,7 @@ use super::{
     sidecars::Sidecar,
     subject::Subject,
     table::Facts,
-    view::{View, get},
+    view::{View, finalizers, get},
 };
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
@@ -53,8 +53,7 @@ fn foreign_deleted(
 ) -> Link {
     let (node, driver) = (&object.spec.node_name, object.spec.attacher.as_str());
     let link = absent_attacher(view, subject, driver, Some(deleted)).unwrap_or_else(|| {
-        let finalizers: Vec<&str> = object.metadata.finalizers.iter().map(|it| &**it).collect();
-        let facts: Facts<'_> = &[("driver", &driver), ("finalizers", &finalizers.join(", "))];
+        let facts: Facts<'_> = &[("driver", &driver), ("finalizers", &finalizers(&object.metadata))];
         Link::told(subject, "DetachWaitingForAttacher foreign", facts)
             .verdict(Verdict::of_wait(Some(deleted), view.now()))
             .act(logs_of(view, driver, Sidecar::Attacher))

@@ -14,7 +14,7 @@ use super::{
     said::last_warning,
     subject::Subject,
     table::Facts,
-    view::{View, get},
+    view::{View, claims_of, get},
 };
 use crate::kube_api::kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase};
 
@@ -67,7 +67,7 @@ fn ending(view: &View<'_>, pod: &Pod) -> Option<Link> {
 /// Another pod uses a claim that is for one pod alone.
 fn shared(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let own = pod.key();
-    for key in pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)) {
+    for key in claims_of(pod) {
         let Some(wanted) = get::<PersistentVolumeClaim>(view, &key) else { continue };
         if !wanted.spec.access_modes.iter().any(|mode| &**mode == ONE_POD) {
             continue;

@@ -27,7 +27,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Narrow, Node, ObjectRef, PersistentVolume},
+        kinds::{Meta, Narrow, Node, ObjectRef, PersistentVolume, Pod},
     },
     state::{Objects, Stored},
 };
@@ -206,13 +206,23 @@ impl<'a> View<'a> {
     }
 }
 
+/// The claims of a pod's volumes.
+pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
+    pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume))
+}
+
+/// What keeps an object that is being deleted.
+pub(super) fn finalizers(metadata: &Meta) -> String {
+    metadata.finalizers.iter().map(|it| &**it).collect::<Vec<_>>().join(", ")
+}
+
 /// Pods on nodes that use a claim and have not ended: those for which it is protected.
 // KCM: pkg/controller/volume/pvcprotection, podUsesPVC.
 pub(super) fn users(objects: &Objects) -> BTreeMap<ClaimKey, Vec<PodKey>> {
     let mut using: BTreeMap<ClaimKey, Vec<PodKey>> = BTreeMap::new();
     objects.pods.for_each(|pod| {
         if !pod.spec.node_name.is_empty() && !pod.is_terminated() {
-            for claim in pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)) {
+            for claim in claims_of(pod) {
                 using.entry(claim).or_default().push(pod.key());
             }
         }

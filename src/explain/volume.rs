@@ -10,7 +10,7 @@ use super::{
     snapshot::Snapshot,
     subject::Subject,
     table::Facts,
-    view::{Missing, View, get},
+    view::{Missing, View, finalizers, get},
     writes,
 };
 use crate::{
@@ -43,11 +43,10 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     };
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
-            let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
             let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
             let claim = claim.filter(|_| is_kept(&volume)).map(|claim| claim.to_string());
             let case = if claim.is_some() { "Terminating volume kept" } else { "Terminating volume" };
-            let (claim, finalizers) = (claim.unwrap_or_default(), finalizers.join(", "));
+            let (claim, finalizers) = (claim.unwrap_or_default(), finalizers(&volume.metadata));
             let facts: Facts<'_> =
                 &[("told", &link.step.message), ("finalizers", &finalizers), ("claim", &claim)];
             let verdict = link.verdict.max(Verdict::Waiting);

@@ -22,7 +22,7 @@ use crate::{
         report::Verdict,
         said::last_word,
         subject::Subject,
-        view::{View, get},
+        view::{View, claims_of, get},
         volume,
     },
     kube_api::{
@@ -219,7 +219,7 @@ fn pods(
         if pod.status.phase != PodPhase::Pending || pod.metadata.is_terminating() {
             continue;
         }
-        for claim in pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume)) {
+        for claim in claims_of(&pod) {
             if let Some(index) = waiting.get(&claim) {
                 groups.suffers(*index, &key);
             }

@@ -20,7 +20,7 @@ use crate::{
         annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
         matching::predicate::{claim_class, volume_class},
     },
-    explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject, topology::hosts},
+    explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject, topology::hosts, view::claims_of},
     kube_api::{
         ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
         kinds::{
@@ -440,11 +440,6 @@ impl Plan<'_> {
             }
         }
     }
-}
-
-/// The claims of a pod's volumes.
-pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
-    pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume))
 }
 
 /// Volumes that a pod names without a claim, and that a CSI driver has taken over.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    plan::{Plan, claims_of, needed},
+    plan::{Plan, needed},
     requests::Read,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
         repair::Repair,
         snapshot::{CLAIMS_THERE, Snapshot},
         subject::Subject,
+        view::claims_of,
         whatif::Change,
     },
     kube_api::{

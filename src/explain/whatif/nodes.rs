@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::story::{Effect, Story, When, later, remove};
+use super::story::{Story, When, later, remove};
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
@@ -134,14 +134,10 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
             ) => {
                 let risk = if is_ready { Risk::Danger } else { Risk::Care };
                 let text = "by force, unless the node comes back";
-                story.effects.push(Effect {
-                    when: When::Later,
-                    at: Some(*at),
-                    risk,
-                    action: "ForceDetach",
-                    object: handle(volume).to_owned(),
-                    text: text.to_owned(),
-                });
+                story.tell(When::Later, risk, "ForceDetach", handle(volume), text);
+                if let Some(effect) = story.effects.last_mut() {
+                    effect.at = Some(*at);
+                }
                 late.insert(volume.clone());
             }
             Some(Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff }) => {

@@ -85,38 +85,30 @@ fn released_volume(
     let outlook = ask(copy, assumptions).binder;
     let place = outlook.volumes.get(name);
     let reason = place.and_then(|place| place.reason.as_deref());
-    match (&volume.spec.reclaim_policy, reason) {
-        (ReclaimPolicy::Retain, _) => {
-            let text = "Released and kept with its data; no claim gets it before a person frees it";
-            story.tell(when, Risk::Safe, "VolumeReleased", name, text);
-            false
-        }
+    let (risk, action, text) = match (&volume.spec.reclaim_policy, reason) {
+        (ReclaimPolicy::Retain, _) => (
+            Risk::Safe,
+            "VolumeReleased",
+            "Released and kept with its data; no claim gets it before a person frees it".to_owned(),
+        ),
         (ReclaimPolicy::Delete, Some(VolumeReason::NotReclaimable(_) | VolumeReason::DeleteFailed(_))) => {
-            story.tell(
-                when,
-                Risk::Care,
-                "VolumeFailed",
-                name,
-                "cannot be deleted here: kept, in phase Failed",
-            );
-            false
+            (Risk::Care, "VolumeFailed", "cannot be deleted here: kept, in phase Failed".to_owned())
         }
         (ReclaimPolicy::Delete, _) => {
             let who = volume.spec.csi.as_ref().map_or("its plugin", |csi| csi.driver.as_str());
-            let text = format!("its DATA WOULD BE DELETED by the provisioner of {who}");
             story.assume(format!("the provisioner of {who} does what its policy Delete asks for"));
-            story.tell(when, Risk::Danger, "DataDeleted", name, text);
-            true
+            let text = format!("its DATA WOULD BE DELETED by the provisioner of {who}");
+            (Risk::Danger, "DataDeleted", text)
         }
         (ReclaimPolicy::Recycle, _) => {
-            story.tell(when, Risk::Danger, "DataDeleted", name, "its data would be scrubbed (Recycle)");
-            true
+            (Risk::Danger, "DataDeleted", "its data would be scrubbed (Recycle)".to_owned())
         }
         (ReclaimPolicy::Other(policy), _) => {
-            story.tell(when, Risk::Care, "VolumeFailed", name, format!("{policy} is no policy: kept"));
-            false
+            (Risk::Care, "VolumeFailed", format!("{policy} is no policy: kept"))
         }
-    }
+    };
+    story.tell(when, risk, action, name, text);
+    risk == Risk::Danger
 }
 
 pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &PodKey) -> Story {
