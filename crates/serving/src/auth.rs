@@ -5,13 +5,10 @@
 //! (SubjectAccessReview). Answers count for some seconds. Without an API server no client is let in. Of one peer
 //! only so many are refused in a while; then it is not even asked about.
 
-use std::{
-    num::NonZeroUsize,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -156,7 +153,7 @@ impl DelegatedAuth {
         if !user.may_everything() && !self.may(from, &user, verb, path).await? {
             return Err(Denial::Forbidden(user.username.clone()));
         }
-        let mut caches = self.lock();
+        let mut caches = self.caches.lock();
         let now = Instant::now();
         caches.known_peers.put(from, (), now);
         caches.known_users.put(user.username.clone(), (), now);
@@ -187,7 +184,7 @@ impl DelegatedAuth {
         // Tokens are not kept: what is not there cannot be read.
         let hash = Sha256::digest(token).into();
         let (share, charged) = {
-            let mut caches = self.lock();
+            let mut caches = self.caches.lock();
             let now = Instant::now();
             if let Some(user) = caches.users.get(&hash, now) {
                 return user.map_err(|No| Denial::Unauthenticated);
@@ -203,7 +200,7 @@ impl DelegatedAuth {
             }
         };
         let answer = self.authentication.token(token, share).await;
-        let mut caches = self.lock();
+        let mut caches = self.caches.lock();
         let user = caches.settle(charged, answer)?.map(Arc::new);
         caches.users.put(hash, user.clone(), Instant::now());
         user.ok_or(Denial::Unauthenticated)
@@ -224,7 +221,7 @@ impl DelegatedAuth {
         let digest = *peer.digest();
         let generation = self.certificates.generation();
         let charged = {
-            let mut caches = self.lock();
+            let mut caches = self.caches.lock();
             let now = Instant::now();
             match caches.verified.get(&digest, now) {
                 Some((of, user)) if of == generation => return Ok(Some(user)),
@@ -240,7 +237,7 @@ impl DelegatedAuth {
             stranger
         };
         let user = self.certificates.verify(peer).await.map(Arc::new);
-        let mut caches = self.lock();
+        let mut caches = self.caches.lock();
         let now = Instant::now();
         if let Some(user) = &user {
             if charged {
@@ -259,7 +256,7 @@ impl DelegatedAuth {
         let question = serde_json::to_vec(&(user, verb, path)).unwrap_or_default();
         let hash: Hash = Sha256::digest(question).into();
         let (share, charged) = {
-            let mut caches = self.lock();
+            let mut caches = self.caches.lock();
             let now = Instant::now();
             if let Some(may) = caches.paths.get(&hash, now) {
                 return Ok(may.is_ok());
@@ -274,15 +271,10 @@ impl DelegatedAuth {
             }
         };
         let answer = self.authorization.access(user, verb, path, share).await;
-        let mut caches = self.lock();
+        let mut caches = self.caches.lock();
         let may = caches.settle(charged, answer.map(|allowed| allowed.then_some(())))?;
         caches.paths.put(hash, may, Instant::now());
         Ok(may.is_some())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Caches> {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

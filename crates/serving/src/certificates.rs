@@ -9,9 +9,10 @@ use std::{
     io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
+use parking_lot::RwLock;
 use pem::Pem;
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -108,12 +109,12 @@ impl OwnCertificate {
     pub fn reload(&self) -> Result<bool, CertificateError> {
         let Some(Pair { certificate, key, seen }) = &self.files else { return Ok(false) };
         let (fresh, hash) = read(certificate, key)?;
-        let mut seen = seen.write().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = seen.write();
         if *seen == hash {
             return Ok(false);
         }
         *seen = hash;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        *self.current.write() = Arc::new(fresh);
         Ok(true)
     }
 
@@ -126,7 +127,7 @@ impl OwnCertificate {
     /// The certificate in use.
     #[must_use]
     pub fn current(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     net::IpAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll},
@@ -22,6 +22,7 @@ use http::{HeaderValue, Request, Response, header::CONNECTION};
 use http_body_util::{BodyExt, combinators::MapErr};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
@@ -58,7 +59,7 @@ impl Table {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
         // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

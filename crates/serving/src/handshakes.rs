@@ -4,11 +4,9 @@
 //! waiting for as long as they all take. So each takes a turn when its first message is there, one
 //! at a time: first the node, then the peer with the fewest connections. Between two turns everything else is served.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
     task::yield_now,
@@ -33,7 +31,7 @@ impl HandshakeQueue {
     pub(super) async fn take(&self, rank: usize) {
         let (sender, turn) = oneshot::channel();
         {
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             waiting.arrivals += 1;
             let key = (rank, waiting.arrivals);
             waiting.queue.insert(key, sender);
@@ -46,7 +44,7 @@ impl HandshakeQueue {
     /// Gives turns, for ever.
     pub(super) async fn give(&self) {
         loop {
-            let next = self.lock().queue.pop_first();
+            let next = self.waiting.lock().queue.pop_first();
             let Some((_, sender)) = next else {
                 self.arrived.notified().await;
                 continue;
@@ -56,11 +54,6 @@ impl HandshakeQueue {
                 yield_now().await;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,7 +73,7 @@ mod tests {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
             tokio::spawn(async move {
                 turns.take(connections).await;
-                order.lock().unwrap().push(name);
+                order.lock().push(name);
             })
         };
         let crowd = [wait("crowd 1", 5), wait("crowd 2", 5), wait("crowd 3", 4)];
@@ -95,7 +88,7 @@ mod tests {
         for one in crowd {
             one.await.unwrap();
         }
-        assert_eq!(*order.lock().unwrap(), ["probe", "crowd 3", "crowd 1", "crowd 2"]);
+        assert_eq!(*order.lock(), ["probe", "crowd 3", "crowd 1", "crowd 2"]);
         // And later ones are not forgotten.
         wait("late", 9).await.unwrap();
     }

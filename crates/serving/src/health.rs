@@ -5,14 +5,10 @@
 //! they are for those alone who may read the path; to all others, as with the API server, only what
 //! is checked and whether it is well. For all clients the checks are run at most once a second.
 
-use std::{
-    collections::BTreeSet,
-    fmt::Write,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt::Write, time::Duration};
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::answer::Answer;
@@ -175,7 +171,7 @@ impl Checks {
 
     /// Whether each check is fine, as of the last second.
     fn outcomes(&self) -> Vec<bool> {
-        let mut latest = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.outcomes.lock();
         match latest.as_ref().filter(|(found, _)| found.elapsed() < FRESH) {
             Some((_, outcomes)) => outcomes.clone(),
             None => {

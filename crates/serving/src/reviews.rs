@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +17,7 @@ use http::{
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
 use leaky_bucket::RateLimiter;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -247,7 +247,7 @@ impl Reviewer {
         });
         // An outage may last, and clients come again: a line when it begins.
         let begins = {
-            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failing = self.failing.lock();
             if answer.is_err() { failing.insert(review) } else { failing.remove(&review) }
         };
         answer.map_err(|error| {

@@ -5,11 +5,9 @@
 //! kube-controller-manager: so a certificate that means nothing here does not keep its holder from
 //! showing a token, and new authorities count for connections that are open already.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{fmt, sync::Arc};
 
+use parking_lot::RwLock;
 use tokio_rustls::rustls::{
     self, CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
     SignatureScheme, SupportedProtocolVersion,
@@ -154,7 +152,7 @@ impl Authorities {
     /// # Errors
     /// They cannot be read: those known before stay.
     pub fn replace(&self, pem: &[u8]) -> Result<bool, String> {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         if known.pem == pem && known.verifier.is_some() {
             return Ok(false);
         }
@@ -175,7 +173,7 @@ impl Authorities {
 
     /// Forgets them all. Returns whether that changes anything.
     pub fn clear(&self) -> bool {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         let changed = known.verifier.is_some();
         if changed {
             *known = Known { generation: known.generation.wrapping_add(1), ..Known::default() };
@@ -186,14 +184,14 @@ impl Authorities {
     /// Changes with the authorities.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).generation
+        self.0.read().generation
     }
 
     /// Who shows this chain, if one of the authorities vouches for it now. Takes a millisecond and more.
     #[must_use]
     pub fn user(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<User> {
         let (own, between) = chain.split_first()?;
-        let verifier = self.0.read().unwrap_or_else(PoisonError::into_inner).verifier.clone()?;
+        let verifier = self.0.read().verifier.clone()?;
         verifier.verify_client_cert(own, between, now).ok()?;
         User::of_certificate(own)
     }

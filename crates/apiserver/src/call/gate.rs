@@ -12,7 +12,7 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -20,6 +20,7 @@ use std::{
 use http::{HeaderValue, Request, StatusCode, header::EXPECT};
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use kube::client::Body;
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -69,7 +70,7 @@ struct State {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("stage", &self.lock().stage).finish_non_exhaustive()
+        f.debug_struct("Gate").field("stage", &self.state.lock().stage).finish_non_exhaustive()
     }
 }
 
@@ -102,7 +103,7 @@ impl Gate {
                 Term::None | Term::Unlimited => None,
             };
             let stage = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if state.stage == Stage::Begun {
                     self.judge(&mut state);
                 }
@@ -122,12 +123,12 @@ impl Gate {
 
     /// Whether the server has begun with the write.
     pub(super) fn has_begun(&self) -> bool {
-        matches!(self.lock().stage, Stage::Begun | Stage::Open)
+        matches!(self.state.lock().stage, Stage::Begun | Stage::Open)
     }
 
     /// Shuts the gate, if the body is still behind it. Returns why it was, and then it never leaves.
     pub(super) fn shut(&self) -> Option<Kept> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let kept = match state.stage {
             Stage::Unguarded | Stage::Open => return None,
             Stage::Kept => Kept::NotBegun,
@@ -143,7 +144,7 @@ impl Gate {
     }
 
     fn begin(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stage == Stage::Kept {
             state.stage = Stage::Begun;
             self.judge(&mut state);
@@ -171,11 +172,6 @@ impl Gate {
             body.wake();
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A request body that may be behind a gate.
@@ -191,7 +187,7 @@ impl Gated {
         let gate = request.extensions_mut().remove::<Extension>().map(|extension| extension.0);
         let gate = gate.filter(|_| !request.body().is_end_stream());
         if let Some(gate) = &gate {
-            gate.lock().stage = Stage::Kept;
+            gate.state.lock().stage = Stage::Kept;
             gate.landing.landed();
             request.headers_mut().insert(EXPECT, HeaderValue::from_static("100-continue"));
             let gate = Arc::clone(gate);
@@ -214,7 +210,7 @@ impl HttpBody for Gated {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(gate) = &self.gate {
-            let mut state = gate.lock();
+            let mut state = gate.state.lock();
             match state.stage {
                 Stage::Open | Stage::Unguarded => {}
                 Stage::Kept | Stage::Begun => {

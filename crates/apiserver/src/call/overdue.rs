@@ -8,10 +8,11 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use telemetry::metrics::Alarms;
 use tokio::time::{Instant, sleep_until};
 
@@ -123,7 +124,7 @@ impl Overdue {
     /// A request has ended.
     pub(super) fn note(self: &Arc<Self>, request: &Request, ending: Ending, now: Instant) {
         let kind @ (verb, resource) = (verb(request.verb), resource(request.target()));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match ending {
             Ending::Unsaid => return,
             Ending::Answered => match state.streaks.remove(&kind) {
@@ -155,12 +156,12 @@ impl Overdue {
 
     /// A server has begun with a write.
     pub(super) fn begun(&self) {
-        self.lock().continues = Continues::Seen;
+        self.state.lock().continues = Continues::Seen;
     }
 
     /// Whether a write need not wait for `100 Continue`, which never comes.
     pub(super) fn is_swallowed(&self) -> bool {
-        self.lock().continues == Continues::Swallowed
+        self.state.lock().continues == Continues::Swallowed
     }
 
     fn tell(&self, state: &State) {
@@ -173,17 +174,12 @@ impl Overdue {
 
     /// Forgets what was not tried for long. Returns when to look again, if there is anything left.
     fn forget_until(&self, now: Instant) -> Option<Instant> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.streaks.retain(|_, streak| now < streak.last + FORGOTTEN_AFTER);
         self.tell(&state);
         let next = state.streaks.values().map(|streak| streak.last + FORGOTTEN_AFTER).min();
         state.is_being_forgotten = next.is_some();
         next
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,11 +5,9 @@
 //! itself. Else each of ten thousand waiting keys would send a request of its own to be refused, and all of them come
 //! back at the same moment.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::error::{CallError, OF_ALL};
@@ -78,7 +76,7 @@ impl Pause {
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.lock())
     }
 }
 

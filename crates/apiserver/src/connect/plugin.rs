@@ -8,7 +8,7 @@
 use std::{
     io::{self, IsTerminal},
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use kube::{
     client::Body,
     config::{AuthInfo, ExecConfig, ExecInteractiveMode},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use thiserror::Error;
@@ -105,7 +106,7 @@ impl Plugin {
         let mut runs = self.runs.subscribe();
         loop {
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 let now = Timestamp::now();
                 let known = state.known.clone().filter(|known| !known.ends(now, SignedDuration::ZERO));
                 let is_wanted = state.is_refused || known.as_ref().is_none_or(|known| known.ends(now, EARLY));
@@ -129,17 +130,12 @@ impl Plugin {
 
     /// The API server does not take these.
     fn refused(&self, credentials: &Arc<Credentials>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_refused |= state.known.as_ref().is_some_and(|known| Arc::ptr_eq(known, credentials));
     }
 
     fn error(&self, why: &str) -> PluginError {
         PluginError { command: self.exec.command.clone().unwrap_or_default(), why: why.to_owned() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A client with the plugin's credentials, made anew with each of them.
@@ -156,7 +152,7 @@ impl Plugin {
             async move {
                 let credentials = plugin.credentials().await?;
                 let client = {
-                    let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut made = made.lock();
                     match &*made {
                         Some((of, client)) if Arc::ptr_eq(of, &credentials) => client.clone(),
                         _ => {
@@ -194,7 +190,7 @@ struct Running(Arc<Plugin>);
 impl Running {
     async fn run(self) {
         let result = run(&self.0.exec).await;
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         match result {
             Ok(credentials) => {
                 (state.known, state.is_refused, state.failure) = (Some(Arc::new(credentials)), false, None);
@@ -209,7 +205,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         (state.is_running, state.last_run) = (false, Some(Instant::now()));
         drop(state);
         self.0.runs.send_replace(());

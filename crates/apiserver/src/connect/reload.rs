@@ -6,12 +6,13 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use http::Request;
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How often the files are looked at.
@@ -58,7 +59,7 @@ pub(super) fn reloading(
 
 impl Reloading {
     fn client(&self, now: Instant) -> Client {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if now < state.looked + PERIOD {
             return state.client.clone();
         }

@@ -181,15 +181,13 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::{Mutex, PoisonError},
-    };
+    use std::convert::Infallible;
 
     use futures::StreamExt;
     use http::Response;
     use http_body_util::{Full, StreamBody};
     use hyper::body::{Bytes, Frame};
+    use parking_lot::Mutex;
     use serde_json::json;
     use telemetry::metrics::Metrics;
 
@@ -205,7 +203,7 @@ mod tests {
         let service = tower::service_fn(move |request: Request<Body>| {
             let path = request.uri().to_string();
             let (status, lines, stays) = answer(&path);
-            log.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+            log.lock().push(path);
             async move {
                 let body = if stays {
                     let lines =
@@ -256,7 +254,7 @@ mod tests {
                 }
             });
             let hinted = count(hints).await;
-            let asked = asked.lock().unwrap().clone();
+            let asked = asked.lock().clone();
             assert!((15..=22).contains(&asked.len()) && hinted <= 20, "{} {hinted}", asked.len());
             assert!(asked[0].ends_with("&resourceVersion=7") && !asked[1].contains("resourceVersion"));
         }
@@ -266,7 +264,7 @@ mod tests {
     async fn a_watch_that_says_something_and_ends_at_once_is_repeated_ever_more_slowly() {
         let (hints, asked) = hints(|_| (200, vec![event("MODIFIED")], false));
         count(hints).await;
-        let asked = asked.lock().unwrap().len();
+        let asked = asked.lock().len();
         assert!(asked < 620, "{asked} in ten minutes");
     }
 
@@ -280,13 +278,13 @@ mod tests {
         for _ in 0..3 {
             stream.next().await;
         }
-        assert_eq!(asked.lock().unwrap().len(), 1);
+        assert_eq!(asked.lock().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_forbidden_is_asked_for_once_a_minute() {
         let (hints, asked) = hints(|_| (403, vec![], false));
         assert_eq!(count(hints).await, 0);
-        assert!((10..=11).contains(&asked.lock().unwrap().len()));
+        assert!((10..=11).contains(&asked.lock().len()));
     }
 }

@@ -1,12 +1,12 @@
 use std::{
     convert::Infallible,
     future::{pending, ready},
-    sync::{Mutex, PoisonError},
 };
 
 use http::{Method, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use telemetry::metrics::Metrics;
 use tokio::time::{sleep, timeout};
@@ -62,7 +62,7 @@ struct Server(Arc<Mutex<Store>>);
 
 impl Server {
     fn with<R>(&self, change: impl FnOnce(&mut Store) -> R) -> R {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.lock())
     }
 
     fn holder(&self) -> String {

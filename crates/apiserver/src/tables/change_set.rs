@@ -3,12 +3,9 @@
 //! A set, not a queue: however often an object changes it is in here once, so it is bounded by
 //! the number of objects, a watch never blocks on a slow subsystem, and nothing is ever dropped.
 
-use std::{
-    collections::BTreeSet,
-    mem,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, mem};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::kinds::ObjectRef;
@@ -23,7 +20,7 @@ pub struct ChangeSet {
 impl ChangeSet {
     /// Notes that an object changed and wakes the reader.
     pub fn insert(&self, object: ObjectRef) {
-        self.lock().insert(object);
+        self.changed.lock().insert(object);
         self.wake.notify_one();
     }
 
@@ -43,11 +40,6 @@ impl ChangeSet {
     /// Takes what has changed by now, without waiting.
     #[must_use]
     pub fn take_now(&self) -> BTreeSet<ObjectRef> {
-        mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<ObjectRef>> {
-        // The set is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+        mem::take(&mut *self.changed.lock())
     }
 }

@@ -1,7 +1,8 @@
 //! All tables together, the state of their watches, and the subscribers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
 use super::{ChangeSet, Listing, Table};
@@ -138,7 +139,7 @@ impl Objects {
     #[must_use]
     pub fn subscribe(&self) -> Arc<ChangeSet> {
         let changes = Arc::new(ChangeSet::default());
-        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&changes));
+        self.subscribers.lock().push(Arc::clone(&changes));
         changes
     }
 
@@ -317,7 +318,7 @@ impl Objects {
     }
 
     fn announce(&self, object: &ObjectRef) {
-        for subscriber in self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for subscriber in self.subscribers.lock().iter() {
             subscriber.insert(object.clone());
         }
     }

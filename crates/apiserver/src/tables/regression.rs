@@ -9,8 +9,7 @@
 //! An answer older than what is known may merely have been overtaken by the watch, so it only raises a
 //! [`Suspicion`], which the watch loop settles by a read of its own.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
@@ -86,14 +85,14 @@ impl<T: Narrow> Default for Suspicion<T> {
 impl<T: Narrow> Suspicion<T> {
     pub(super) fn raise(&self, key: T::Key, uid: &Uid, known: ResourceVersion) {
         let suspect = Suspect { key, uid: uid.clone(), known };
-        *self.suspect.lock().unwrap_or_else(PoisonError::into_inner) = Some(suspect);
+        *self.suspect.lock() = Some(suspect);
         self.raised.notify_one();
     }
 
     /// Waits for a suspect. Cancel safe.
     pub(super) async fn next(&self) -> Suspect<T> {
         loop {
-            if let Some(suspect) = self.suspect.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(suspect) = self.suspect.lock().take() {
                 return suspect;
             }
             self.raised.notified().await;

@@ -76,7 +76,7 @@ impl Cluster {
                 };
                 (&self.accesses, 201, json!({ "status": { "allowed": may, "denied": denied } }))
             }
-            _ => match self.authorities.lock().unwrap().clone() {
+            _ => match self.authorities.lock().clone() {
                 Some(pem) => (&self.lookups, 200, json!({ "data": { "client-ca-file": pem } })),
                 None => (&self.lookups, 404, json!({})),
             },
@@ -239,7 +239,7 @@ async fn a_certificate_counts_by_the_authorities_of_the_cluster_which_may_change
 
     let publish = |by| {
         let pem = String::from_utf8(pem_of(by)).unwrap();
-        *cluster.authorities.lock().unwrap() = Some(pem);
+        *cluster.authorities.lock() = Some(pem);
     };
     publish(&old);
     tokio::time::advance(AUTHORITIES_RETRY).await;
@@ -286,7 +286,7 @@ async fn masters_are_not_asked_about() {
     let ours = authority("ours");
     let cluster = Cluster::default();
     let auth = cluster.auth(&for_tests());
-    *cluster.authorities.lock().unwrap() = Some(String::from_utf8(pem_of(&ours)).unwrap());
+    *cluster.authorities.lock() = Some(String::from_utf8(pem_of(&ours)).unwrap());
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, "admin");
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
@@ -302,7 +302,7 @@ async fn who_is_known_does_not_wait_for_news_of_the_authorities() {
     let ours = authority("ours");
     let cluster = Cluster::default();
     let auth = cluster.auth(&for_tests());
-    *cluster.authorities.lock().unwrap() = Some(String::from_utf8(pem_of(&ours)).unwrap());
+    *cluster.authorities.lock() = Some(String::from_utf8(pem_of(&ours)).unwrap());
     let (certificate, _) = client(&ours, "good", ExtendedKeyUsagePurpose::ClientAuth);
     let peer = TlsPeer::new([10, 0, 0, 1].into(), Arc::new([certificate]));
     let took = async || {
@@ -329,7 +329,7 @@ async fn a_chain_is_verified_once_in_a_while_and_failures_count_against_the_peer
     let foreign = authority("foreign");
     let cluster = Cluster::default();
     let auth = cluster.auth(&for_tests());
-    *cluster.authorities.lock().unwrap() = Some(String::from_utf8(pem_of(&authority("ours"))).unwrap());
+    *cluster.authorities.lock() = Some(String::from_utf8(pem_of(&authority("ours"))).unwrap());
     let bad = || {
         let (certificate, _) = client(&foreign, "bad", ExtendedKeyUsagePurpose::ClientAuth);
         TlsPeer::new([10, 0, 0, 1].into(), Arc::new([certificate]))
@@ -349,9 +349,9 @@ async fn a_chain_is_verified_once_in_a_while_and_failures_count_against_the_peer
     let (certificate, _) = client(&foreign, "good", ExtendedKeyUsagePurpose::ClientAuth);
     let scraper = TlsPeer::new([10, 0, 0, 1].into(), Arc::new([certificate]));
     tokio::time::advance(REFUSAL_WINDOW).await;
-    *cluster.authorities.lock().unwrap() = Some(String::from_utf8(pem_of(&foreign)).unwrap());
+    *cluster.authorities.lock() = Some(String::from_utf8(pem_of(&foreign)).unwrap());
     assert_eq!(status(&auth, &scraper, &nothing, "/metrics").await, 200);
-    *cluster.authorities.lock().unwrap() = Some(String::from_utf8(pem_of(&foreign)).unwrap());
+    *cluster.authorities.lock() = Some(String::from_utf8(pem_of(&foreign)).unwrap());
     for number in 0..20 {
         status(&auth, &from("10.0.0.1"), &with(&format!("bad{number}")), "/metrics").await;
     }

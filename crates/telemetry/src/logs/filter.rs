@@ -3,8 +3,9 @@
 //! In: a number or directives. Out: the directives that `tracing` reads. The client library quotes whole answers
 //! of the API server in warnings, with the env of pods in them: it only gets a say when it is named.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
@@ -83,7 +84,7 @@ impl Switch {
     /// The directives in use.
     #[must_use]
     pub fn filter(&self) -> String {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.present.lock().clone()
     }
 
     /// Uses other directives from now on. Returns the sentence to answer with.
@@ -116,7 +117,7 @@ impl Switch {
 
     fn put(&self, filter: &str) -> Result<(), String> {
         let parsed = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.present.lock();
         self.handle.reload(parsed).map_err(|error| error.to_string())?;
         filter.clone_into(&mut present);
         Ok(())

@@ -8,14 +8,12 @@ use std::{
     fmt::{self, Write as _},
     hash::{DefaultHasher, Hash, Hasher},
     io::Write as _,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use clap::ValueEnum;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -165,7 +163,7 @@ impl<W> Lines<W> {
         }
         let (source, repetition) = (fields.source(metadata), fields.repetition(metadata));
         // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limit = self.limit.lock();
         let admitted = limit.admit(source, repetition, Instant::now());
         if admitted.is_none() {
             LEFT_OUT.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +276,7 @@ mod tests {
 
     impl io::Write for Page {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
+            self.0.lock().push_str(std::str::from_utf8(bytes).unwrap());
             Ok(bytes.len())
         }
 
@@ -293,7 +291,7 @@ mod tests {
         let writer = page.clone();
         let lines = Lines::new(format, false, move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), act);
-        page.0.lock().unwrap().clone()
+        page.0.lock().clone()
     }
 
     /// The same without the time.

@@ -11,11 +11,12 @@ pub mod lines;
 use std::{
     fs::File,
     io::{self, IsTerminal},
-    sync::{Mutex, OnceLock, PoisonError, mpsc},
+    sync::{OnceLock, mpsc},
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use thiserror::Error;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
@@ -76,7 +77,7 @@ pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
     let dropped = writer.error_counter();
     start(config, writer, colours)?;
     let _ = DROPPED.set(dropped);
-    *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    *WRITER.lock() = Some(guard);
     Ok(())
 }
 
@@ -90,7 +91,7 @@ pub fn dropped_lines() -> u64 {
 /// nothing is logged any more.
 pub fn flush() {
     // Held meanwhile, so that a second thread that ends the process waits for the first one's lines.
-    let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut writer = WRITER.lock();
     let Some(guard) = writer.take() else { return };
     let (done, is_done) = mpsc::channel::<()>();
     // If the lines are not read the guard complains on stdout, which may be as full.
@@ -108,7 +109,7 @@ pub fn flush() {
 /// # Errors
 /// See [`TelemetryError`].
 pub fn init_to(config: &LogConfig, file: File) -> Result<(), TelemetryError> {
-    start(config, Mutex::new(file), false)
+    start(config, std::sync::Mutex::new(file), false)
 }
 
 fn start<W>(config: &LogConfig, writer: W, colours: bool) -> Result<(), TelemetryError>

@@ -3,11 +3,9 @@
 //! An alarm is raised by the part that found it and lowered by the same part. While one stands, the
 //! process works, but does not do all of what it is for.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
+use parking_lot::Mutex;
 use prometheus::{IntGaugeVec, Opts};
 
 use super::Metrics;
@@ -37,20 +35,15 @@ impl Alarms {
     pub fn set(&self, alarm: &'static str, text: Option<String>) {
         self.gauge.with_label_values(&[alarm]).set(i64::from(text.is_some()));
         match text {
-            Some(text) => self.lock().insert(alarm, text),
-            None => self.lock().remove(alarm),
+            Some(text) => self.raised.lock().insert(alarm, text),
+            None => self.raised.lock().remove(alarm),
         };
     }
 
     /// The alarms that stand, as `name: text`.
     #[must_use]
     pub fn raised(&self) -> Vec<String> {
-        self.lock().iter().map(|(alarm, text)| format!("{alarm}: {text}")).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
-        // The map is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
+        self.raised.lock().iter().map(|(alarm, text)| format!("{alarm}: {text}")).collect()
     }
 }
 

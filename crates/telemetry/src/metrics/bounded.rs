@@ -4,10 +4,9 @@
 //! late, so that no number of them makes a page large. Who is shown once stays so, as a series must not go on under
 //! another name.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Stands for what is not shown.
 pub const OTHER: &str = "other";
@@ -33,7 +32,7 @@ impl Bounded {
     /// The label value of a name.
     #[must_use]
     pub fn shown<'a>(&self, name: &'a str) -> &'a str {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.contains(name) {
             return name;
         }
@@ -47,7 +46,7 @@ impl Bounded {
     /// The names that are shown so far.
     #[must_use]
     pub fn seen(&self) -> Vec<String> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.known.lock().iter().cloned().collect()
     }
 }
 

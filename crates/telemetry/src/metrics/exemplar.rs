@@ -7,10 +7,11 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::SystemTime,
 };
 
+use parking_lot::Mutex;
 use prometheus::{
     Error,
     core::{Collector, Desc},
@@ -96,7 +97,7 @@ impl TracedHistogram {
     /// The exemplars of each series that has some, by its labels in the order of their names.
     #[must_use]
     pub fn exemplars(&self) -> Vec<(Vec<LabelPair>, Exemplars)> {
-        let all = self.lock();
+        let all = self.0.series.lock();
         let some = all.iter().filter(|(_, series)| series.exemplars.iter().any(Option::is_some));
         some.map(|(values, series)| (self.labels(values), series.exemplars.clone())).collect()
     }
@@ -111,7 +112,7 @@ impl TracedHistogram {
         let key = values.iter().map(|value| (*value).to_owned()).collect();
         let buckets = self.0.bounds.len() + 1;
         let empty = || Series { counts: vec![0; buckets], sum: 0.0, exemplars: vec![None; buckets] };
-        change(self.lock().entry(key).or_insert_with(empty));
+        change(self.0.series.lock().entry(key).or_insert_with(empty));
     }
 
     fn labels(&self, values: &[String]) -> Vec<LabelPair> {
@@ -124,11 +125,6 @@ impl TracedHistogram {
         let mut pairs: Vec<LabelPair> = self.0.desc.variable_labels.iter().zip(values).map(pair).collect();
         pairs.sort_by(|one, other| one.name().cmp(other.name()));
         pairs
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Vec<String>, Series>> {
-        // The map is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.0.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,7 +159,7 @@ impl Collector for TracedHistogram {
         family.set_name(self.0.desc.fq_name.clone());
         family.set_help(self.0.desc.help.clone());
         family.set_field_type(MetricType::HISTOGRAM);
-        family.set_metric(self.lock().iter().map(metric).collect());
+        family.set_metric(self.0.series.lock().iter().map(metric).collect());
         vec![family]
     }
 }

@@ -18,9 +18,10 @@ pub use work_queue::{QueueCounts, WaitTimes, WorkQueueMetrics};
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use prometheus::{
     Registry,
     core::{Collector, Desc},
@@ -72,7 +73,7 @@ impl Metrics {
     /// See [`Self::register`].
     pub fn register_traced(&self, histogram: &TracedHistogram) -> Result<(), prometheus::Error> {
         self.register(histogram)?;
-        self.traced.lock().unwrap_or_else(PoisonError::into_inner).push(histogram.clone());
+        self.traced.lock().push(histogram.clone());
         Ok(())
     }
 
@@ -95,7 +96,7 @@ impl Metrics {
             .map(|family| (family.name().to_owned(), family.get_field_type()))
             .collect();
         {
-            let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut families = self.families.lock();
             for desc in collector.desc() {
                 let constant = desc.const_label_pairs.iter().map(|pair| pair.name().to_owned());
                 let family = Family {
@@ -112,13 +113,13 @@ impl Metrics {
     /// Every family that was registered, by name, whether or not it has a series yet.
     #[must_use]
     pub fn families(&self) -> BTreeMap<String, Family> {
-        self.families.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.families.lock().clone()
     }
 
     /// Names that families of ours show alike, of which the first caller says how many there may be.
     #[must_use]
     pub fn shared_names(&self, of: &'static str, most: usize) -> Bounded {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         shared.entry(of).or_insert_with(|| Bounded::new(most, OTHER)).clone()
     }
 
@@ -137,7 +138,7 @@ impl Metrics {
     pub fn openmetrics(&self) -> Result<String, prometheus::Error> {
         let mut families = self.gather();
         families.retain(|family| family.name().starts_with(OWN));
-        let traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let traced = self.traced.lock().clone();
         let exemplars: HashMap<String, ByLabels> = traced
             .iter()
             .map(|histogram| {
@@ -150,7 +151,7 @@ impl Metrics {
     }
 
     fn gather(&self) -> Vec<MetricFamily> {
-        let _only = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _only = self.scraping.lock();
         self.registry.gather()
     }
 }

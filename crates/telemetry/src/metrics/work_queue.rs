@@ -3,12 +3,9 @@
 //! A key is added when something happens to it, waits until it is looked at, and is worked on while
 //! a request about it is under way.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
     core::{Collector, Desc},
@@ -165,17 +162,17 @@ impl WorkQueueMetrics {
         self.adds.inc_by(counts.adds);
         self.retries.inc_by(counts.retries);
         self.depth.set(i64::try_from(counts.depth).unwrap_or(i64::MAX));
-        self.waited.lock().add(&counts.waits);
+        self.waited.times.lock().add(&counts.waits);
     }
 
     /// Notes that work on a key begins.
     pub fn begins(&self, key: String, now: Instant) {
-        self.running.lock().insert(key, now);
+        self.running.0.lock().insert(key, now);
     }
 
     /// Notes that work on a key has ended.
     pub fn ends(&self, key: &str, now: Instant) {
-        if let Some(since) = self.running.lock().remove(key) {
+        if let Some(since) = self.running.0.lock().remove(key) {
             self.worked.observe(now.saturating_duration_since(since).as_secs_f64());
         }
     }
@@ -188,20 +185,13 @@ struct Waited {
     times: Arc<Mutex<WaitTimes>>,
 }
 
-impl Waited {
-    fn lock(&self) -> MutexGuard<'_, WaitTimes> {
-        // Counts are valid between any two statements, so a panic elsewhere cannot spoil them.
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Collector for Waited {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.desc]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let times = *self.lock();
+        let times = *self.times.lock();
         let mut total = 0;
         let buckets = WaitTimes::bounds().zip(times.counts).map(|(bound, count)| {
             total += count;
@@ -230,15 +220,10 @@ impl Collector for Waited {
 struct Running(Arc<Mutex<HashMap<String, Instant>>>);
 
 impl Running {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
-        // The map is valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How long each has taken by now in seconds, as one number; 0 of none.
     fn times(&self, fold: fn(f64, f64) -> f64) -> f64 {
         let now = Instant::now();
-        let times = self.lock();
+        let times = self.0.lock();
         times.values().map(|since| now.saturating_duration_since(*since).as_secs_f64()).fold(0.0, fold)
     }
 }

@@ -79,11 +79,11 @@ async fn s40_what_the_api_server_refuses_or_is_about_to_expire_is_renewed_and_us
         assert_eq!(asked(&client).await.unwrap(), format!("{name}-1"));
         // As if the pause were over.
         for run in 2..4 {
-            script.plugin.lock().last_run = None;
+            script.plugin.state.lock().last_run = None;
             let answer = asked(&client).await.unwrap();
             assert!(answer.ends_with(&format!("-{}", run - 1)), "{answer}: nothing waits for the run");
             let mut runs = script.plugin.runs.subscribe();
-            while script.plugin.lock().is_running {
+            while script.plugin.state.lock().is_running {
                 runs.changed().await.unwrap();
             }
             assert_eq!(asked(&client).await.unwrap(), format!("{name}-{run}"));
@@ -107,7 +107,7 @@ async fn l15_a_plugin_that_hangs_keeps_nothing_waiting_and_a_request_that_is_giv
     while script.runs() == 0 {
         tokio::task::yield_now().await;
     }
-    assert!(script.plugin.lock().is_running);
+    assert!(script.plugin.state.lock().is_running);
     assert_eq!(script.runs(), 1);
     while !script.file("pipe").exists() {
         tokio::task::yield_now().await;
@@ -151,7 +151,7 @@ async fn l15_a_plugin_that_hangs_is_ended_at_its_limit_and_run_again() {
         }
     };
     timeout(LIMIT, ended).await.expect("it was ended");
-    script.plugin.lock().last_run = None;
+    script.plugin.state.lock().last_run = None;
     assert_eq!(asked(&client).await.unwrap(), "token-1");
 }
 

@@ -16,12 +16,9 @@
 //! kube-apiserver: storage/cacher/cache_watcher.go, nextBookmarkTime. What the page of one object was answered from
 //! (the server's cache, after it has asked etcd how far it has to be, or etcd itself) makes no difference here.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -106,7 +103,7 @@ impl CatchUps {
     /// That of the kind.
     #[must_use]
     pub fn of<T: Stored>(&self) -> CatchUp {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.lock();
         kinds.entry(T::PLURAL).or_insert_with(|| CatchUp::new(self.progress.clone())).clone()
     }
 

@@ -31,7 +31,7 @@ impl Stage {
     }
 
     fn asked(&self) -> Vec<String> {
-        let script = self.script.lock().unwrap();
+        let script = self.script.lock();
         script.asked.iter().map(|(_, uri)| uri.split_once('?').unwrap().1.to_owned()).collect()
     }
 }

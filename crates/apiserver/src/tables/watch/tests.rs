@@ -1,10 +1,6 @@
 //! A reflector against a server that is played by the test, in paused time.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::VecDeque, convert::Infallible};
 
 use bytes::Bytes;
 use futures::stream;
@@ -12,6 +8,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use telemetry::metrics::Metrics;
 
@@ -192,10 +189,7 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
     }));
     let answering = Arc::clone(&script);
     let service = tower::service_fn(move |request: Request<Body>| {
-        let answer = answering
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .answer(request.uri().path_and_query().unwrap().as_str());
+        let answer = answering.lock().answer(request.uri().path_and_query().unwrap().as_str());
         async { Ok::<_, Infallible>(respond(answer).await) }
     });
     let api = ApiServer::in_process(Client::new(service, "default"));
@@ -218,13 +212,13 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
 
 impl Stage {
     fn lists(&self) -> Vec<Instant> {
-        let script = self.script.lock().unwrap();
+        let script = self.script.lock();
         let is_list = |uri: &str| uri.contains("limit=") && !uri.ends_with("limit=1");
         script.asked.iter().filter(|(_, uri)| is_list(uri)).map(|(at, _)| *at).collect()
     }
 
     fn watches(&self) -> Vec<(Instant, String)> {
-        let script = self.script.lock().unwrap();
+        let script = self.script.lock();
         script.asked.iter().filter(|(_, uri)| uri.contains("watch=true")).cloned().collect()
     }
 
@@ -269,7 +263,7 @@ async fn pages_come_into_the_table_and_the_watch_begins_where_the_list_ends() {
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.names(), ["a", "b", "c"]);
-    let script = stage.script.lock().unwrap();
+    let script = stage.script.lock();
     let asked: Vec<&str> = script.asked.iter().map(|(_, uri)| uri.as_str()).collect();
     assert_eq!(asked[0], "/apis/storage.k8s.io/v1/storageclasses?limit=100");
     assert_eq!(asked[1], "/apis/storage.k8s.io/v1/storageclasses?limit=8065&continue=next");
@@ -406,7 +400,7 @@ async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
         let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
         let stage = stage(lists, vec![Answer::Error(code, "No", 0)], vec![]);
         stage.pass(Duration::from_mins(10)).await;
-        let whole = stage.script.lock().unwrap().asked.clone();
+        let whole = stage.script.lock().asked.clone();
         let whole = whole.iter().filter(|(_, uri)| uri.ends_with("limit=100")).count();
         assert_eq!(whole, 1, "{code}");
         assert!(stage.watches().len() > 100, "{code}");
@@ -448,7 +442,7 @@ async fn a_page_that_fails_is_asked_for_again_and_not_all_pages_before_it() {
     stage.pass(Duration::from_secs(10)).await;
     assert_eq!(stage.names(), ["a", "b"]);
     assert!(stage.shows("mooring_watch_lists_total{cause=\"start\",resource=\"storageclasses\"} 1"));
-    let script = stage.script.lock().unwrap();
+    let script = stage.script.lock();
     assert_eq!(script.asked.iter().filter(|(_, uri)| uri.ends_with("continue=next")).count(), 3);
 }
 
@@ -468,7 +462,7 @@ async fn l8_a_page_that_stops_half_way_is_asked_for_again_and_what_came_of_it_is
     assert_eq!(stage.names(), ["a", "b", "c", "d"]);
     assert!(stage.shows("mooring_watch_lists_total{cause=\"start\",resource=\"storageclasses\"} 1"));
     assert!(stage.shows("mooring_watch_list_objects{resource=\"storageclasses\"} 4"));
-    let script = stage.script.lock().unwrap();
+    let script = stage.script.lock();
     let limits: Vec<&str> =
         script.asked.iter().filter_map(|(_, uri)| Some(uri.split_once('?')?.1)).take(4).collect();
     // The connection may be too slow for so long a page.
@@ -513,7 +507,7 @@ async fn a_server_that_froze_leaves_the_kind_blind_until_it_can_be_watched_again
     assert!(!blind(), "it was opened anew a moment ago");
     stage.pass(Duration::from_secs(10)).await;
     assert!(blind(), "and did not open");
-    stage.script.lock().unwrap().watches = vec![open(vec![])].into();
+    stage.script.lock().watches = vec![open(vec![])].into();
     stage.pass(Duration::from_secs(15)).await;
     assert!(!blind());
 }
@@ -528,9 +522,9 @@ async fn e11_a_list_below_what_was_watched_proves_a_restore_and_nothing_more_is_
     stage.pass(Duration::from_secs(2)).await;
     assert_eq!(stage.names(), ["a", "b"]);
     assert!(stage.objects.restore_grace().left(Instant::now()).is_some());
-    let asked = stage.script.lock().unwrap().asked.len();
+    let asked = stage.script.lock().asked.len();
     stage.pass(MINUTE).await;
-    assert_eq!(stage.script.lock().unwrap().asked.len(), asked);
+    assert_eq!(stage.script.lock().asked.len(), asked);
 }
 
 #[tokio::test(start_paused = true)]
