@@ -1,4 +1,4 @@
-//! Metrics of the controllers, in the registry of [`telemetry::metrics`](::telemetry::metrics).
+//! Metrics of the controllers, in the registry of [`telemetry::metrics`].
 //!
 //! Names and labels that kube-controller-manager also has are kept exactly, so that existing
 //! dashboards work (`spec/user-experience.md` §5). Those that several controllers feed differ in

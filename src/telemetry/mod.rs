@@ -1,4 +1,4 @@
-//! What the log says of each object, in the lines of [`telemetry::logs`](::telemetry::logs).
+//! What the log says of each object, in the lines of [`telemetry::logs`].
 //!
 //! In: changes of state. Out: one line for each ([`transition`]), and the last ones of each object ([`history`]).
 //! `docs/logs.md` is printed from the program.

@@ -39,8 +39,8 @@ pub struct ListPage {
 pub struct WatchEvent {
     /// What happened.
     pub kind: WatchEventKind,
-    /// To which object, undecoded: a slice of the frame. For [`WatchEventKind::Error`] a [`Status`]; of a
-    /// bookmark only the revision means anything ([`Encoding::head`]).
+    /// To which object, undecoded: a slice of the frame. For [`WatchEventKind::Error`] a [`crate::wire::Status`]; of a
+    /// bookmark only the revision means anything ([`crate::wire::Encoding::head`]).
     pub object: Bytes,
 }
 
@@ -56,7 +56,7 @@ pub enum WatchEventKind {
     Deleted,
     /// Nothing happened up to this revision.
     Bookmark,
-    /// The watch ends; the object is a [`Status`].
+    /// The watch ends; the object is a [`crate::wire::Status`].
     Error,
 }
 
