@@ -32,6 +32,7 @@
       'LeftToProvisioner',
       'Reserved',
       'Retained',
+      'Terminating',
       'UsedByPods',
       'WaitingForFirstConsumer',
     ],

@@ -4,6 +4,7 @@
 //! the network, or any file but those that describe recycler pods and tracing.
 
 mod controllers;
+pub mod error;
 mod kcm_controllers;
 mod recyclers;
 mod trace_file;
@@ -14,9 +15,8 @@ use std::{
     time::Duration,
 };
 
-use thiserror::Error;
-
 pub use controllers::Controllers;
+pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 
 use crate::{
@@ -47,22 +47,6 @@ const LEASE_OF_KCM: &str = "kube-controller-manager";
 
 /// KCM's default of `--kube-api-burst`.
 const DEFAULT_BURST: usize = 30;
-
-/// A flag, or two flags together, that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("--{flag}: {problem}")]
-pub struct ConfigError {
-    /// The flag without its dashes.
-    pub flag: &'static str,
-    /// What is wrong with it.
-    pub problem: String,
-}
-
-impl ConfigError {
-    pub(crate) fn new(flag: &'static str, problem: impl Into<String>) -> Self {
-        Self { flag, problem: problem.into() }
-    }
-}
 
 /// Leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use clap::Args;
 
 use crate::{
     cli::values::{parse_bool, parse_duration},
-    config::ConfigError,
+    config::error::ConfigError,
     http::{CertificateSource, MinVersion, Options, cipher_suites},
 };
 

@@ -173,10 +173,15 @@ impl Controller {
         &self.caches.actual
     }
 
-    /// Begins to stand by. Of what the tables have, only what CSIDrivers say may be gone from them when this process leads.
+    /// Begins to stand by: of what the tables have, what CSIDrivers say and the end of pods may be gone from them when this
+    /// process leads.
     pub fn load(&mut self, now: Instant) {
         for driver in self.caches.objects.drivers.keys() {
             self.caches.refresh_driver(&driver, now);
+        }
+        let wall = self.caches.clock.wall(now);
+        for pod in self.caches.objects.pods.keys() {
+            self.caches.watch_pod(&pod, wall);
         }
     }
 

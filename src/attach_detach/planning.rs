@@ -63,7 +63,9 @@ impl Controller {
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let scope = self.turn(volume, scope, exclusive.as_ref());
         // 3. The verdicts.
-        let verdicts = self.judge(volume, &scope, exclusive.as_ref(), now);
+        let unreadable = unreadable_on(volume, self.caches.known(now));
+        let is_blocked = !unreadable.is_empty();
+        let verdicts = self.judge(volume, &scope, (exclusive.as_ref(), unreadable), now);
         let work = verdicts.len() + seen / SEEN_FOR_ONE;
         self.recorder.planned(Planned::NodeVolume, verdicts.len());
         // 4. Each is carried out: the state, a request.
@@ -76,7 +78,7 @@ impl Controller {
             return work + self.reconcile_volume(volume, scope, now);
         }
         // 5. The other nodes hear of it when it is their turn, if it is news to them.
-        let told = self.told(volume, exclusive.as_ref(), &verdicts, now);
+        let told = self.told(volume, exclusive.as_ref(), is_blocked, &verdicts);
         if self.caches.actual.tell(volume, told) && scope != Scope::All {
             let mut others = self.names(volume);
             others.retain(|name| !verdicts.contains_key(name));
@@ -166,7 +168,7 @@ impl Controller {
         &mut self,
         volume: &VolumeId,
         scope: &Scope,
-        exclusive: Option<&Exclusive>,
+        (exclusive, unreadable): (Option<&Exclusive>, BTreeMap<NodeName, String>),
         now: Instant,
     ) -> BTreeMap<NodeName, Verdict> {
         let wall = self.caches.clock.wall(now);
@@ -189,27 +191,28 @@ impl Controller {
             stand_off: self.stand_off(now),
             beside: names.iter().copied().filter(is_beside).cloned().collect(),
             leftovers: self.caches.leftovers(volume, names.iter().copied()),
-            unreadable: unreadable_on(volume, self.caches.known(now)),
+            unreadable,
             nodes: names.into_iter().filter_map(|name| Some((name, actual.node(name)?))).collect(),
             wall,
         };
         reconciler::plan(&view, now)
     }
 
-    /// What the nodes of the volume are told of one another after these verdicts. On one node alone no other waits for it:
-    /// nearly all volumes are so, and nothing is kept for them.
+    /// What the nodes of the volume are told of one another after these verdicts. Of one that is on one node alone, and that
+    /// no attachment of another party and no unreadable object keeps from it, nothing is kept: nearly all volumes are so.
     fn told(
         &self,
         volume: &VolumeId,
         exclusive: Option<&Exclusive>,
+        is_blocked: bool,
         verdicts: &BTreeMap<NodeName, Verdict>,
-        now: Instant,
     ) -> Option<Box<Contention>> {
-        if self.count_nodes(volume) <= 2 && self.names(volume).len() <= 1 {
+        // When an object can be read again, or the attachment of another party ends, all are looked at that it held up.
+        let has_foreign = self.caches.actual.volume(volume).is_some_and(|state| !state.foreign.is_empty());
+        let is_alone = self.count_nodes(volume) <= 2 && self.names(volume).len() <= 1;
+        if is_alone && !has_foreign && !is_blocked {
             return None;
         }
-        // When an object can be read again, all are looked at that it held up.
-        let is_blocked = !unreadable_on(volume, self.caches.known(now)).is_empty();
         // What was decided now counts.
         let (desired, actual) = (&self.caches.desired, &self.caches.actual);
         let desired_nodes = desired.nodes(volume);

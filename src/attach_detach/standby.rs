@@ -51,7 +51,7 @@ impl Caches {
     }
 
     /// Follows what a pod needs, on whatever node.
-    fn watch_pod(&mut self, key: &PodKey, wall: Timestamp) {
+    pub(super) fn watch_pod(&mut self, key: &PodKey, wall: Timestamp) {
         let node = self.desired.pod(key).map(|desired_pod| desired_pod.node.clone());
         let pod = self.objects.pods.get(key);
         let needs = pod

@@ -3,7 +3,10 @@
 //!
 //! A key is in here once, however often it is added. Counts what client-go's work queues count.
 
-use std::{collections::BTreeSet, vec};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    vec,
+};
 
 use tokio::time::Instant;
 
@@ -72,6 +75,7 @@ pub struct Queue {
     offers: Lane<VolumeName>,
     /// Keys that are looked at then, although nothing happens.
     later: BTreeSet<(Instant, Target)>,
+    later_at: BTreeMap<Target, Instant>,
     backlog: Backlog,
     /// Whose turn it is.
     turn: u64,
@@ -162,8 +166,11 @@ impl Queue {
         self.urgent.push(target, since.unwrap_or(Some(now)));
     }
 
-    /// Adds a key at this time.
+    /// Adds a key at this time, and not at the one before.
     pub fn add_at(&mut self, target: Target, at: Instant) {
+        if let Some(before) = self.later_at.insert(target.clone(), at) {
+            self.later.remove(&(before, target.clone()));
+        }
         self.later.insert((at, target));
     }
 
@@ -174,6 +181,7 @@ impl Queue {
                 self.later.insert((at, target));
                 return;
             }
+            self.later_at.remove(&target);
             self.add(target, now);
         }
     }

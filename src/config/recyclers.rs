@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::ConfigError;
+use super::error::ConfigError;
 use crate::{
     cli::RunArgs,
     host_plugins::options::{Recycler, Recyclers},

@@ -225,7 +225,13 @@ fn table() -> Vec<Row> {
         ),
         stable("mooring_claims", vec![("phase", of(&ClaimPhase::ALL.map(ClaimPhase::as_str)))]),
         stable("mooring_client_certificate_expiry_timestamp_seconds", vec![]),
-        stable("mooring_decisions_total", vec![("kind", of(&["attachment", "claim", "volume"])), reason()]),
+        stable(
+            "mooring_decisions_total",
+            vec![
+                ("kind", of(&["attachment", "claim", "volume", "protected_claim", "protected_volume"])),
+                reason(),
+            ],
+        ),
         stable(
             "mooring_detach_e2e_seconds",
             vec![driver(), ("phase", phases(Operation::Detach)), ("forced", of(&["true", "false"]))],

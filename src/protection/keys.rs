@@ -58,7 +58,7 @@ impl<K> Default for Keys<K> {
 impl<K: Hash + Protected> Keys<K> {
     /// Reports why the finalizer of a key is as it is, and when it is looked at again.
     pub(super) fn stands(&mut self, key: &K, reason: ProtectionReason) {
-        let (next, is_decision) = (self.retries.until(key), true);
+        let (next, is_decision) = (self.retries.until(key), !matches!(reason, ProtectionReason::Failed(_)));
         self.reports.push(Report { next, is_decision, ..Report::of(key.clone(), reason) });
     }
 

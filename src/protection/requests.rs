@@ -1,6 +1,6 @@
 //! Sends the requests of the protection controllers, and puts each into the skeleton.
 
-use std::{fmt::Display, sync::Arc};
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -91,12 +91,25 @@ impl<C: Controller<Call = Call, Answer = Answer>> Executor<C> for Requests {
     }
 
     fn work(call: &Call) -> Option<(usize, String)> {
-        let key: &dyn Display = match call {
-            Call::Claim(key, ..) | Call::ClaimOwner(key, _) => key,
-            Call::Volume(name, ..) | Call::VolumeOwner(name, _) => name,
-            Call::Pods(namespace, _) => namespace,
-        };
-        Some((0, key.to_string()))
+        Some((0, call.key()))
+    }
+
+    fn ends(&mut self, _: &C, call: &Call, result: &Result<Answer, CallError>) {
+        let Err(error) = result else { return };
+        if matches!(error, CallError::Conflict(_) | CallError::NotFound(_) | CallError::NotLeader) {
+            return;
+        }
+        match call {
+            Call::Claim(..) | Call::Volume(..) => {
+                let object = call.key();
+                tracing::warn!(object, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
+            }
+            Call::Pods(namespace, claims) => {
+                let claims = claims.len();
+                tracing::warn!(namespace, reason = "RetryBackoff", %error, claims, "pods could not be listed, claims are kept");
+            }
+            Call::ClaimOwner(..) | Call::VolumeOwner(..) => {}
+        }
     }
 }
 

@@ -75,7 +75,7 @@ impl VolumeProtection {
         };
         let step = decide(&volume);
         if step == Step::Nothing {
-            if volume.metadata.is_terminating() && volume.status.phase == VolumePhase::Bound {
+            if Step::of(&volume.metadata, FINALIZER) == Step::Remove {
                 self.keys.stands(name, ProtectionReason::InUse("it is bound to a claim"));
             } else {
                 self.keys.settled(name);

@@ -352,10 +352,8 @@ impl<'a> Play<'a> {
 
     /// Reason codes of the pairs that wait.
     fn waits(&self) -> BTreeMap<String, &'static str> {
-        let entries = self.reporting.board().waits();
-        let pairs =
-            entries.iter().filter_map(|(key, entry)| Some((pair(key.node_volume()?), entry.reason.code())));
-        pairs.collect()
+        let waits = self.reporting.board().waits().into_iter();
+        waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), wait.reason.code()))).collect()
     }
 
     /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
@@ -553,10 +551,9 @@ impl<'a> Play<'a> {
             compared.same(&["waits"], waits, &self.waits());
         }
         if let Some(looks) = &step.looks {
-            let entries = self.reporting.board().waits();
+            let waits = self.reporting.board().waits().into_iter();
             let time = |next: Instant| next.duration_since(self.now).as_secs();
-            let seen =
-                entries.iter().filter_map(|(key, entry)| Some((pair(key.node_volume()?), time(entry.next?))));
+            let seen = waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), time(wait.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
         }
         if let Some(note) = &step.lease_is {

@@ -62,7 +62,7 @@ pub fn register(
         objects,
         foreign: IntGauge::new(
             "mooring_foreign_volume_attachments",
-            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone",
+            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone; of a standby, none",
         )?,
         drivers: metrics::drivers(metrics),
         attachments: IntGaugeVec::new(

@@ -103,7 +103,9 @@ fn events(key: &PodKey, known: Known<'_>) -> Vec<Event> {
     {
         return Vec::new();
     }
-    let waits = desired.unresolved.iter().filter(|unresolved| is_without(desired, unresolved, known.actual));
+    let waits = desired.unresolved.iter().filter(|unresolved| {
+        is_without(desired, unresolved, known.actual) && !is_attached_for(&pod, desired, unresolved, known)
+    });
     waits.filter(|unresolved| patience(&unresolved.why).is_some()).map(|waits| event(&pod, waits)).collect()
 }
 
@@ -114,6 +116,20 @@ fn is_without(desired: &DesiredPod, unresolved: &Unresolved, actual: &ActualStat
     let node_volume = actual.node_volume(volume, &desired.node);
     let is_there = |it: &&NodeVolume| volume.kind() == VolumeKind::NoOp || it.attachment().is_some();
     !node_volume.filter(is_there).is_some_and(NodeVolume::is_attached)
+}
+
+/// Whether its node has the volume that its claim named, by a VolumeAttachment that is not older than the pod: a process
+/// before this one made it for that pod, and the PersistentVolume is gone since (S47).
+fn is_attached_for(pod: &Pod, desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> bool {
+    let WhyUnresolved::ClaimNotBound(claim) = &unresolved.why else { return false };
+    let Some(claim) = known.objects.claims.get(claim) else { return false };
+    let created = pod.metadata.creation_timestamp;
+    known.actual.attachments_of(&claim.spec.volume_name).any(|name| {
+        known.objects.attachments.get(&name).is_some_and(|attachment| {
+            let is_older = attachment.metadata.creation_timestamp.is_some_and(|made| Some(made) < created);
+            attachment.spec.node_name == desired.node && attachment.status.attached && !is_older
+        })
+    })
 }
 
 fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Event {

@@ -41,7 +41,8 @@ impl Planner {
         self.take_outcome(op, result, now, jitter);
         match failure {
             Some(failure) => self.fails(&subject, failure, now),
-            None if works && self.recorder.works(&subject, &mut self.reasons) => self.report(&subject),
+            // The look that follows reports it.
+            None if works => self.recorder.works(&subject, &mut self.reasons),
             None => {}
         }
     }
@@ -89,8 +90,10 @@ impl Planner {
 
     /// Takes an outcome in. Returns how its subject goes on.
     fn settle(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) -> Then {
-        let is_void = result.as_ref().is_ok_and(|answer| op.changed_nothing(answer));
-        if op.call.is_of_plugin() && !is_void {
+        // A plugin knows by itself what its write has changed.
+        let is_of_plugin = op.call.is_of_plugin();
+        let is_void = !is_of_plugin && result.as_ref().is_ok_and(|answer| op.changed_nothing(answer));
+        if is_of_plugin {
             match self.known.plugins.answered(op, &result, &self.known.objects, now) {
                 None => {}
                 Some(Then::Tell(event)) => self.recorder.outbox.late(event),
@@ -114,7 +117,7 @@ impl Planner {
                 Then::Failed
             }
             (Call::Write(write), Ok(answer)) => {
-                if let Some(target) = write.target.subject().filter(|_| !op.call.is_of_plugin()) {
+                if let Some(target) = write.target.subject().filter(|_| !is_of_plugin) {
                     self.undone.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);

@@ -61,9 +61,9 @@ impl Failures {
         self.series.get(target).is_some_and(|series| series.failure.task == Task::Read)
     }
 
-    /// Forgets what failed of a claim or volume; returns whether anything did.
-    pub fn forget(&mut self, target: &Target) -> bool {
-        self.series.remove(target).is_some()
+    /// Forgets what failed of a claim or volume.
+    pub fn forget(&mut self, target: &Target) {
+        self.series.remove(target);
     }
 
     /// How many failed since this was last asked, by what they were for and how they failed.

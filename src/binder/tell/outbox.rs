@@ -85,9 +85,9 @@ impl Outbox {
         self.failures.shown(subject).cloned()
     }
 
-    /// Nothing fails any more. Returns whether anything did.
-    pub(crate) fn works(&mut self, subject: &Target) -> bool {
-        self.failures.forget(subject)
+    /// Nothing fails any more.
+    pub(crate) fn works(&mut self, subject: &Target) {
+        self.failures.forget(subject);
     }
 
     /// Whether what failed was of another claim or volume of that name.

@@ -189,10 +189,10 @@ impl Recorder {
         shown.map(|shown| reasons.fails(subject, shown, due)).is_some()
     }
 
-    /// Nothing about a claim or volume fails any more. Returns whether anything did.
-    pub(crate) fn works(&mut self, subject: &Target, reasons: &mut Reasons) -> bool {
+    /// Nothing about a claim or volume fails any more.
+    pub(crate) fn works(&mut self, subject: &Target, reasons: &mut Reasons) {
         reasons.works(subject);
-        self.outbox.works(subject)
+        self.outbox.works(subject);
     }
 
     /// A write to a volume is about to be sent.

@@ -101,10 +101,15 @@ impl<K: Subject, R: Reason> Board<K, R> {
         standing.waits.iter().chain(&standing.settled).for_each(|(key, wait)| look(key, wait));
     }
 
-    /// What a key waits for, if it does.
+    /// Whether the log has a line for each change of a key.
     #[must_use]
-    pub fn waits_for(&self, key: &K) -> Option<R> {
-        self.standing().waits.get(key).map(|wait| wait.reason.clone())
+    pub fn is_logged(&self, key: &K) -> bool {
+        let standing = self.standing();
+        standing
+            .waits
+            .get(key)
+            .or_else(|| standing.settled.get(key))
+            .is_some_and(|wait| wait.reason.is_logged())
     }
 
     /// Everything that waits.

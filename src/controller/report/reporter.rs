@@ -104,10 +104,10 @@ impl<K: Subject, R: Reason> Reporter<K, R> {
         }
     }
 
-    /// What was waited for ends with its object.
+    /// What was waited for, or shown, ends with its object.
     fn gone(&self, key: &K, now: Instant) {
-        let waits = self.board.waits_for(key).is_some_and(|reason| reason.is_logged());
-        if let Some(before) = self.board.remove(key).filter(|_| waits) {
+        let is_logged = self.board.is_logged(key);
+        if let Some(before) = self.board.remove(key).filter(|_| is_logged) {
             self.changed(key, (before.state, GONE, GONE), (1, None), (Some(before), None), now);
         }
     }

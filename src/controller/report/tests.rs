@@ -104,7 +104,8 @@ fn there_is_a_line_for_each_change_of_state_or_reason_and_none_for_a_look() {
     assert_eq!(changes(&written), ["Available Bound Bound"], "a write of ours changed it between two looks");
     let gone = [said(LEFT), None, None];
     assert_eq!(changes(&gone), ["Released Released LeftToProvisioner", "Released Gone Gone"]);
-    assert_eq!(changes(&[said(BOUND), None]), [""; 0], "nothing was waited for");
+    assert_eq!(changes(&[said(AVAILABLE), None]), [""; 0], "nothing was waited for, nor shown");
+    assert_eq!(changes(&[said(BOUND), None]), ["Bound Gone Gone"]);
 }
 
 #[tokio::test(start_paused = true)]

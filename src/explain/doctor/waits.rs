@@ -21,6 +21,7 @@ use crate::{
         node, pod,
         report::Verdict,
         said::last_word,
+        snapshot::PODS_THERE,
         subject::Subject,
         view::{View, claims_of, get},
         volume,
@@ -79,6 +80,10 @@ fn claims(
             bound += usize::from(claim.status.phase == ClaimPhase::Bound);
             continue;
         }
+        // Its volume may be among those that were not seen.
+        if !sees_volumes && !is_going && claim.status.phase == ClaimPhase::Bound {
+            continue;
+        }
         let Some(link) = told(view, &claim::link(view, key), &claim.metadata.uid, sees_volumes) else {
             continue;
         };
@@ -97,6 +102,8 @@ fn claims(
             (None, _) => claim::fate(view, &claim),
             (_, Some(Subject::Volume(name))) => name.to_string(),
             (Some(ClaimReason::LostReference), _) => String::new(),
+            (Some(ClaimReason::ObjectUnreadable(what)), _) => what.clone(),
+            (Some(ClaimReason::NoCapacity(name) | ClaimReason::ProvingLost(name)), _) => name.to_string(),
             _ => class.to_owned(),
         };
         let is_of_class = !class.is_empty() && about == class;
@@ -227,6 +234,10 @@ fn pods(
         // Of one that no node was found for the scheduler tells.
         let is_of_scheduler = sees_world && pod.spec.node_name.is_empty();
         if is_of_scheduler || groups.has_told_of(&key) || groups.is_elsewhere(Some(key.namespace())) {
+            continue;
+        }
+        // Without nodes and attachments nothing can be concluded of a pod's volumes, but where its namespace was asked for.
+        if !sees_world && !view.snapshot.was_read(PODS_THERE) {
             continue;
         }
         let links = pod::links(view, &key);

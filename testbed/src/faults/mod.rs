@@ -11,6 +11,7 @@
 //! [`Faults`] is the handle and the tower layer, [`Faulty`] the service. With [`super::serve()`] it is a
 //! proxy in front of any API server. An error of the service is a broken connection.
 
+pub mod passed;
 pub mod record;
 pub mod rule;
 pub mod storm;
@@ -23,7 +24,7 @@ use std::{
 };
 
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Bytes};
 use kube::{Client, client::Body};
 use serde_json::Value;
@@ -34,13 +35,12 @@ pub use record::Write;
 pub use rule::{Answer, Caught, CrashPoint, Read};
 pub use storm::Storm;
 
+pub use passed::Passed;
+use passed::whole;
 use record::Record;
 use rule::{Action, Delivery, Gate, ReadRule, Rule};
 use storm::{Fault, Weather};
 use watches::Watches;
-
-/// An answer that has passed here.
-pub type Passed = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
 /// The handle of a test. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -454,9 +454,4 @@ impl Service<Request<Body>> for Upstream {
         let client = self.0.clone();
         Box::pin(async move { client.send(request).await })
     }
-}
-
-/// A body that is all there.
-fn whole(bytes: Bytes) -> UnsyncBoxBody<Bytes, BoxError> {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::BoxError;
 
-use super::{Passed, record::Write, whole};
+use super::{
+    passed::{Passed, whole},
+    record::Write,
+};
 
 /// Where the world stops at a numbered write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

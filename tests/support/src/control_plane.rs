@@ -15,7 +15,7 @@ use k8s_openapi::{
     ByteString,
     api::{authentication::v1::TokenRequest, core::v1::Namespace},
 };
-use kube::{Api, Client, Config, api::PostParams, config::AuthInfo};
+use kube::{Api, Client, api::PostParams, config::AuthInfo};
 use ring::{
     rand::SystemRandom,
     signature::{self, KeyPair},
@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 use super::{
     assets::Assets,
     history::History,
+    plain_config::plain_config,
     process::{Process, temporary_folder},
     visitor::Authority,
 };
@@ -432,13 +433,6 @@ fn api_server_flags(folder: &Path, etcd_url: &str, port: u16, options: &Options)
     }
     flags.extend(options.api_server_flags.iter().cloned());
     flags
-}
-
-/// A kube configuration that neither retries nor gives up: a test wants to see every answer.
-pub fn plain_config(url: &str) -> Config {
-    let mut config = Config::new(url.parse().expect("a URL"));
-    config.default_retry = false;
-    config
 }
 
 /// Ports that were free a moment ago. All are held until the last is known, so they differ.

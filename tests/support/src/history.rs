@@ -10,7 +10,7 @@ use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::control_plane::plain_config;
+use super::plain_config::plain_config;
 
 /// One object, before and after one revision.
 #[derive(Clone, Debug)]

@@ -28,6 +28,7 @@ pub mod daemon;
 pub mod history;
 pub mod invariants;
 pub mod openmetrics;
+pub mod plain_config;
 pub mod process;
 pub mod promises;
 pub mod standstill;

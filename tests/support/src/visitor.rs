@@ -11,7 +11,7 @@ use rcgen::{
     IsCa, KeyPair,
 };
 
-use super::{control_plane::plain_config, process::temporary_folder};
+use super::{plain_config::plain_config, process::temporary_folder};
 
 /// The authority.
 pub struct Authority {

@@ -201,9 +201,9 @@ impl ActualState {
         self.identities.get(name).map_or(Vec::new(), |identity| identity.second_volumes.clone())
     }
 
-    /// Takes the volume that a PersistentVolume stands for now, and whether that may be on one node only. A driver follows the name of the PersistentVolume, so
-    /// an attachment that names it may be of that one as well as of the one before. Returns those before, whose end it may have
-    /// held up.
+    /// Takes the volume that a PersistentVolume stands for now, and whether that may be on one node only. A driver follows the
+    /// name of the PersistentVolume, so an attachment that names it may be of that one as well as of the one before. Returns
+    /// the volumes for which that changes anything.
     pub fn observe_source(
         &mut self,
         source: &VolumeName,
@@ -228,9 +228,10 @@ impl ActualState {
                 changed.insert(volume.clone());
             }
         }
-        for volume in changed {
-            self.find_exclusive(&volume);
+        for volume in &changed {
+            self.find_exclusive(volume);
         }
+        before.extend(changed);
         before
     }
 
@@ -330,6 +331,11 @@ impl ActualState {
             found.push(name);
         }
         (found, computed)
+    }
+
+    /// The VolumeAttachments that name the PersistentVolume, whether a known volume explains them or not.
+    pub fn attachments_of(&self, source: &VolumeName) -> impl Iterator<Item = AttachmentName> {
+        self.sources.of(source.clone()).cloned().chain(self.unidentified.of(source))
     }
 
     /// VolumeAttachments on the node that no known volume explains: worth another look when it changes.

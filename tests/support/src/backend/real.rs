@@ -18,9 +18,10 @@ use crate::{
     assets::Assets,
     audit::{self, Entry},
     cluster::Cluster,
-    control_plane::{ControlPlane, User, plain_config},
+    control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},
     history::{Change, History},
+    plain_config::plain_config,
 };
 
 /// A control plane, and the account of the daemons.
