@@ -502,7 +502,12 @@ impl Caches {
                 self.learnt.push(Learnt::Detached(volume.clone(), node.clone()));
             }
         }
-        self.queue.add_on(&node, [volume]);
+        if was_foreign {
+            // Who waits for it is not on that node.
+            self.queue.add(volume, Scope::All);
+        } else {
+            self.queue.add_on(&node, [volume]);
+        }
     }
 }
 
