@@ -253,7 +253,8 @@ async fn wanted_claims(stage: Stage) {
     patch_status(&cluster.all::<PersistentVolume>(), "last", available()).await;
     cluster.claim("wanted").await;
     cluster.pod("p", "", &["wanted"]).await;
-    daemon.page_says("/debug/binder", "/wanted\"").await;
+    let events = "mooring_watch_events_total{resource=\"persistentvolumeclaims\",type=\"added\"}";
+    daemon.shows(&format!("{events} {}", OTHERS + 1)).await;
     tokio::time::sleep_until(stood_by).await;
     assert_eq!(proxy.counted(), 0);
 

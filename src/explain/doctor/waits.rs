@@ -103,7 +103,9 @@ fn claims(
             (_, Some(Subject::Volume(name))) => name.to_string(),
             (Some(ClaimReason::LostReference), _) => String::new(),
             (Some(ClaimReason::ObjectUnreadable(what)), _) => what.clone(),
-            (Some(ClaimReason::NoCapacity(name) | ClaimReason::ProvingLost(name)), _) => name.to_string(),
+            (Some(ClaimReason::NoCapacity(name) | ClaimReason::ProvingLost(name)), _) if !is_going => {
+                name.to_string()
+            }
             _ => class.to_owned(),
         };
         let is_of_class = !class.is_empty() && about == class;
