@@ -502,7 +502,7 @@ impl Caches {
                 self.learnt.push(Learnt::Detached(volume.clone(), node.clone()));
             }
         }
-        if was_foreign {
+        if was_foreign && attached.is_none() {
             // Who waits for it is not on that node.
             self.queue.add(volume, Scope::All);
         } else {
