@@ -3,16 +3,9 @@
 //! In: named futures, each in a [`Stage`] of the shutdown. Out: the first death, which ends the
 //! process; at shutdown, the end of one stage after the other.
 
-use std::{
-    collections::HashMap,
-    error::Error,
-    future::Future,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{collections::HashMap, error::Error, future::Future, io, sync::Arc, thread, time::Duration};
 
+use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
@@ -133,11 +126,11 @@ impl Dead {
     /// The names.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn push(&self, name: &'static str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+        self.0.lock().push(name);
     }
 }
 

@@ -470,7 +470,10 @@ impl Caches {
         {
             self.queue.add_on(&node, [volume]);
         }
-        let was_foreign = self.actual.foreign(name).is_some();
+        let foreign = self.actual.foreign(name);
+        let was_foreign = foreign.is_some();
+        let of = foreign.and_then(|(volume, _)| self.actual.volume(volume?));
+        let was_exclusive = of.is_some_and(|state| state.is_exclusive);
         let known = self.actual.node_volume_of(name, None, candidates);
         let is_undone = known.is_some_and(|node_volume| !node_volume.is_ended_by_us());
         let mut second_volumes = self.actual.second_volumes_of(name);
@@ -502,7 +505,7 @@ impl Caches {
                 self.learnt.push(Learnt::Detached(volume.clone(), node.clone()));
             }
         }
-        if was_foreign && attached.is_none() {
+        if was_foreign && was_exclusive && attached.is_none() {
             // Who waits for it is not on that node.
             self.queue.add(volume, Scope::All);
         } else {

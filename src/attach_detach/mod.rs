@@ -3,7 +3,7 @@
 //! ```text
 //! pods, claims, volumes ─▶ desired ┐
 //! attachments, nodes ────▶ actual ─┴▶ decide ─▶ act ─▶ VolumeAttachments, node status
-//!                              guard ───┘  └───▶ tell ─▶ events, metrics, logs, debug page
+//!                              guard ───┘  └───▶ tell ─▶ events, reports, metrics, logs
 //! ```
 //!
 //! The rooms, in the order in which a change goes through them:
@@ -12,7 +12,7 @@
 //! * [`actual`]: where volumes are attached or may be, and what each node's status says
 //! * [`decide`]: pure: multi-attach, detach order, force detach after `maxWaitForUnmountDuration`, the node's list
 //! * [`act`]: requests as values, how many at once, and what their answers mean
-//! * [`tell`]: events, metrics, logs, phases and the debug page
+//! * [`tell`]: events, reports, metrics, logs and phases
 //! * [`guard`]: what holds writes back or outlives a restart: a second controller, waits for force
 //!
 //! [`caches`] are both states and the work [`queue`] that they feed; they take changes in. [`controller`] hands what is

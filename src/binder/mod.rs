@@ -17,7 +17,7 @@
 //! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
 //! | [`crate::host_plugins`] | volumes that are recycled, made or deleted here, behind [`decide::view::Plugins`]; off unless asked for |
 //! | [`act`] | a step as a request |
-//! | [`tell`] | reasons and texts of events ([`tell::events`]); logs, metrics, traces and the debug page |
+//! | [`tell`] | reasons and texts of events ([`tell::events`]); reports, metrics and traces |
 //!
 //! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
 //! way), [`reasons`] (the last reason of each key), [`queue`], [`second_writer`], [`undone`] (what is written again later,

@@ -173,7 +173,7 @@ impl Planner {
         self.reasons.volume(name).map(|reason| &**reason)
     }
 
-    /// How many claims and volumes wait, by the reason's code.
+    /// How many claims wait, by the reason's code.
     #[must_use]
     pub fn waiting(&self) -> BTreeMap<&'static str, usize> {
         self.reasons.waiting()

@@ -56,7 +56,7 @@ impl Reasons {
         self.failing.get(target)
     }
 
-    /// How many claims and volumes wait, by the code of what is reported of them.
+    /// How many claims wait, by the code of what is reported of them.
     pub(crate) fn waiting(&self) -> BTreeMap<&'static str, usize> {
         let mut waiting = BTreeMap::new();
         for (key, reason) in &self.claims {

@@ -4,10 +4,11 @@
 //! cluster: the object that has been at rest longest is forgotten first, and of one that changes again and again only
 //! the last changes are kept. Of a replica that stands by there is nothing: it judges nothing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 use lru::LruCache;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
 use super::transition::{Named, Transition};
@@ -87,8 +88,7 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Valid between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

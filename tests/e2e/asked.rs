@@ -117,6 +117,7 @@ async fn standby(stage: Stage) {
     let knows = |told: &Value| reason(told).is_some_and(|reason| reason == "NoClassAndNoMatch");
     let told = told_until(&leads, path, &reader, "the leader knows the claim", knows).await;
     assert_eq!(told["leads"], json!(true));
+    standby.shows("mooring_watch_events_total{resource=\"persistentvolumeclaims\",type=\"added\"} 1").await;
     let told = told_until(&standby, path, &reader, "the standby answers", |_| true).await;
     assert_eq!((&told["leads"], &told["waiting"]), (&json!(false), &json!([])));
 }

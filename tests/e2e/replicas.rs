@@ -190,6 +190,7 @@ async fn own_waits(stage: Stage) {
     for reason in ["WaitingForAttacher", "ClaimMissing"] {
         first.page_says(page, reason).await;
     }
+    second.shows("mooring_watch_events_total{resource=\"pods\",type=\"added\"} 2").await;
 
     first.kill();
     new_holder(&stage, &holder).await;

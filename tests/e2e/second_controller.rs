@@ -89,8 +89,11 @@ async fn stops_every_detach(stage: Stage) {
     cluster.event("n2", "ForeignWriter").await;
 
     // Attaching goes on, detaching does not. What nobody wants may be on its way out before that is known.
-    let detaches = || stage.proxy.writes().into_iter().filter(Proxy::is_detach).count();
-    let before = detaches();
+    let detaches = || -> Vec<String> {
+        stage.proxy.writes().into_iter().filter(Proxy::is_detach).map(|write| write.path).collect()
+    };
+    let (before, unwanted) = (detaches(), attachment_name("v6", DRIVER, "n2"));
+    assert!(before.iter().all(|path| path.contains(&unwanted)), "{before:?}");
     cluster.remove_pod("p1").await;
     cluster.bound_pair("v3", "c3").await;
     cluster.pod("p3", "n1", &["c3"]).await;

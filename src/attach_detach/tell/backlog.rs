@@ -19,7 +19,7 @@ use crate::{
         desired::volume_name::VolumeKind,
     },
     controller::report::board::Board,
-    kube_api::kinds::VolumeAttachment,
+    kube_api::{ids::AttachmentName, kinds::VolumeAttachment},
     metrics::{self, Metrics, bounded::Bounded},
     state::Objects,
 };
@@ -179,9 +179,8 @@ impl Collector for Gauges {
                 self.oldest_deletion.with_label_values(&[driver]).set(age);
             }
         }
-        let mut foreign = 0;
-        self.board.for_each(|key, _| foreign += i64::from(matches!(key, AttachDetachKey::Foreign(_))));
-        self.foreign.set(foreign);
+        let foreign = self.board.count_settled(AttachDetachKey::Foreign(AttachmentName::from(""))..);
+        self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         self.next_force.set(next_force.map_or(0.0, seconds));
         let mut next = self.next_force.collect();
         if next_force.is_none() {

@@ -1,7 +1,7 @@
 //! What operators get to know of a plan, as values: planning counts, logs and shows nothing itself.
 //!
 //! In: facts, as they are planned or learnt. Out: [`Facts`], which the [reporter](super::reporter) turns into
-//! metrics, log lines, traces and the debug page when the plan is carried out.
+//! metrics, log lines and traces when the plan is carried out. Where each key stands is a [report](crate::controller::report).
 
 use std::{collections::BTreeMap, mem};
 

@@ -116,7 +116,7 @@ pub enum AttachDetachKey {
     NodeVolume(NodeVolumeKey),
     /// A volume of a pod, by its name in the pod, that cannot be attached yet.
     PodVolume(PodKey, String),
-    /// A VolumeAttachment that is not ours.
+    /// A VolumeAttachment that is not ours. The last in order: they are counted as what comes from here on.
     Foreign(AttachmentName),
 }
 

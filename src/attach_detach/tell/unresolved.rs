@@ -77,7 +77,16 @@ impl UnresolvedPods {
         while self.look_at.first().is_some_and(|(at, _)| *at <= known.now) {
             due.extend(self.look_at.pop_first().map(|(_, pod)| pod));
         }
-        due.into_iter().flat_map(|pod| self.told.news(&pod, events(&pod, known), known.now)).collect()
+        let mut news = Vec::new();
+        for pod in due {
+            let (events, is_attached) = events(&pod, known);
+            news.extend(self.told.news(&pod, events, known.now));
+            if is_attached {
+                // That may end.
+                self.look_at.insert((known.now + LONG, pod));
+            }
+        }
+        news
     }
 }
 
@@ -92,21 +101,27 @@ fn patience(why: &WhyUnresolved) -> Option<std::time::Duration> {
     }
 }
 
-fn events(key: &PodKey, known: Known<'_>) -> Vec<Event> {
+/// What there is to tell of a pod, and whether one of its volumes is attached for it although it is unresolved.
+fn events(key: &PodKey, known: Known<'_>) -> (Vec<Event>, bool) {
     let pod = known.objects.pods.get(key);
     let desired = known.desired.pod(key);
-    let (Some(pod), Some(desired)) = (pod, desired) else { return Vec::new() };
+    let (Some(pod), Some(desired)) = (pod, desired) else { return (Vec::new(), false) };
     // One that runs has its volumes.
     if pod.metadata.uid != desired.pod.uid
         || pod.metadata.is_terminating()
         || pod.status.phase != PodPhase::Pending
     {
-        return Vec::new();
+        return (Vec::new(), false);
     }
-    let waits = desired.unresolved.iter().filter(|unresolved| {
-        is_without(desired, unresolved, known.actual) && !is_attached_for(&pod, desired, unresolved, known)
-    });
-    waits.filter(|unresolved| patience(&unresolved.why).is_some()).map(|waits| event(&pod, waits)).collect()
+    let is_told = |unresolved: &&Unresolved| {
+        patience(&unresolved.why).is_some() && is_without(desired, unresolved, known.actual)
+    };
+    let (attached, waits): (Vec<_>, Vec<_>) = desired
+        .unresolved
+        .iter()
+        .filter(is_told)
+        .partition(|unresolved| is_attached_for(&pod, desired, unresolved, known));
+    (waits.into_iter().map(|waits| event(&pod, waits)).collect(), !attached.is_empty())
 }
 
 /// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone
@@ -127,7 +142,8 @@ fn is_attached_for(pod: &Pod, desired: &DesiredPod, unresolved: &Unresolved, kno
     known.actual.attachments_of(&claim.spec.volume_name).any(|name| {
         known.objects.attachments.get(&name).is_some_and(|attachment| {
             let is_older = attachment.metadata.creation_timestamp.is_some_and(|made| Some(made) < created);
-            attachment.spec.node_name == desired.node && attachment.status.attached && !is_older
+            let is_there = attachment.status.attached && !attachment.metadata.is_terminating();
+            attachment.spec.node_name == desired.node && is_there && !is_older
         })
     })
 }

@@ -3,11 +3,9 @@
 //! In: reports, and what others were seen to write. Out: where a key stood before; and for readers the waits. A key that
 //! waits for nothing is forgotten, unless its page shows it: a cluster at rest costs nothing.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, ops::RangeBounds};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -95,10 +93,15 @@ impl<K: Subject, R: Reason> Board<K, R> {
         before
     }
 
-    /// Looks at everything, whether it waits or not. Nothing is set meanwhile.
+    /// Looks at everything that waits. Nothing is set meanwhile.
     pub fn for_each(&self, mut look: impl FnMut(&K, &Wait<R>)) {
-        let standing = self.standing();
-        standing.waits.iter().chain(&standing.settled).for_each(|(key, wait)| look(key, wait));
+        self.standing().waits.iter().for_each(|(key, wait)| look(key, wait));
+    }
+
+    /// How many of these keys are shown although they wait for nothing. The keys of a board are in order.
+    #[must_use]
+    pub fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
+        self.standing().settled.range(keys).count()
     }
 
     /// Whether the log has a line for each change of a key.
@@ -140,8 +143,7 @@ impl<K: Subject, R: Reason> Board<K, R> {
     }
 
     pub(super) fn standing(&self) -> MutexGuard<'_, Standing<K, R>> {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

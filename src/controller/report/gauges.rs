@@ -4,9 +4,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use prometheus::{
     IntGaugeVec, Opts,
     core::{Collector, Desc},
@@ -71,7 +72,7 @@ impl<K: Subject, R: Reason> Gauges<K, R> {
         let mut counts = BTreeMap::new();
         if self.board.leads() {
             self.board.for_each(|key, wait| {
-                if key.kind() == self.kind && !wait.reason.is_settled() {
+                if key.kind() == self.kind {
                     let (count, oldest) = counts.entry(wait.reason.code()).or_insert((0, wait.since));
                     *count += 1;
                     *oldest = wait.since.min(*oldest);
@@ -90,7 +91,7 @@ impl<K: Subject, R: Reason> Collector for Gauges<K, R> {
     fn collect(&self) -> Vec<MetricFamily> {
         let now = Instant::now();
         let counts = self.counts();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.extend(counts.keys());
         for reason in &*seen {
             let (count, age) = counts

@@ -25,14 +25,21 @@ impl<K: Subject, R: Reason> Board<K, R> {
     /// The page with the rows that are asked for.
     #[must_use]
     pub fn page(&self, asked: &Asked) -> Page<K, R> {
-        let mut standing = self.standing().clone();
-        let has = |key: &K, wait: &mut Wait<R>| {
-            let mut names = key.names();
-            names.extend(wait.reason.names());
-            asked.has(&names)
+        let has = |(key, wait): &(&K, &Wait<R>)| {
+            asked.is_all() || {
+                let mut names = key.names();
+                names.extend(wait.reason.names());
+                asked.has(&names)
+            }
         };
-        standing.waits.retain(has);
-        standing.settled.retain(has);
+        let part = |all: &BTreeMap<K, Wait<R>>| {
+            all.iter().filter(has).map(|(key, wait)| (key.clone(), wait.clone())).collect()
+        };
+        let all = self.standing();
+        let (leads, second_writers) = (all.leads, all.second_writers.clone());
+        let standing =
+            Standing { waits: part(&all.waits), settled: part(&all.settled), leads, second_writers };
+        drop(all);
         Page { standing, clock: WallClock::now() }
     }
 }

@@ -13,7 +13,7 @@ mod whole;
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -22,6 +22,7 @@ use http::{StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
@@ -258,7 +259,7 @@ impl Reader {
             }
         }
         snapshot.unseen.sort();
-        let clock = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = *self.clock.lock();
         let ahead = clock.map(|clock| clock.ours.duration_since(clock.server));
         if let Some(clock) = clock {
             snapshot.taken_at = clock.server;
@@ -414,7 +415,7 @@ impl Reader {
         let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else { return };
         let Ok(server) = Timestamp::try_from(date) else { return };
         let Ok(ours) = Timestamp::try_from(SystemTime::now()) else { return };
-        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = self.clock.lock();
         if clock.is_none_or(|clock| clock.server <= server) {
             *clock = Some(Clock { server, ours });
         }

@@ -35,7 +35,7 @@ fn played(said: impl IntoIterator<Item = (&'static str, Said)>) -> Played {
             || uri.contains("fieldSelector")
             || uri.ends_with("leases")
             || uri.ends_with("classes");
-        record.lock().unwrap().push(uri);
+        record.lock().push(uri);
         async move {
             let (code, body) = match answer {
                 Some(Said::Object(object)) => (200, object),
@@ -74,7 +74,7 @@ impl Played {
 
     /// Paths that were asked for, without `/version` and events.
     fn asked(&self) -> Vec<String> {
-        let asked = self.asked.lock().unwrap();
+        let asked = self.asked.lock();
         let mut asked: Vec<String> = asked
             .iter()
             .map(|uri| uri.split('?').next().unwrap_or_default().to_owned())

@@ -71,7 +71,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that is alive but answers nothing: a little longer than the longest silence that a reflector bears
-/// (`state::watch`), which is the one to judge a watch.
+/// (`tables::watch`), which is the one to judge a watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(310);
 
 /// Idle connections are closed before the server does it (after 90 s or more).
