@@ -16,9 +16,9 @@ use super::{
         verdict::{Step, Verdict},
     },
     desired::volume_name::VolumeId,
-    tell::{announcer::AFTER_LOSS, facts::Forced},
+    tell::facts::Forced,
 };
-use crate::kube_api::{call::CallError, events::Event, ids::NodeName, kinds::Node};
+use crate::kube_api::{call::CallError, ids::NodeName, kinds::Node};
 
 impl Controller {
     /// Carries a verdict out. Returns whether the volume on the node held the volume until now, and does not because of
@@ -130,14 +130,6 @@ impl Controller {
     pub(super) fn forced_detach_done(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         if let Some(reason) = self.caches.actual.node_volume_mut(volume, node).forced.take() {
             self.record_forced(volume, node, reason, Forced::Done, now);
-        }
-    }
-
-    /// An event was lost: it is recorded again, a little later, if what it said still holds.
-    pub fn not_told(&mut self, lost: &Event, now: Instant) {
-        let (recorder, known) = self.recording(now);
-        for (volume, node) in recorder.lost(lost, known) {
-            self.caches.queue.add_node_volume_at([now + AFTER_LOSS], &volume, &node);
         }
     }
 

@@ -34,13 +34,15 @@ use super::{
         metrics::Planned,
         operations::Ending,
         recorder::Recorder,
-        state::Report,
+        state::{AttachDetachKey, Report},
     },
 };
 use crate::{
-    controller::second_writer::{News, SecondWriters},
+    controller::{
+        report::events::EventUpdate,
+        second_writer::{News, SecondWriters},
+    },
     kube_api::{
-        events::Event,
         ids::{NodeName, ResourceVersion},
         kinds::ObjectRef,
         lease_note::LeaseNote,
@@ -55,7 +57,7 @@ pub struct Effects {
     /// Requests to send, each with its place in the order of sending.
     pub calls: Vec<(Sequence, Call)>,
     /// What to tell users.
-    pub events: Vec<Event>,
+    pub events: Vec<EventUpdate<AttachDetachKey>>,
     /// Where the keys stand that were looked at.
     pub reports: Vec<Report>,
     /// What others wrote that only this controller should.

@@ -31,7 +31,7 @@ use crate::{
     controller::{self, Executor, Identity, Plan, Runner, report::board::Board, second_writer::Target as _},
     kube_api::{
         call::{CallError, Caller},
-        events::{Event, EventRecorder},
+        events::EventRecorder,
         kinds::{Narrow, Node, ObjectRef, VolumeAttachment},
         leadership::Leadership,
         lease_note::LeaseNote,
@@ -166,10 +166,6 @@ impl controller::Controller for Controller {
         let (calls, events, counts) = (Vec::new(), Vec::new(), Vec::new());
         let measures = Measures { facts, note: None };
         Some(Plan { calls, events, reports, others: None, counts, measures, wake_at: None })
-    }
-
-    fn event_lost(&mut self, event: &Event, now: Instant) {
-        self.not_told(event, now);
     }
 }
 

@@ -32,7 +32,7 @@ use crate::{
     },
     kube_api::{
         call::{CallError, Caller, Verb},
-        events::{Event, EventRecorder, Involved},
+        events::{EventRecorder, Involved},
         ids::{PodKey, Uid},
         kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
         leadership::Leadership,
@@ -164,10 +164,6 @@ impl Controller for Planner {
             wake_at: plan.wake_at,
             measures: plan,
         }
-    }
-
-    fn event_lost(&mut self, event: &Event, _: Instant) {
-        self.not_told(&event.involved);
     }
 }
 

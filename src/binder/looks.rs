@@ -80,9 +80,8 @@ impl Planner {
         };
         let mut decision = self.judge_claim(&claim, now);
         let Self { recorder, reasons, known, .. } = self;
-        recorder.decided(&target, &mut decision, reasons, &known.objects);
         let is_settled = decision.reason.is_settled();
-        plan.events.extend(self.recorder.outbox.decided(&target, decision.events, is_settled, now));
+        recorder.decided(&target, (&mut decision, is_settled), reasons, &known.objects);
         let reason = Arc::new(decision.reason);
         if decision.step.is_none() {
             self.note_candidate(&claim, &reason);
@@ -137,7 +136,7 @@ impl Planner {
     fn plan_gone_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
-        self.recorder.outbox.lost(&target);
+        self.recorder.forget(target.clone());
         if let Some(step) = self.known.plugins.claim_gone(key, &self.known.objects) {
             self.start(target, None, step, plan);
         }
@@ -181,9 +180,8 @@ impl Planner {
         }
         let mut decision = self.judge_volume(&volume, now);
         let Self { recorder, reasons, known, .. } = self;
-        recorder.decided(&target, &mut decision, reasons, &known.objects);
         let is_settled = decision.reason.is_settled();
-        plan.events.extend(self.recorder.outbox.decided(&target, decision.events, is_settled, now));
+        recorder.decided(&target, (&mut decision, is_settled), reasons, &known.objects);
         let reason = Arc::new(decision.reason);
         let plugin = reason.awaits_deletion().then(|| {
             let class = self.known.objects.classes.get(&ClassName::from(volume_class(&volume)));

@@ -36,14 +36,14 @@ use super::{
 };
 use crate::{
     controller::{
-        report::{Reason, Subject as _},
+        report::{Reason, Subject as _, events::EventUpdate},
         retry::RetryMap,
         second_writer::{News, SecondWriters},
     },
     kube_api::{
-        events::{Event, Involved},
+        events::Involved,
         ids::{ClaimKey, PodKey, Uid, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        kinds::{PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
     traces::Traces,
@@ -64,7 +64,7 @@ pub struct Plan {
     /// Requests to send; none touches what another touches.
     pub ops: Vec<Op>,
     /// What to tell users.
-    pub events: Vec<Event>,
+    pub events: Vec<EventUpdate<Target>>,
     /// Where claims and volumes stand.
     pub reports: Vec<Report>,
     /// Requests that failed, by what they were for and how they failed.
@@ -156,17 +156,6 @@ impl Planner {
         self
     }
 
-    /// An event about the object was lost: what holds of it is news to the next look.
-    pub fn not_told(&mut self, about: &Involved) {
-        let Involved { kind, namespace, name, .. } = about;
-        let target = if *kind == PersistentVolumeClaim::KIND {
-            Target::Claim(ClaimKey::new(namespace, name))
-        } else {
-            Target::Volume(VolumeName::from(&**name))
-        };
-        self.recorder.outbox.lost(&target);
-    }
-
     /// Why a volume is where it is, if it is not settled.
     #[must_use]
     pub fn volume_reason(&self, name: &VolumeName) -> Option<&VolumeReason> {
@@ -227,7 +216,7 @@ impl Planner {
 
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
-        let mut plan = Plan { events: self.recorder.outbox.take(), ..Plan::default() };
+        let mut plan = Plan::default();
         self.known.compared.reset();
         for target in self.known.plugins.take_due(now) {
             self.queue.retry(target, now);
@@ -240,8 +229,6 @@ impl Planner {
         }
         self.second_writer.writers.settle(now);
         self.read_owners(&mut plan);
-        let due = self.recorder.outbox.take_due(now);
-        self.queue.extend(due, now);
         self.resync(now);
         self.confirm(&mut plan);
         let room = LOOKS.saturating_sub(self.queue.claims_waiting());
@@ -271,7 +258,6 @@ impl Planner {
             self.retries.next_due(),
             self.known.plugins.next_due(),
             self.queue.next_due(),
-            self.recorder.outbox.next_due(),
             self.second_writer.writers.ends_at(),
             self.resync_at.filter(|_| self.queue.has_no_backlog()),
             // There is more to look at, and room for what comes of it.
@@ -280,7 +266,8 @@ impl Planner {
         ];
         plan.compared = self.known.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
-        plan.failures = self.recorder.outbox.take_failure_counts();
+        plan.failures = self.recorder.failures.take_counts();
+        plan.events = self.recorder.take_events();
         (plan.samples, plan.reports) = self.recorder.take();
         plan.tallies = self.queue.take_tallies();
         plan.others = self.second_writer.writers.take_news();

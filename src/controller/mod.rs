@@ -17,15 +17,14 @@
 //! - The [`Runner`] joins both, and is the same for all: the one loop, leadership, and the end.
 //!
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
-//! without an answer), [`late`] (writes that may land late), [`event_dedup`] (what was told, and when it is told again), [`report`]
-//! (where each key stands, and why: log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
+//! without an answer), [`late`] (writes that may land late), [`report`] (where each key
+//! stands, and why: events, log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
 //! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
 //! controller of the same objects), [`claim_pods`] (which pods use a claim).
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
 pub mod asked;
 pub mod claim_pods;
-pub mod event_dedup;
 pub mod in_doubt;
 pub mod late;
 pub mod queue;
@@ -44,10 +43,10 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use crate::{
-    kube_api::{call::CallError, events::Event, kinds::ObjectRef},
+    kube_api::{call::CallError, kinds::ObjectRef},
     metrics::QueueCounts,
 };
-use report::{Reason, Report, Subject};
+use report::{Reason, Report, Subject, events::EventUpdate};
 use second_writer::{News, Role};
 
 pub use runner::Runner;
@@ -104,9 +103,6 @@ pub trait Controller: Send + 'static {
     fn unplanned(&mut self) -> Option<Plan<Self>> {
         None
     }
-
-    /// An event of a plan was lost, for there was no room.
-    fn event_lost(&mut self, event: &Event, now: Instant);
 }
 
 /// What a controller wants done.
@@ -114,8 +110,8 @@ pub trait Controller: Send + 'static {
 pub struct Plan<C: Controller + ?Sized> {
     /// Requests, in the order of sending. None rests on the answer to another.
     pub calls: Vec<C::Call>,
-    /// What to tell users.
-    pub events: Vec<Event>,
+    /// What users get to read of keys, in order.
+    pub events: Vec<EventUpdate<C::Key>>,
     /// Where the keys stand that were looked at.
     pub reports: Vec<Report<C::Key, C::Reason>>,
     /// What others wrote that only this controller should.

@@ -1,6 +1,7 @@
-//! What operators see of a controller, put together: its reports, its work queues, and other writers of its objects.
+//! What users and operators see of a controller, put together: its events and reports, its work queues, and other
+//! writers of its objects.
 //!
-//! In: the parts of a plan that tell of these, and calls as they begin and end. Out: log, metrics, alarm and board.
+//! In: the parts of a plan that tell of these, and calls as they begin and end. Out: events, log, metrics, alarm and board.
 
 use std::sync::Arc;
 
@@ -8,7 +9,12 @@ use tokio::time::Instant;
 
 use super::{
     Controller, Identity,
-    report::{Report, board::Board, reporter::Reporter},
+    report::{
+        Report,
+        board::Board,
+        events::{EventUpdate, Keyed, RecordedEvents},
+        reporter::Reporter,
+    },
     second_writer::{News, Teller},
 };
 use crate::{
@@ -20,6 +26,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Reporting<C: Controller> {
     reporter: Reporter<C::Key, C::Reason>,
+    events: RecordedEvents<C::Key>,
     second_writers: Teller,
     queues: Vec<WorkQueueMetrics>,
 }
@@ -34,6 +41,7 @@ impl<C: Controller> Reporting<C> {
         let queues = queues.iter().map(|queue| WorkQueueMetrics::new(metrics, queue));
         Ok(Self {
             reporter: Reporter::new(metrics)?,
+            events: RecordedEvents::default(),
             second_writers: Teller::new(role, metrics, alarms)?,
             queues: queues.collect::<Result<_, _>>()?,
         })
@@ -50,12 +58,37 @@ impl<C: Controller> Reporting<C> {
         self.reporter.board()
     }
 
-    /// Takes what a plan reports.
-    pub fn take(&self, reports: Vec<Report<C::Key, C::Reason>>, others: Option<&News>, now: Instant) {
+    /// Takes what a plan reports. Returns the events to record: those that are news, and those that are due again.
+    pub fn take(
+        &mut self,
+        reports: Vec<Report<C::Key, C::Reason>>,
+        updates: Vec<EventUpdate<C::Key>>,
+        others: Option<&News>,
+        now: Instant,
+    ) -> Vec<Keyed<C::Key>> {
+        for gone in reports.iter().filter(|report| report.reason.is_none()) {
+            self.events.forget(&gone.key);
+        }
+        let mut events = self.events.take_due(now);
+        for update in updates {
+            events.extend(self.events.update(update, now));
+        }
         self.reporter.take_all(reports, now);
         if let Some(news) = others {
             self.board().set_second_writers(self.second_writers.tell(news));
         }
+        events
+    }
+
+    /// There was no room for an event.
+    pub fn lost(&mut self, event: Keyed<C::Key>, now: Instant) {
+        self.events.lost(event, now);
+    }
+
+    /// When there are events to record although nothing happens.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.events.next_due()
     }
 
     /// Takes what each work queue counted.

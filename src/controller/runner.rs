@@ -164,19 +164,19 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
     /// Reports, counts and sends. Returns when to plan again.
     fn carry_out(&mut self, plan: Plan<C>, now: Instant) -> Option<Instant> {
         let Plan { calls, events, reports, others, counts, measures, wake_at } = plan;
-        self.reporting.take(reports, others.as_ref(), now);
+        let events = self.reporting.take(reports, events, others.as_ref(), now);
         self.reporting.counted(&counts);
         self.executor.planned(&self.controller, measures, now);
         for call in calls {
             self.reporting.begins(E::work(&call), now);
             self.under_way.spawn(self.executor.perform(call));
         }
-        for event in events {
+        for (key, event) in events {
             if let Err(lost) = self.events.record(event) {
-                self.controller.event_lost(&lost, now);
+                self.reporting.lost((key, lost), now);
             }
         }
-        wake_at
+        wake_at.into_iter().chain(self.reporting.next_due()).min()
     }
 
     fn answered(&mut self, joined: Result<Answered<C>, JoinError>) {

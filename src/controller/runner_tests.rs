@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     kube_api::{
-        events::{EventQueue, EventType, EventWriter, Involved, Novelty},
+        events::{Event, EventQueue, EventType, EventWriter, Involved, Novelty},
         ids::ClaimKey,
         kinds::{
             CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
@@ -36,7 +36,6 @@ struct Asks {
     is_busy: bool,
     to_ask: VecDeque<&'static str>,
     to_tell: usize,
-    lost: usize,
 }
 
 impl Asks {
@@ -90,17 +89,16 @@ impl Controller for Asks {
             novelty: Novelty::New,
             subject: None,
         };
-        let events = vec![event; std::mem::take(&mut self.to_tell)];
-        Plan { calls: call.into_iter().collect(), events, ..plan_with(self.lost) }
+        let number = |number: usize| Event { message: number.to_string(), ..event.clone() };
+        let key = ClaimKey::new("ns", "c");
+        let to_tell = Some(std::mem::take(&mut self.to_tell)).filter(|count| *count > 0);
+        let events = to_tell.map(|count| EventUpdate::Hold(key, "test", (0..count).map(number).collect()));
+        let events = events.into_iter().collect();
+        Plan { calls: call.into_iter().collect(), events, ..plan_with(0) }
     }
 
     fn unplanned(&mut self) -> Option<Plan<Self>> {
         Some(plan_with(AT_THE_END))
-    }
-
-    fn event_lost(&mut self, event: &Event, _: Instant) {
-        assert_eq!(event.reason, "Reason");
-        self.lost += 1;
     }
 }
 
@@ -115,7 +113,7 @@ struct Answers {
     log: Log,
     leadership: Leadership,
     gate: Arc<Semaphore>,
-    lost: Arc<Mutex<usize>>,
+    measured: Arc<Mutex<usize>>,
 }
 
 impl Executor<Asks> for Answers {
@@ -135,8 +133,8 @@ impl Executor<Asks> for Answers {
         }
     }
 
-    fn planned(&mut self, _: &Asks, lost: usize, _: Instant) {
-        *self.lost.lock().unwrap() = lost;
+    fn planned(&mut self, _: &Asks, measured: usize, _: Instant) {
+        *self.measured.lock().unwrap() = measured;
     }
 
     fn work(_: &&'static str) -> Option<(usize, String)> {
@@ -153,7 +151,7 @@ struct Stage {
     objects: Arc<Objects>,
     leadership: Leadership,
     gate: Arc<Semaphore>,
-    lost: Arc<Mutex<usize>>,
+    measured: Arc<Mutex<usize>>,
     metrics: Metrics,
     shutdown: CancellationToken,
     running: JoinHandle<()>,
@@ -167,20 +165,19 @@ impl Stage {
         let (objects, gate) = (Arc::new(Objects::default()), Arc::new(Semaphore::new(0)));
         let (leadership, metrics) = (Leadership::new(Term::None), Metrics::default());
         let (events, writer) = EventQueue::new(&metrics).unwrap();
-        let lost = Arc::default();
+        let measured = Arc::default();
         let controller = Asks {
             log: Arc::clone(&log),
             leads: false,
             is_busy: false,
             to_ask: to_ask.iter().copied().collect(),
             to_tell,
-            lost: 0,
         };
         let executor = Answers {
             log: Arc::clone(&log),
             leadership: leadership.clone(),
             gate: Arc::clone(&gate),
-            lost: Arc::clone(&lost),
+            measured: Arc::clone(&measured),
         };
         let parts = (controller, executor);
         let (events, alarms) = (events.for_component("test"), Alarms::new(&metrics).unwrap());
@@ -188,7 +185,7 @@ impl Stage {
             Runner::new(parts, Arc::clone(&objects), leadership.clone(), events, (&metrics, alarms)).unwrap();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(runner.run(shutdown.clone()));
-        Self { log, objects, leadership, gate, lost, metrics, shutdown, running, _writer: writer }
+        Self { log, objects, leadership, gate, measured, metrics, shutdown, running, _writer: writer }
     }
 
     fn is_synced(&self) {
@@ -265,7 +262,7 @@ async fn l14_on_shutdown_the_answers_to_what_was_asked_are_awaited_and_nothing_m
     assert!(!stage.running.is_finished());
     stage.gate.add_permits(1);
     (&mut stage.running).await.unwrap();
-    assert_eq!(*stage.lost.lock().unwrap(), AT_THE_END, "what the answers came to is noted");
+    assert_eq!(*stage.measured.lock().unwrap(), AT_THE_END, "what the answers came to is noted");
     assert_eq!(stage.happens().await, ["a ends", "a answered true"]);
 }
 
@@ -277,13 +274,23 @@ async fn who_is_told_to_end_before_all_is_listed_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_finds_no_room_is_given_back() {
-    let stage = Stage::new(&["a"], 100_000);
+async fn an_event_that_finds_no_room_is_recorded_again_later() {
+    let stage = Stage::new(&["a"], 10_000);
+    let dropped = || {
+        let text = stage.metrics.text().unwrap();
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| {
+            line.strip_prefix("mooring_events_dropped_total{cause=\"queue_full\"} ").map(str::to_owned)
+        });
+        line.unwrap().parse::<usize>().unwrap()
+    };
     stage.is_synced();
     stage.leads();
     stage.happens().await;
-    let lost = *stage.lost.lock().unwrap();
-    assert!((1..100_000).contains(&lost), "{lost}");
+    let lost = dropped();
+    assert!((1..10_000).contains(&lost), "{lost}");
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(dropped(), 2 * lost);
 }
 
 /// The keys of the request would be held for ever.

@@ -21,7 +21,7 @@ use crate::{
         decide::upkeep::IN_TREE_FINALIZER,
         planner::{Plan, Planner},
         tell::reason::VolumeReason,
-        tests::{claim, decode, only},
+        tests::{claim, decode},
     },
     kube_api::{
         call::CallError,
@@ -88,6 +88,11 @@ fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
 
 /// Between the proof and the start the volume changes: it is read again, and a start that fails takes
 /// another proof.
+fn only(plan: Plan) -> Op {
+    let [op] = <[Op; 1]>::try_from(plan.ops).unwrap();
+    op
+}
+
 #[test]
 fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
     let now = Instant::now();

@@ -28,7 +28,6 @@ use crate::{
     },
     kube_api::{
         call::CallError,
-        events::Event,
         ids::{ClaimKey, PodKey, Uid},
         kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
     },
@@ -279,8 +278,6 @@ impl Controller for ClaimProtection {
         }
         self.keys.plan(calls, self.listing.len(), now)
     }
-
-    fn event_lost(&mut self, _: &Event, _: Instant) {}
 }
 
 #[cfg(test)]

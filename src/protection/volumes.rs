@@ -21,7 +21,6 @@ use crate::{
     },
     kube_api::{
         call::CallError,
-        events::Event,
         ids::VolumeName,
         kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
     },
@@ -173,8 +172,6 @@ impl Controller for VolumeProtection {
         }
         self.keys.plan(calls, 0, now)
     }
-
-    fn event_lost(&mut self, _: &Event, _: Instant) {}
 }
 
 #[cfg(test)]

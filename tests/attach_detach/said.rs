@@ -125,7 +125,8 @@ impl Written {
     /// Whether people read of it now. What an earlier process wrote stands, unless this one saw it come about anew.
     pub fn is_new(&mut self, event: &Event, process: usize, now: Instant) -> bool {
         let earlier = self.0.get(&of(event));
-        let stands = earlier.is_some_and(|(by, at)| *by != process && now < *at + STANDS);
+        let is_other = |by| by != process || event.novelty == Novelty::Standing;
+        let stands = earlier.is_some_and(|(by, at)| is_other(*by) && now < *at + STANDS);
         if stands && event.novelty != Novelty::New {
             return false;
         }

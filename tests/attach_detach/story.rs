@@ -19,12 +19,19 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         options::ForcePolicy,
-        tell::{backlog, metrics::AttachDetachMetrics, reporter::AttachDetachReporter, state::NodeVolumeKey},
+        tell::{
+            backlog,
+            metrics::AttachDetachMetrics,
+            reporter::AttachDetachReporter,
+            state::{AttachDetachKey, NodeVolumeKey},
+        },
     },
-    controller::{report::Reason as _, reporting::Reporting},
+    controller::{
+        report::{Reason as _, events::Keyed},
+        reporting::Reporting,
+    },
     kube_api::{
         call::CallError,
-        events::Event,
         kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     },
     metrics::{Alarms, Metrics},
@@ -200,7 +207,7 @@ pub fn looks(given: &Forms) -> Result<[Look; 2], String> {
 struct Seen {
     /// Requests as words. One that is repeated as time passes, with no other between, is there once.
     sends: Vec<String>,
-    events: Vec<Event>,
+    events: Vec<Keyed<AttachDetachKey>>,
 }
 
 /// A story under way.
@@ -335,8 +342,8 @@ impl<'a> Play<'a> {
         self.settle(&mut seen)?;
         if step.loses_events {
             for event in &seen.events {
-                self.controller.not_told(event, self.now);
-                self.written.lose(event);
+                self.written.lose(&event.1);
+                self.reporting.lost(event.clone(), self.now);
             }
         }
         self.check(step, &seen, compared);
@@ -346,7 +353,7 @@ impl<'a> Play<'a> {
     fn look(&mut self) -> Result<Look, String> {
         let mut seen = Seen::default();
         self.settle(&mut seen)?;
-        let says = seen.events.iter().map(line).collect();
+        let says = seen.events.iter().map(|(_, event)| line(event)).collect();
         Ok(Look { sends: seen.sends, waits: self.waits(), says, lists: self.world.lists() })
     }
 
@@ -368,7 +375,8 @@ impl<'a> Play<'a> {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        self.controller.wake_at().filter(|_| !self.suspended)
+        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.next_due()).min();
+        wake_at.filter(|_| !self.suspended)
     }
 
     fn advance(&mut self, to: Instant) {
@@ -484,12 +492,13 @@ impl<'a> Play<'a> {
             if let Some(note) = self.controller.take_note().filter(|_| self.lease) {
                 self.note = note;
             }
-            for event in effects.events {
+            let events =
+                self.reporting.take(effects.reports, effects.events, effects.others.as_ref(), self.now);
+            for (key, event) in events {
                 if self.written.is_new(&event, self.starts, self.now) {
-                    seen.events.push(event);
+                    seen.events.push((key, event));
                 }
             }
-            self.reporting.take(effects.reports, effects.others.as_ref(), self.now);
             self.reporter.take(effects.facts, self.now);
             for (sent, call) in effects.calls {
                 let text = words(&call);
@@ -569,7 +578,7 @@ impl<'a> Play<'a> {
                 compared.same(&["counts", key], &expected, &seen);
             }
         }
-        let lines: Vec<String> = events.iter().map(line).collect();
+        let lines: Vec<String> = events.iter().map(|(_, event)| line(event)).collect();
         compared.same(&["says"], &step.says, &in_place(&step.says, &lines));
         for (metric, expected) in &step.metrics {
             let (name, labels) = metric.split_once('{').unwrap_or((metric, ""));

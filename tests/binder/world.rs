@@ -19,6 +19,7 @@ use mooring::{
         planner::{Plan, Planner},
         tell::latency::Sample,
     },
+    controller::report::events::RecordedEvents,
     host_plugins::{
         HostPlugins,
         options::{PluginOptions, Recycler, Recyclers},
@@ -103,6 +104,7 @@ pub struct World {
     pub written: Vec<&'static str>,
     /// Events; decisions that no planner was asked for repeat theirs, which is left out.
     pub events: Vec<Event>,
+    recorded: RecordedEvents<Target>,
     /// When this process told each of them, and the server's revision then.
     told: Vec<(Instant, u64, Event)>,
     /// What was measured, as cases write it.
@@ -135,6 +137,7 @@ impl World {
             writes: 0,
             written: Vec::new(),
             events: Vec::new(),
+            recorded: RecordedEvents::default(),
             told: Vec::new(),
             samples: Vec::new(),
             reason: String::new(),
@@ -165,6 +168,7 @@ impl World {
                 None => seen.remove(path),
             };
         }
+        self.recorded = RecordedEvents::default();
         self.told.clear();
         self.objects = Arc::new(Objects::default());
         let mut volumes: Vec<PersistentVolume> = Vec::new();
@@ -353,7 +357,11 @@ impl World {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
             self.waited.extend(plan.waits_for().map(str::to_owned));
-            self.hear(plan.events);
+            let mut events = self.recorded.take_due(self.now);
+            for update in plan.events {
+                events.extend(self.recorded.update(update, self.now));
+            }
+            self.hear(events.into_iter().map(|(_, event)| event));
             self.samples.extend(plan.samples.iter().map(line));
             assert_apart(&plan.ops);
             if plan.ops.is_empty() {
@@ -361,7 +369,8 @@ impl World {
                 if !self.planner.is_waiting() {
                     return;
                 }
-                self.now = plan.wake_at.unwrap_or(self.now);
+                let wake_at = plan.wake_at.into_iter().chain(self.recorded.next_due()).min();
+                self.now = wake_at.unwrap_or(self.now);
             }
             for op in plan.ops {
                 if self.perform(op) {
@@ -381,7 +390,7 @@ impl World {
     }
 
     /// The planner repeats nothing while nothing changes, but for what stands and may expire.
-    fn hear(&mut self, events: Vec<Event>) {
+    fn hear(&mut self, events: impl Iterator<Item = Event>) {
         let revision = self.server.revision();
         for event in events {
             let last = self.told.iter().rfind(|(_, _, told)| is_same(told, &event));

@@ -1,8 +1,8 @@
 //! Announcer: which events are recorded for the pods of a volume on a node, and when again.
 //!
-//! In: each verdict once, after it has been applied, and failures of requests. Out: [`News`]: events, and when to look
-//! again for one that is due later. An event is recorded when something begins or changes, once more before it expires
-//! while that lasts, and when it ends. What was recorded is forgotten with the volume on that node.
+//! In: each verdict once, after it has been applied, and failures of requests. Out: [`News`]: events that hold or have
+//! happened, and when to look again for one that is due later. Which of them are recorded, and when again, is up to
+//! [`RecordedEvents`](crate::controller::report::events::RecordedEvents).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,27 +14,26 @@ use tokio::time::Instant;
 
 use super::{
     events::{self, Announcement},
+    state::{AttachDetachKey, NodeVolumeKey},
     waits::Waits,
 };
 use crate::{
     attach_detach::{
-        actual::state::{ActualState, NodeVolume, ReportAsAttached},
+        actual::state::{NodeVolume, ReportAsAttached},
         decide::{
             csi,
             verdict::{Verdict, Waiting},
         },
         desired::{
-            state::DesiredState,
             volume_name::VolumeId,
             volume_source::{Storage, of_persistent_volume},
         },
         known::Known,
     },
-    controller::event_dedup::Recorded,
+    controller::report::events::{self as recorded, EventUpdate},
     kube_api::{
         events::Event,
-        ids::{NodeName, PodKey, Uid, VolumeName},
-        kinds::{Narrow, Pod},
+        ids::{NodeName, VolumeName},
     },
     state::give_back_room,
 };
@@ -44,14 +43,11 @@ use crate::{
 /// KCM: pkg/volume/csi/csi_attacher.go, the timeout of waitForVolumeAttachment (two minutes).
 pub(super) const LONG: Duration = Duration::from_mins(2);
 
-/// After this long a lost event is recorded again: the queue that had no room has some by then.
-pub(in crate::attach_detach) const AFTER_LOSS: Duration = Duration::from_secs(30);
-
 /// A wait for another node that ends sooner has KCM's Multi-Attach event only, and one for a writer that undoes ours has none.
 pub(super) const NOTEWORTHY: Duration = Duration::from_secs(10);
 
 /// What there may be to record of a volume on a node at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Topic {
     /// That the attach fails, or takes long.
     Failure,
@@ -63,22 +59,35 @@ pub(super) enum Topic {
     Undone,
 }
 
-/// What was recorded of a volume on a node, and for which pods.
+impl Topic {
+    const ALL: &[recorded::Topic] = &["failure", "multi-attach", "holder", "undone"];
+
+    fn name(self) -> recorded::Topic {
+        match self {
+            Self::Failure => "failure",
+            Self::MultiAttach => "multi-attach",
+            Self::Holder => "holder",
+            Self::Undone => "undone",
+        }
+    }
+}
+
+/// What is remembered of a volume on a node.
 #[derive(Clone, Debug, Default)]
 struct Record {
+    /// Whether it was recorded that the volume is attached.
     attached: bool,
-    events: BTreeMap<Topic, (Recorded<Announcement>, BTreeSet<Uid>)>,
     /// Since when another node has held the volume, as was recorded.
     held_since: Option<Instant>,
 }
 
 impl Record {
     fn is_empty(&self) -> bool {
-        !self.attached && self.events.is_empty() && self.held_since.is_none()
+        !self.attached && self.held_since.is_none()
     }
 }
 
-/// What was recorded, of all volumes.
+/// What is remembered, of all volumes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Announcer {
     records: HashMap<(VolumeId, NodeName), Record>,
@@ -102,8 +111,8 @@ impl Others<'_> {
 /// What follows from a look.
 #[derive(Debug, Default)]
 pub(super) struct News {
-    /// To be recorded.
-    pub(super) events: Vec<Event>,
+    /// What holds, and what has happened.
+    pub(super) events: Vec<EventUpdate<AttachDetachKey>>,
     /// When there may be more.
     pub(super) look_at: Vec<Instant>,
 }
@@ -121,6 +130,7 @@ impl Announcer {
     ) -> News {
         let record = self.take(volume, node);
         let mut look = Look { volume, node, waits, known, record, news: News::default() };
+        look.news.events.push(EventUpdate::Pause(look.key(), Topic::ALL));
         if known.desired.get(volume, node).is_some() {
             look.desired(verdict, others);
         } else {
@@ -129,8 +139,8 @@ impl Announcer {
         self.keep(look)
     }
 
-    /// Takes something that is recorded unless it was of late.
-    pub(super) fn record_once(
+    /// Takes something that holds now.
+    pub(super) fn holds(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
@@ -141,34 +151,8 @@ impl Announcer {
     ) -> News {
         let record = self.take(volume, node);
         let mut look = Look { volume, node, waits, known, record, news: News::default() };
-        look.record_once(topic, announcement);
+        look.holds(topic, announcement);
         self.keep(look)
-    }
-
-    /// An event was lost: what it said of a pod's volumes is to be recorded again. Returns of which, and where.
-    pub(super) fn lost(
-        &mut self,
-        event: &Event,
-        desired: &DesiredState,
-        actual: &ActualState,
-    ) -> Vec<(VolumeId, NodeName)> {
-        let pod = PodKey::new(&event.involved.namespace, &event.involved.name);
-        let Some(desired_pod) = desired.pod(&pod).filter(|_| event.involved.kind == Pod::KIND) else {
-            return Vec::new();
-        };
-        let keys = desired_pod.volumes.keys().map(|volume| (volume.clone(), desired_pod.node.clone()));
-        let keys: Vec<_> = keys.filter(|(volume, node)| actual.node_volume(volume, node).is_some()).collect();
-        for node_volume in &keys {
-            let Some(record) = self.records.get_mut(node_volume) else { continue };
-            if event.reason == events::ATTACHED {
-                record.attached = false;
-            } else {
-                for (_, told) in record.events.values_mut() {
-                    told.remove(&event.involved.uid);
-                }
-            }
-        }
-        keys
     }
 
     /// A predecessor of this process has recorded that the volume is attached here.
@@ -217,14 +201,15 @@ impl Look<'_> {
         match verdict.waiting.as_ref().and_then(failure) {
             Some(message) => {
                 let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
-                self.record_once(Topic::Failure, &announcement);
+                self.holds(Topic::Failure, &announcement);
             }
             // Between two tries it is the same failure.
             None if node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0) => {}
             None => {
                 // A pod that takes the place of another finds it attached: that is no news.
                 let attached = self.record.attached && node_volume.is_some_and(NodeVolume::may_be_attached);
-                self.record = Record { attached, ..Record::default() };
+                self.record = Record { attached, held_since: None };
+                self.news.events.push(EventUpdate::Forget(self.key()));
             }
         }
     }
@@ -236,22 +221,22 @@ impl Look<'_> {
             && node_volume.is_some_and(NodeVolume::is_attached);
         if is_attached && !self.record.attached {
             self.record.attached = true;
-            self.record.events.remove(&Topic::Failure);
-            self.record_event(&Announcement::Attached, &BTreeSet::new());
+            self.hold(Topic::Failure, Vec::new());
+            self.happened(&Announcement::Attached);
         } else if let Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion) = verdict.waiting {
             self.record.attached = false;
         }
         match &verdict.waiting {
             Some(Waiting::AttachError { message, .. }) => {
-                self.record_once(Topic::Failure, &Announcement::Failed(message.clone()));
+                self.holds(Topic::Failure, &Announcement::Failed(message.clone()));
             }
             Some(Waiting::ForeignAttachment { name }) => {
                 let message = events::name_taken(name);
-                self.record_once(Topic::Failure, &Announcement::Failed(message));
+                self.holds(Topic::Failure, &Announcement::Failed(message));
             }
             Some(Waiting::WaitingForAttacher) if self.lasts(LONG) => {
                 let message = events::timed_out(self.volume, "attach");
-                self.record_once(Topic::Failure, &Announcement::Failed(message));
+                self.holds(Topic::Failure, &Announcement::Failed(message));
             }
             Some(Waiting::WaitingForDeletion) => {
                 let node_volume = self.known.actual.node_volume(self.volume, self.node);
@@ -260,23 +245,23 @@ impl Look<'_> {
                     .and_then(|attachment| csi::detach_error(attachment));
                 let message = events::being_deleted(error.map(|error| &*error.message));
                 if error.is_some() || self.lasts(LONG) {
-                    self.record_once(Topic::Failure, &Announcement::Failed(message));
+                    self.holds(Topic::Failure, &Announcement::Failed(message));
                 }
             }
             Some(Waiting::NodeStatusRefused { message }) => {
                 let announcement = Announcement::NotPublished(self.node.clone(), message.to_string());
-                self.record_once(Topic::Failure, &announcement);
+                self.holds(Topic::Failure, &announcement);
             }
             Some(Waiting::WriteUndone { writer }) if self.lasts(NOTEWORTHY) => {
-                self.record_once(Topic::Undone, &Announcement::Undone(Arc::clone(writer)));
+                self.holds(Topic::Undone, &Announcement::Undone(Arc::clone(writer)));
             }
             Some(Waiting::ClaimOrVolumeChanged) if self.lasts(NOTEWORTHY) => {
-                self.record_once(Topic::Failure, &Announcement::Failed(self.what_changed()));
+                self.holds(Topic::Failure, &Announcement::Failed(self.what_changed()));
             }
             Some(Waiting::HeldByNode { conflict }) if !conflict.is_attached && self.lasts(NOTEWORTHY) => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
                 let pods = first.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone());
-                self.record_once(Topic::MultiAttach, &Announcement::HeldElsewhere(pods.collect()));
+                self.holds(Topic::MultiAttach, &Announcement::HeldElsewhere(pods.collect()));
             }
             Some(Waiting::HeldByNode { conflict }) if conflict.is_attached => {
                 self.held_by(&conflict.node, others);
@@ -294,7 +279,7 @@ impl Look<'_> {
         let desired_pod = beside.filter_map(|other| known.desired.get(self.volume, other));
         let users =
             desired_pod.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
-        self.record_once(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
+        self.holds(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
         // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
         let is_elsewhere = holder != self.node;
         let waiting = others.verdicts.get(holder).filter(|_| is_elsewhere);
@@ -323,17 +308,18 @@ impl Look<'_> {
                 Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign }
             }
         };
-        self.record_once(Topic::Holder, &announcement);
+        self.holds(Topic::Holder, &announcement);
     }
 
     fn is_free(&mut self, others: &Others<'_>) {
         let Some(since) = self.record.held_since.take() else { return };
-        self.record.events.remove(&Topic::MultiAttach);
-        self.record.events.remove(&Topic::Holder);
+        for topic in [Topic::MultiAttach, Topic::Holder] {
+            self.hold(topic, Vec::new());
+        }
         // If not, another controller attached it here, too.
         if others.holders.is_some() && others.holders_beside(self.node).next().is_none() {
             let waited = self.known.now.saturating_duration_since(since);
-            self.record_event(&Announcement::Freed(waited.as_secs()), &BTreeSet::new());
+            self.happened(&Announcement::Freed(waited.as_secs()));
         }
     }
 
@@ -371,42 +357,35 @@ impl Look<'_> {
         at <= self.known.now
     }
 
-    /// Each pod is told once (S47, S48), and once more before its event expires.
-    fn record_once(&mut self, topic: Topic, announcement: &Announcement) {
-        let Known { desired, now, .. } = self.known;
-        let pods = desired.get(self.volume, self.node).into_iter().flat_map(|desired| desired.pods.keys());
-        let pods: BTreeSet<Uid> = pods.cloned().collect();
-        let before = self.record.events.remove(&topic);
-        let recorded = match before.filter(|(recorded, _)| recorded.holds(announcement, now)) {
-            Some((recorded, told)) => {
-                if !pods.is_subset(&told) {
-                    self.record_event(announcement, &told);
-                }
-                recorded
-            }
-            None => {
-                self.record_event(announcement, &BTreeSet::new());
-                Recorded::new(announcement.clone(), now)
-            }
-        };
-        self.news.look_at.push(recorded.repeat_at());
-        self.record.events.insert(topic, (recorded, pods));
+    /// It holds for each pod (S47, S48).
+    fn holds(&mut self, topic: Topic, announcement: &Announcement) {
+        let events = self.events(announcement);
+        self.hold(topic, events);
     }
 
-    /// Records it for each pod that is not told yet.
-    fn record_event(&mut self, announcement: &Announcement, told: &BTreeSet<Uid>) {
+    fn happened(&mut self, announcement: &Announcement) {
+        let events = self.events(announcement);
+        self.news.events.extend(events.into_iter().map(EventUpdate::Happened));
+    }
+
+    /// The event for each pod; without one the node's, if that is what it is about.
+    fn events(&self, announcement: &Announcement) -> Vec<Event> {
         let Known { objects, desired, .. } = self.known;
         match (desired.get(self.volume, self.node), announcement) {
-            (Some(desired), _) => {
-                let events = events::events(objects, desired, announcement).into_iter();
-                self.news.events.extend(events.filter(|event| !told.contains(&event.involved.uid)));
-            }
+            (Some(desired), _) => events::events(objects, desired, announcement),
             (None, Announcement::DetachFailed(..)) => {
-                let event = events::node_event(objects, self.volume, self.node, announcement);
-                self.news.events.extend(event);
+                events::node_event(objects, self.volume, self.node, announcement).into_iter().collect()
             }
-            (None, _) => {}
+            (None, _) => Vec::new(),
         }
+    }
+
+    fn hold(&mut self, topic: Topic, events: Vec<Event>) {
+        self.news.events.push(EventUpdate::Hold(self.key(), topic.name(), events));
+    }
+
+    fn key(&self) -> AttachDetachKey {
+        AttachDetachKey::NodeVolume(NodeVolumeKey::new(self.volume, self.node))
     }
 }
 

@@ -11,7 +11,6 @@ use crate::{
             volume_name::{VolumeId, VolumeKind},
         },
     },
-    controller::event_dedup::Repeatable,
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved, Novelty},
@@ -56,23 +55,6 @@ pub enum Announcement {
     ForcedDetach(NodeName, ForceReason),
     /// That is done.
     ForcedDetachDone(NodeName, ForceReason),
-}
-
-/// What keeps a volume elsewhere is the same while the words are: a step of the detach, a try in vain and a stand-off that is
-/// prolonged are no news.
-impl Repeatable for Announcement {
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (
-                Self::Holder { node, waiting, foreign },
-                Self::Holder { node: other_node, waiting: other_waiting, foreign: other_foreign },
-            ) => {
-                let words = holding(waiting.as_ref(), foreign.as_ref());
-                node == other_node && words == holding(other_waiting.as_ref(), other_foreign.as_ref())
-            }
-            _ => self == other,
-        }
-    }
 }
 
 /// What KCM says when it gives up waiting for an external-attacher (attach-detach §7.3, §7.5).
@@ -354,7 +336,8 @@ mod tests {
             let expected = format!("Volume \"pv1\" is attached to node \"n1\", {expected}");
             assert_eq!(text(&holder(waiting), "pv1", "ns1").2, expected);
         }
-        assert!(!holder(refused()).is_same(&holder(Waiting::NodeGone)));
+        let words = |waiting| text(&holder(waiting), "pv1", "ns1").2;
+        assert_ne!(words(refused()), words(Waiting::NodeGone));
     }
 
     #[test]
@@ -367,8 +350,9 @@ mod tests {
             }),
             foreign: None,
         };
-        assert!(holder("agent wrote node/n1", 10).is_same(&holder("agent wrote node/n1", 20)));
-        assert!(!holder("agent wrote node/n1", 10).is_same(&holder("another wrote node/n1", 10)));
+        let words = |writer, minute| text(&holder(writer, minute), "pv1", "ns1").2;
+        assert_eq!(words("agent wrote node/n1", 10), words("agent wrote node/n1", 20));
+        assert_ne!(words("agent wrote node/n1", 10), words("another wrote node/n1", 10));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    announcer::{AFTER_LOSS, Announcer, LONG, News, Others, Topic},
+    announcer::{Announcer, LONG, News, Others, Topic},
     events::{self, Announcement},
     facts::{Fact, Facts, Forced, Line},
     metrics::{Counted, Planned},
@@ -37,11 +37,11 @@ use crate::{
         },
         known::Known,
     },
+    controller::report::events::EventUpdate,
     kube_api::{
         call::CallError,
         events::Event,
-        ids::{AttachmentName, NodeName, PodKey},
-        kinds::{Narrow, Pod},
+        ids::{AttachmentName, NodeName},
     },
 };
 
@@ -52,14 +52,14 @@ pub struct Recorder {
     operations: Operations,
     waits: Waits,
     unresolved: UnresolvedPods,
-    events: Vec<Event>,
+    events: Vec<EventUpdate<AttachDetachKey>>,
     reports: Vec<Report>,
     facts: Facts,
 }
 
 impl Recorder {
     /// Takes the events.
-    pub fn take_events(&mut self) -> Vec<Event> {
+    pub fn take_events(&mut self) -> Vec<EventUpdate<AttachDetachKey>> {
         mem::take(&mut self.events)
     }
 
@@ -85,7 +85,7 @@ impl Recorder {
 
     /// Tells users and operators of something that rests on nothing before, either.
     pub fn extend(&mut self, events: Vec<Event>, facts: Vec<Fact>) {
-        self.events.extend(events);
+        self.events.extend(events.into_iter().map(EventUpdate::Happened));
         for fact in facts {
             self.report(fact);
         }
@@ -305,7 +305,7 @@ impl Recorder {
         known: Known<'_>,
     ) -> Vec<Instant> {
         let failure = Announcement::Failed(events::refused(error));
-        let news = self.announcer.record_once(volume, node, Topic::Failure, &failure, &self.waits, known);
+        let news = self.announcer.holds(volume, node, Topic::Failure, &failure, &self.waits, known);
         self.take_news(news)
     }
 
@@ -344,28 +344,19 @@ impl Recorder {
             Forced::Done => Announcement::ForcedDetachDone(node.clone(), reason),
         };
         let waiting = known.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
+        let mut events = Vec::new();
         for (_, desired) in waiting {
-            self.events.extend(events::events(known.objects, desired, &announcement));
+            events.extend(events::events(known.objects, desired, &announcement));
         }
-        self.events.extend(events::node_event(known.objects, volume, node, &announcement));
-    }
-
-    /// An event was lost: what it said of a pod's volumes is to be recorded again. Returns of which, and where.
-    pub fn lost(
-        &mut self,
-        event: &Event,
-        Known { actual, desired, now, .. }: Known<'_>,
-    ) -> Vec<(VolumeId, NodeName)> {
-        if event.involved.kind == Pod::KIND {
-            let pod = PodKey::new(&event.involved.namespace, &event.involved.name);
-            self.unresolved.lost(&pod, now + AFTER_LOSS);
-        }
-        self.announcer.lost(event, desired, actual)
+        events.extend(events::node_event(known.objects, volume, node, &announcement));
+        self.events.extend(events.into_iter().map(EventUpdate::Happened));
     }
 
     /// Nothing is known any more of the volume on that node.
     pub fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
         self.announcer.forget(volume, node);
+        let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node));
+        self.events.push(EventUpdate::Forget(key));
         self.operations.forget(volume, node);
         self.report(Fact::Forgotten(volume.clone(), node.clone()));
     }

@@ -3,11 +3,14 @@
 //! In: pods some of whose volumes are unresolved, as that is learnt. Out: an event for each such pod that has waited for
 //! a while, and when there may be more to tell.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::announcer::{LONG, NOTEWORTHY};
+use super::{
+    announcer::{LONG, NOTEWORTHY},
+    state::AttachDetachKey,
+};
 use crate::{
     attach_detach::{
         actual::state::{ActualState, NodeVolume},
@@ -17,7 +20,7 @@ use crate::{
         },
         known::Known,
     },
-    controller::event_dedup::EventDedup,
+    controller::report::events::EventUpdate,
     kube_api::{
         events::{Event, EventType, Involved, Novelty},
         ids::PodKey,
@@ -31,7 +34,6 @@ pub(super) struct UnresolvedPods {
     /// A replica that stands by tells nothing.
     leads: bool,
     look_at: BTreeSet<(Instant, PodKey)>,
-    told: EventDedup<PodKey>,
 }
 
 impl UnresolvedPods {
@@ -52,35 +54,29 @@ impl UnresolvedPods {
         if !self.leads {
             return;
         }
-        if found.is_empty() {
-            self.told.forget(pod);
-        }
         for patience in found.iter().filter_map(|unresolved| patience(&unresolved.why)) {
             self.look_at.insert((now + patience, pod.clone()));
         }
     }
 
-    /// An event about the pod was lost.
-    pub(super) fn lost(&mut self, pod: &PodKey, look_at: Instant) {
-        self.told.forget(pod);
-        self.look_at.insert((look_at, pod.clone()));
-    }
-
     /// When there may be more to tell.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.look_at.first().map(|(at, _)| *at).into_iter().chain(self.told.next_due()).min()
+        self.look_at.first().map(|(at, _)| *at)
     }
 
     /// What there is to tell by now.
-    pub(super) fn take_due(&mut self, known: Known<'_>) -> Vec<Event> {
-        let mut due = self.told.take_due(known.now);
+    pub(super) fn take_due(&mut self, known: Known<'_>) -> Vec<EventUpdate<AttachDetachKey>> {
+        let mut due = BTreeSet::new();
         while self.look_at.first().is_some_and(|(at, _)| *at <= known.now) {
             due.extend(self.look_at.pop_first().map(|(_, pod)| pod));
         }
         let mut news = Vec::new();
         for pod in due {
             let (events, is_attached) = events(&pod, known);
-            news.extend(self.told.news(&pod, events, known.now));
+            news.extend(events.into_iter().map(|(volume, events)| {
+                let key = AttachDetachKey::PodVolume(pod.clone(), volume);
+                EventUpdate::Hold(key, "unresolved", events)
+            }));
             if is_attached {
                 // That may end.
                 self.look_at.insert((known.now + LONG, pod));
@@ -101,27 +97,30 @@ fn patience(why: &WhyUnresolved) -> Option<std::time::Duration> {
     }
 }
 
-/// What there is to tell of a pod, and whether one of its volumes is attached for it although it is unresolved.
-fn events(key: &PodKey, known: Known<'_>) -> (Vec<Event>, bool) {
-    let pod = known.objects.pods.get(key);
-    let desired = known.desired.pod(key);
-    let (Some(pod), Some(desired)) = (pod, desired) else { return (Vec::new(), false) };
+/// The events that hold of each volume of a pod that is unresolved, and whether one of these is attached for it all the
+/// same.
+fn events(key: &PodKey, known: Known<'_>) -> (Vec<(String, Vec<Event>)>, bool) {
+    let Some(desired) = known.desired.pod(key) else { return (Vec::new(), false) };
     // One that runs has its volumes.
-    if pod.metadata.uid != desired.pod.uid
-        || pod.metadata.is_terminating()
-        || pod.status.phase != PodPhase::Pending
-    {
-        return (Vec::new(), false);
-    }
-    let is_told = |unresolved: &&Unresolved| {
-        patience(&unresolved.why).is_some() && is_without(desired, unresolved, known.actual)
+    let is_waiting = |pod: &Arc<Pod>| {
+        pod.metadata.uid == desired.pod.uid
+            && !pod.metadata.is_terminating()
+            && pod.status.phase == PodPhase::Pending
     };
-    let (attached, waits): (Vec<_>, Vec<_>) = desired
-        .unresolved
-        .iter()
-        .filter(is_told)
-        .partition(|unresolved| is_attached_for(&pod, desired, unresolved, known));
-    (waits.into_iter().map(|waits| event(&pod, waits)).collect(), !attached.is_empty())
+    let pod = known.objects.pods.get(key).filter(is_waiting);
+    let mut is_attached = false;
+    let mut events = |unresolved: &Unresolved| {
+        let pod = pod.as_deref()?;
+        patience(&unresolved.why).filter(|_| is_without(desired, unresolved, known.actual))?;
+        if is_attached_for(pod, desired, unresolved, known) {
+            is_attached = true;
+            return None;
+        }
+        Some(event(pod, unresolved))
+    };
+    let unresolved = desired.unresolved.iter();
+    let unresolved = unresolved.map(|of| (of.pod_volume.clone(), events(of).into_iter().collect()));
+    (unresolved.collect(), is_attached)
 }
 
 /// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone

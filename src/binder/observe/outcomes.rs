@@ -35,12 +35,12 @@ impl Planner {
         let subject = op.subject.clone();
         let works = match &op.call {
             Call::Write(_) => result.is_ok(),
-            Call::Read { .. } => result.is_ok() && self.recorder.outbox.is_failing_to_read(&subject),
+            Call::Read { .. } => result.is_ok() && self.recorder.failures.is_read(&subject),
             Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => false,
         };
         self.take_outcome(op, result, now, jitter);
         match failure {
-            Some(failure) => self.fails(&subject, failure, now),
+            Some(failure) => self.fails(&subject, failure),
             // The look that follows reports it.
             None if works => self.recorder.works(&subject, &mut self.reasons),
             None => {}
@@ -48,10 +48,10 @@ impl Planner {
     }
 
     /// A request about a claim or volume failed. It has its pause by now.
-    fn fails(&mut self, subject: &Target, failure: Failure, now: Instant) {
+    fn fails(&mut self, subject: &Target, failure: Failure) {
         let next = self.retries.until(subject);
         let Self { recorder, reasons, known, .. } = self;
-        if recorder.fails(subject, failure, next, (&known.objects, reasons), now) {
+        if recorder.fails(subject, failure, next, (&known.objects, reasons)) {
             self.report(subject);
         }
     }
@@ -96,7 +96,7 @@ impl Planner {
         if is_of_plugin {
             match self.known.plugins.answered(op, &result, &self.known.objects, now) {
                 None => {}
-                Some(Then::Tell(event)) => self.recorder.outbox.late(event),
+                Some(Then::Tell(event)) => self.recorder.happened(event),
                 Some(then) => {
                     if result.is_ok() {
                         self.retries.clear(&op.subject);
@@ -121,7 +121,7 @@ impl Planner {
                     self.undone.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);
-                self.recorder.outbox.made(&op.subject, &write.then, now);
+                self.recorder.caused(&op.subject, &write.then);
                 // What a claim was given up for still explains why it is Lost.
                 if let Target::Claim(key) = &op.subject
                     && write.kind != WriteKind::ClaimLost
@@ -349,7 +349,7 @@ impl Planner {
             };
             self.pause(&asker, error, true, now, jitter);
             if let Some(failure) = Failure::of_class(asker.uid(&self.known.objects), class, error) {
-                self.fails(&asker, failure, now);
+                self.fails(&asker, failure);
             }
         }
     }

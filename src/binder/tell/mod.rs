@@ -5,7 +5,6 @@ pub(crate) mod failure;
 pub(crate) mod failures;
 pub mod latency;
 pub(crate) mod metrics;
-pub(crate) mod outbox;
 pub(crate) mod reason;
 pub(crate) mod recorder;
 pub(crate) mod sizes;

@@ -9,9 +9,10 @@ use std::{collections::BTreeMap, mem, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
+    events,
     failure::Failure,
+    failures::Failures,
     latency::{BindMode, Latency, QUEUE, Sample},
-    outbox::Outbox,
     reason::{ClaimReason, VolumeReason},
     state::{self, Failing, Report, Why},
 };
@@ -25,8 +26,10 @@ use crate::{
         decide::decision::Decision,
         reasons::Reasons,
     },
+    controller::report::events::{EventUpdate, Topic},
     kube_api::{
         call::CallError,
+        events::Event,
         ids::VolumeName,
         kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
@@ -34,11 +37,18 @@ use crate::{
     traces::Traces,
 };
 
+/// Topic of the events of a decision.
+const DECISION: Topic = "decision";
+
+/// Topic of the event of a request that fails.
+const FAILURE: Topic = "failure";
+
 /// What is told, and what was.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Events.
-    pub(crate) outbox: Outbox,
+    /// Requests that fail.
+    pub(crate) failures: Failures,
+    events: Vec<EventUpdate<Target>>,
     /// How long things take.
     pub(crate) latency: Latency,
     reports: Vec<Report>,
@@ -52,25 +62,50 @@ impl Recorder {
         self.latency.trace(traces);
     }
 
+    /// What there is for events.
+    pub(crate) fn take_events(&mut self) -> Vec<EventUpdate<Target>> {
+        mem::take(&mut self.events)
+    }
+
     /// What has been measured, and what is reported.
     pub(crate) fn take(&mut self) -> (Vec<Sample>, Vec<Report>) {
         (self.latency.take(), mem::take(&mut self.reports))
     }
 
-    /// What failed is tried again, and holds until it works; or there is nothing left to try, or what failed was of
-    /// another of that name.
+    /// Takes the events of a decision. What failed is tried again, and holds until it works; or there is nothing left to
+    /// try, or what failed was of another of that name. A decision without events while something is still to come leaves
+    /// open what holds.
     pub(crate) fn decided<Reason>(
         &mut self,
         target: &Target,
-        decision: &mut Decision<Reason>,
+        (decision, is_settled): (&mut Decision<Reason>, bool),
         reasons: &mut Reasons,
         objects: &Objects,
     ) {
-        if decision.step.is_none() || self.outbox.is_of_another(target, objects) {
+        if decision.step.is_none() || self.failures.is_of_another(target, target.uid(objects).as_ref()) {
             self.works(target, reasons);
-        } else {
-            decision.events.extend(self.outbox.failure_event(target, objects));
         }
+        let events = mem::take(&mut decision.events);
+        self.events.push(if is_settled || !events.is_empty() {
+            EventUpdate::Hold(target.clone(), DECISION, events)
+        } else {
+            EventUpdate::Pause(target.clone(), &[DECISION])
+        });
+    }
+
+    /// A write about a claim or volume was made, which causes these events.
+    pub(crate) fn caused(&mut self, subject: &Target, events: &[Event]) {
+        self.events.push(EventUpdate::Caused(subject.clone(), DECISION, events.to_vec()));
+    }
+
+    /// What belongs to an earlier write whose answer was lost has happened.
+    pub(crate) fn happened(&mut self, event: Event) {
+        self.events.push(EventUpdate::Happened(event));
+    }
+
+    /// Nothing holds any more of a claim or volume that is gone.
+    pub(crate) fn forget(&mut self, target: Target) {
+        self.events.push(EventUpdate::Forget(target));
     }
 
     /// A claim was looked at, at this attempt, which had waited for its turn since then. If it is bound to a volume,
@@ -183,16 +218,20 @@ impl Recorder {
         failure: Failure,
         due: Option<Instant>,
         (objects, reasons): (&Objects, &mut Reasons),
-        now: Instant,
     ) -> bool {
-        let shown = self.outbox.fails(subject, failure, objects, now);
-        shown.map(|shown| reasons.fails(subject, shown, due)).is_some()
+        self.failures.note(subject, failure, subject.uid(objects).as_ref());
+        let Some(shown) = self.failures.shown(subject) else { return false };
+        let Some(event) = failure_event(subject, shown, objects) else { return false };
+        self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, vec![event]));
+        reasons.fails(subject, shown.clone(), due);
+        true
     }
 
     /// Nothing about a claim or volume fails any more.
     pub(crate) fn works(&mut self, subject: &Target, reasons: &mut Reasons) {
         reasons.works(subject);
-        self.outbox.works(subject);
+        self.failures.forget(subject);
+        self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, Vec::new()));
     }
 
     /// A write to a volume is about to be sent.
@@ -238,6 +277,29 @@ impl Recorder {
         if was_waited_for {
             self.reports.push(Report::gone(target.clone()));
         }
-        self.outbox.gone(target);
+        self.failures.forget(target);
+        self.forget(target.clone());
+    }
+}
+
+/// The event about what fails: on the claim, if there is one that waits, else on the volume.
+fn failure_event(subject: &Target, failure: &Failure, objects: &Objects) -> Option<Event> {
+    if failure.is_recorded_elsewhere() {
+        return None;
+    }
+    match subject {
+        Target::Claim(key) => Some(events::failed_for_claim(&*objects.claims.get(key)?, failure)),
+        Target::Volume(name) => {
+            let volume = objects.volumes.get(name)?;
+            let claim = volume.spec.claim_ref.as_ref().and_then(|reference| {
+                let claim = objects.claims.get(&reference.key())?;
+                let waits = claim.metadata.uid == reference.uid && claim.status.phase != ClaimPhase::Bound;
+                waits.then_some(claim)
+            });
+            Some(match claim {
+                Some(claim) => events::failed_for_claim(&claim, failure),
+                None => events::failed_for_volume(&volume, failure),
+            })
+        }
     }
 }

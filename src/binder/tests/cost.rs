@@ -24,7 +24,7 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
     let (mut revision, mut writes, mut decisions) = (10, 0, 0);
     loop {
         let plan = planner.plan(now);
-        decisions += plan.decisions().values().sum::<u64>();
+        decisions += plan.decisions.values().sum::<u64>();
         if plan.ops.is_empty() {
             break;
         }
@@ -205,12 +205,12 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     let objects = Arc::new(Objects::default());
     objects.reset(vec![class]);
     objects.reset(vec![waiting]);
-    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let mut planner = Recording::new(Planner::new(Arc::clone(&objects), BinderOptions::default()));
     let now = Instant::now();
     planner.load(now);
     planner.lead(now);
     assert_eq!(
-        planner.plan(now).decisions().into_keys().collect::<Vec<_>>(),
+        planner.plan(now).decisions.into_keys().collect::<Vec<_>>(),
         [("claim", "WaitingForProvisioner")]
     );
     let mut free = volume("pv");
@@ -218,7 +218,7 @@ fn cost_a_free_volume_is_not_offered_to_claims_that_take_none() {
     free.metadata.resource_version = ResourceVersion(2);
     objects.apply(free.clone());
     planner.changed(&ObjectRef::Volume(free.key()), now);
-    let looked = planner.plan(now).decisions().into_iter().map(|((kind, _), count)| (kind, count));
+    let looked = planner.plan(now).decisions.into_iter().map(|((kind, _), count)| (kind, count));
     assert_eq!(looked.collect::<Vec<_>>(), [("volume", 1)]);
 }
 

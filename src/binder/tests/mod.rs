@@ -10,7 +10,12 @@ mod proofs;
 mod undone;
 mod waits;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -27,12 +32,21 @@ use super::{
         predicate::{Comparisons, Requirements},
     },
     planner::{Plan, Planner},
+    queue::Tallies,
     tell::latency::Sample,
 };
 use crate::{
-    controller::{asked::Asked, report::reporter::Reporter},
+    controller::{
+        asked::Asked,
+        report::{
+            events::{Keyed, RecordedEvents},
+            reporter::Reporter,
+        },
+        second_writer::News,
+    },
     kube_api::{
         call::CallError,
+        events::Event,
         ids::{ClaimKey, ResourceVersion, VolumeName},
         kinds::{
             ClaimPhase, ClaimRef, LabelSelector, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
@@ -100,18 +114,87 @@ fn decode_text(value: &Value) -> VolumeName {
     VolumeName::from(value.as_str().unwrap())
 }
 
-fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -> (Arc<Objects>, Planner) {
+fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -> (Arc<Objects>, Recording) {
     let objects = Arc::new(Objects::default());
     objects.reset(volumes);
     objects.reset(claims);
-    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let mut planner = Recording::new(Planner::new(Arc::clone(&objects), BinderOptions::default()));
     planner.load(Instant::now());
     planner.lead(Instant::now());
     (objects, planner)
 }
 
-pub(crate) fn only(plan: Plan) -> Op {
-    let [op] = <[Op; 1]>::try_from(plan.ops).unwrap();
+/// A planner and the memory of its events, as in the skeleton.
+struct Recording {
+    planner: Planner,
+    events: RecordedEvents<Target>,
+}
+
+/// A plan with the events that are recorded.
+#[derive(Debug, Default)]
+struct Recorded {
+    ops: Vec<Op>,
+    events: Vec<Event>,
+    decisions: BTreeMap<(&'static str, &'static str), u64>,
+    failures: BTreeMap<(&'static str, &'static str), u64>,
+    samples: Vec<Sample>,
+    tallies: Tallies,
+    others: Option<News>,
+    wake_at: Option<Instant>,
+    looks: usize,
+    compared: usize,
+}
+
+impl Recording {
+    fn new(planner: Planner) -> Self {
+        Self { planner, events: RecordedEvents::default() }
+    }
+
+    fn plan(&mut self, now: Instant) -> Recorded {
+        let plan = self.planner.plan(now);
+        let decisions = plan.decisions();
+        let mut events = self.events.take_due(now);
+        for update in plan.events {
+            events.extend(self.events.update(update, now));
+        }
+        let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
+        let events = events.into_iter().map(|(_, event)| event).collect();
+        let Plan { ops, failures, samples, tallies, others, looks, compared, .. } = plan;
+        Recorded {
+            ops,
+            events,
+            decisions,
+            failures,
+            samples,
+            tallies,
+            others,
+            wake_at,
+            looks,
+            compared,
+        }
+    }
+
+    fn lost(&mut self, event: Keyed<Target>, now: Instant) {
+        self.events.lost(event, now);
+    }
+}
+
+impl Deref for Recording {
+    type Target = Planner;
+
+    fn deref(&self) -> &Planner {
+        &self.planner
+    }
+}
+
+impl DerefMut for Recording {
+    fn deref_mut(&mut self) -> &mut Planner {
+        &mut self.planner
+    }
+}
+
+fn only(recorded: Recorded) -> Op {
+    let [op] = <[Op; 1]>::try_from(recorded.ops).unwrap();
     op
 }
 
@@ -218,7 +301,8 @@ fn s19_a_claim_in_doubt_is_looked_at_when_its_volume_is_free_again() {
     let call = Call::Read { target: Object::Volume("pv".into()), purpose: Purpose::Refresh };
     planner.start(Target::Volume("pv".into()), None, call, &mut plan);
     assert!(planner.plan(now).ops.is_empty());
-    planner.outcome(only(plan), Ok(Answer::Volume(volume("pv"))), now, 0.0);
+    let read = plan.ops.remove(0);
+    planner.outcome(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     assert_eq!(only(planner.plan(now)), reservation);
     assert!(objects.volumes.get(&"pv".into()).is_some());
 }
@@ -316,8 +400,8 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     let due = planner.plan(now).wake_at.unwrap();
     assert_eq!(due, now + BinderOptions::default().sync_period);
     // A volume of which the planner was not told is not found by the resync, but the claim is looked at.
-    assert_eq!(planner.plan(now).decisions().values().sum::<u64>(), 0);
-    assert_eq!(planner.plan(due).decisions().values().sum::<u64>(), 1);
+    assert_eq!(planner.plan(now).decisions.values().sum::<u64>(), 0);
+    assert_eq!(planner.plan(due).decisions.values().sum::<u64>(), 1);
     objects.apply(volume("pv"));
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), due);
     for revision in 2..6 {
@@ -327,7 +411,7 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     }
     let later = planner.plan(due).wake_at.unwrap();
     assert!(later > due);
-    assert_eq!(planner.plan(later).decisions().values().sum::<u64>(), 0, "a bound pair is settled");
+    assert_eq!(planner.plan(later).decisions.values().sum::<u64>(), 0, "a bound pair is settled");
 }
 
 /// A claim that we have just written to is gone, and the watch was cut meanwhile: the next list lacks it, and
@@ -427,7 +511,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
 }
 
 /// The row of the debug page for a claim or volume, as it is reported.
-fn row(planner: &mut Planner, target: &Target) -> serde_json::Value {
+fn row(planner: &mut Recording, target: &Target) -> serde_json::Value {
     planner.report(target);
     let (_, reports) = planner.recorder.take();
     let reporter = Reporter::default();
@@ -463,7 +547,7 @@ const BIND: [WriteKind; 4] =
 fn a_pair_that_names_each_other_takes_four_writes() {
     for volume_first in [true, false] {
         let objects = Arc::new(Objects::default());
-        let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+        let mut planner = Recording::new(Planner::new(Arc::clone(&objects), BinderOptions::default()));
         let now = Instant::now();
         planner.lead(now);
         let mut reserved = volume("pv");

@@ -145,7 +145,7 @@ fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
 #[test]
 fn l15_a_standby_keeps_no_keys_and_its_clocks_begin_when_it_leads() {
     let (objects, start) = (Arc::new(Objects::default()), Instant::now());
-    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let mut planner = Recording::new(Planner::new(Arc::clone(&objects), BinderOptions::default()));
     planner.load(start);
     objects.apply(claim("stays"));
     planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "stays")), start);
@@ -199,7 +199,7 @@ fn l15_whoever_takes_over_looks_at_wanted_claims_first() {
     objects.reset(claims);
     objects.reset(vec![volume("v1"), volume("v2")]);
     objects.reset(vec![pod("p", "wanted", ""), pod("q", "a0500", "n1")]);
-    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let mut planner = Recording::new(Planner::new(Arc::clone(&objects), BinderOptions::default()));
     let now = Instant::now();
     planner.load(now);
     planner.lead(now);
@@ -257,7 +257,7 @@ fn l15_an_offer_passes_over_claims_that_wait_for_their_time() {
     objects.apply(volume("pv"));
     planner.changed(&ObjectRef::Volume("pv".into()), now);
     let plan = planner.plan(now);
-    assert!(plan.ops.is_empty() && plan.decisions().len() == 1, "{plan:?}");
+    assert!(plan.ops.is_empty() && plan.decisions.len() == 1, "{plan:?}");
     assert_eq!((plan.looks, plan.compared), (2, 1_200));
     assert_eq!(planner.plan(now).wake_at, Some(now + Duration::from_secs(9)));
 }
@@ -285,7 +285,7 @@ fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
     loop {
         let plan = planner.plan(now);
         assert!(plan.looks <= LOOKS + 2 && plan.compared <= COMPARED + 1_200 && plan.ops.is_empty());
-        declined += plan.decisions().get(&("claim", "NoClassAndNoMatch")).copied().unwrap_or_default();
+        declined += plan.decisions.get(&("claim", "NoClassAndNoMatch")).copied().unwrap_or_default();
         plans += 1;
         if plan.wake_at != Some(now) {
             break;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{answer, claim, decode, only, planner, volume};
+use super::{Recorded, Recording, answer, claim, decode, only, planner, volume};
 use crate::{
     binder::{
         act::{
@@ -14,7 +14,7 @@ use crate::{
         },
         decide::upkeep::IN_TREE_FINALIZER,
         decide::view::Plugins,
-        planner::{Plan, Planner},
+        planner::Planner,
         tell::latency::{BindMode, Sample},
     },
     kube_api::{
@@ -44,7 +44,7 @@ fn refused() -> CallError {
     CallError::Refused { code: 403, message: "no".into() }
 }
 
-fn reasons(plan: &Plan) -> Vec<(&'static str, &str)> {
+fn reasons(plan: &Recorded) -> Vec<(&'static str, &str)> {
     plan.events.iter().map(|event| (event.reason, event.message.as_str())).collect()
 }
 
@@ -324,14 +324,14 @@ fn s14_what_we_wrote_is_not_for_others_to_change() {
 }
 
 #[test]
-fn an_event_that_was_lost_is_told_again_by_the_next_look() {
+fn an_event_that_was_lost_is_recorded_again() {
     let (_, mut planner) = planner(Vec::new(), vec![claim("c")]);
     let now = Instant::now();
     let plan = planner.plan(now);
     let [event] = plan.events.as_slice() else { panic!("{:?}", plan.events) };
     let later = now + Duration::from_mins(4);
     assert!(planner.plan(later).events.is_empty());
-    planner.not_told(&event.involved);
+    planner.lost((Some(Target::Claim(key("c"))), event.clone()), later);
     let later = planner.plan(later).wake_at.unwrap();
     let told: Vec<Novelty> = planner.plan(later).events.iter().map(|event| event.novelty).collect();
     assert_eq!(told, [Novelty::Unclear]);
@@ -420,7 +420,7 @@ fn binds(samples: Vec<Sample>) -> Vec<(BindMode, u64)> {
 }
 
 /// Plays a bind to its end, each request of which takes a second.
-fn samples_of_bind(planner: &mut Planner, objects: &Objects, mut now: Instant) -> Vec<Sample> {
+fn samples_of_bind(planner: &mut Recording, objects: &Objects, mut now: Instant) -> Vec<Sample> {
     let mut samples = Vec::new();
     for revision in 5..20 {
         let plan = planner.plan(now);

@@ -14,6 +14,7 @@
 //! Reason codes are CamelCase, and the same in events, logs, metrics and pages; once published they keep their meaning (L18).
 
 pub mod board;
+pub mod events;
 pub mod gauges;
 pub mod page;
 pub mod reporter;

@@ -1,0 +1,338 @@
+//! Which events are recorded, and when again (client-go: `EventCorrelator`).
+//!
+//! In: the events that hold of each key, by topic, and those of what has happened. Out: the events to record: each once while it
+//! holds, handed out again every few minutes as [`Novelty::Standing`], and again if it was lost. The API server drops an
+//! event after an hour (`--event-ttl`); the writer finds out whether one that stands has to be written again before, so
+//! that `kubectl describe` is never empty. A key without events costs nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::kube_api::events::{Event, Novelty};
+
+/// After so long the writer gets an event that still holds again. When a process before this one has recorded it, only the
+/// server knows for how long it stands.
+const REPEAT_AFTER: Duration = Duration::from_mins(10);
+
+/// After so long a lost event is recorded again: the queue that had no room has some by then.
+const AFTER_LOSS: Duration = Duration::from_secs(30);
+
+/// What an event of a key is about. Events of different topics hold independently.
+pub type Topic = &'static str;
+
+/// What a plan reports in events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventUpdate<K> {
+    /// These hold of the key, on this topic, and no others.
+    Hold(K, Topic, Vec<Event>),
+    /// A write of ours about the key caused these. They are recorded, and if they hold afterwards, that is no news.
+    Caused(K, Topic, Vec<Event>),
+    /// This has happened, and nothing of it holds.
+    Happened(Event),
+    /// Of the key nothing is reported now, on these topics. If an event of them holds again, that is no news.
+    Pause(K, &'static [Topic]),
+    /// Nothing holds of the key.
+    Forget(K),
+}
+
+/// An event that was recorded.
+#[derive(Clone, Debug)]
+struct Recorded {
+    topic: Topic,
+    event: Event,
+    /// Whether it holds.
+    holds: bool,
+    /// Whether it never reached the writer.
+    is_lost: bool,
+    /// When it is recorded again.
+    again: Option<Instant>,
+}
+
+impl Recorded {
+    fn new(topic: Topic, event: Event) -> Self {
+        Self { topic, event, holds: true, is_lost: false, again: None }
+    }
+}
+
+/// The events that were recorded of each key.
+#[derive(Clone, Debug)]
+pub struct RecordedEvents<K> {
+    keys: BTreeMap<K, Vec<Recorded>>,
+    /// When the first event of a key is recorded again.
+    due: BTreeSet<(Instant, K)>,
+    /// Events of what has happened that never reached the writer, and when they are recorded again.
+    lost: VecDeque<(Instant, Event)>,
+}
+
+impl<K> Default for RecordedEvents<K> {
+    fn default() -> Self {
+        Self { keys: BTreeMap::new(), due: BTreeSet::new(), lost: VecDeque::new() }
+    }
+}
+
+/// An event to record, with the key of which it holds.
+pub type Keyed<K> = (Option<K>, Event);
+
+impl<K: Ord + Clone> RecordedEvents<K> {
+    /// Takes what a plan reports. Returns the events to record.
+    pub fn update(&mut self, update: EventUpdate<K>, now: Instant) -> Vec<Keyed<K>> {
+        match update {
+            EventUpdate::Hold(key, topic, events) => {
+                if events.is_empty() && !self.keys.contains_key(&key) {
+                    return Vec::new();
+                }
+                let news = self.hold(&key, topic, events, now);
+                news.into_iter().map(|event| (Some(key.clone()), event)).collect()
+            }
+            EventUpdate::Caused(key, topic, events) => {
+                let mut recorded = self.take(&key);
+                recorded.retain(|before| !events.iter().any(|event| is_same(&before.event, event)));
+                let events: Vec<Event> =
+                    events.into_iter().map(|event| Event { novelty: Novelty::New, ..event }).collect();
+                let caused = events.iter().cloned();
+                recorded.extend(caused.map(|event| Recorded { holds: false, ..Recorded::new(topic, event) }));
+                self.keep(&key, recorded);
+                events.into_iter().map(|event| (Some(key.clone()), event)).collect()
+            }
+            EventUpdate::Happened(event) => vec![(None, event)],
+            EventUpdate::Pause(key, topics) => {
+                let recorded = self.keys.get_mut(&key).into_iter().flatten();
+                recorded
+                    .filter(|recorded| topics.contains(&recorded.topic))
+                    .for_each(|recorded| recorded.holds = false);
+                Vec::new()
+            }
+            EventUpdate::Forget(key) => {
+                self.forget(&key);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Nothing holds of a key, which may be gone.
+    pub fn forget(&mut self, key: &K) {
+        self.take(key);
+    }
+
+    fn hold(&mut self, key: &K, topic: Topic, events: Vec<Event>, now: Instant) -> Vec<Event> {
+        let (mut before, mut recorded): (Vec<_>, Vec<_>) =
+            self.take(key).into_iter().partition(|recorded| recorded.topic == topic);
+        let mut news = Vec::new();
+        for event in events {
+            let known = before.iter().position(|before| is_same(&before.event, &event));
+            let mut held = match known {
+                Some(index) => before.swap_remove(index),
+                None => {
+                    news.push(event.clone());
+                    Recorded::new(topic, event)
+                }
+            };
+            held.holds = true;
+            held.again.get_or_insert(now + REPEAT_AFTER);
+            recorded.push(held);
+        }
+        self.keep(key, recorded);
+        news
+    }
+
+    /// An event never reached the writer.
+    pub fn lost(&mut self, (key, event): Keyed<K>, now: Instant) {
+        let again = now + AFTER_LOSS;
+        let Some(key) = key else { return self.lost.push_back((again, event)) };
+        let mut recorded = self.take(&key);
+        for recorded in &mut recorded {
+            if is_same(&recorded.event, &event) {
+                recorded.is_lost |= event.novelty != Novelty::Standing;
+                recorded.again = Some(again);
+            }
+        }
+        self.keep(&key, recorded);
+    }
+
+    /// The events to record again.
+    pub fn take_due(&mut self, now: Instant) -> Vec<Keyed<K>> {
+        let mut events = Vec::new();
+        while let Some((_, event)) = self.lost.pop_front_if(|(again, _)| *again <= now) {
+            events.push((None, event));
+        }
+        while let Some((at, key)) = self.due.pop_first() {
+            if at > now {
+                self.due.insert((at, key));
+                break;
+            }
+            let mut recorded = self.keys.remove(&key).unwrap_or_default();
+            for recorded in recorded.iter_mut().filter(|recorded| recorded.again.is_some_and(|at| at <= now))
+            {
+                if recorded.is_lost {
+                    events.push((Some(key.clone()), recorded.event.clone()));
+                } else if recorded.holds {
+                    let standing = Event { novelty: Novelty::Standing, ..recorded.event.clone() };
+                    events.push((Some(key.clone()), standing));
+                }
+                recorded.is_lost = false;
+                recorded.again = recorded.holds.then_some(now + REPEAT_AFTER);
+            }
+            self.keep(&key, recorded);
+        }
+        events
+    }
+
+    /// When the next event is recorded again.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        let lost = self.lost.front().map(|(at, _)| *at);
+        self.due.first().map(|(at, _)| *at).into_iter().chain(lost).min()
+    }
+
+    fn take(&mut self, key: &K) -> Vec<Recorded> {
+        let recorded = self.keys.remove(key).unwrap_or_default();
+        if let Some(due) = due(&recorded) {
+            self.due.remove(&(due, key.clone()));
+        }
+        recorded
+    }
+
+    fn keep(&mut self, key: &K, recorded: Vec<Recorded>) {
+        if let Some(due) = due(&recorded) {
+            self.due.insert((due, key.clone()));
+        }
+        if !recorded.is_empty() {
+            self.keys.insert(key.clone(), recorded);
+        }
+    }
+}
+
+/// When the first of these is recorded again.
+fn due(recorded: &[Recorded]) -> Option<Instant> {
+    recorded.iter().filter_map(|recorded| recorded.again).min()
+}
+
+/// Whether both say the same to the same reader.
+fn is_same(event: &Event, other: &Event) -> bool {
+    event.involved.uid == other.involved.uid && event.reason == other.reason && event.message == other.message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube_api::{
+        events::{EventType, Involved},
+        kinds::PersistentVolumeClaim,
+    };
+
+    const DECISION: Topic = "decision";
+
+    fn about(uid: &str, reason: &'static str, message: &str) -> Event {
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.uid = uid.into();
+        Event {
+            involved: Involved::object(&claim),
+            r#type: EventType::Normal,
+            reason,
+            message: message.to_owned(),
+            novelty: Novelty::default(),
+            subject: None,
+        }
+    }
+
+    fn event(message: &str) -> Event {
+        about("u", "FailedBinding", message)
+    }
+
+    fn shown(events: Vec<Keyed<&'static str>>) -> Vec<(String, Novelty)> {
+        events.into_iter().map(|(_, event)| (event.message, event.novelty)).collect()
+    }
+
+    /// Each step: its minute, what is reported, and what is recorded.
+    #[test]
+    fn s47_an_event_is_recorded_when_it_begins_to_hold_and_then_as_one_that_stands() {
+        use EventUpdate::{Caused, Forget, Happened, Hold, Pause};
+        let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
+        let standing = |text: &str| (text.to_owned(), Novelty::Standing);
+        let new = |text: &str| (text.to_owned(), Novelty::New);
+        let hold = |topic, texts: &[&str]| Hold("key", topic, texts.iter().map(|text| event(text)).collect());
+        let steps = [
+            (0, hold(DECISION, &["a", "b"]), vec![unclear("a"), unclear("b")]),
+            (1, hold(DECISION, &["a", "b"]), vec![]),
+            (2, hold(DECISION, &["a", "c"]), vec![unclear("c")]),
+            (3, hold("failure", &["refused"]), vec![unclear("refused")]),
+            (4, hold(DECISION, &["c"]), vec![]),
+            (11, hold(DECISION, &["c"]), vec![]),
+            (12, hold(DECISION, &["c"]), vec![standing("c")]),
+            (13, hold(DECISION, &["c"]), vec![standing("refused")]),
+            (14, hold("failure", &[]), vec![]),
+            (15, hold(DECISION, &[]), vec![]),
+            (16, hold(DECISION, &["c"]), vec![unclear("c")]),
+            (17, Caused("key", DECISION, vec![event("written")]), vec![new("written")]),
+            (18, hold(DECISION, &["written"]), vec![]),
+            (19, Happened(event("done")), vec![unclear("done")]),
+            (28, hold(DECISION, &["written"]), vec![standing("written")]),
+            (29, Forget("key"), vec![]),
+            (30, hold(DECISION, &["a"]), vec![unclear("a")]),
+            (31, Pause("key", &[DECISION]), vec![]),
+            (32, hold(DECISION, &["a"]), vec![]),
+            (39, Pause("key", &[DECISION]), vec![]),
+            (40, Pause("key", &[DECISION]), vec![]),
+            (41, hold(DECISION, &["a"]), vec![]),
+            (50, Forget("key"), vec![]),
+            (51, Forget("key"), vec![]),
+            (52, hold(DECISION, &["written"]), vec![unclear("written")]),
+        ];
+        let (start, mut events) = (Instant::now(), RecordedEvents::default());
+        for (minute, update, expected) in steps {
+            let now = start + Duration::from_mins(minute);
+            let mut recorded = events.take_due(now);
+            recorded.extend(events.update(update, now));
+            assert_eq!(shown(recorded), expected, "minute {minute}");
+        }
+    }
+
+    #[test]
+    fn what_was_caused_and_does_not_hold_is_not_recorded_again() {
+        let (start, mut events) = (Instant::now(), RecordedEvents::default());
+        events.update(EventUpdate::Caused("key", DECISION, vec![event("written")]), start);
+        assert_eq!(events.next_due(), None);
+    }
+
+    #[test]
+    fn a_lost_event_is_recorded_again_unless_it_holds_no_more() {
+        let (start, mut events) = (Instant::now(), RecordedEvents::default());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let updates = [
+            EventUpdate::Hold("a", DECISION, vec![event("holds")]),
+            EventUpdate::Hold("b", DECISION, vec![event("is over")]),
+            EventUpdate::Happened(event("happened")),
+        ];
+        for update in updates {
+            let recorded = events.update(update, start);
+            recorded.into_iter().for_each(|event| events.lost(event, start));
+        }
+        events.update(EventUpdate::Hold("b", DECISION, Vec::new()), at(1));
+        assert_eq!(events.next_due(), Some(at(30)));
+        assert_eq!(events.take_due(at(29)), []);
+        let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
+        assert_eq!(shown(events.take_due(at(30))), [unclear("happened"), unclear("holds")]);
+        assert_eq!(events.next_due(), Some(at(30) + REPEAT_AFTER));
+    }
+
+    #[test]
+    fn what_differs_in_its_object_its_reason_or_its_text_is_news() {
+        let now = Instant::now();
+        let rows = [
+            (about("u", "FailedBinding", "a"), 0),
+            (about("other", "FailedBinding", "a"), 1),
+            (about("u", "ClaimLost", "a"), 1),
+            (about("u", "FailedBinding", "b"), 1),
+        ];
+        for (later, news) in rows {
+            let mut events = RecordedEvents::default();
+            events.update(EventUpdate::Caused("key", DECISION, vec![event("a")]), now);
+            let update = EventUpdate::Hold("key", DECISION, vec![later.clone()]);
+            assert_eq!(events.update(update, now).len(), news, "{later:?}");
+        }
+    }
+}
