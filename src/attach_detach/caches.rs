@@ -80,8 +80,6 @@ pub enum Learnt {
     Desired(VolumeId, NodeName),
     /// A VolumeAttachment that is not ours has come, changed or gone.
     Foreign(AttachmentName),
-    /// The volume is attached to the node.
-    Attached(VolumeId, NodeName),
     /// It is not any more.
     Detached(VolumeId, NodeName),
     /// Another party has changed the list of the node object of this UID (S14).
@@ -494,7 +492,6 @@ impl Caches {
         match attached {
             Some(true) => {
                 self.actual.node_volume_mut(&volume, &node);
-                self.learnt.push(Learnt::Attached(volume.clone(), node.clone()));
             }
             Some(false) => {}
             None => {

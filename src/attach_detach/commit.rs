@@ -142,8 +142,7 @@ impl Controller {
         now: Instant,
     ) {
         let (recorder, known) = self.recording(now);
-        let look_at = recorder.record_failure(volume, node, error, known);
-        self.caches.queue.add_node_volume_at(look_at, volume, node);
+        recorder.record_failure(volume, node, error, known);
     }
 
     /// Forgets what has ended, and with it all that was recorded and measured of it.

@@ -15,7 +15,7 @@ use super::{
         dispatcher::Dispatcher,
     },
     actual::{
-        state::{ActualState, AttachmentCall, Operation},
+        state::{ActualState, AttachmentCall},
         unpublishing::Sequence,
     },
     caches::{Caches, Learnt, LookedAt},
@@ -32,7 +32,6 @@ use super::{
     tell::{
         facts::{Facts, Line},
         metrics::Planned,
-        operations::Ending,
         recorder::Recorder,
         state::{AttachDetachKey, Report},
     },
@@ -241,13 +240,7 @@ impl Controller {
                     self.caches.actual.note_undesired(&volume, &scope, |_| true, wall);
                 }
                 Learnt::Foreign(name) => self.recorder.foreign(&name, &self.caches.actual),
-                Learnt::Attached(volume, node) => {
-                    self.recorder.ended(&volume, &node, Operation::Attach, Ending::Success, now);
-                }
-                Learnt::Detached(volume, node) => {
-                    self.recorder.ended(&volume, &node, Operation::Detach, Ending::Success, now);
-                    self.forced_detach_done(&volume, &node, now);
-                }
+                Learnt::Detached(volume, node) => self.forced_detach_done(&volume, &node, now),
                 Learnt::ListChanged(node, uid) => {
                     self.caches.actual.node_mut(&node).requests.undone(now);
                     self.note_foreign(&Target::Node(node), &uid, now);
@@ -298,8 +291,6 @@ impl Controller {
         now: Instant,
     ) {
         let call = request.kind();
-        let (recorder, known) = self.recording(now);
-        recorder.sent(volume, node, call, known);
         let node_volume = self.caches.actual.node_volume_mut(volume, node);
         node_volume.call = Some(call);
         match (&mut node_volume.undone, call) {

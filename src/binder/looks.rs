@@ -147,6 +147,7 @@ impl Planner {
         plan.looks += 1;
         let target = Target::Volume(name.clone());
         let Some(volume) = self.known.objects.volumes.get(name) else {
+            self.recorder.forget(target.clone());
             if !self.retries.waits(&target) {
                 self.retries.clear(&target);
             }

@@ -66,13 +66,7 @@ impl<C: Controller> Reporting<C> {
         others: Option<&News>,
         now: Instant,
     ) -> Vec<Keyed<C::Key>> {
-        for gone in reports.iter().filter(|report| report.reason.is_none()) {
-            self.events.forget(&gone.key);
-        }
-        let mut events = self.events.take_due(now);
-        for update in updates {
-            events.extend(self.events.update(update, now));
-        }
+        let events = self.events.take(updates, now);
         self.reporter.take_all(reports, now);
         if let Some(news) = others {
             self.board().set_second_writers(self.second_writers.tell(news));

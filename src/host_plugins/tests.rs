@@ -86,13 +86,13 @@ fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
     (objects, planner, pod)
 }
 
-/// Between the proof and the start the volume changes: it is read again, and a start that fails takes
-/// another proof.
 fn only(plan: Plan) -> Op {
     let [op] = <[Op; 1]>::try_from(plan.ops).unwrap();
     op
 }
 
+/// Between the proof and the start the volume changes: it is read again, and a start that fails takes
+/// another proof.
 #[test]
 fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
     let now = Instant::now();

@@ -13,7 +13,6 @@ use crate::{
         desired::volume_name::VolumeId,
         tell::{
             metrics::{AttachDetachMetrics, Counted},
-            operations::Ending,
             phases::{Phase, Progress},
         },
     },
@@ -68,19 +67,18 @@ fn objects() -> Arc<Objects> {
 fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
     let mut end_to_end = metrics.end_to_end();
     let (node, now) = (NodeName::from("n"), Instant::now());
-    let took = Duration::from_secs(3);
     for number in 0..MANY_DRIVERS {
         let driver = DriverName::from(format!("csi-{number:03}.example.com").as_str());
         let volume = VolumeId::csi(&driver, "h");
         for operation in [Operation::Attach, Operation::Detach] {
-            for ending in [Ending::Success, Ending::Failure] {
-                metrics.observe(&volume, operation, ending, false, took);
-            }
             for forced in [false, true] {
                 for stands in Phase::of(operation).map(|phase| Some((phase, true))).into_iter().chain([None])
                 {
-                    let progress = Progress { operation, stands, may_begin: true, forced, attempt: 1 };
+                    let (may_begin, attempt, is_done, is_migrated) = (true, 1, stands.is_none(), false);
+                    let progress =
+                        Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated };
                     end_to_end.follow(&volume, &node, progress, now);
+                    end_to_end.failed(&volume, &node, operation, now);
                 }
             }
         }

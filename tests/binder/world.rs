@@ -357,10 +357,7 @@ impl World {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
             self.waited.extend(plan.waits_for().map(str::to_owned));
-            let mut events = self.recorded.take_due(self.now);
-            for update in plan.events {
-                events.extend(self.recorded.update(update, self.now));
-            }
+            let events = self.recorded.take(plan.events, self.now);
             self.hear(events.into_iter().map(|(_, event)| event));
             self.samples.extend(plan.samples.iter().map(line));
             assert_apart(&plan.ops);

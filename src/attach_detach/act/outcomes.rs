@@ -17,7 +17,7 @@ use crate::{
         controller::Controller,
         desired::volume_name::VolumeId,
         guard::second_writer::Target,
-        tell::{facts::Line, operations::Ending},
+        tell::facts::{Fact, Line},
     },
     kube_api::{
         call::CallError,
@@ -161,7 +161,7 @@ impl Controller {
             self.recorder.log_failure(volume, node, attempt, error, what);
         }
         if let Some(operation) = failed {
-            self.recorder.ended(volume, node, operation, Ending::Failure, answered.now);
+            self.recorder.report(Fact::OperationFailed(volume.clone(), node.clone(), operation));
         }
         if is_recorded {
             self.record_failure(volume, node, error, answered.now);

@@ -1,4 +1,4 @@
-//! Announcer: which events are recorded for the pods of a volume on a node, and when again.
+//! Announcer: which events hold for the pods of a volume on a node, and what has happened there.
 //!
 //! In: each verdict once, after it has been applied, and failures of requests. Out: [`News`]: events that hold or have
 //! happened, and when to look again for one that is due later. Which of them are recorded, and when again, is up to
@@ -30,7 +30,7 @@ use crate::{
         },
         known::Known,
     },
-    controller::report::events::{self as recorded, EventUpdate},
+    controller::report::events::{EventUpdate, Topic},
     kube_api::{
         events::Event,
         ids::{NodeName, VolumeName},
@@ -46,31 +46,14 @@ pub(super) const LONG: Duration = Duration::from_mins(2);
 /// A wait for another node that ends sooner has KCM's Multi-Attach event only, and one for a writer that undoes ours has none.
 pub(super) const NOTEWORTHY: Duration = Duration::from_secs(10);
 
-/// What there may be to record of a volume on a node at the same time.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Topic {
-    /// That the attach fails, or takes long.
-    Failure,
-    /// That another node holds the volume, in KCM's words.
-    MultiAttach,
-    /// Which node that is, and what it waits for.
-    Holder,
-    /// That another writer undoes what is written for it.
-    Undone,
-}
-
-impl Topic {
-    const ALL: &[recorded::Topic] = &["failure", "multi-attach", "holder", "undone"];
-
-    fn name(self) -> recorded::Topic {
-        match self {
-            Self::Failure => "failure",
-            Self::MultiAttach => "multi-attach",
-            Self::Holder => "holder",
-            Self::Undone => "undone",
-        }
-    }
-}
+/// That the attach fails, or takes long.
+const FAILURE: Topic = "failure";
+/// That another node holds the volume, in KCM's words.
+const MULTI_ATTACH: Topic = "multi-attach";
+/// Which node that is, and what it waits for.
+const HOLDER: Topic = "holder";
+/// That another writer undoes what is written for the volume.
+const UNDONE: Topic = "undone";
 
 /// What is remembered of a volume on a node.
 #[derive(Clone, Debug, Default)]
@@ -130,28 +113,12 @@ impl Announcer {
     ) -> News {
         let record = self.take(volume, node);
         let mut look = Look { volume, node, waits, known, record, news: News::default() };
-        look.news.events.push(EventUpdate::Pause(look.key(), Topic::ALL));
+        look.pause();
         if known.desired.get(volume, node).is_some() {
             look.desired(verdict, others);
         } else {
             look.undesired(verdict);
         }
-        self.keep(look)
-    }
-
-    /// Takes something that holds now.
-    pub(super) fn holds(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        topic: Topic,
-        announcement: &Announcement,
-        waits: &Waits,
-        known: Known<'_>,
-    ) -> News {
-        let record = self.take(volume, node);
-        let mut look = Look { volume, node, waits, known, record, news: News::default() };
-        look.holds(topic, announcement);
         self.keep(look)
     }
 
@@ -201,7 +168,7 @@ impl Look<'_> {
         match verdict.waiting.as_ref().and_then(failure) {
             Some(message) => {
                 let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
-                self.holds(Topic::Failure, &announcement);
+                self.holds(FAILURE, &announcement);
             }
             // Between two tries it is the same failure.
             None if node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0) => {}
@@ -221,22 +188,22 @@ impl Look<'_> {
             && node_volume.is_some_and(NodeVolume::is_attached);
         if is_attached && !self.record.attached {
             self.record.attached = true;
-            self.hold(Topic::Failure, Vec::new());
+            self.hold(FAILURE, Vec::new());
             self.happened(&Announcement::Attached);
         } else if let Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion) = verdict.waiting {
             self.record.attached = false;
         }
         match &verdict.waiting {
             Some(Waiting::AttachError { message, .. }) => {
-                self.holds(Topic::Failure, &Announcement::Failed(message.clone()));
+                self.holds(FAILURE, &Announcement::Failed(message.clone()));
             }
             Some(Waiting::ForeignAttachment { name }) => {
                 let message = events::name_taken(name);
-                self.holds(Topic::Failure, &Announcement::Failed(message));
+                self.holds(FAILURE, &Announcement::Failed(message));
             }
             Some(Waiting::WaitingForAttacher) if self.lasts(LONG) => {
                 let message = events::timed_out(self.volume, "attach");
-                self.holds(Topic::Failure, &Announcement::Failed(message));
+                self.holds(FAILURE, &Announcement::Failed(message));
             }
             Some(Waiting::WaitingForDeletion) => {
                 let node_volume = self.known.actual.node_volume(self.volume, self.node);
@@ -245,23 +212,23 @@ impl Look<'_> {
                     .and_then(|attachment| csi::detach_error(attachment));
                 let message = events::being_deleted(error.map(|error| &*error.message));
                 if error.is_some() || self.lasts(LONG) {
-                    self.holds(Topic::Failure, &Announcement::Failed(message));
+                    self.holds(FAILURE, &Announcement::Failed(message));
                 }
             }
             Some(Waiting::NodeStatusRefused { message }) => {
                 let announcement = Announcement::NotPublished(self.node.clone(), message.to_string());
-                self.holds(Topic::Failure, &announcement);
+                self.holds(FAILURE, &announcement);
             }
             Some(Waiting::WriteUndone { writer }) if self.lasts(NOTEWORTHY) => {
-                self.holds(Topic::Undone, &Announcement::Undone(Arc::clone(writer)));
+                self.holds(UNDONE, &Announcement::Undone(Arc::clone(writer)));
             }
             Some(Waiting::ClaimOrVolumeChanged) if self.lasts(NOTEWORTHY) => {
-                self.holds(Topic::Failure, &Announcement::Failed(self.what_changed()));
+                self.holds(FAILURE, &Announcement::Failed(self.what_changed()));
             }
             Some(Waiting::HeldByNode { conflict }) if !conflict.is_attached && self.lasts(NOTEWORTHY) => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
                 let pods = first.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone());
-                self.holds(Topic::MultiAttach, &Announcement::HeldElsewhere(pods.collect()));
+                self.holds(MULTI_ATTACH, &Announcement::HeldElsewhere(pods.collect()));
             }
             Some(Waiting::HeldByNode { conflict }) if conflict.is_attached => {
                 self.held_by(&conflict.node, others);
@@ -279,7 +246,7 @@ impl Look<'_> {
         let desired_pod = beside.filter_map(|other| known.desired.get(self.volume, other));
         let users =
             desired_pod.flat_map(|desired| desired.pods.values()).map(|(pod, _)| pod.key.clone()).collect();
-        self.holds(Topic::MultiAttach, &Announcement::HeldElsewhere(users));
+        self.holds(MULTI_ATTACH, &Announcement::HeldElsewhere(users));
         // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
         let is_elsewhere = holder != self.node;
         let waiting = others.verdicts.get(holder).filter(|_| is_elsewhere);
@@ -308,12 +275,12 @@ impl Look<'_> {
                 Announcement::Holder { node: holder, waiting: waiting.cloned(), foreign }
             }
         };
-        self.holds(Topic::Holder, &announcement);
+        self.holds(HOLDER, &announcement);
     }
 
     fn is_free(&mut self, others: &Others<'_>) {
         let Some(since) = self.record.held_since.take() else { return };
-        for topic in [Topic::MultiAttach, Topic::Holder] {
+        for topic in [MULTI_ATTACH, HOLDER] {
             self.hold(topic, Vec::new());
         }
         // If not, another controller attached it here, too.
@@ -357,6 +324,16 @@ impl Look<'_> {
         at <= self.known.now
     }
 
+    /// What is not said again now does not hold, but for a failure: between two tries it is the same.
+    fn pause(&mut self) {
+        let key = self.key();
+        let node_volume = self.known.actual.node_volume(self.volume, self.node);
+        let fails = node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0);
+        let topics: &[Topic] =
+            if fails { &[MULTI_ATTACH, HOLDER, UNDONE] } else { &[FAILURE, MULTI_ATTACH, HOLDER, UNDONE] };
+        self.news.events.push(EventUpdate::Pause(key, topics));
+    }
+
     /// It holds for each pod (S47, S48).
     fn holds(&mut self, topic: Topic, announcement: &Announcement) {
         let events = self.events(announcement);
@@ -368,24 +345,43 @@ impl Look<'_> {
         self.news.events.extend(events.into_iter().map(EventUpdate::Happened));
     }
 
-    /// The event for each pod; without one the node's, if that is what it is about.
     fn events(&self, announcement: &Announcement) -> Vec<Event> {
-        let Known { objects, desired, .. } = self.known;
-        match (desired.get(self.volume, self.node), announcement) {
-            (Some(desired), _) => events::events(objects, desired, announcement),
-            (None, Announcement::DetachFailed(..)) => {
-                events::node_event(objects, self.volume, self.node, announcement).into_iter().collect()
-            }
-            (None, _) => Vec::new(),
-        }
+        of_pods_or_node(self.volume, self.node, announcement, self.known)
     }
 
     fn hold(&mut self, topic: Topic, events: Vec<Event>) {
-        self.news.events.push(EventUpdate::Hold(self.key(), topic.name(), events));
+        self.news.events.push(EventUpdate::Hold(self.key(), topic, events));
     }
 
     fn key(&self) -> AttachDetachKey {
         AttachDetachKey::NodeVolume(NodeVolumeKey::new(self.volume, self.node))
+    }
+}
+
+/// A request about a volume on a node failed, for which this event is.
+pub(super) fn fails(
+    volume: &VolumeId,
+    node: &NodeName,
+    announcement: &Announcement,
+    known: Known<'_>,
+) -> EventUpdate<AttachDetachKey> {
+    let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node));
+    EventUpdate::Hold(key, FAILURE, of_pods_or_node(volume, node, announcement, known))
+}
+
+/// The event for each pod; without one the node's, if that is what it is about.
+fn of_pods_or_node(
+    volume: &VolumeId,
+    node: &NodeName,
+    announcement: &Announcement,
+    Known { objects, desired, .. }: Known<'_>,
+) -> Vec<Event> {
+    match (desired.get(volume, node), announcement) {
+        (Some(desired), _) => events::events(objects, desired, announcement),
+        (None, Announcement::DetachFailed(..)) => {
+            events::node_event(objects, volume, node, announcement).into_iter().collect()
+        }
+        (None, _) => Vec::new(),
     }
 }
 

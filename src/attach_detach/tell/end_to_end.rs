@@ -1,16 +1,28 @@
-//! How long attaches and detaches take, as histograms and traces.
+//! How long attaches and detaches take, as histograms and traces; and kube-controller-manager's operations, from the first
+//! request to the driver's answer.
 //!
 //! In: how far each is, at each look. Out: phases and wholes as they end. Measured where a plan is carried out, not where it
 //! is made, for that is where the trace of an operation is known.
 
+use prometheus::{HistogramOpts, HistogramVec};
 use tokio::time::Instant;
 
-use super::phases::{Phase, Progress};
+use super::{
+    announcer::LONG,
+    phases::{Phase, Progress},
+};
 use crate::{
-    attach_detach::{actual::state::Operation, desired::volume_name::VolumeId},
+    attach_detach::{
+        actual::state::Operation,
+        desired::volume_name::{VolumeId, VolumeKind},
+    },
     controller::timers::{Lap, Timers},
     kube_api::ids::NodeName,
-    metrics::{self, Metrics, bounded::Bounded, exemplar::TracedHistogram},
+    metrics::{
+        self, Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS,
+        bounded::{Bounded, OTHER},
+        exemplar::TracedHistogram,
+    },
     traces::{End, Traces},
 };
 
@@ -38,9 +50,20 @@ pub struct Measured {
     /// Whether it was forced at any time.
     pub forced: bool,
     reached: Phase,
+    /// When the API server was asked first, or the last try failed, and whether the volume was in-tree.
+    asked: Option<(Instant, bool)>,
 }
 
-/// `mooring_{attach,detach}_{e2e,overhead}_seconds`, and the traces.
+/// How an operation ended, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It did what it should.
+    Success,
+    /// It did not; KCM knows no other failure.
+    Failure,
+}
+
+/// `storage_operation_duration_seconds`, `mooring_{attach,detach}_{e2e,overhead}_seconds`, and the traces.
 #[derive(Clone, Debug)]
 pub struct EndToEnd {
     timers: Timers<(VolumeId, NodeName), Measured>,
@@ -49,6 +72,8 @@ pub struct EndToEnd {
     attach_overhead: TracedHistogram,
     detach_overhead: TracedHistogram,
     drivers: Bounded,
+    operations: HistogramVec,
+    plugins: Bounded,
 }
 
 impl EndToEnd {
@@ -62,6 +87,12 @@ impl EndToEnd {
             metrics.register_traced(&histogram)?;
             Ok::<_, prometheus::Error>(histogram)
         };
+        let operations = HistogramVec::new(
+            HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
+                .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
+            &["volume_plugin", "operation_name", "status", "migrated"],
+        )?;
+        metrics.register(&operations)?;
         Ok(Self {
             timers: Timers::default(),
             attach: histogram(
@@ -87,6 +118,8 @@ impl EndToEnd {
                 &["driver"],
             )?,
             drivers: metrics::drivers(metrics),
+            operations,
+            plugins: Bounded::new(PLUGINS, OTHER),
         })
     }
 
@@ -97,7 +130,7 @@ impl EndToEnd {
 
     /// Takes how far an operation is.
     pub fn follow(&mut self, volume: &VolumeId, node: &NodeName, progress: Progress, now: Instant) {
-        let Progress { operation, stands, may_begin, forced, attempt } = progress;
+        let Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated } = progress;
         let key = (volume.clone(), node.clone());
         let attributes = |measured: &Measured| {
             vec![
@@ -111,6 +144,9 @@ impl EndToEnd {
         if self.timers.get_mut(&key).is_some_and(|measured| measured.operation != operation) {
             self.timers.end(&key, End::Superseded, now, attributes);
         }
+        if is_done {
+            self.answered(volume, node, operation, Ending::Success, now);
+        }
         let Some((phase, is_ours)) = stands else {
             if let Some(ended) = self.timers.end(&key, End::Done, now, attributes) {
                 self.observe(volume, ended.of, ended.last);
@@ -121,7 +157,8 @@ impl EndToEnd {
         };
         let Some(measured) = self.timers.get_mut(&key) else {
             if may_begin {
-                let measured = Measured { operation, forced, reached: phase };
+                let asked = (phase == Phase::Api).then_some((now, is_migrated));
+                let measured = Measured { operation, forced, reached: phase, asked };
                 self.timers.begin(key, measured, (name(operation), phase.label()), is_ours, now);
             }
             return;
@@ -129,10 +166,52 @@ impl EndToEnd {
         measured.forced |= forced;
         // A phase that comes again, after a failure or a change of mind, belongs to the one reached.
         measured.reached = measured.reached.max(phase);
+        if phase == Phase::Api {
+            measured.asked.get_or_insert((now, is_migrated));
+        }
+        let is_silent = measured.asked.is_some_and(|(asked, _)| now >= asked + LONG);
         let measured = *measured;
         if let Some(lap) = self.timers.look(&key, measured.reached.label(), is_ours, now) {
             self.observe(volume, measured, lap);
         }
+        if phase == Phase::Attacher && is_silent {
+            self.answered(volume, node, operation, Ending::Failure, now);
+        }
+    }
+
+    /// An operation has failed. The driver tries again, and that is an operation of its own.
+    pub fn failed(&mut self, volume: &VolumeId, node: &NodeName, operation: Operation, now: Instant) {
+        self.answered(volume, node, operation, Ending::Failure, now);
+    }
+
+    /// Measures an operation that was asked for, if it is the one under way.
+    fn answered(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        operation: Operation,
+        ending: Ending,
+        now: Instant,
+    ) {
+        let measured = self.timers.get_mut(&(volume.clone(), node.clone()));
+        let Some(measured) = measured.filter(|measured| measured.operation == operation) else { return };
+        let Some((asked, is_migrated)) = measured.asked.take() else { return };
+        let status = match ending {
+            Ending::Success => "success",
+            Ending::Failure => {
+                measured.asked = Some((now, is_migrated));
+                "fail-unknown"
+            }
+        };
+        let name = match operation {
+            Operation::Attach => "volume_attach",
+            Operation::Detach => "volume_detach",
+        };
+        let plugin = plugin_name(volume);
+        let migrated = if is_migrated { "true" } else { "false" };
+        self.operations
+            .with_label_values(&[self.plugins.shown(&plugin), name, status, migrated])
+            .observe(now.saturating_duration_since(asked).as_secs_f64());
     }
 
     /// Nothing is known any more of the volume on that node.
@@ -165,6 +244,15 @@ impl EndToEnd {
     }
 }
 
+/// KCM: a CSI volume's plugin has the driver behind a colon (volume/util/metrics.go,
+/// `GetFullQualifiedPluginNameForVolume`).
+pub(super) fn plugin_name(volume: &VolumeId) -> String {
+    match volume.kind() {
+        VolumeKind::Csi => format!("{}:{}", volume.plugin(), volume.driver_and_handle().0),
+        VolumeKind::NoOp => volume.plugin().to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -180,11 +268,12 @@ mod tests {
         for (second, operation, phase, may_begin, forced) in looks.iter().copied() {
             let is_ours = phase != Some(Phase::Attacher) && phase != Some(Phase::Unmount);
             let stands = phase.map(|phase| (phase, is_ours));
-            let progress = Progress { operation, stands, may_begin, forced, attempt: 1 };
+            let (attempt, is_done, is_migrated) = (1, stands.is_none(), false);
+            let progress = Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated };
             end_to_end.follow(&volume, &node, progress, start + Duration::from_secs(second));
         }
         let text = metrics.text().unwrap();
-        let sums = text.lines().filter(|line| line.contains("_sum{"));
+        let sums = text.lines().filter(|line| line.starts_with("mooring_") && line.contains("_sum{"));
         sums.map(|line| line.replace("_seconds_sum", "").replace("driver=\"d\",", "")).collect()
     }
 

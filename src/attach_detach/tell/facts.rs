@@ -7,12 +7,11 @@ use std::{collections::BTreeMap, mem};
 
 use super::{
     metrics::{Counted, Planned},
-    operations::Ended,
     phases::Progress,
 };
 use crate::{
     attach_detach::{
-        actual::state::ForceReason,
+        actual::state::{ForceReason, Operation},
         decide::scope::Scope,
         desired::{state::Unresolved, volume_name::VolumeId},
         guard::force_waits::Said,
@@ -56,8 +55,8 @@ pub(in crate::attach_detach) enum Line {
 pub(in crate::attach_detach) enum Fact {
     /// This process leads from now on.
     Leads,
-    /// An operation ended.
-    Ended(VolumeId, Ended),
+    /// An attach or detach has failed, and is tried again.
+    OperationFailed(VolumeId, NodeName, Operation),
     /// A patch of a node's status is about so many volumes.
     Patched(usize),
     /// Where a volume is desired and attached, on these nodes.

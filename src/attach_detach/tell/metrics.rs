@@ -1,25 +1,19 @@
 //! Metrics of the attach/detach subsystem: KCM's by name, and how many volumes on nodes wait for what.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
 
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts};
 
-use super::{end_to_end::EndToEnd, operations::Ending};
+use super::end_to_end::{EndToEnd, plugin_name};
 use crate::{
     attach_detach::{
         act::calls::{AttachmentRequest, Call},
-        actual::state::{ForceReason, Operation},
+        actual::state::ForceReason,
         decide::{scope::Scope, verdict::Waiting},
-        desired::volume_name::{VolumeId, VolumeKind},
+        desired::volume_name::VolumeId,
     },
     kube_api::{call::CallError, ids::NodeName},
-    metrics::{
-        Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS, WriteConflicts,
-        bounded::{Bounded, OTHER},
-    },
+    metrics::{Metrics, WriteConflicts},
     state::VecMap,
 };
 
@@ -62,8 +56,6 @@ impl Planned {
 /// The subsystem's metrics.
 #[derive(Clone, Debug)]
 pub struct AttachDetachMetrics {
-    operations: HistogramVec,
-    plugins: Bounded,
     totals: IntGaugeVec,
     forced: IntCounterVec,
     unresolved: IntCounterVec,
@@ -123,16 +115,10 @@ impl AttachDetachMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let operations = HistogramVec::new(
-            HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
-                .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
-            &["volume_plugin", "operation_name", "status", "migrated"],
-        )?;
         let totals = IntGaugeVec::new(
             Opts::new("attachdetach_controller_total_volumes", "Number of volumes in A/D Controller"),
             &["plugin_name", "state"],
         )?;
-        metrics.register(&operations)?;
         metrics.register(&totals)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), &[label])?;
@@ -180,8 +166,6 @@ impl AttachDetachMetrics {
         )?;
         metrics.register(&in_use)?;
         Ok(Self {
-            operations,
-            plugins: Bounded::new(PLUGINS, OTHER),
             totals,
             forced,
             unresolved,
@@ -198,27 +182,6 @@ impl AttachDetachMetrics {
     /// Counts keys that are looked at. What one event makes of these must not grow with the cluster.
     pub fn planned_many(&self, kind: Planned, count: usize) {
         self.planned.with_label_values(&[kind.label()]).inc_by(count as u64);
-    }
-
-    /// Notes the end of an operation.
-    pub fn observe(
-        &self,
-        volume: &VolumeId,
-        operation: Operation,
-        ending: Ending,
-        migrated: bool,
-        took: Duration,
-    ) {
-        let status = match ending {
-            Ending::Success => "success",
-            Ending::Failure => "fail-unknown",
-        };
-        let migrated = if migrated { "true" } else { "false" };
-        let plugin = plugin_name(volume);
-        let plugin = self.plugins.shown(&plugin);
-        self.operations
-            .with_label_values(&[plugin, operation_name(operation), status, migrated])
-            .observe(took.as_secs_f64());
     }
 
     /// Counts a volume of a pod that is not in the desired state, and why.
@@ -302,35 +265,39 @@ impl AttachDetachMetrics {
     }
 }
 
-fn operation_name(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Attach => "volume_attach",
-        Operation::Detach => "volume_detach",
-    }
-}
-
-/// KCM: a CSI volume's plugin has the driver behind a colon (volume/util/metrics.go,
-/// `GetFullQualifiedPluginNameForVolume`).
-fn plugin_name(volume: &VolumeId) -> String {
-    match volume.kind() {
-        VolumeKind::Csi => format!("{}:{}", volume.plugin(), volume.driver_and_handle().0),
-        VolumeKind::NoOp => volume.plugin().to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::ids::DriverName;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::{
+        super::phases::{Phase, Progress},
+        *,
+    };
+    use crate::{attach_detach::actual::state::Operation, kube_api::ids::DriverName};
 
     #[test]
     fn names_helps_labels_and_buckets_are_those_of_kcm() {
         let registry = Metrics::default();
         let mut metrics = AttachDetachMetrics::new(&registry).unwrap();
         let volume = VolumeId::csi(&DriverName::from("d"), "h");
-        let minute = Duration::from_mins(1);
-        metrics.observe(&volume, Operation::Attach, Ending::Success, false, minute);
-        metrics.observe(&volume, Operation::Detach, Ending::Failure, true, minute);
+        let (mut end_to_end, start) = (metrics.end_to_end(), Instant::now());
+        let minute = start + Duration::from_mins(1);
+        for (node, operation, is_migrated) in
+            [("n1", Operation::Attach, false), ("n2", Operation::Detach, true)]
+        {
+            let node = NodeName::from(node);
+            let stands = Some((Phase::Api, true));
+            let (may_begin, forced, attempt, is_done) = (true, false, 1, false);
+            let asks = Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated };
+            end_to_end.follow(&volume, &node, asks, start);
+            if is_migrated {
+                end_to_end.failed(&volume, &node, operation, minute);
+            } else {
+                end_to_end.follow(&volume, &node, Progress { stands: None, is_done: true, ..asks }, minute);
+            }
+        }
         metrics.forced(ForceReason::Timeout);
         let count = |node: &str, users| (NodeName::from(node), Counted { is_attached: true, users });
         metrics.count(&volume, &Scope::All, &[count("n1", 1), count("n2", 3)].into());

@@ -7,7 +7,6 @@
 //! * [`facts`], [`reporter`]: what a plan has to say to operators, and what becomes of it
 //! * [`state`], [`reason`]: the states, and a sentence for each reason
 //! * [`phases`], [`end_to_end`]: where attaches and detaches stand, and how long they take, as histograms and traces
-//! * [`operations`]: the same as kube-controller-manager measures it
 //! * [`metrics`], [`backlog`]: counters, and what waits by driver
 
 pub(super) mod announcer;
@@ -16,7 +15,6 @@ pub mod end_to_end;
 pub(super) mod events;
 pub mod facts;
 pub mod metrics;
-pub mod operations;
 pub mod phases;
 pub(super) mod reason;
 pub(super) mod recorder;

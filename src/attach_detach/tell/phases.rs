@@ -61,6 +61,10 @@ pub struct Progress {
     pub forced: bool,
     /// Which attempt the next request is.
     pub attempt: u32,
+    /// Whether the driver has done its part.
+    pub is_done: bool,
+    /// Whether the volume was in-tree before it was translated.
+    pub is_migrated: bool,
 }
 
 impl Progress {
@@ -76,6 +80,8 @@ impl Progress {
             may_begin: attachment.is_none() || wanted == node_volume.is_going(),
             forced: node_volume.forced.is_some(),
             attempt,
+            is_done: if wanted { node_volume.is_attached() } else { attachment.is_none() },
+            is_migrated: false,
         }
     }
 }

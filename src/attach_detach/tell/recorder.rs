@@ -13,12 +13,11 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    announcer::{Announcer, LONG, News, Others, Topic},
+    announcer::{self, Announcer, LONG, News, Others},
     events::{self, Announcement},
     facts::{Fact, Facts, Forced, Line},
     metrics::{Counted, Planned},
-    operations::{Ending, Operations},
-    phases::Progress,
+    phases::{Phase, Progress},
     state::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
     unresolved::UnresolvedPods,
     waits::Waits,
@@ -49,7 +48,6 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     announcer: Announcer,
-    operations: Operations,
     waits: Waits,
     unresolved: UnresolvedPods,
     events: Vec<EventUpdate<AttachDetachKey>>,
@@ -95,7 +93,6 @@ impl Recorder {
     /// what is published.
     pub fn lead(&mut self, Known { actual, desired, now, .. }: Known<'_>) {
         self.report(Fact::Leads);
-        self.operations.forget_all();
         for (volume, node) in actual.published() {
             self.announcer.inherit_attached(volume, node);
         }
@@ -109,7 +106,10 @@ impl Recorder {
         if before != found {
             let key = |of: &Unresolved| AttachDetachKey::PodVolume(pod.clone(), of.pod_volume.clone());
             let is_gone = |of: &&Unresolved| found.iter().all(|still| still.pod_volume != of.pod_volume);
-            self.reports.extend(before.iter().filter(is_gone).map(|gone| Report::gone(key(gone))));
+            for gone in before.iter().filter(is_gone) {
+                self.reports.push(Report::gone(key(gone)));
+                self.events.push(EventUpdate::Forget(key(gone)));
+            }
             let unresolved = |of: &Unresolved| AttachDetachReason::Unresolved(of.why.clone());
             self.reports.extend(found.iter().map(|found| Report::of(key(found), unresolved(found))));
         }
@@ -178,7 +178,7 @@ impl Recorder {
     }
 
     /// An operation has failed when the driver says so, each time it does; and when it has said nothing for as
-    /// long as KCM waits for it, as often as that passes.
+    /// long as KCM waits for it, as often as that passes. Returns when that is next.
     fn count_failure(
         &mut self,
         volume: &VolumeId,
@@ -187,25 +187,20 @@ impl Recorder {
         waiting: Option<&Waiting>,
         now: Instant,
     ) -> Option<Instant> {
-        let (operation, said) = match waiting? {
-            Waiting::AttachError { .. } => (Operation::Attach, true),
-            Waiting::DetachError { .. } => (Operation::Detach, true),
-            Waiting::WaitingForAttacher => (Operation::Attach, false),
-            Waiting::DetachWaitingForAttacher => (Operation::Detach, false),
+        let operation = match waiting? {
+            Waiting::AttachError { .. } => Operation::Attach,
+            Waiting::DetachError { .. } => Operation::Detach,
+            Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
+                let since = self.waits.since(volume, node)?;
+                let passed = now.saturating_duration_since(since).div_duration_f64(LONG).floor();
+                return Some(since + LONG.mul_f64(passed + 1.0));
+            }
             _ => return None,
         };
-        if said {
-            if before != waiting {
-                self.ended(volume, node, operation, Ending::Failure, now);
-            }
-            return None;
+        if before != waiting {
+            self.report(Fact::OperationFailed(volume.clone(), node.clone(), operation));
         }
-        let mut began = self.operations.since(volume, node)?;
-        if now >= began + LONG {
-            self.ended(volume, node, operation, Ending::Failure, now);
-            began = now;
-        }
-        Some(began + LONG)
+        None
     }
 
     /// Takes the verdicts on a volume, after all of them have been carried out. Returns where to look again, and when.
@@ -255,7 +250,10 @@ impl Recorder {
         let Some(node_volume) = known.actual.node_volume(volume, node) else { return };
         let wanted = known.desired.get(volume, node).is_some();
         let attempt = known.actual.attempt(volume, node);
-        let progress = Progress::of(node_volume, wanted, verdict.waiting.as_ref(), attempt);
+        let mut progress = Progress::of(node_volume, wanted, verdict.waiting.as_ref(), attempt);
+        if matches!(progress.stands, Some((Phase::Api, _))) {
+            progress.is_migrated = is_migrated(volume, node, known);
+        }
         self.report(Fact::Progress(volume.clone(), node.clone(), progress));
     }
 
@@ -278,12 +276,7 @@ impl Recorder {
         self.report(Fact::Counted { volume: volume.clone(), scope, nodes });
     }
 
-    /// A request about a volume on a node is sent.
-    pub fn sent(&mut self, volume: &VolumeId, node: &NodeName, call: AttachmentCall, known: Known<'_>) {
-        self.operations.sent(volume, node, call, is_migrated(volume, node, known), known.now);
-    }
-
-    /// Logs that one failed, at which attempt.
+    /// Logs that a request about a volume on a node failed, at which attempt.
     pub fn log_failure(
         &mut self,
         volume: &VolumeId,
@@ -296,36 +289,21 @@ impl Recorder {
         self.log(Line::Failed { volume, node, attempt, error: error.clone(), what });
     }
 
-    /// Tells users that it did. Returns when to look again.
+    /// Tells users that it did.
     pub fn record_failure(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
         error: &CallError,
         known: Known<'_>,
-    ) -> Vec<Instant> {
+    ) {
         let failure = Announcement::Failed(events::refused(error));
-        let news = self.announcer.holds(volume, node, Topic::Failure, &failure, &self.waits, known);
-        self.take_news(news)
+        self.events.push(announcer::fails(volume, node, &failure, known));
     }
 
     fn take_news(&mut self, News { events, look_at }: News) -> Vec<Instant> {
         self.events.extend(events);
         look_at
-    }
-
-    /// Measures an operation, if it is the one in progress.
-    pub fn ended(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        operation: Operation,
-        ending: Ending,
-        now: Instant,
-    ) {
-        if let Some(ended) = self.operations.ended(volume, node, operation, ending, now) {
-            self.report(Fact::Ended(volume.clone(), ended));
-        }
     }
 
     /// A detach is forced: when it begins and when it is done, the pods that wait for it, and the node, have an event.
@@ -357,7 +335,6 @@ impl Recorder {
         self.announcer.forget(volume, node);
         let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node));
         self.events.push(EventUpdate::Forget(key));
-        self.operations.forget(volume, node);
         self.report(Fact::Forgotten(volume.clone(), node.clone()));
     }
 }

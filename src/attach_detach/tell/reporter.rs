@@ -53,8 +53,8 @@ impl AttachDetachReporter {
     fn report(&mut self, fact: Fact, now: Instant) {
         match fact {
             Fact::Leads => self.end_to_end.forget_all(),
-            Fact::Ended(volume, ended) => {
-                self.metrics.observe(&volume, ended.operation, ended.ending, ended.migrated, ended.took);
+            Fact::OperationFailed(volume, node, operation) => {
+                self.end_to_end.failed(&volume, &node, operation, now);
             }
             Fact::Patched(volumes) => self.metrics.patches(volumes),
             Fact::Counted { volume, scope, nodes } => self.metrics.count(&volume, &scope, &nodes),

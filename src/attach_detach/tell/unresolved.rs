@@ -73,11 +73,12 @@ impl UnresolvedPods {
         let mut news = Vec::new();
         for pod in due {
             let (events, is_attached) = events(&pod, known);
+            let is_told = events.iter().any(|(_, events)| !events.is_empty());
             news.extend(events.into_iter().map(|(volume, events)| {
                 let key = AttachDetachKey::PodVolume(pod.clone(), volume);
                 EventUpdate::Hold(key, "unresolved", events)
             }));
-            if is_attached {
+            if is_attached || is_told {
                 // That may end.
                 self.look_at.insert((known.now + LONG, pod));
             }

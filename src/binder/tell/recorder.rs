@@ -95,7 +95,9 @@ impl Recorder {
 
     /// A write about a claim or volume was made, which causes these events.
     pub(crate) fn caused(&mut self, subject: &Target, events: &[Event]) {
-        self.events.push(EventUpdate::Caused(subject.clone(), DECISION, events.to_vec()));
+        if !events.is_empty() {
+            self.events.push(EventUpdate::Caused(subject.clone(), DECISION, events.to_vec()));
+        }
     }
 
     /// What belongs to an earlier write whose answer was lost has happened.
@@ -220,11 +222,14 @@ impl Recorder {
         (objects, reasons): (&Objects, &mut Reasons),
     ) -> bool {
         self.failures.note(subject, failure, subject.uid(objects).as_ref());
-        let Some(shown) = self.failures.shown(subject) else { return false };
-        let Some(event) = failure_event(subject, shown, objects) else { return false };
-        self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, vec![event]));
-        reasons.fails(subject, shown.clone(), due);
-        true
+        let shown = self.failures.shown(subject);
+        let shown = shown.and_then(|shown| Some((shown, failure_event(subject, shown, objects)?)));
+        let (shown, event) = shown.unzip();
+        self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, event.into_iter().collect()));
+        if let Some(shown) = shown {
+            reasons.fails(subject, shown.clone(), due);
+        }
+        shown.is_some()
     }
 
     /// Nothing about a claim or volume fails any more.

@@ -37,6 +37,7 @@ use super::{
 };
 use crate::{
     controller::{
+        Controller,
         asked::Asked,
         report::{
             events::{Keyed, RecordedEvents},
@@ -153,25 +154,11 @@ impl Recording {
     fn plan(&mut self, now: Instant) -> Recorded {
         let plan = self.planner.plan(now);
         let decisions = plan.decisions();
-        let mut events = self.events.take_due(now);
-        for update in plan.events {
-            events.extend(self.events.update(update, now));
-        }
+        let events = self.events.take(plan.events, now);
         let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
         let events = events.into_iter().map(|(_, event)| event).collect();
         let Plan { ops, failures, samples, tallies, others, looks, compared, .. } = plan;
-        Recorded {
-            ops,
-            events,
-            decisions,
-            failures,
-            samples,
-            tallies,
-            others,
-            wake_at,
-            looks,
-            compared,
-        }
+        Recorded { ops, events, decisions, failures, samples, tallies, others, wake_at, looks, compared }
     }
 
     fn lost(&mut self, event: Keyed<Target>, now: Instant) {
@@ -196,6 +183,24 @@ impl DerefMut for Recording {
 fn only(recorded: Recorded) -> Op {
     let [op] = <[Op; 1]>::try_from(recorded.ops).unwrap();
     op
+}
+
+/// It would remember each for as long as it stands by.
+#[test]
+fn a_standby_keeps_nothing_of_claims_that_are_gone() {
+    let objects = Arc::new(Objects::default());
+    let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
+    let now = Instant::now();
+    planner.load(now);
+    for _ in 0..3 {
+        objects.apply(claim("c"));
+        planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+        objects.delete(claim("c"));
+        planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+        let plan = Controller::plan(&mut planner, now);
+        assert_eq!(plan.events, []);
+    }
+    assert_eq!(planner.recorder.take_events(), []);
 }
 
 #[test]

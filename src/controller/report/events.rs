@@ -21,6 +21,12 @@ const REPEAT_AFTER: Duration = Duration::from_mins(10);
 /// After so long a lost event is recorded again: the queue that had no room has some by then.
 const AFTER_LOSS: Duration = Duration::from_secs(30);
 
+/// So many events are recorded again at once; what came in meanwhile goes first.
+const AT_ONCE: usize = 500;
+
+/// So many lost events of what has happened are remembered: as many as the queue holds.
+const LOST: usize = 8_192;
+
 /// What an event of a key is about. Events of different topics hold independently.
 pub type Topic = &'static str;
 
@@ -78,8 +84,13 @@ impl<K> Default for RecordedEvents<K> {
 pub type Keyed<K> = (Option<K>, Event);
 
 impl<K: Ord + Clone> RecordedEvents<K> {
-    /// Takes what a plan reports. Returns the events to record.
-    pub fn update(&mut self, update: EventUpdate<K>, now: Instant) -> Vec<Keyed<K>> {
+    /// Takes what a plan reports. Returns the events to record: those that are news, and then those that are due again.
+    pub fn take(&mut self, updates: Vec<EventUpdate<K>>, now: Instant) -> Vec<Keyed<K>> {
+        let news: Vec<_> = updates.into_iter().flat_map(|update| self.update(update, now)).collect();
+        news.into_iter().chain(self.take_due(now)).collect()
+    }
+
+    fn update(&mut self, update: EventUpdate<K>, now: Instant) -> Vec<Keyed<K>> {
         match update {
             EventUpdate::Hold(key, topic, events) => {
                 if events.is_empty() && !self.keys.contains_key(&key) {
@@ -89,12 +100,16 @@ impl<K: Ord + Clone> RecordedEvents<K> {
                 news.into_iter().map(|event| (Some(key.clone()), event)).collect()
             }
             EventUpdate::Caused(key, topic, events) => {
-                let mut recorded = self.take(&key);
+                let mut recorded = self.remove(&key);
                 recorded.retain(|before| !events.iter().any(|event| is_same(&before.event, event)));
                 let events: Vec<Event> =
                     events.into_iter().map(|event| Event { novelty: Novelty::New, ..event }).collect();
-                let caused = events.iter().cloned();
-                recorded.extend(caused.map(|event| Recorded { holds: false, ..Recorded::new(topic, event) }));
+                let caused = |event| Recorded {
+                    holds: false,
+                    again: Some(now + REPEAT_AFTER),
+                    ..Recorded::new(topic, event)
+                };
+                recorded.extend(events.iter().cloned().map(caused));
                 self.keep(&key, recorded);
                 events.into_iter().map(|event| (Some(key.clone()), event)).collect()
             }
@@ -107,25 +122,27 @@ impl<K: Ord + Clone> RecordedEvents<K> {
                 Vec::new()
             }
             EventUpdate::Forget(key) => {
-                self.forget(&key);
+                self.remove(&key);
                 Vec::new()
             }
         }
     }
 
-    /// Nothing holds of a key, which may be gone.
-    pub fn forget(&mut self, key: &K) {
-        self.take(key);
-    }
-
     fn hold(&mut self, key: &K, topic: Topic, events: Vec<Event>, now: Instant) -> Vec<Event> {
         let (mut before, mut recorded): (Vec<_>, Vec<_>) =
-            self.take(key).into_iter().partition(|recorded| recorded.topic == topic);
+            self.remove(key).into_iter().partition(|recorded| recorded.topic == topic);
         let mut news = Vec::new();
         for event in events {
             let known = before.iter().position(|before| is_same(&before.event, &event));
             let mut held = match known {
-                Some(index) => before.swap_remove(index),
+                Some(index) => {
+                    let before = before.swap_remove(index);
+                    if before.again.is_none() {
+                        // It was due while it did not hold.
+                        news.push(Event { novelty: Novelty::Standing, ..event });
+                    }
+                    before
+                }
                 None => {
                     news.push(event.clone());
                     Recorded::new(topic, event)
@@ -142,8 +159,14 @@ impl<K: Ord + Clone> RecordedEvents<K> {
     /// An event never reached the writer.
     pub fn lost(&mut self, (key, event): Keyed<K>, now: Instant) {
         let again = now + AFTER_LOSS;
-        let Some(key) = key else { return self.lost.push_back((again, event)) };
-        let mut recorded = self.take(&key);
+        // What a write has caused is over by the next look.
+        let Some(key) = key.filter(|_| event.novelty != Novelty::New) else {
+            if self.lost.len() == LOST {
+                self.lost.pop_front();
+            }
+            return self.lost.push_back((again, event));
+        };
+        let mut recorded = self.remove(&key);
         for recorded in &mut recorded {
             if is_same(&recorded.event, &event) {
                 recorded.is_lost |= event.novelty != Novelty::Standing;
@@ -153,25 +176,23 @@ impl<K: Ord + Clone> RecordedEvents<K> {
         self.keep(&key, recorded);
     }
 
-    /// The events to record again.
-    pub fn take_due(&mut self, now: Instant) -> Vec<Keyed<K>> {
+    fn take_due(&mut self, now: Instant) -> Vec<Keyed<K>> {
         let mut events = Vec::new();
-        while let Some((_, event)) = self.lost.pop_front_if(|(again, _)| *again <= now) {
+        while events.len() < AT_ONCE
+            && let Some((_, event)) = self.lost.pop_front_if(|(again, _)| *again <= now)
+        {
             events.push((None, event));
         }
-        while let Some((at, key)) = self.due.pop_first() {
-            if at > now {
-                self.due.insert((at, key));
-                break;
-            }
+        while events.len() < AT_ONCE && self.due.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.due.pop_first() else { break };
             let mut recorded = self.keys.remove(&key).unwrap_or_default();
+            // A lost event that does not hold is news when it does.
+            recorded.retain(|recorded| recorded.holds || !recorded.is_lost);
             for recorded in recorded.iter_mut().filter(|recorded| recorded.again.is_some_and(|at| at <= now))
             {
-                if recorded.is_lost {
-                    events.push((Some(key.clone()), recorded.event.clone()));
-                } else if recorded.holds {
-                    let standing = Event { novelty: Novelty::Standing, ..recorded.event.clone() };
-                    events.push((Some(key.clone()), standing));
+                if recorded.holds {
+                    let novelty = if recorded.is_lost { recorded.event.novelty } else { Novelty::Standing };
+                    events.push((Some(key.clone()), Event { novelty, ..recorded.event.clone() }));
                 }
                 recorded.is_lost = false;
                 recorded.again = recorded.holds.then_some(now + REPEAT_AFTER);
@@ -188,7 +209,7 @@ impl<K: Ord + Clone> RecordedEvents<K> {
         self.due.first().map(|(at, _)| *at).into_iter().chain(lost).min()
     }
 
-    fn take(&mut self, key: &K) -> Vec<Recorded> {
+    fn remove(&mut self, key: &K) -> Vec<Recorded> {
         let recorded = self.keys.remove(key).unwrap_or_default();
         if let Some(due) = due(&recorded) {
             self.due.remove(&(due, key.clone()));
@@ -277,7 +298,9 @@ mod tests {
             (32, hold(DECISION, &["a"]), vec![]),
             (39, Pause("key", &[DECISION]), vec![]),
             (40, Pause("key", &[DECISION]), vec![]),
-            (41, hold(DECISION, &["a"]), vec![]),
+            // It was due meanwhile.
+            (41, hold(DECISION, &["a"]), vec![standing("a")]),
+            (42, hold(DECISION, &["a"]), vec![]),
             (50, Forget("key"), vec![]),
             (51, Forget("key"), vec![]),
             (52, hold(DECISION, &["written"]), vec![unclear("written")]),
@@ -285,38 +308,65 @@ mod tests {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
         for (minute, update, expected) in steps {
             let now = start + Duration::from_mins(minute);
-            let mut recorded = events.take_due(now);
-            recorded.extend(events.update(update, now));
-            assert_eq!(shown(recorded), expected, "minute {minute}");
+            assert_eq!(shown(events.take(vec![update], now)), expected, "minute {minute}");
         }
     }
 
     #[test]
     fn what_was_caused_and_does_not_hold_is_not_recorded_again() {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
-        events.update(EventUpdate::Caused("key", DECISION, vec![event("written")]), start);
+        events.take(vec![EventUpdate::Caused("key", DECISION, vec![event("written")])], start);
+        assert_eq!(events.take(Vec::new(), start + REPEAT_AFTER), []);
         assert_eq!(events.next_due(), None);
+    }
+
+    /// The update that ends it comes with the plan in which it is due.
+    #[test]
+    fn what_is_over_is_not_recorded_again() {
+        let (start, mut events) = (Instant::now(), RecordedEvents::default());
+        events.take(vec![EventUpdate::Hold("key", DECISION, vec![event("a")])], start);
+        let over = vec![EventUpdate::Hold("key", DECISION, Vec::new())];
+        assert_eq!(events.take(over, start + REPEAT_AFTER), []);
     }
 
     #[test]
     fn a_lost_event_is_recorded_again_unless_it_holds_no_more() {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let updates = [
+        let updates = vec![
             EventUpdate::Hold("a", DECISION, vec![event("holds")]),
             EventUpdate::Hold("b", DECISION, vec![event("is over")]),
-            EventUpdate::Happened(event("happened")),
+            EventUpdate::Hold("c", DECISION, vec![event("is paused")]),
+            EventUpdate::Caused("d", DECISION, vec![event("was caused")]),
+            EventUpdate::Happened(event("has happened")),
         ];
-        for update in updates {
-            let recorded = events.update(update, start);
-            recorded.into_iter().for_each(|event| events.lost(event, start));
-        }
-        events.update(EventUpdate::Hold("b", DECISION, Vec::new()), at(1));
+        let recorded = events.take(updates, start);
+        recorded.into_iter().for_each(|event| events.lost(event, start));
+        let updates = vec![
+            EventUpdate::Hold("b", DECISION, Vec::new()),
+            EventUpdate::Pause("c", &[DECISION]),
+            EventUpdate::Forget("d"),
+        ];
+        events.take(updates, at(1));
         assert_eq!(events.next_due(), Some(at(30)));
-        assert_eq!(events.take_due(at(29)), []);
+        assert_eq!(events.take(Vec::new(), at(29)), []);
         let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
-        assert_eq!(shown(events.take_due(at(30))), [unclear("happened"), unclear("holds")]);
+        let expected = [("was caused".to_owned(), Novelty::New), unclear("has happened"), unclear("holds")];
+        assert_eq!(shown(events.take(Vec::new(), at(30))), expected);
         assert_eq!(events.next_due(), Some(at(30) + REPEAT_AFTER));
+        let again = EventUpdate::Hold("c", DECISION, vec![event("is paused")]);
+        assert_eq!(shown(events.take(vec![again], at(31))), [unclear("is paused")]);
+    }
+
+    #[test]
+    fn what_is_due_again_is_recorded_in_portions() {
+        let (start, mut events) = (Instant::now(), RecordedEvents::default());
+        let hold = |key: usize| EventUpdate::Hold(key, DECISION, vec![event("a")]);
+        events.take((0..AT_ONCE + 1).map(hold).collect(), start);
+        let due = start + REPEAT_AFTER;
+        assert_eq!(events.take(Vec::new(), due).len(), AT_ONCE);
+        assert_eq!(events.next_due(), Some(due));
+        assert_eq!(events.take(Vec::new(), due).len(), 1);
     }
 
     #[test]
@@ -330,9 +380,9 @@ mod tests {
         ];
         for (later, news) in rows {
             let mut events = RecordedEvents::default();
-            events.update(EventUpdate::Caused("key", DECISION, vec![event("a")]), now);
+            events.take(vec![EventUpdate::Caused("key", DECISION, vec![event("a")])], now);
             let update = EventUpdate::Hold("key", DECISION, vec![later.clone()]);
-            assert_eq!(events.update(update, now).len(), news, "{later:?}");
+            assert_eq!(events.take(vec![update], now).len(), news, "{later:?}");
         }
     }
 }
