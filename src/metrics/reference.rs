@@ -350,7 +350,7 @@ fn everything() -> [Metrics; 2] {
 fn document(table: &[Row]) -> String {
     let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
     let mut text = String::from(include_str!("reference.md"));
-    for (title, is_own) in [("Those of mooring", true), ("Those of kube-controller-manager", false)] {
+    for (title, is_own) in [("Metrics of mooring", true), ("Metrics of kube-controller-manager", false)] {
         write!(text, "\n## {title}\n").unwrap();
         for Row(name, labels, kcm, stability) in table.iter().filter(|row| row.0.starts_with(OWN) == is_own) {
             let family = &families[*name];
@@ -365,7 +365,7 @@ fn document(table: &[Row]) -> String {
             match kcm {
                 Kcm::Same => text.push_str(" · kube-controller-manager: the same\n"),
                 Kcm::Like(like) => writeln!(text, " · kube-controller-manager: {like}").unwrap(),
-                Kcm::None => text.push_str(" · kube-controller-manager: nothing like it\n"),
+                Kcm::None => text.push_str(" · kube-controller-manager: no equivalent\n"),
             }
             writeln!(text, "\n{}", family.help).unwrap();
             if !labels.is_empty() {
@@ -407,7 +407,7 @@ async fn the_page_about_metrics_is_printed_from_what_is_registered() {
     let found = fs::read_to_string(&page).unwrap_or_default();
     assert!(
         found == expected,
-        "docs/metrics.md is not what is registered: MOORING_WRITE_DOCS=1 writes it anew"
+        "docs/metrics.md is not what is registered: MOORING_WRITE_DOCS=1 writes it again"
     );
 }
 

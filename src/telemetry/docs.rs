@@ -127,13 +127,13 @@ fn document() -> String {
         volume("Bound", "Released", "Retained"),
     ];
     block("A release:", &lines(&released));
-    block("A deletion that the provisioner did:", &lines(&[volume("Released", "Gone", "Gone")]));
+    block("A deletion by the provisioner:", &lines(&[volume("Released", "Gone", "Gone")]));
     let limits = format!(
-        "\n## What is left out\n\nFrom one place for one reason, {BURST} lines at once and {} a second are written. An \
-         attempt that fails just like the one before is written once in {} minutes. The next line from there says \
-         how many were left out (`left_out=17`); `mooring_log_lines_left_out_total` counts them all. Lines of level \
-         debug and trace are never left out. Lines that stderr does not take in time are dropped instead of \
-         waited for: `mooring_log_lines_dropped_total`.\n",
+        "\n## What is left out\n\nFor one place in the code and one reason, the log writes {BURST} lines at once and {} a \
+         second. If an attempt fails exactly like the one before, it is written once in {} minutes. The next line from \
+         there states how many were left out (`left_out=17`), and `mooring_log_lines_left_out_total` counts them all. \
+         Lines of level debug and trace are never left out. If stderr does not accept a line in time, the daemon drops \
+         it instead of waiting: `mooring_log_lines_dropped_total`.\n",
         1_000 / REFILL.as_millis(),
         REPEAT.as_secs() / 60,
     );
@@ -154,5 +154,5 @@ fn the_page_about_logs_shows_the_lines_that_are_written() {
         fs::write(&page, &expected).unwrap();
     }
     let found = fs::read_to_string(&page).unwrap_or_default();
-    assert!(found == expected, "docs/logs.md is not what is logged: MOORING_WRITE_DOCS=1 writes it anew");
+    assert!(found == expected, "docs/logs.md is not what is logged: MOORING_WRITE_DOCS=1 writes it again");
 }
