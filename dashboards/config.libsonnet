@@ -1,4 +1,4 @@
-// What differs from one monitoring system to the next. Overridden as in any mixin:
+// Settings that differ between monitoring systems. Override them as in any mixin:
 //   (import 'mixin.libsonnet') + { _config+:: { job: 'storage/mooring' } }
 {
   _config+:: {
@@ -6,16 +6,16 @@
     job: 'mooring',
     // The same of kube-controller-manager, for the alert that it does the same work, and for the comparison.
     kcmJob: 'kube-controller-manager',
-    // Where the runbooks are read: a base that a browser can open, such as
-    // 'https://git.example/storage/mooring/blob/main/docs/runbooks'. As it is, the path in this repository.
+    // The place of the runbooks: a base that a browser can open, such as
+    // 'https://git.example/storage/mooring/blob/main/docs/runbooks'. The default is the path in this repository.
     runbookBase: 'docs/runbooks',
-    // The page of an alert, whose name is %s; for runbooks that are not kept under the repository's names.
+    // The page of an alert, with %s for its name; for runbooks under other names than the repository's.
     runbookURL: self.runbookBase + '/%s.md',
-    // The same of the pages about reasons; what comes after the base is the reason's code.
+    // The same for the pages about reasons; the reason's code follows the base.
     reasonBase: 'docs/reasons',
     reasonURL: self.reasonBase + '/{{ $labels.reason }}.md',
 
-    // Share of the operations that is within its objective (S-1 to S-4).
+    // The share of the operations that must be within the objective (S-1 to S-4).
     objectives: {
       attach: 0.99,
       bind: 0.99,
@@ -23,7 +23,7 @@
       'api-writes': 0.999,
     },
 
-    // Waits that are as they should be, however long they take: no operator is needed.
+    // Waits that are normal, however long they last: no operator is needed.
     expectedWaits: [
       'Available',
       'Bound',
@@ -36,7 +36,7 @@
       'UsedByPods',
       'WaitingForFirstConsumer',
     ],
-    // Waits that end when a user changes a pod, claim, class or volume, which an event tells that user.
+    // Waits that end when a user changes a pod, claim, class or volume. An event reports that to the user.
     usersWaits: [
       'ClaimMissing',
       'ClaimNotBound',
@@ -61,7 +61,7 @@
       'VolumeMissing',
       'WaitingForScheduling',
     ],
-    // Waits of which another alert tells: of what they wait for, or of the same.
+    // Waits that another alert covers: it fires for their cause, or for the same wait.
     alertedWaits: [
       'DetachError',
       'DetachWaitingForAttacher',
@@ -75,7 +75,7 @@
       'WaitingForDeletion',
       'WaitingForProvisioner',
     ],
-    // So many claims that wait for a provisioner are not one user's mistake.
+    // If this many claims wait for a provisioner, the cause is not one user's mistake.
     manyClaims: 5,
 
     // What is installed: replicas of the Deployment, and their namespace.
@@ -83,7 +83,7 @@
     namespace: 'mooring-system',
 
     tags: ['mooring', 'storage'],
-    // As Grafana takes it.
+    // In Grafana's format.
     refresh: '30s',
     from: 'now-1h',
   },

@@ -1,6 +1,6 @@
-// Alerts: one per cause that an operator has to know of, and one per service level. `critical` wakes a person, because only a
-// person who acts now helps; `warning` is for the day, `info` is for the record. What has one cause raises one alert, and what users
-// have to mend (a class that does not exist, two pods with one disk) raises none. Each has a page in docs/runbooks.
+// Alerts: one for each cause that an operator has to know, and one for each service level. `critical` wakes a person, because the
+// problem needs one at once; `warning` is for working hours, `info` is for the record. One cause raises one alert. A problem that
+// users have to solve (a class that does not exist, two pods with one disk) raises none. Each alert has a page in docs/runbooks.
 {
   local config = self._config,
   local job = 'job="%s"' % config.job,
@@ -19,10 +19,10 @@
     annotations: { summary: summary, description: description, runbook_url: config.runbookURL % name },
   },
 
-  // Slow is for the day. Of the windows of Kubernetes' own KubeAPIErrorBudgetBurn the second and the last are used. The short
-  // window ends the alert soon after the trouble. Without a least number of operations that missed the objective, a few slow ones
-  // of a quiet cluster would be half of all; one object whose writes fail is tried again each two minutes at last, and no more
-  // than that is one object's trouble.
+  // Slowness is for working hours. These are the second and the last window of Kubernetes' own KubeAPIErrorBudgetBurn. The short
+  // window ends the alert soon after the problem. A minimum number of operations must have missed the objective, because a few slow
+  // ones in a quiet cluster may be half of all. For writes it is higher: mooring ends up repeating a failing write of one object
+  // every two minutes, and one object must not raise the alert.
   local burn(name, level, summary, what) = [
     alert(
       name,
@@ -50,13 +50,13 @@
   // The operator's monitors give each replica the name of its pod.
   local replica = { by: by(['job', 'instance', 'pod']), on: on(['job', 'instance']), job: job },
   local who = '{{ with $labels.pod }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}',
-  // A replica that holds the lease and hears nothing at all: of one that hears some kinds and not others, writes go on.
+  // A replica that holds the lease and receives nothing at all. One that still receives some kinds continues to write.
   local deaf = 'min %(by)s (mooring_watch_silence_seconds{%(job)s}) > 180' % replica,
   local leads = 'max %(by)s (leader_election_master_status{%(job)s}) == 1' % replica,
-  // Each request has a time limit that is far below this.
+  // The time limit of each request is far below this.
   local endless = 'max %(by)s (workqueue_longest_running_processor_seconds{%(job)s}) > 300' % replica,
 
-  // An error is an answer. What has failed without one counts neither as one nor as another wait: mooring gives each try two
+  // An error is an answer. A try without an answer counts neither as an answer nor as a new wait: mooring gives each try two
   // minutes.
   local noAnswers = |||
     max %(by)s (mooring_attacher_backlog{%(job)s}) > 0
@@ -102,7 +102,7 @@
             and %(on)s %(leads)s
           ||| % { deaf: deaf, endless: endless, on: replica.on, leads: leads },
           'The leader of mooring does nothing.',
-          who + ' holds the lease, but hears nothing from the API server or does not come to the end of a request ({{ $value | humanizeDuration }}). No volume is bound, attached or detached until another replica leads.'
+          who + ' holds the lease, but receives nothing from the API server or does not complete a request ({{ $value | humanizeDuration }}). No volume is bound, attached or detached until another replica leads.'
         ),
         alert(
           'MooringTwoControllers',
@@ -124,15 +124,15 @@
           '15m',
           '(sum %s (%s) < %d) > 0' % [by(['job']), up, config.replicas],
           'Replicas of mooring are missing.',
-          '{{ $value }} of %d replicas can be reached. It works, but the loss of one more node is an outage.' % config.replicas
+          'Prometheus reaches {{ $value }} of %d replicas. mooring works, but the loss of one more node is an outage.' % config.replicas
         ),
         alert(
           'MooringRestarting',
           'warning',
           '0m',
           'max %(by)s (changes(process_start_time_seconds{%(job)s}[1h])) > 2' % replica,
-          'A replica of mooring restarts again and again.',
-          who + ' has been started {{ $value }} times in an hour.'
+          'A replica of mooring restarts repeatedly.',
+          who + ' has started {{ $value }} times in an hour.'
         ),
         alert(
           'MooringMemoryNearLimit',
@@ -143,7 +143,7 @@
             / max %(by)s (kube_pod_container_resource_limits{resource="memory", %(container)s}) > 0.9
           ||| % { by: by(['namespace', 'pod']), container: 'namespace="%s", container="mooring"' % config.namespace },
           'mooring uses nearly all the memory that it may use.',
-          '{{ $labels.pod }} uses {{ $value | humanizePercentage }} of its limit. Beyond it the kernel kills it, and its successor needs as much.'
+          '{{ $labels.pod }} uses {{ $value | humanizePercentage }} of its limit. Above the limit the kernel kills it, and its successor needs as much memory.'
         ),
         alert(
           'MooringForeignWriter',
@@ -156,7 +156,7 @@
             ) == 1
           ||| % { by_kind: by(['job', 'kind']), by: by(['job']), on: on(['job']), job: job },
           'Another writer changes what only mooring should write.',
-          '{{ $value | humanize }} writes of kind {{ $labels.kind }} in 15 minutes were made by another writer: a script or a backup tool, perhaps a second controller.'
+          '{{ $value | humanize }} writes of kind {{ $labels.kind }} in 15 minutes came from another writer: a script, a backup tool, or a second controller.'
         ),
         alert(
           'MooringAlarm',
@@ -183,7 +183,7 @@
           '10m',
           'min %(by)s (mooring_client_certificate_expiry_timestamp_seconds{%(job)s}) - time() < 86400' % replica,
           'The client certificate of mooring expires within a day.',
-          'The certificate that ' + who + ' shows the API server expires in {{ $value | humanizeDuration }}. After that it can do nothing at all.'
+          'The certificate that ' + who + ' presents to the API server expires in {{ $value | humanizeDuration }}. After that mooring cannot do anything.'
         ),
       ],
     },
@@ -251,7 +251,7 @@
             %(noAnswers)s)
           ||| % { by: by(['job', 'driver']), on: on(['job', 'driver']), job: job, noAnswers: std.strReplace('  ' + noAnswers, '\n', '\n  ') },
           'The deletion of a VolumeAttachment is stuck.',
-          'The oldest deletion of a VolumeAttachment of {{ $labels.driver }} has been under way for {{ $value | humanizeDuration }}. Its volume cannot be attached to another node.'
+          'The oldest deletion of a VolumeAttachment of {{ $labels.driver }} has been in progress for {{ $value | humanizeDuration }}. Its volume cannot be attached to another node.'
         ),
         alert(
           'MooringAttacherNotAnswering',
@@ -273,7 +273,7 @@
             )
           ||| % { by_reason: by(['job', 'reason']), by: by(['job']), on: on(['job']), job: job, many: config.manyClaims },
           'Claims wait for a provisioner that does not answer.',
-          'The oldest claim that waits for its provisioner has done so for {{ $value | humanizeDuration }}, and either no volume was provisioned meanwhile, or %d claims and more wait. See %s for what that means.' % [config.manyClaims, config.reasonURL]
+          'The oldest claim that waits for its provisioner has done so for {{ $value | humanizeDuration }}, and either no volume was provisioned in that time, or at least %d claims wait. See %s for what that means.' % [config.manyClaims, config.reasonURL]
         ),
         alert(
           'MooringClaimsLost',

@@ -9,11 +9,11 @@ function(config)
     d.row('Requests', [
       p.lines('Requests, by method', 'Per second, lists and watches included.', 'reqps', [p.target(q.rate(q.of('rest_client_requests_total'), 'method'), '{{method}}')], stack=true),
       p.lines('Requests, by code',
-              '409: repeated on fresh state. 429: the API server asks for patience and gets it. 5xx and <error> count against S-4.',
+              '409: mooring decides again on fresh state. 429: mooring waits as the API server requests. 5xx and <error> count against S-4.',
               'reqps',
               [p.target(q.rate(q.of('rest_client_requests_total'), 'code'), '{{code}}')],
               stack=true),
-      p.lines('Share of writes that failed', 'Server errors and no answer at all, of all writes but conflicts: what S-4 counts.', 'percentunit', [
+      p.lines('Share of writes that failed', 'Server errors and missing answers, as a share of all writes except conflicts: S-4 counts these.', 'percentunit', [
         p.target('(%s or vector(0)) / (%s > 0) or vector(0)' % [
           q.rate(q.of('rest_client_requests_total', 'method=~"POST|PUT|PATCH|DELETE", code=~"5..|<error>"')),
           q.rate(q.of('rest_client_requests_total', 'method=~"POST|PUT|PATCH|DELETE", code!="409"')),
@@ -86,18 +86,18 @@ function(config)
     ]),
     d.row('Replicas', [
       p.table('Versions',
-              'What each replica runs. Two versions are normal during an update, and only then.',
+              'The version that each replica runs. Two versions are normal only during an update.',
               'none',
               [p.target('max by (instance, version, commit) (%s)' % q.of('mooring_build_info'))],
               [['instance', 'Replica'], ['version', 'Version'], ['commit', 'Commit']],
               size=[8, 8],
               value='Runs'),
       p.lines('Fit to lead',
-              'Replicas by how fit they are to lead when they stand by: fit; blind, a watch hears nothing; unready, not everything is listed yet.',
+              'Replicas by how fit they are to lead when they stand by: fit; blind, a watch receives nothing; unready, not everything is listed yet.',
               'none',
               [p.target('sum by (fitness) (%s)' % q.of('mooring_election_fitness'), '{{fitness}}')]),
       p.lines('Starts',
-              'How often each replica was started anew within an hour, in the same pod. Runbook MooringRestarting.',
+              'Restarts of each replica within an hour, in the same pod. Runbook MooringRestarting.',
               'none',
               [p.target('max by (instance) (changes(%s[1h]))' % q.of('process_start_time_seconds'), '{{instance}}')],
               thresholds=[[3, 'red']]),
@@ -119,7 +119,7 @@ function(config)
               [p.target('max by (instance) (%s)' % q.of('mooring_tasks'), '{{instance}}')],
               thresholds=[[20000, 'red']]),
       p.lines('Open files', 'File descriptors by replica, of which connections are most.', 'none', [p.target('max by (instance) (%s)' % q.of('process_open_fds'), '{{instance}}')], thresholds=[[900, 'orange']]),
-      p.lines('Log lines and events left out', 'Log lines that stderr did not take in time, and events that were not sent, per second.', 'ops', [
+      p.lines('Log lines and events left out', 'Log lines that stderr did not accept in time, and events that were not sent, per second.', 'ops', [
         p.target(q.rateOrZero(q.of('mooring_log_lines_dropped_total')), 'log lines'),
         p.target(q.rateOrZero(q.of('mooring_events_dropped_total')), 'events'),
       ], thresholds=[[1, 'orange']]),

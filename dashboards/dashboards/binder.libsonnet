@@ -25,7 +25,7 @@ function(config)
              [p.target('sum(%s) or vector(0)' % q.leader(q.of('mooring_volumes', 'phase="Failed"'), 'phase'), 'failed')],
              thresholds=[[1, 'orange']]),
       p.stat('Oldest unbound claim',
-             'How long the claim that waits longest has done so, without those that wait for their first pod.',
+             'Time for which the oldest claim has waited, without claims that wait for their first pod.',
              's',
              [p.target('max(%s) or vector(0)' % q.of('mooring_waiting_oldest_seconds', 'kind="claim", reason!="WaitingForFirstConsumer"'), 'oldest')],
              thresholds=[[600, 'orange'], [1800, 'red']]),
@@ -37,7 +37,7 @@ function(config)
     ]),
     d.row('Binding', [
       p.lines('Bind, median',
-              'From when a claim could be bound until it was, by mode: static (a volume was there), prebound (one of them named the other), dynamic (a provisioner made it).',
+              'Time from when a claim could be bound until it was bound, by mode: static (a volume existed), prebound (one named the other), dynamic (a provisioner created the volume).',
               's',
               [p.target(q.quantile(0.5, q.of('mooring_bind_e2e_seconds_bucket'), 'mode'), '{{mode}}')],
               thresholds=[[60, 'orange']]),
@@ -50,7 +50,7 @@ function(config)
     ]),
     d.row('Waits', [
       p.lines('Claims that wait, by reason',
-              'The reason is what the decision returned; kubectl describe and /debug/binder say it in a sentence.',
+              'The reason that the decision returned. kubectl describe and /debug/binder report it in a sentence.',
               'none',
               [p.target(q.orNone(q.leader(q.of('mooring_waiting', 'kind="claim"'), 'reason') + ' > 0', 'reason'), '{{reason}}')],
               size=[12, 8],
@@ -80,7 +80,7 @@ function(config)
               [p.target(q.quantile(0.99, q.of('volume_operation_total_seconds_bucket'), 'plugin_name, operation_name'), '{{operation_name}} {{plugin_name}}')],
               thresholds=[[60, 'orange'], [300, 'red']]),
       p.lines('Answers of provisioners',
-              'Volumes made and deleted, per second.',
+              'Volumes created and deleted, per second.',
               'ops',
               [p.target(q.rate(q.of('volume_operation_total_seconds_count'), 'plugin_name, operation_name'), '{{operation_name}} {{plugin_name}}')]),
       p.lines('Errors of provisioners',
@@ -102,7 +102,7 @@ function(config)
               'none',
               [p.target(q.leader(q.of('pv_collector_bound_pv_count'), 'storage_class'), '{{storage_class}}')],
               size=[12, 7]),
-      p.lines('Default class given afterwards', 'Claims without a class that got the default class when there was one, per second, and the attempts that failed.', 'ops', [
+      p.lines('Default class given afterwards', 'Claims without a class that got the default class later, per second, and the attempts that failed.', 'ops', [
         p.target(q.rate(q.of('retroactive_storageclass_total')), 'attempts'),
         p.target(q.rate(q.of('retroactive_storageclass_errors_total')), 'failed'),
       ], size=[12, 7]),

@@ -23,7 +23,7 @@ function(config)
               size=[8, 6],
               thresholds=[[2, 'red']]),
       p.lines('Who runs the two loops',
-              'A line at 1 for each loop and job that runs it; kube-controller-manager is known by the loop’s work queue, its only sign. Two lines of one loop: both are at work, runbook MooringTwoControllers.',
+              'A line at 1 for each loop and job that runs it; the loop’s work queue is the only sign of kube-controller-manager. Two lines for one loop: both are at work, runbook MooringTwoControllers.',
               'none',
               [
                 p.target(runs('persistentvolume-attach-detach-controller', 'pvcs'), '{{job}}: attach/detach'),
@@ -33,7 +33,7 @@ function(config)
     ]),
     d.row('Volumes', [
       p.lines('Attach and detach, 99th percentile',
-              'Time of the operation as kube-controller-manager measures it: the driver is most of it.',
+              'Time of the operation as kube-controller-manager measures it. Most of it is the driver’s time.',
               's',
               [p.target(quantile(q.of('storage_operation_duration_seconds_bucket', 'operation_name=~"volume_attach|volume_detach"'), 'operation_name'), '{{job}}: {{operation_name}}')],
               size=[12, 8],
@@ -67,7 +67,7 @@ function(config)
       p.lines('Adds', 'Keys added per second.', 'ops', [p.target(q.rate(q.of('workqueue_adds_total', queues), 'job, name'), '{{job}}: {{name}}')]),
       p.lines('Depth', 'Keys that wait.', 'none', [p.target('sum by (job, name) (%s)' % q.of('workqueue_depth', queues), '{{job}}: {{name}}')]),
       p.lines('Time in the queue, 99th percentile',
-              'Until a key is looked at.',
+              'Time until a key is processed.',
               's',
               [p.target(quantile(q.of('workqueue_queue_duration_seconds_bucket', queues), 'name'), '{{job}}: {{name}}')],
               thresholds=[[10, 'orange']]),
