@@ -20,8 +20,7 @@ impl WriteConflicts {
         for op in writes {
             let opts = Opts::new(
                 "mooring_write_conflicts_total",
-                "Writes that the API server refused because the object was no longer as it was when they were \
-                 decided, by what they were for; each is decided anew",
+                "Writes that the API server refused because the object had changed meanwhile, by purpose",
             );
             let counter = IntCounter::with_opts(opts.const_label("op", *op))?;
             metrics.register(&counter)?;

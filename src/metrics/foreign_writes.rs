@@ -20,7 +20,7 @@ impl ForeignWrites {
         for kind in kinds {
             let opts = Opts::new(
                 "mooring_foreign_writes_total",
-                "Changes by others of what only the controllers that run here should change, by kind",
+                "Changes by others to fields that only the running controllers should change, by kind",
             );
             let counter = IntCounter::with_opts(opts.const_label("kind", *kind))?;
             metrics.register(&counter)?;

@@ -103,7 +103,7 @@ impl Measures {
         metrics.register(&accepted)?;
         let ended = counters(
             "mooring_http_connections_ended_total",
-            "Connections that were ended here: too many (crowded), or too long at something",
+            "Connections that the server ended, by reason: too many (crowded), or too slow in a phase",
             &["reason"],
         )?;
         let requests = counters("mooring_http_requests_total", "Requests, by status", &["code"])?;

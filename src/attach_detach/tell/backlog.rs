@@ -62,34 +62,32 @@ pub fn register(
         objects,
         foreign: IntGauge::new(
             "mooring_foreign_volume_attachments",
-            "VolumeAttachments that are not named as ours are, or that nothing explains: left alone; of a standby, none",
+            "VolumeAttachments of other writers, which mooring does not change; only on the leader",
         )?,
         drivers: metrics::drivers(metrics),
         attachments: IntGaugeVec::new(
             Opts::new(
                 "mooring_attacher_backlog",
-                "VolumeAttachments that their driver's external-attacher has neither attached or detached nor said \
-                 why not; of a standby, none",
+                "VolumeAttachments that their driver's external-attacher has neither attached nor detached \
+                 nor refused with an error; only on the leader",
             ),
             &["driver"],
         )?,
         forced: IntGaugeVec::new(
             Opts::new(
                 "mooring_force_detach_pending",
-                "Volumes on nodes that are not Ready or gone, which are detached by force unless they are unmounted \
-                 before; of a standby, none",
+                "Volumes that will be detached by force unless their node unmounts them; only on the leader",
             ),
             &["driver"],
         )?,
         next_force: Gauge::with_opts(Opts::new(
             "mooring_next_force_detach_timestamp_seconds",
-            "When the next volume is detached by force, in seconds since 1970; absent if none is to be",
+            "Time of the next forced detach, in seconds since 1970; absent if none is pending",
         ))?,
         oldest_deletion: GaugeVec::new(
             Opts::new(
                 "mooring_detach_oldest_seconds",
-                "How long ago, in seconds, the deletion was asked for of the VolumeAttachment that has been going \
-                 longest; absent without one",
+                "Seconds since the oldest pending deletion of a VolumeAttachment began; absent without one",
             ),
             &["driver"],
         )?,

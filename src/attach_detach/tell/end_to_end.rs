@@ -97,24 +97,23 @@ impl EndToEnd {
             timers: Timers::default(),
             attach: histogram(
                 "mooring_attach_e2e_seconds",
-                "Time in seconds from a pod's need of a volume to its publication, by phase, and in total",
+                "Time in seconds from when a pod needs a volume to when the node's status lists it, by phase",
                 &["driver", "phase"],
             )?,
             detach: histogram(
                 "mooring_detach_e2e_seconds",
-                "Time in seconds from the end of the last pod's need to the attachment's absence, by phase, and in total",
+                "Time in seconds from the end of the last pod that needs a volume to the end of its \
+                 attachment, by phase",
                 &["driver", "phase", "forced"],
             )?,
             attach_overhead: histogram(
                 "mooring_attach_overhead_seconds",
-                "What of an attach was not the time of the driver, of another node that held the volume, or of \
-                 anybody else outside: time in seconds that mooring and the API server took",
+                "Time in seconds of an attach without that of the driver and of another node with the volume",
                 &["driver"],
             )?,
             detach_overhead: histogram(
                 "mooring_detach_overhead_seconds",
-                "What of a detach was not the time of the driver, of the kubelet that unmounted, or of anybody else \
-                 outside: time in seconds that mooring and the API server took",
+                "Time in seconds of a detach without the time of the driver and the kubelet's unmounting",
                 &["driver"],
             )?,
             drivers: metrics::drivers(metrics),

@@ -136,26 +136,26 @@ impl AttachDetachMetrics {
         )?;
         let unresolved = counter(
             "mooring_unresolved_pod_volumes_total",
-            "Volumes of pods that could not be attached when first looked at, by reason",
+            "Volumes of pods that could not be attached at the first decision, by reason",
             "reason",
             &[],
         )?;
         let planned = counter(
             "mooring_planned_keys_total",
-            "Objects looked at because something changed, by kind",
+            "Objects reconciled because something changed, by kind",
             "kind",
             &Planned::ALL.map(Planned::label),
         )?;
         let refusals = counter(
             "mooring_guard_refusals_total",
-            "Times that a safety rule kept something from being done",
+            "Actions that a safety rule prevented, by rule",
             "guard",
             &Waiting::GUARDS,
         )?;
         let patches = Histogram::with_opts(
             HistogramOpts::new(
                 "mooring_node_status_volumes_per_patch",
-                "Volumes that one patch of a node's status puts on its list or takes off it",
+                "Volumes that one patch of a node's status adds to its list or removes from it",
             )
             .buckets(PATCH_BUCKETS.to_vec()),
         )?;

@@ -40,7 +40,7 @@ impl BinderMetrics {
         let failures = IntCounterVec::new(
             Opts::new(
                 "mooring_binder_failed_requests_total",
-                "Requests about claims and volumes that failed, by what they were for and how they failed",
+                "Failed requests about claims and volumes, by purpose and by kind of failure",
             ),
             &["request", "outcome"],
         )?;
@@ -69,8 +69,8 @@ impl BinderMetrics {
         let errors = [errors("volume_operation_errors_total")?, errors("volume_operation_total_errors")?];
         let binds = TracedHistogram::new(
             "mooring_bind_e2e_seconds",
-            "Time in seconds from when a claim and a volume that fits were both there to the answer to the last write \
-             of the bind, by who brought them together",
+            "Time in seconds from when a claim and a volume that fits both exist to the answer to the last \
+             write of the bind, by mode",
             &["mode"],
             &BIND_BUCKETS,
         )?;

@@ -98,16 +98,16 @@ impl Sizes {
                 "number of persistent volume claim currently unbound",
                 &claim,
             )?,
-            volumes: gauge("mooring_volumes", "PersistentVolumes by phase; of a standby, none", &["phase"])?,
+            volumes: gauge("mooring_volumes", "PersistentVolumes by phase; only on the leader", &["phase"])?,
             claims: gauge(
                 "mooring_claims",
-                "PersistentVolumeClaims by phase; of a standby, none",
+                "PersistentVolumeClaims by phase; only on the leader",
                 &["phase"],
             )?,
             released: gauge(
                 "mooring_released_bytes",
-                "Capacity in bytes of the PersistentVolumes that are Released, which nobody can use before they are \
-                 reclaimed; of a standby, none",
+                "Capacity in bytes of Released PersistentVolumes, which are not reclaimed yet; only on the \
+                 leader",
                 &["storage_class"],
             )?,
             classes: Bounded::new(CLASSES, OTHERS),

@@ -55,11 +55,11 @@ pub fn register<K: Subject, R: Reason>(
             seen: Arc::default(),
             count: gauge(
                 "mooring_waiting",
-                "Objects that wait, by kind and by the reason's code; of a standby, none",
+                "Objects that wait, by kind and by the code of the reason; only on the leader",
             )?,
             oldest: gauge(
                 "mooring_waiting_oldest_seconds",
-                "How long in seconds the object that has waited longest for a reason has done so; 0 if none does",
+                "Seconds for which the oldest object of a kind has waited for a reason; 0 if none waits",
             )?,
         })?;
     }

@@ -55,8 +55,7 @@ impl<K: Subject, R: Reason> Reporter<K, R> {
         for kind in K::KINDS {
             let opts = Opts::new(
                 "mooring_decisions_total",
-                "Decisions by what they were about, and by the code of the reason they came to: of attachments that wait \
-                 for nothing their state",
+                "Decisions, by kind and by the resulting reason; without a wait, by the attachment's state",
             );
             let counter = IntCounterVec::new(opts.const_label("kind", *kind), &["reason"])?;
             metrics.register(&counter)?;

@@ -127,7 +127,7 @@ struct Losses(IntCounterVec);
 impl Losses {
     fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let counter = IntCounterVec::new(
-            Opts::new("mooring_events_dropped_total", "Events that never reached the API server, by cause."),
+            Opts::new("mooring_events_dropped_total", "Events that did not reach the API server, by cause."),
             &["cause"],
         )?;
         metrics.register(&counter)?;

@@ -57,7 +57,7 @@ impl ApiMetrics {
         let in_flight = IntGaugeVec::new(
             Opts::new(
                 "mooring_api_requests_in_flight",
-                "Requests that a subsystem has sent to the API server and that are not answered yet",
+                "Requests of a subsystem to the API server that are not answered yet",
             ),
             &["subsystem"],
         )?;
@@ -95,7 +95,7 @@ impl ApiMetrics {
             )?,
             timeouts: counter(
                 "mooring_requests_timed_out_total",
-                "Requests that the API server did not answer in time, or answered that it ran out of time, by verb \
+                "Requests that the API server did not answer in time, or answered with a time-out, by verb \
                  and resource",
                 &["verb", "resource"],
             )?,

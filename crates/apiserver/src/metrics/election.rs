@@ -42,8 +42,8 @@ impl ElectionMetrics {
         let fitness = IntGaugeVec::new(
             Opts::new(
                 "mooring_election_fitness",
-                "1 for how fit this replica is to lead when it stands by: fit, blind (a watch hears nothing: it \
-                 leaves the lease to others), unready (not everything is listed yet: it does not take it).",
+                "1 for the fitness of this replica to lead: fit, blind (a watch receives nothing: it leaves \
+                 the lease to others), unready (not everything is listed yet: it does not take it).",
             ),
             &["fitness"],
         )?;

@@ -125,7 +125,7 @@ impl WatchMetrics {
             )?,
             reopened: counter(
                 "mooring_watch_reopened_total",
-                "Watches opened anew, by resource and cause: ended (by the server), silent, failed.",
+                "Watches opened again, by resource and cause: ended (by the server), silent, failed.",
                 "cause",
             )?,
             events: counter(

@@ -24,7 +24,7 @@ impl Alarms {
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let gauge = IntGaugeVec::new(
-            Opts::new("mooring_alarm", "1 while something stands that an operator has to see to, by alarm"),
+            Opts::new("mooring_alarm", "1 while a condition needs an operator, by alarm"),
             &["alarm"],
         )?;
         metrics.register(&gauge)?;

@@ -27,15 +27,15 @@ impl Certificate {
         let (name, help) = match self {
             Self::Serving => (
                 "mooring_serving_certificate_expiry_timestamp_seconds",
-                "When the certificate that is served with expires, in seconds since 1970; absent where nothing is \
-                 served",
+                "Time at which the serving certificate expires, in seconds since 1970; absent if mooring \
+                 serves nothing",
             ),
             // Upstream's rest_client_exec_plugin_ttl_seconds is about plugins alone, and
             // apiserver_client_certificate_expiration_seconds about the certificates of those who ask a server.
             Self::Client => (
                 "mooring_client_certificate_expiry_timestamp_seconds",
-                "When the client certificate that the API server is shown expires, in seconds since 1970; absent \
-                 with a token",
+                "Time at which the client certificate for the API server expires, in seconds since 1970; \
+                 absent with a token",
             ),
         };
         metrics.register_scraped(GaugeVec::new(Opts::new(name, help), &[])?, move |gauge| {

@@ -27,7 +27,7 @@ pub struct Build {
 /// See [`Metrics::register`].
 pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error> {
     let gauge = IntGaugeVec::new(
-        Opts::new("mooring_build_info", "Always 1; the labels say what is running."),
+        Opts::new("mooring_build_info", "Always 1; the labels name the running version."),
         &["commit", "rustc", "version"],
     )?;
     gauge.with_label_values(&[build.commit, build.rustc, build.version]).set(1);
@@ -39,12 +39,12 @@ pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error
     };
     lines(
         "mooring_log_lines_dropped_total",
-        "Log lines that were dropped because nobody took them as fast as they came.",
+        "Log lines that were dropped because their reader is too slow.",
         logs::dropped_lines,
     )?;
     lines(
         "mooring_log_lines_left_out_total",
-        "Log lines that were left out because there were too many like them.",
+        "Log lines that were left out because there were too many similar ones.",
         logs::lines::left_out,
     )?;
     #[cfg(target_os = "linux")]
@@ -57,7 +57,7 @@ pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error
 /// # Errors
 /// See [`Metrics::register`].
 pub fn register_tasks(metrics: &Metrics, runtimes: Vec<Handle>) -> Result<(), prometheus::Error> {
-    let gauge = IntGauge::new("mooring_tasks", "Tasks of the async runtimes that are alive")?;
+    let gauge = IntGauge::new("mooring_tasks", "Live tasks of the async runtimes")?;
     metrics.register_scraped(gauge, move |gauge| {
         let alive: usize = runtimes.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
         gauge.set(i64::try_from(alive).unwrap_or(i64::MAX));

@@ -114,7 +114,7 @@ impl Traces {
         metrics: &Metrics,
     ) -> Result<(Self, mpsc::Receiver<Finished>), prometheus::Error> {
         let counts = IntCounterVec::new(
-            Opts::new("mooring_traces_total", "Traces of operations, by what became of them"),
+            Opts::new("mooring_traces_total", "Traces of operations, by outcome"),
             &["outcome"],
         )?;
         for outcome in Outcome::ALL {
