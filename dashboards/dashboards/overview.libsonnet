@@ -39,7 +39,7 @@ function(config)
              good='red',
              thresholds=[[1, 'orange'], [2, 'green']]),
       p.stat('Alarms',
-             'Conditions that need an operator at once: a second controller, or state that cannot be saved. /readyz?verbose names them.',
+             'Conditions that need an operator at once, such as a second controller or a restore of etcd. /readyz?verbose names them.',
              'none',
              [p.target('sum(%s)' % q.leader(q.of('mooring_alarm'), 'alarm'), 'alarms')],
              thresholds=[[1, 'red']]),
