@@ -9,7 +9,7 @@ use std::mem;
 use tokio::time::Instant;
 
 use super::{
-    actual::identification::candidates,
+    actual::{answered::Answered, identification::candidates},
     controller::Controller,
     decide::verdict::StandOff,
     guard::second_writer::{Act, DELETED, Target, act_of},
@@ -64,10 +64,25 @@ impl Controller {
         }
     }
 
-    /// Takes the answer to the question who wrote it.
-    pub(super) fn owner_read(&mut self, target: &Target, result: Result<Answer, CallError>, now: Instant) {
-        let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-        let begins = self.second_writer.learn(target, &managers, now);
+    /// Takes the answer to the question who wrote it. Without an answer a node is asked again before it is written to: our
+    /// write would hide who wrote it.
+    pub(super) fn owner_read(
+        &mut self,
+        target: &Target,
+        uid: Uid,
+        result: Result<Answer, CallError>,
+        answered: &Answered,
+    ) {
+        let managers = match (result, target) {
+            (Ok(Answer::Owners(managers)), _) => managers,
+            (Err(error), Target::Node(name)) if !matches!(error, CallError::NotFound(_)) => {
+                self.second_writer.not_read(target.clone(), uid);
+                return self
+                    .node_call_failed(name, &error, |requests| requests.read_failed(&error, answered));
+            }
+            _ => Vec::new(),
+        };
+        let begins = self.second_writer.learn(target, &managers, answered.now);
         if let Target::Node(name) = target {
             let manager = self.second_writer.manager(target);
             self.caches.actual.node_mut(name).requests.note_manager(manager);
@@ -141,6 +156,10 @@ mod tests {
         desired::volume_name::VolumeKind,
     };
 
+    fn answered(now: Instant) -> Answered {
+        Answered { asked: now, now, jitter: 0.5, settle_time: std::time::Duration::ZERO }
+    }
+
     #[test]
     fn s14_a_detach_that_a_second_controller_holds_up_says_until_when() {
         let now = Instant::now();
@@ -149,7 +168,7 @@ mod tests {
             assert_eq!(controller.stand_off(now), None);
             controller.note_foreign(&target, &"u".into(), now);
             let owners = vec!["kube-controller-manager".to_owned()];
-            controller.owner_read(&target, Ok(Answer::Owners(owners)), now);
+            controller.owner_read(&target, "u".into(), Ok(Answer::Owners(owners)), &answered(now));
         }
         let why = controller.stand_off(now).expect("a stand-off");
         let mut node_volume = NodeVolume::with_attachment(true, false);
@@ -180,7 +199,7 @@ mod tests {
         let (mut controller, _) = controller(now);
         for name in ["n1", "n2"] {
             let owners = Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()]));
-            controller.owner_read(&Target::Node(name.into()), owners, now);
+            controller.owner_read(&Target::Node(name.into()), "u".into(), owners, &answered(now));
         }
         assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
         controller.caches.objects.restore_grace().begin(now);

@@ -51,11 +51,12 @@ impl Controller {
             Call::ReadNode(name) => self.node_call_ended(&name, |controller| {
                 controller.node_read(&name, result, sent, &answered);
             }),
-            Call::ReadOwner(Target::Node(name), _) => {
-                self.node_call_ended(&name, |_| {});
-                self.owner_read(&Target::Node(name), result, now);
-            }
-            Call::ReadOwner(target @ Target::Attachment(..), _) => self.owner_read(&target, result, now),
+            Call::ReadOwner(target, uid) => match &target {
+                Target::Node(name) => self.node_call_ended(name, |controller| {
+                    controller.owner_read(&target, uid, result, &answered);
+                }),
+                Target::Attachment(..) => self.owner_read(&target, uid, result, &answered),
+            },
         }
         self.note_learnt(now);
     }
@@ -232,7 +233,12 @@ impl Controller {
     }
 
     /// Logs that a request to a node failed.
-    fn node_call_failed(&mut self, name: &NodeName, error: &CallError, take: impl FnOnce(&mut NodeRequests)) {
+    pub(in crate::attach_detach) fn node_call_failed(
+        &mut self,
+        name: &NodeName,
+        error: &CallError,
+        take: impl FnOnce(&mut NodeRequests),
+    ) {
         let state = self.caches.actual.node_mut(name);
         let attempt = state.requests.retry().failures().saturating_add(1);
         take(&mut state.requests);

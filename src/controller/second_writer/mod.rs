@@ -142,13 +142,17 @@ impl<T: Target> SecondWriters<T> {
         self.to_read.remove_entry(&target)
     }
 
+    /// The read of an object has failed: it is read again.
+    pub fn not_read(&mut self, target: T, uid: Uid) {
+        self.to_read.insert(target, uid);
+    }
+
     /// The object is gone.
     pub fn gone(&mut self, target: &T) {
         self.to_read.remove(target);
     }
 
-    /// Takes the managers that own the field; none if it has no owner, or they could not be read. Returns whether the signal
-    /// begins.
+    /// Takes the managers that own the field; none if it has no owner. Returns whether the signal begins.
     pub fn learn(&mut self, target: &T, managers: &[String], now: Instant) -> bool {
         let owner = Owner::of(managers);
         if owner == Owner::OurName && self.led_another_just_now(now) {
