@@ -20,7 +20,7 @@ pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, act::ATTACHMENT_CALLS, options::ForcePolicy},
+    attach_detach::{AttachDetachOptions, dispatcher::ATTACHMENT_CALLS, options::ForcePolicy},
     binder::BinderOptions,
     cli::{ContentType, RunArgs},
     host_plugins::{self, options::PluginOptions},

@@ -22,7 +22,7 @@ use mooring::{
         },
     },
     binder::{BinderOptions, planner::Planner},
-    controller::report::reporter::Reporter,
+    controller::{Controller as _, report::reporter::Reporter},
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
@@ -76,11 +76,11 @@ impl Replica {
         for change in &changes {
             self.planner.changed(change, self.now);
         }
-        self.controller.take_changes(changes, self.now);
-        let effects = self.controller.reconcile(self.now);
-        assert!(effects.calls.is_empty(), "it stands by");
-        self.reports.take_all(effects.reports, self.now);
-        self.reporter.take(effects.facts, self.now);
+        self.controller.changed(changes, self.now);
+        let plan = self.controller.plan(self.now);
+        assert!(plan.calls.is_empty(), "it stands by");
+        self.reports.take_all(plan.reports, self.now);
+        self.reporter.take(plan.measures.facts, self.now);
     }
 
     fn is_told<T: Stored>(&mut self, mut object: Value, is_there: bool) {
@@ -171,7 +171,7 @@ fn kept(passing: Range<u64>) -> (usize, usize) {
     replica.see(passing, false);
     replica.sweeps();
     let stats = region.change();
-    replica.controller.take_over(replica.now);
+    replica.controller.lead(replica.now);
     let nodes = replica.objects.nodes.len();
     let knows =
         |number: &u64| replica.controller.actual().node(&format!("n{number}").as_str().into()).is_some();

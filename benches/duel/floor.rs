@@ -15,7 +15,7 @@ use futures::{StreamExt, stream};
 use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
 use mooring::{
     attach_detach::{
-        act::calls,
+        calls,
         desired::{state::AttachSource, volume_name::VolumeId},
     },
     binder::{act::write::Object, decide::binding::next_write},

@@ -1,84 +1,237 @@
-//! The one owner of desired and actual state.
+//! The state machine: desired and actual state, what is to be looked at, and the entry points through which all of that
+//! changes: `load`, `lead`, `changed`, `answered`, `plan`.
 //!
-//! In: changed objects, and the outcomes of our requests. Out: the next requests, and events for users.
-//! Each input marks the volumes it touches dirty; dirty volumes are planned. A volume is planned only
-//! while a request [may be sent](super::act::dispatcher), so no decision waits in a queue and goes stale there
-//! (S15). Time comes in as an argument, and nothing in here waits, so a whole history can be played in a test.
+//! In: changed objects, answers to our requests, and the time as an argument. Out: a plan. What changed objects mean is in
+//! `observe`, what an answer means in `answers`, the turn of a volume or node in `plan`; nothing in here waits, so a whole
+//! history can be played in a test. A volume is planned only while a request [may be sent](super::dispatcher), so no
+//! decision waits in a queue and goes stale there (S15).
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        calls::{AttachmentRequest, Call},
-        dispatcher::Dispatcher,
-    },
-    actual::{
-        state::{ActualState, AttachmentCall},
-        unpublishing::Sequence,
-    },
-    caches::{Caches, Learnt, LookedAt},
+    actual::{answered::Answered, state::ActualState, unpublishing::Sequence},
+    calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
-    decide::scope::Scope,
-    desired::volume_name::VolumeId,
+    desired::{attach_required::AttachRequired, state::DesiredState, volume_name::VolumeId},
+    dispatcher::Dispatcher,
     guard::{
         force_waits::{ForceWaits, Said},
-        second_writer::Target,
+        second_writer::{ROLE, Target},
     },
     known::Known,
     options::{AttachDetachOptions, ForcePolicy},
-    queue::WorkQueue,
+    queue::{AT_ONCE, WorkQueue},
     tell::{
         facts::{Facts, Line},
-        metrics::Planned,
         recorder::Recorder,
-        state::{AttachDetachKey, Report},
+        state::{AttachDetachKey, AttachDetachReason},
     },
 };
 use crate::{
-    controller::{
-        report::events::EventUpdate,
-        second_writer::{News, SecondWriters},
-    },
+    controller::{self, Identity, Plan, second_writer::SecondWriters},
     kube_api::{
+        call::CallError,
         ids::{NodeName, ResourceVersion},
         kinds::ObjectRef,
         lease_note::LeaseNote,
     },
-    metrics::QueueCounts,
     state::Objects,
 };
 
-/// What the controller needs done.
-#[derive(Clone, Debug, Default)]
-pub struct Effects {
-    /// Requests to send, each with its place in the order of sending.
-    pub calls: Vec<(Sequence, Call)>,
-    /// What to tell users.
-    pub events: Vec<EventUpdate<AttachDetachKey>>,
-    /// Where the keys stand that were looked at.
-    pub reports: Vec<Report>,
-    /// What others wrote that only this controller should.
-    pub others: Option<News>,
+/// What is noted of a plan outside of planning.
+#[derive(Debug)]
+pub struct Measures {
     /// What to count, log and trace.
     pub facts: Facts,
+    /// What the lease says of waits for force, if that has changed.
+    pub note: Option<String>,
 }
 
 /// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].
 #[derive(Clone, Debug)]
 pub struct Controller {
-    pub(super) caches: Caches,
+    /// The tables, which the watches fill.
+    pub(super) objects: Arc<Objects>,
+    pub(super) desired: DesiredState,
+    pub(super) actual: ActualState,
+    pub(super) drivers: AttachRequired,
+    /// The time of this process.
+    pub(super) clock: Clock,
     pub(super) options: AttachDetachOptions,
-    pub(super) leads: bool,
+    pub(super) queue: WorkQueue,
     pub(super) dispatcher: Dispatcher,
     pub(super) recorder: Recorder,
     pub(super) second_writer: SecondWriters<Target>,
+    pub(super) force_waits: ForceWaits,
+    pub(super) leads: bool,
+    /// Whether the states are read from the tables.
+    pub(super) is_loaded: bool,
+    /// When pods ceased to need volumes on nodes that were not Ready, while another replica led.
+    pub(super) ended: HashMap<(VolumeId, NodeName), Timestamp>,
     /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
-    pub(super) force_waits: ForceWaits,
+}
+
+impl controller::Controller for Controller {
+    // KCM: cmd/kube-controller-manager/names/controller_names.go.
+    const IDENTITY: Identity = Identity {
+        name: "persistentvolume-attach-detach-controller",
+        queues: &["attach", "node-status"],
+        role: ROLE,
+    };
+    type Key = AttachDetachKey;
+    type Reason = AttachDetachReason;
+    type Call = (Sequence, Call);
+    type Answer = Answer;
+    type Measures = Measures;
+
+    /// Begins to stand by: of what the tables have, what CSIDrivers say and the end of pods may be gone from them when this
+    /// process leads.
+    fn load(&mut self, now: Instant) {
+        for driver in self.objects.drivers.keys() {
+            self.refresh_driver(&driver, now);
+        }
+        let wall = self.clock.wall(now);
+        for pod in self.objects.pods.keys() {
+            self.watch_pod(&pod, wall);
+        }
+    }
+
+    fn lead(&mut self, now: Instant) {
+        self.leads = true;
+        self.take_over(now);
+    }
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
+        if !self.leads {
+            return self.stand_by(objects, now);
+        }
+        self.queue.at(now);
+        for object in &objects {
+            if let ObjectRef::Attachment(name) = object {
+                self.look_at_attachment(name, now);
+            }
+        }
+        // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
+        // and is published with few patches.
+        let mut pods = BTreeSet::new();
+        for object in objects {
+            match &object {
+                ObjectRef::Pod(key) => drop(pods.insert(key.clone())),
+                ObjectRef::Node(name) => self.refresh_node(name, now),
+                ObjectRef::Attachment(name) => {
+                    self.refresh_attachment(name, now);
+                    self.confirm_attachment(name);
+                }
+                ObjectRef::Volume(name) => self.refresh_volume(name, now),
+                ObjectRef::Driver(name) => self.refresh_driver(name, now),
+                ObjectRef::Claim(_) | ObjectRef::Class(_) => {}
+            }
+            pods.extend(self.desired.dependants(&object));
+        }
+        let mut pods: Vec<_> = pods
+            .into_iter()
+            .map(|key| (self.objects.pods.get(&key).map(|pod| pod.spec.node_name.clone()), key))
+            .collect();
+        pods.sort();
+        for (_, key) in pods {
+            self.refresh_pod(&key, now);
+        }
+    }
+
+    fn answered(
+        &mut self,
+        (sent, call): (Sequence, Call),
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        self.queue.at(now);
+        let asked = self.dispatcher.ended(&call, sent, result.is_ok(), now);
+        let answered = Answered { asked, now, jitter, settle_time: self.dispatcher.settle_time() };
+        match call {
+            Call::Attachment(volume, node, request) => {
+                self.actual.node_volume_mut(&volume, &node).call = None;
+                self.queue.add_on(&node, [volume.clone()]);
+                match request {
+                    AttachmentRequest::Create(_) => self.created(&volume, &node, result, &answered),
+                    AttachmentRequest::Delete(uid, revision, _) => {
+                        self.deleted(&volume, &node, (&uid, revision), result, &answered);
+                    }
+                    AttachmentRequest::Read(_) => self.attachment_read(&volume, &node, result, &answered),
+                }
+            }
+            Call::PatchNode(name, revision, _) => self.node_call_ended(&name, |controller| {
+                controller.node_patched(&name, revision, result, sent, &answered);
+            }),
+            Call::ReadNode(name) => self.node_call_ended(&name, |controller| {
+                controller.node_read(&name, result, sent, &answered);
+            }),
+            Call::ReadOwner(target, uid) => match &target {
+                Target::Node(name) => self.node_call_ended(name, |controller| {
+                    controller.owner_read(&target, uid, result, &answered);
+                }),
+                Target::Attachment(..) => self.owner_read(&target, uid, result, &answered),
+            },
+        }
+    }
+
+    /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
+    /// its turn when what came in meanwhile has been taken (`wake_at` is now then). The order is safety: what is due and what
+    /// is learnt first, then volumes, then the nodes to which they are to be written, and last what a successor and users are
+    /// told of all that.
+    fn plan(&mut self, now: Instant) -> Plan<Self> {
+        if !self.leads {
+            return self.told();
+        }
+        // 1. What is due, and whether anything may be taken away (S14, E11).
+        self.queue.at(now);
+        self.add_due(now);
+        self.queue.sweep(now);
+        self.end_stand_offs(now);
+        self.survey(now);
+        // 2. Volumes, until there is no room, or it was enough for once.
+        let mut judged = 0;
+        while judged < AT_ONCE
+            && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
+        {
+            judged += self.plan_volume(&volume, scope, now).max(1);
+        }
+        // 3. Nodes, likewise: what their volumes need of them is decided.
+        let mut looked_at = 0;
+        while looked_at < AT_ONCE
+            && let Some(node) = self.queue.get_node(self.dispatcher.room())
+        {
+            looked_at += self.plan_node(&node, now).max(1);
+        }
+        self.queue.end_turn(self.dispatcher.room(), now);
+        // 4. What waits for force, and what cannot be attached yet.
+        let said = self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
+        self.tell_of_waits(said);
+        let (recorder, known) = self.recording(now);
+        recorder.tell_unresolved(known);
+        Plan {
+            calls: self.dispatcher.take(),
+            events: self.recorder.take_events(),
+            others: self.second_writer.take_news(),
+            counts: self.queue.take_counts().into(),
+            wake_at: self.wake_at(),
+            ..self.told()
+        }
+    }
+
+    fn unplanned(&mut self) -> Option<Plan<Self>> {
+        Some(self.told())
+    }
 }
 
 impl Controller {
@@ -87,15 +240,22 @@ impl Controller {
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
         let ForcePolicy { unready, gone, .. } = options.force;
         Self {
-            caches: Caches::new(objects, clock, WorkQueue::sweeping(options.sweep_period)),
+            objects,
+            desired: DesiredState::default(),
+            actual: ActualState::default(),
+            drivers: AttachRequired::default(),
+            clock,
             options,
-            leads: false,
+            queue: WorkQueue::sweeping(options.sweep_period),
             dispatcher: Dispatcher::new(options.attachment_calls),
             recorder: Recorder::default(),
             second_writer: SecondWriters::default(),
+            force_waits: ForceWaits::of(unready.max(gone)),
+            leads: false,
+            is_loaded: false,
+            ended: HashMap::new(),
             newest_attachment: ResourceVersion::default(),
             grace_ends_at: None,
-            force_waits: ForceWaits::of(unready.max(gone)),
         }
     }
 
@@ -108,9 +268,7 @@ impl Controller {
     /// A copy that goes its own way, over a copy of the tables.
     #[must_use]
     pub fn fork(&self, objects: Arc<Objects>) -> Self {
-        let mut fork = self.clone();
-        fork.caches.objects = objects;
-        fork
+        Self { objects, ..self.clone() }
     }
 
     /// See [`ForceWaits::follow`].
@@ -123,11 +281,6 @@ impl Controller {
         let lease = LeaseNote::default();
         lease.leave(told);
         self.follow_lease(lease);
-    }
-
-    /// See [`ForceWaits::take_note`].
-    pub fn take_note(&mut self) -> Option<String> {
-        self.force_waits.take_note()
     }
 
     /// What others were seen to write.
@@ -154,127 +307,33 @@ impl Controller {
         self.dispatcher.asked_at(sent)
     }
 
-    /// When to call [`Self::reconcile`] although nothing happened.
+    /// How far apart the status patches of one node are at present.
     #[must_use]
-    pub fn wake_at(&self) -> Option<Instant> {
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at);
-        let told = self.recorder.next_at().into_iter().chain(self.force_waits.due_at());
-        let wake_at = self.caches.queue.next_at().into_iter().chain(alarms).chain(told).min();
-        wake_at.filter(|_| self.leads)
-    }
-
-    /// The recorder, and what is known when it records.
-    pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
-        (&mut self.recorder, self.caches.known(now))
+    pub fn window(&self) -> Duration {
+        self.dispatcher.window()
     }
 
     /// Where volumes are attached, or may be.
     #[must_use]
     pub fn actual(&self) -> &ActualState {
-        &self.caches.actual
+        &self.actual
     }
 
-    /// Begins to stand by: of what the tables have, what CSIDrivers say and the end of pods may be gone from them when this
-    /// process leads.
-    pub fn load(&mut self, now: Instant) {
-        for driver in self.caches.objects.drivers.keys() {
-            self.caches.refresh_driver(&driver, now);
-        }
-        let wall = self.caches.clock.wall(now);
-        for pod in self.caches.objects.pods.keys() {
-            self.caches.watch_pod(&pod, wall);
-        }
+    /// When to plan although nothing happened.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at);
+        let told = self.recorder.next_at().into_iter().chain(self.force_waits.due_at());
+        let wake_at = self.queue.next_at().into_iter().chain(alarms).chain(told).min();
+        wake_at.filter(|_| self.leads)
     }
 
-    /// Reads the tables whole, when it begins to lead (attach-detach §5, without its gaps).
-    pub(super) fn read_tables(&mut self, now: Instant) {
-        for attachment in self.caches.objects.attachments.snapshot().values() {
-            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
-        }
-        self.caches.load(now);
-        self.note_learnt(now);
-        let objects = &self.caches.objects;
-        let (attachments, pods) = (objects.attachments.len(), objects.pods.len());
-        self.recorder.log(Line::Loaded { attachments, pods });
-    }
-
-    /// What there is to report of what was learnt since the last plan.
-    pub fn take_facts(&mut self) -> (Vec<Report>, Facts) {
-        self.recorder.take_facts()
-    }
-
-    /// What there was to look at since this was last asked: volumes, and nodes.
-    pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        self.caches.queue.take_counts()
-    }
-
-    /// Takes changed objects.
-    pub fn take_changes(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
-        if !self.leads {
-            let ForcePolicy { unready, gone, .. } = self.options.force;
-            return self.caches.stand_by(changed, unready.max(gone), now);
-        }
-        self.caches.queue.at(now);
-        for object in &changed {
-            if let ObjectRef::Attachment(name) = object {
-                self.look_at_attachment(name, now);
-            }
-        }
-        self.caches.take_changes(changed, now);
-        self.note_learnt(now);
-    }
-
-    /// Hands what objects have told to the parts that remember or tell it.
-    pub(super) fn note_learnt(&mut self, now: Instant) {
-        let (learnt, LookedAt { pods, attachments }) = self.caches.take_learnt();
-        self.recorder.planned(Planned::Pod, pods);
-        self.recorder.planned(Planned::Attachment, attachments);
-        for learnt in learnt {
-            match learnt {
-                Learnt::Unresolved(unresolved) => self.recorder.unresolved(*unresolved, now),
-                // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by
-                // then (S4).
-                Learnt::Desired(volume, node) => {
-                    self.force_waits.break_off(&node);
-                    let (scope, wall) = (Scope::of(&node), self.caches.clock.wall(now));
-                    self.caches.actual.note_undesired(&volume, &scope, |_| true, wall);
-                }
-                Learnt::Foreign(name) => self.recorder.foreign(&name, &self.caches.actual),
-                Learnt::Detached(volume, node) => self.forced_detach_done(&volume, &node, now),
-                Learnt::ListChanged(node, uid) => {
-                    self.caches.actual.node_mut(&node).requests.undone(now);
-                    self.note_foreign(&Target::Node(node), &uid, now);
-                }
-            }
-        }
-    }
-
-    /// Plans what is dirty, as far as there is room to send, and no more of it than takes a moment: what is left has
-    /// its turn when what came in meanwhile has been taken ([`Self::wake_at`] is now then).
-    pub fn reconcile(&mut self, now: Instant) -> Effects {
-        if !self.leads {
-            return Effects::default();
-        }
-        self.caches.queue.at(now);
-        self.caches.add_due(now);
-        self.caches.queue.sweep(now);
-        self.end_stand_offs(now);
-        self.caches.survey();
-        self.note_learnt(now);
-        self.plan_dirty(now);
-        let at = (now, self.caches.clock.wall(now));
-        let said = self.force_waits.look(&self.caches.actual, &self.caches.desired, at);
-        self.tell_of_waits(said);
-        let (recorder, known) = self.recording(now);
-        recorder.tell_unresolved(known);
-        let (reports, facts) = self.take_facts();
-        Effects {
-            calls: self.dispatcher.take(),
-            events: self.recorder.take_events(),
-            reports,
-            others: self.second_writer.take_news(),
-            facts,
-        }
+    /// A plan that does nothing, and tells what answers and a take-over came to.
+    fn told(&mut self) -> Plan<Self> {
+        let (reports, facts) = self.recorder.take_facts();
+        let measures = Measures { facts, note: self.force_waits.take_note() };
+        let (calls, events, counts) = (Vec::new(), Vec::new(), Vec::new());
+        Plan { calls, events, reports, others: None, counts, measures, wake_at: None }
     }
 
     pub(super) fn tell_of_waits(&mut self, said: Option<Said>) {
@@ -283,21 +342,15 @@ impl Controller {
         }
     }
 
-    pub(super) fn send(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        request: AttachmentRequest,
-        now: Instant,
-    ) {
-        let call = request.kind();
-        let node_volume = self.caches.actual.node_volume_mut(volume, node);
-        node_volume.call = Some(call);
-        match (&mut node_volume.undone, call) {
-            (Some(undone), AttachmentCall::Create) => undone.sent(now),
-            (Some(undone), AttachmentCall::Delete) => undone.withdrawn(now),
-            _ => {}
-        }
-        self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
+    /// The recorder, and what is known when it records.
+    pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
+        let Self { recorder, objects, desired, actual, .. } = self;
+        (recorder, Known { objects, desired, actual, now })
+    }
+
+    /// What is known now.
+    pub(super) fn known(&self, now: Instant) -> Known<'_> {
+        let Self { objects, desired, actual, .. } = self;
+        Known { objects, desired, actual, now }
     }
 }

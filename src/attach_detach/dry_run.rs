@@ -15,8 +15,8 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    act::calls::{Answer, AttachmentRequest, Call, Outcome},
     actual::state::ForceReason,
+    calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
     controller::Controller,
     decide::verdict::Waiting,
@@ -25,6 +25,7 @@ use super::{
     tell::state::{AttachDetachKey, AttachDetachReason, Report, State},
 };
 use crate::{
+    controller::Controller as _,
     kube_api::{
         call::CallError,
         ids::{AttachmentName, NodeName, PodKey, VolumeName},
@@ -104,12 +105,12 @@ pub fn dry_run(
     let mut outlook = Outlook::default();
     let mut asked = BTreeSet::new();
     controller.load(now);
-    controller.take_over(now);
+    controller.lead(now);
     settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
     now += GATHERING;
     settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
     for pod in objects.pods.snapshot().into_keys() {
-        let Some(desired_pod) = controller.caches.desired.pod(&pod) else { continue };
+        let Some(desired_pod) = controller.desired.pod(&pod) else { continue };
         let desired = desired_pod.volumes.iter().map(|(volume, wanted)| Desired {
             pod_volumes: wanted.pod_volumes.iter().map(ToString::to_string).collect(),
             volume: volume.clone(),
@@ -137,15 +138,15 @@ fn settle(
     now: Instant,
 ) {
     loop {
-        let effects = controller.reconcile(now);
-        let mut goes_on = controller.wake_at().is_some_and(|at| at <= now);
-        for report in effects.reports {
+        let plan = controller.plan(now);
+        let mut goes_on = plan.wake_at.is_some_and(|at| at <= now);
+        for report in plan.reports {
             outlook.take(report);
         }
-        for (volume, node, reason) in effects.facts.forced() {
+        for (volume, node, reason) in plan.measures.facts.forced() {
             outlook.node_volume(volume, node).forced = Some(reason);
         }
-        for (sent, call) in effects.calls {
+        for (sent, call) in plan.calls {
             match &call {
                 Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
                     outlook.will_write(volume, node, NextWrite::CreateAttachment);
@@ -162,7 +163,7 @@ fn settle(
                 | Call::ReadNode(_)
                 | Call::ReadOwner(..) => {
                     let Some(result) = read(controller, &call, asked, is_absent) else { continue };
-                    controller.take_outcome(Outcome { call, sent, result }, now, 0.0);
+                    controller.answered((sent, call), result, now, 0.0);
                     goes_on = true;
                 }
             }
@@ -192,11 +193,9 @@ fn read(
     }
     let found = match &object {
         ObjectRef::Attachment(name) => {
-            controller.caches.objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()))
+            controller.objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()))
         }
-        ObjectRef::Node(name) => {
-            controller.caches.objects.nodes.get(name).map(|it| Answer::Node((*it).clone()))
-        }
+        ObjectRef::Node(name) => controller.objects.nodes.get(name).map(|it| Answer::Node((*it).clone())),
         _ => None,
     };
     match found {

@@ -1,43 +1,134 @@
 //! Attach/detach: which volume is on which node.
 //!
 //! ```text
-//! pods, claims, volumes ─▶ desired ┐
-//! attachments, nodes ────▶ actual ─┴▶ decide ─▶ act ─▶ VolumeAttachments, node status
-//!                              guard ───┘  └───▶ tell ─▶ events, reports, metrics, logs
+//! pods, claims, volumes ─▶ desired ┐                   ┌─▶ calls ─▶ requests ─▶ API server
+//!                                  ├─▶ plan (decide) ──┤                             │
+//! attachments, nodes ────▶ actual ─┘                   └─▶ tell                      │
+//!                            ▲                                                       │
+//!                            └────────────────── answers ◀───────────────────────────┘
 //! ```
 //!
-//! The rooms, in the order in which a change goes through them:
-//!
-//! * [`desired`]: from a pod to the nodes that must have a volume (populator, volume names, in-tree migration)
-//! * [`actual`]: where volumes are attached or may be, and what each node's status says
-//! * [`decide`]: pure: multi-attach, detach order, force detach after `maxWaitForUnmountDuration`, the node's list
-//! * [`act`]: requests as values, how many at once, and what their answers mean
+//! * [`controller`]: the state machine: its state and its entry points
+//! * `observe`: what changed objects mean for [`desired`] (from a pod to the nodes that must have a volume) and
+//!   [`actual`] (where volumes are attached or may be, and what each node's status says), which mark keys of the `queue`
+//! * `plan`: one key's turn, in steps whose order is safety; [`decide`] has its rules, which are pure
+//! * [`calls`]: requests as values; [`dispatcher`]: how many of them at once; `requests`: the executor
+//! * `answers`: what each answer means
+//! * [`guard`], `stand_off`, `standby`: what holds writes back or outlives a restart: a second controller, waits for force
 //! * [`tell`]: events, reports, metrics, logs and phases
-//! * [`guard`]: what holds writes back or outlives a restart: a second controller, waits for force
 //!
-//! [`caches`] are both states and the work [`queue`] that they feed; they take changes in. [`controller`] hands what is
-//! [learnt](caches::Learnt) by that to the parts that remember something else: dispatcher, recorder, second controller,
-//! waits for force, which are handed what they need to see ([`Known`](known::Known)). [`planning`] gives the volumes
-//! of the queue their turn; [`commit`] does what follows from a verdict; [`AttachDetach`] is all of that at run time.
+//! [`AttachDetach`] is all of that at run time; [`dry_run`] asks what it would do.
 
-pub mod act;
 pub mod actual;
-mod caches;
+mod answers;
+pub mod calls;
 pub mod clock;
-mod commit;
 pub mod controller;
 pub mod decide;
 pub mod desired;
+pub mod dispatcher;
 pub mod dry_run;
 pub mod guard;
 mod known;
+mod observe;
 pub mod options;
-mod planning;
+mod plan;
 mod queue;
+mod requests;
 mod stand_off;
 mod standby;
-mod subsystem;
 pub mod tell;
 
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    controller::{Runner, report::board::Board},
+    kube_api::{call::Caller, events::EventRecorder, leadership::Leadership, lease_note::LeaseNote},
+    metrics::{Alarms, Metrics, Requester},
+    state::Objects,
+    telemetry::history::History,
+    traces::Traces,
+};
+use clock::Clock;
+use controller::Controller;
 pub use options::AttachDetachOptions;
-pub use subsystem::AttachDetach;
+use requests::Requests;
+use tell::{
+    backlog,
+    metrics::AttachDetachMetrics,
+    reporter::AttachDetachReporter,
+    state::{AttachDetachKey, AttachDetachReason},
+};
+
+/// The attach/detach controller, ready to run.
+#[derive(Debug)]
+pub struct AttachDetach {
+    runner: Runner<Controller, Requests>,
+}
+
+impl AttachDetach {
+    /// The controller over the shared tables.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(
+        objects: Arc<Objects>,
+        caller: &Caller,
+        leadership: Leadership,
+        events: EventRecorder,
+        options: AttachDetachOptions,
+        metrics: &Metrics,
+        alarms: Alarms,
+    ) -> Result<Self, prometheus::Error> {
+        let of_ours = AttachDetachMetrics::new(metrics)?;
+        let clock = Clock::new(Timestamp::now(), Instant::now());
+        let controller =
+            Controller::new(Arc::clone(&objects), options, clock).with_settle_time(caller.settle_time());
+        let reporter = AttachDetachReporter::new(of_ours.clone());
+        let requests =
+            Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours, reporter);
+        let parts = (controller, requests);
+        let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
+        backlog::register(runner.board(), objects, metrics)?;
+        Ok(Self { runner })
+    }
+
+    /// The same, whose waits for force the lease carries, if there is one (S6).
+    #[must_use]
+    pub fn with_lease_note(mut self, note: Option<LeaseNote>) -> Self {
+        if let Some(note) = note.clone() {
+            self.runner.controller_mut().follow_lease(note);
+        }
+        self.runner.executor_mut().lease_note = note;
+        self
+    }
+
+    /// The same with a trace of each attach and detach that is sampled.
+    #[must_use]
+    pub fn with_traces(mut self, traces: Traces) -> Self {
+        self.runner.executor_mut().reporter.trace(traces);
+        self
+    }
+
+    /// The same with a history in which changes are remembered.
+    #[must_use]
+    pub fn with_history(mut self, history: History) -> Self {
+        self.runner.remember(history);
+        self
+    }
+
+    /// What every volume waits for; stays readable while it runs.
+    #[must_use]
+    pub fn board(&self) -> Arc<Board<AttachDetachKey, AttachDetachReason>> {
+        self.runner.board()
+    }
+
+    /// See [`Runner::run`].
+    pub async fn run(self, shutdown: CancellationToken) {
+        self.runner.run(shutdown).await;
+    }
+}

@@ -4,34 +4,38 @@
 //! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
 //! more look at everything when that begins or ends.
 
-use std::mem;
+use std::{mem, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     actual::{answered::Answered, identification::candidates},
+    calls::{Answer, Call},
     controller::Controller,
     decide::verdict::StandOff,
     guard::second_writer::{Act, DELETED, Target, act_of},
+    queue::Key,
     tell::facts::Line,
 };
 use crate::{
-    attach_detach::act::calls::{Answer, Call},
     controller::second_writer::seconds,
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved, Novelty},
-        ids::{AttachmentName, Uid},
-        kinds::Node,
+        ids::{AttachmentName, NodeName, Uid},
+        kinds::{Node, VolumeAttachment},
     },
 };
+
+/// After so long, and at most twice that, it is asked again who made an attachment, if no answer came.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Controller {
     /// Why nothing may be taken away now.
     pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
-        let clock = &self.caches.clock;
+        let clock = &self.clock;
         // The stricter one first: it spares no node.
-        if let Some(left) = self.caches.objects.restore_grace().left(now) {
+        if let Some(left) = self.objects.restore_grace().left(now) {
             return Some(StandOff::Restored { until: clock.wall(now + left) });
         }
         let by = self.second_writer.signal()?;
@@ -40,32 +44,33 @@ impl Controller {
 
     /// Looks at everything again when one of both has ended.
     pub(super) fn end_stand_offs(&mut self, now: Instant) {
-        let ends_at = self.caches.objects.restore_grace().left(now).map(|left| now + left);
+        let ends_at = self.objects.restore_grace().left(now).map(|left| now + left);
         let grace_ends = mem::replace(&mut self.grace_ends_at, ends_at).is_some() && ends_at.is_none();
         if grace_ends {
             self.recorder.log(Line::GraceOver);
         }
         if self.second_writer.settle(now) || grace_ends {
-            self.caches.queue.add_all();
+            self.queue.add_all();
         }
     }
 
-    /// Notes a write of another to the object of this UID, which was ours to make.
+    /// Notes a write of another to the object of this UID, which was ours to make. Who made it is asked when it is the turn
+    /// of its node, which must not be written to before.
     pub(super) fn note_foreign(&mut self, target: &Target, uid: &Uid, now: Instant) {
         self.second_writer.note(target, uid, now);
-        if let Target::Node(name) = target {
-            // Read when it is its turn, as it must not be written to before.
-            self.caches.queue.add_node(name.clone());
-        }
-        while let Some((target, uid)) =
-            self.second_writer.take_read(|target| matches!(target, Target::Attachment(..)))
-        {
+        self.queue.add_node(target.node().clone());
+    }
+
+    /// Asks who made the attachments of the node that others made.
+    pub(super) fn ask_owners(&mut self, name: &NodeName, now: Instant) {
+        let is_on_it = |target: &Target| matches!(target, Target::Attachment(node, _) if node == name);
+        while let Some((target, uid)) = self.second_writer.take_read(is_on_it) {
             self.dispatcher.send(Call::ReadOwner(target, uid), now);
         }
     }
 
-    /// Takes the answer to the question who wrote it. Without an answer a node is asked again before it is written to: our
-    /// write would hide who wrote it.
+    /// Takes the answer to the question who wrote it. Without an answer it is asked again, and a node is not written to
+    /// before: our write would hide who wrote it.
     pub(super) fn owner_read(
         &mut self,
         target: &Target,
@@ -73,35 +78,45 @@ impl Controller {
         result: Result<Answer, CallError>,
         answered: &Answered,
     ) {
-        let managers = match (result, target) {
-            (Ok(Answer::Owners(managers)), _) => managers,
-            (Err(error), Target::Node(name)) if !matches!(error, CallError::NotFound(_)) => {
-                self.second_writer.not_read(target.clone(), uid);
-                return self
-                    .node_call_failed(name, &error, |requests| requests.read_failed(&error, answered));
+        let managers = match result {
+            Ok(Answer::Owners(managers)) => managers,
+            Ok(_) | Err(CallError::NotFound(_)) => Vec::new(),
+            Err(error) => {
+                match target {
+                    Target::Node(name) => {
+                        self.second_writer.not_read(target.clone(), uid);
+                        self.node_call_failed(name, &error, |requests| {
+                            requests.read_failed(&error, answered)
+                        });
+                    }
+                    Target::Attachment(..) => {
+                        let at = answered.now + ASK_AGAIN.mul_f64(1.0 + answered.jitter);
+                        self.queue.add_at(at, Key::Owner(target.clone(), uid));
+                    }
+                }
+                return;
             }
-            _ => Vec::new(),
         };
         let begins = self.second_writer.learn(target, &managers, answered.now);
         if let Target::Node(name) = target {
             let manager = self.second_writer.manager(target);
-            self.caches.actual.node_mut(name).requests.note_manager(manager);
+            self.actual.node_mut(name).requests.note_manager(manager);
         }
         if begins {
             let events = self.events_of_second_writer();
             self.recorder.extend(events, Vec::new());
-            self.caches.queue.add_all();
+            self.queue.add_all();
         }
     }
 
     /// One for each node where another controller was seen, but for those that are detached from nevertheless.
     fn events_of_second_writer(&self) -> Vec<Event> {
         let Some(by) = self.second_writer.signal() else { return Vec::new() };
-        let until = seconds(self.caches.clock.wall(by.until));
+        let until = seconds(self.clock.wall(by.until));
         let mut names: Vec<_> = self.second_writer.evidence().map(Target::node).collect();
         names.sort();
         names.dedup();
-        let nodes = names.into_iter().filter_map(|name| self.caches.objects.nodes.get(name));
+        let nodes = names.into_iter().filter_map(|name| self.objects.nodes.get(name));
         let event = |node: &Node| Event {
             involved: Involved::object::<Node>(node),
             r#type: EventType::Warning,
@@ -117,7 +132,7 @@ impl Controller {
 
     /// Looks at what the watch says of an attachment, before the state takes it.
     pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        let objects = &self.caches.objects;
+        let objects = &self.objects;
         let attachment = objects.attachments.get(name);
         let revision =
             attachment.as_ref().map(|attachment| attachment.metadata.resource_version).unwrap_or_default();
@@ -127,10 +142,8 @@ impl Controller {
         if attachment.is_some() && revision <= newest {
             return;
         }
-        let node_volume = self
-            .caches
-            .actual
-            .node_volume_of(name, attachment.as_deref(), |attachment| candidates(objects, attachment));
+        let about = |attachment: &VolumeAttachment| candidates(objects, attachment);
+        let node_volume = self.actual.node_volume_of(name, attachment.as_deref(), about);
         let Some(node_volume) = node_volume else { return };
         match (act_of(&node_volume, attachment.as_deref()), attachment) {
             (Some(Act::Created), Some(attachment)) => {
@@ -150,14 +163,14 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::attach_detach::{
-        act::status_updater::tests::controller,
         actual::state::{Listed, NodeVolume, ReportAsAttached},
         decide::verdict::{NodeVolumeView, Verdict},
         desired::volume_name::VolumeKind,
+        plan::tests::controller,
     };
 
     fn answered(now: Instant) -> Answered {
-        Answered { asked: now, now, jitter: 0.5, settle_time: std::time::Duration::ZERO }
+        Answered { asked: now, now, jitter: 0.5, settle_time: Duration::ZERO }
     }
 
     #[test]
@@ -183,13 +196,13 @@ mod tests {
             is_listed_elsewhere: false,
             publishes: None,
             policy: &controller.options.force,
-            wall: controller.caches.clock.wall(now),
+            wall: controller.clock.wall(now),
         };
         let waiting = verdict.standing_off(&view, &why).waiting.expect("a wait");
         let ends_at = controller.second_writer.signal().expect("a signal").until;
         assert_eq!(
             (waiting.code(), waiting.until()),
-            ("ForeignWriter", Some(controller.caches.clock.wall(ends_at)))
+            ("ForeignWriter", Some(controller.clock.wall(ends_at)))
         );
     }
 
@@ -202,7 +215,7 @@ mod tests {
             controller.owner_read(&Target::Node(name.into()), "u".into(), owners, &answered(now));
         }
         assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
-        controller.caches.objects.restore_grace().begin(now);
+        controller.objects.restore_grace().begin(now);
         assert!(matches!(controller.stand_off(now), Some(StandOff::Restored { .. })));
     }
 }

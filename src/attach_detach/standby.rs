@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    time::Duration,
+    mem,
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use super::{
     actual::state::NodeVolume,
-    caches::Caches,
     controller::Controller,
     decide::scope::Scope,
-    desired::{populator, volume_name::VolumeId},
+    desired::{populator, state::DesiredState, volume_name::VolumeId},
     guard::force_waits::{Said, waits},
+    tell::facts::Line,
 };
 use crate::{
     kube_api::{
@@ -29,10 +29,12 @@ use crate::{
     state::{VecMap, give_back_room},
 };
 
-impl Caches {
-    /// Takes changed objects while another replica leads. No wait is longer than the `patience`.
-    pub(super) fn stand_by(&mut self, changed: BTreeSet<ObjectRef>, patience: Duration, now: Instant) {
+impl Controller {
+    /// Takes changed objects while another replica leads.
+    pub(super) fn stand_by(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
         let wall = self.clock.wall(now);
+        // No wait is longer.
+        let patience = self.options.force.unready.max(self.options.force.gone);
         let mut pods = BTreeSet::new();
         for object in changed {
             pods.extend(self.desired.dependants(&object));
@@ -63,26 +65,56 @@ impl Caches {
             self.ended.insert((volume, node.clone()), wall);
         }
     }
-}
 
-impl Controller {
+    /// Reads the tables whole (attach-detach §5, without its gaps).
+    pub(super) fn read_tables(&mut self, now: Instant) {
+        self.desired = DesiredState::default();
+        let wall = self.clock.wall(now);
+        for (name, node) in self.objects.nodes.snapshot() {
+            self.actual.observe_node(&name, Some(&node), |_| false, wall);
+            if self.objects.nodes.is_missing(&name) {
+                self.read_node_live(&name);
+            }
+        }
+        for (name, attachment) in self.objects.attachments.snapshot() {
+            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
+            self.refresh_attachment(&name, now);
+            self.confirm_attachment(&name);
+        }
+        self.actual.distrust_younger_nodes();
+        for (key, pod) in self.objects.pods.snapshot() {
+            let attached = || self.actual.sources_on(&pod.spec.node_name);
+            if let Some(given) = populator::given_before(&pod, &self.objects, attached) {
+                self.desired.set(&key, Some(given));
+            }
+            self.refresh_pod(&key, now);
+        }
+        let (desired, objects) = (&self.desired, &self.objects);
+        self.actual.forget_given_up(|volume, node| {
+            desired.get(volume, node).is_some_and(|desired| desired.runs(objects))
+        });
+        self.is_loaded = true;
+        let (attachments, pods) = (objects.attachments.len(), objects.pods.len());
+        self.recorder.log(Line::Loaded { attachments, pods });
+    }
+
     /// Goes on with the waits that a predecessor of this process has proven on the lease (S6). After a restore of etcd
     /// that is of another time (E11).
-    fn go_on_waiting(&mut self, now: Instant) {
-        let is_restored = self.caches.objects.restore_grace().left(now).is_some();
+    fn go_on_waiting(&mut self, ended: &HashMap<(VolumeId, NodeName), Timestamp>, now: Instant) {
+        let is_restored = self.objects.restore_grace().left(now).is_some();
         let note = match self.force_waits.take_over() {
             Ok(note) if note.count() == 0 => return,
             Ok(note) => note,
             Err(said) => return self.tell_of_waits(Some(said)),
         };
-        let go_on: Vec<_> = waits(&self.caches.actual, &self.caches.desired)
+        let go_on: Vec<_> = waits(&self.actual, &self.desired)
             .filter_map(|(name, wait)| Some((name.clone(), note.elapsed(&wait)?, wait)))
             .filter(|_| !is_restored)
             .collect();
-        let (count, wall) = (go_on.len(), self.caches.clock.wall(now));
+        let (count, wall) = (go_on.len(), self.clock.wall(now));
         for (name, elapsed, wait) in go_on {
-            let ended = |volume: &VolumeId| self.caches.ended.get(&(volume.clone(), name.clone())).copied();
-            self.caches.actual.go_on(&name, &wait, elapsed, ended, wall);
+            let ended = |volume: &VolumeId| ended.get(&(volume.clone(), name.clone())).copied();
+            self.actual.go_on(&name, &wait, elapsed, ended, wall);
             self.force_waits.begin();
         }
         self.tell_of_waits(Some(Said::TakenOver { go_on: count, begin_anew: note.count() - count }));
@@ -90,28 +122,26 @@ impl Controller {
 
     /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node,
     /// then those that no pod needs, those that are new, and those that are as they should be.
-    pub fn take_over(&mut self, now: Instant) {
-        self.leads = true;
+    pub(super) fn take_over(&mut self, now: Instant) {
         self.second_writer.lead(now);
         self.read_tables(now);
-        self.go_on_waiting(now);
-        self.caches.ended = HashMap::new();
+        let ended = mem::take(&mut self.ended);
+        self.go_on_waiting(&ended, now);
         let (recorder, known) = self.recording(now);
         recorder.lead(known);
         // What was loaded is no work yet, and is looked at in this order.
-        self.caches.queue.clear();
-        self.caches.queue.at(now);
-        for node in self.caches.actual.nodes_to_look_at() {
-            self.caches.queue.add_node(node.clone());
+        self.queue.clear();
+        self.queue.at(now);
+        for node in self.actual.nodes_to_look_at() {
+            self.queue.add_node(node.clone());
         }
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
-        for volume in self.caches.desired.volumes() {
-            let nodes = self.caches.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
+        for volume in self.desired.volumes() {
+            let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
             let first = nodes.clone().next();
-            let is_listed = |node: &NodeName| {
-                self.caches.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed)
-            };
-            match self.caches.actual.volume(volume) {
+            let is_listed =
+                |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);
+            match self.actual.volume(volume) {
                 None => new.push((first, volume)),
                 Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
                     settled.push((first, volume));
@@ -122,13 +152,13 @@ impl Controller {
         for volumes in [&mut begun, &mut new, &mut settled] {
             volumes.sort();
         }
-        let unwanted = self.caches.actual.volumes().map(|(volume, _)| volume);
-        let unwanted = unwanted.filter(|volume| self.caches.desired.nodes(volume).is_none());
+        let unwanted = self.actual.volumes().map(|(volume, _)| volume);
+        let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
         for volume in names(&begun).chain(unwanted) {
-            self.caches.queue.add(volume.clone(), Scope::All);
+            self.queue.add(volume.clone(), Scope::All);
         }
         for volume in names(&new).chain(names(&settled)) {
-            self.caches.queue.add_new(volume.clone(), Scope::All);
+            self.queue.add_new(volume.clone(), Scope::All);
         }
     }
 }

@@ -9,8 +9,8 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
-        act::calls::Call,
         actual::unpublishing::Sequence,
+        calls::Call,
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
@@ -20,7 +20,7 @@ use mooring::{
             state::{AttachDetachKey, AttachDetachReason},
         },
     },
-    controller::report::reporter::Reporter,
+    controller::{Controller as _, report::reporter::Reporter},
     kube_api::{
         ids::{DriverName, NodeName},
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
@@ -310,10 +310,10 @@ impl Cluster {
     pub fn begin(&mut self) {
         let _listed = self.changes.take_now();
         self.controller.load(self.now);
-        self.controller.take_over(self.now);
-        let (reports, facts) = self.controller.take_facts();
-        self.reports.take_all(reports, self.now);
-        self.reporter.take(facts, self.now);
+        self.controller.lead(self.now);
+        let learnt = self.controller.unplanned().unwrap();
+        self.reports.take_all(learnt.reports, self.now);
+        self.reporter.take(learnt.measures.facts, self.now);
     }
 
     /// What is sent in one turn of the controller; `None` if there was none to make.
@@ -325,11 +325,11 @@ impl Cluster {
         }
         self.turns += 1;
         assert!(self.turns < ENOUGH, "S39: turns without end; in flight {}", self.controller.in_flight());
-        self.controller.take_changes(changed, self.now);
-        let effects = self.controller.reconcile(self.now);
-        self.reports.take_all(effects.reports, self.now);
-        self.reporter.take(effects.facts, self.now);
-        Some(effects.calls)
+        self.controller.changed(changed, self.now);
+        let plan = self.controller.plan(self.now);
+        self.reports.take_all(plan.reports, self.now);
+        self.reporter.take(plan.measures.facts, self.now);
+        Some(plan.calls)
     }
 
     /// Plans what is to be planned now, and leaves requests without answer.

@@ -6,10 +6,11 @@ use std::collections::{BTreeSet, VecDeque};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::unpublishing::Sequence,
+        calls::{Answer, AttachmentRequest, Call},
         desired::volume_name::VolumeId,
     },
+    controller::Controller as _,
     kube_api::{
         ids::NodeName,
         kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
@@ -176,7 +177,7 @@ impl Asked {
         let Some(place) = self.unanswered.iter().position(|(_, call)| is_meant(call)) else { return false };
         let (sent, call) = self.unanswered.remove(place).unwrap();
         let answer = answer(cluster, &call);
-        cluster.controller.take_outcome(Outcome { call, sent, result: Ok(answer) }, cluster.now, 0.5);
+        cluster.controller.answered((sent, call), Ok(answer), cluster.now, 0.5);
         self.plan(cluster);
         true
     }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use mooring::{
     attach_detach::{
-        act::calls::{AttachmentRequest, Call},
+        calls::{AttachmentRequest, Call},
         guard::second_writer::Target,
     },
     kube_api::{

@@ -15,7 +15,7 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
-        act::calls::{Answer, Call, Outcome},
+        calls::{Answer, Call},
         clock::Clock,
         controller::Controller,
         options::ForcePolicy,
@@ -27,6 +27,7 @@ use mooring::{
         },
     },
     controller::{
+        Controller as _,
         report::{Reason as _, events::Keyed},
         reporting::Reporting,
     },
@@ -477,30 +478,29 @@ impl<'a> Play<'a> {
                 self.advance(at);
                 continue;
             }
-            self.controller.take_changes(changed, self.now);
+            self.controller.changed(changed, self.now);
             if is_to_lead && self.options.lease {
                 self.controller.succeed(Some(self.note.as_str()));
             }
             if is_to_lead {
-                self.controller.take_over(self.now);
+                self.controller.lead(self.now);
                 self.reporting.board().lead(self.now);
             }
             if self.suspended {
                 continue;
             }
-            let effects = self.controller.reconcile(self.now);
-            if let Some(note) = self.controller.take_note().filter(|_| self.lease) {
+            let plan = self.controller.plan(self.now);
+            if let Some(note) = plan.measures.note.filter(|_| self.lease) {
                 self.note = note;
             }
-            let events =
-                self.reporting.take(effects.reports, effects.events, effects.others.as_ref(), self.now);
+            let events = self.reporting.take(plan.reports, plan.events, plan.others.as_ref(), self.now);
             for (key, event) in events {
                 if self.written.is_new(&event, self.starts, self.now) {
                     seen.events.push((key, event));
                 }
             }
-            self.reporter.take(effects.facts, self.now);
-            for (sent, call) in effects.calls {
+            self.reporter.take(plan.measures.facts, self.now);
+            for (sent, call) in plan.calls {
                 let text = words(&call);
                 let result = self.answer(&text, &call)?;
                 asked.push(text);
@@ -508,11 +508,9 @@ impl<'a> Play<'a> {
                 self.due = true;
                 self.suspended |= matches!(result, Some(Err(CallError::NotLeader)));
                 match result {
-                    Some(result) => self.controller.take_outcome(
-                        Outcome { call, sent, result },
-                        self.now,
-                        fastrand::f64(),
-                    ),
+                    Some(result) => {
+                        self.controller.answered((sent, call), result, self.now, fastrand::f64());
+                    }
                     None => self.unanswered += 1,
                 }
             }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, AttachmentRequest, Call},
+        calls::{Answer, AttachmentRequest, Call},
         desired::volume_name::VolumeId,
     },
     kube_api::{

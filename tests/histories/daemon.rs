@@ -10,8 +10,8 @@ use fastrand::Rng;
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
-        act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::unpublishing::Sequence,
+        calls::{Answer, AttachmentRequest, Call},
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
@@ -21,7 +21,10 @@ use mooring::{
             state::{AttachDetachKey, AttachDetachReason},
         },
     },
-    controller::report::{Reason as _, reporter::Reporter},
+    controller::{
+        Controller as _,
+        report::{Reason as _, reporter::Reporter},
+    },
     kube_api::{
         call::CallError,
         ids::{NodeName, Uid},
@@ -50,6 +53,14 @@ const LATE: Duration = Duration::from_secs(5);
 
 /// The kinds that are watched while a history plays.
 pub const KINDS: [&str; 6] = ["node", "pod", "attachment", "volume", "claim", "driver"];
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub call: Call,
+    pub sent: Sequence,
+    pub result: Result<Answer, CallError>,
+}
 
 /// A clone goes its own way.
 impl Clone for Daemon {
@@ -113,7 +124,7 @@ impl Daemon {
     /// Starts with a complete list of everything, and leads; no lease carries its waits for force.
     pub fn start(server: &Server) -> Self {
         let mut daemon = Self::listed(server);
-        daemon.controller.take_over(daemon.now);
+        daemon.controller.lead(daemon.now);
         daemon
     }
 
@@ -136,9 +147,9 @@ impl Daemon {
         for object in server.claims.values() {
             self.objects.observe_response(object.clone());
         }
-        self.controller.take_changes(self.changes.take_now(), self.now);
+        self.controller.changed(self.changes.take_now(), self.now);
         self.controller.succeed(server.told.as_deref());
-        self.controller.take_over(self.now);
+        self.controller.lead(self.now);
         self.reconcile()
     }
 
@@ -187,22 +198,22 @@ impl Daemon {
 
     /// Plans, and checks what is about to be sent against what the daemon has seen.
     pub fn reconcile(&mut self) -> Result<(), String> {
-        self.controller.take_changes(self.changes.take_now(), self.now);
-        let effects = self.controller.reconcile(self.now);
-        if let Some(note) = self.controller.take_note() {
+        self.controller.changed(self.changes.take_now(), self.now);
+        let plan = self.controller.plan(self.now);
+        if let Some(note) = plan.measures.note {
             self.note = Some(note.into());
         }
         // What is shown is as new as what is asked.
-        self.reports.take_all(effects.reports, self.now);
-        self.reporter.take(effects.facts, self.now);
-        for (_, call) in &effects.calls {
+        self.reports.take_all(plan.reports, self.now);
+        self.reporter.take(plan.measures.facts, self.now);
+        for (_, call) in &plan.calls {
             self.is_justified(call)?;
             if let Call::Attachment(_, _, AttachmentRequest::Delete(uid, ..)) = call {
                 self.deleted.insert(uid.clone());
             }
         }
-        self.unjudged.extend(effects.calls.iter().map(|(_, call)| call.clone()));
-        self.on_their_way.extend(effects.calls);
+        self.unjudged.extend(plan.calls.iter().map(|(_, call)| call.clone()));
+        self.on_their_way.extend(plan.calls);
         Ok(())
     }
 
@@ -321,8 +332,8 @@ impl Daemon {
 
     /// One reply reaches the daemon.
     pub fn hear(&mut self, index: usize) -> Result<(), String> {
-        let outcome = self.answered.remove(index);
-        self.controller.take_outcome(outcome, self.now, fastrand::f64());
+        let Outcome { call, sent, result } = self.answered.remove(index);
+        self.controller.answered((sent, call), result, self.now, fastrand::f64());
         self.reconcile()
     }
 
@@ -361,7 +372,7 @@ impl Daemon {
 
     fn silence(&mut self, sent: Sequence, call: Call) -> Result<(), String> {
         let result = Err(CallError::Unknown("cut".to_owned()));
-        self.controller.take_outcome(Outcome { call, sent, result }, self.now, fastrand::f64());
+        self.controller.answered((sent, call), result, self.now, fastrand::f64());
         self.reconcile()
     }
 

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use fastrand::Rng;
 use mooring::{
-    attach_detach::act::calls::{AttachmentRequest, Call},
+    attach_detach::calls::{AttachmentRequest, Call},
     explain::{
         assumptions::Assumptions,
         explain,

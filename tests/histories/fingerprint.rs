@@ -16,12 +16,12 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::{
-        act::calls::{Answer, AttachmentRequest, Call, Outcome},
         actual::{
             node::NodeState,
             state::{Deletion, KnownAttachment, NodeVolume, Uncertain, WhyRead},
             unpublishing::Unpublishing,
         },
+        calls::{Answer, AttachmentRequest, Call},
         decide::node_list::WINDOW,
         desired::volume_name::VolumeId,
     },
@@ -34,7 +34,7 @@ use mooring::{
 use tokio::time::Instant;
 
 use super::{
-    daemon::{Daemon, KINDS, kind},
+    daemon::{Daemon, KINDS, Outcome, kind},
     server::{NODES, Object, PATIENCE, Server, VOLUMES, id},
 };
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use mooring::{
     attach_detach::{
-        act::calls::{AttachmentRequest, Call},
+        calls::{AttachmentRequest, Call},
         desired::volume_name::{VolumeId, VolumeKind},
     },
     kube_api::{

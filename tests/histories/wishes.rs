@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::{
     attach_detach::{
-        act::calls::{AttachmentRequest, Call},
+        calls::{AttachmentRequest, Call},
         desired::volume_name::VolumeId,
     },
     kube_api::{ids::NodeName, kinds::Node},

@@ -125,7 +125,7 @@ pub struct Gathering {
     /// When the last patch of the node was sent.
     pub last_patch: Option<Instant>,
     /// How far apart the patches of one node are at present
-    /// ([`Pace::window`](crate::attach_detach::act::pace::Pace::window)).
+    /// ([`Pace::window`](crate::attach_detach::dispatcher::Pace::window)).
     pub window: Duration,
     /// Whether volumes are on their way to the node and no detach waits.
     pub more_to_come: bool,

@@ -85,6 +85,19 @@ pub struct Unresolved {
     pub why: WhyUnresolved,
 }
 
+/// The volumes of a pod that cannot be attached yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnresolvedVolumes {
+    /// The pod.
+    pub pod: PodKey,
+    /// Those before.
+    pub before: Vec<Unresolved>,
+    /// Those now.
+    pub found: Vec<Unresolved>,
+    /// What is to be logged and counted.
+    pub new: Vec<Unresolved>,
+}
+
 /// What a pod's volume waits for before it can be desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyUnresolved {

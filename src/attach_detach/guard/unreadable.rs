@@ -75,9 +75,9 @@ mod tests {
         let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
         let [volume, other] = ["a", "b"].map(|handle| VolumeId::csi(&"d".into(), handle));
         for volume in [&volume, &other] {
-            controller.caches.actual.node_volume_mut(volume, &"n1".into());
+            controller.actual.node_volume_mut(volume, &"n1".into());
         }
-        let unreadable = |volume: &VolumeId| unreadable_on(volume, controller.caches.known(now));
+        let unreadable = |volume: &VolumeId| unreadable_on(volume, controller.known(now));
         node("n1");
         assert_eq!(unreadable(&volume), BTreeMap::new());
         let name = volume.attachment_name(&"n2".into());

@@ -12,14 +12,15 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    act::dispatcher::Room,
     actual::state::ActualState,
     decide::scope::Scope,
     desired::{state::DesiredState, volume_name::VolumeId},
+    dispatcher::Room,
+    guard::second_writer::Target,
 };
 use crate::{
     controller::queue::Queue,
-    kube_api::ids::{DriverName, NodeName},
+    kube_api::ids::{DriverName, NodeName, Uid},
     metrics::QueueCounts,
     state::Objects,
 };
@@ -33,6 +34,8 @@ pub enum Key {
     NodeVolume(VolumeId, NodeName),
     Node(NodeName),
     Driver(DriverName),
+    /// Who made the object of this UID, which was asked and not answered.
+    Owner(Target, Uid),
 }
 
 /// What is to be looked at, now and later.
@@ -111,13 +114,13 @@ impl WorkQueue {
         }
     }
 
-    /// Adds what is due, up to a driver, whose pods the caller has to look at.
-    pub fn add_due(&mut self, now: Instant) -> Option<DriverName> {
+    /// Adds what is due, up to a key that the caller has to look at.
+    pub fn add_due(&mut self, now: Instant) -> Option<Key> {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             match self.later.pop_first()? {
                 (_, Key::NodeVolume(volume, node)) => self.add_on(&node, [volume]),
                 (_, Key::Node(node)) => self.add_node(node),
-                (_, Key::Driver(driver)) => return Some(driver),
+                (_, key @ (Key::Driver(_) | Key::Owner(..))) => return Some(key),
             }
         }
         None
@@ -231,7 +234,7 @@ mod tests {
         let room = Room { volumes: 1, new_volumes: 1, nodes: 1 };
         assert_eq!((queue.add_due(start), queue.get_node(room)), (None, None));
         assert_eq!(queue.next_at(), Some(second(1)));
-        assert_eq!(queue.add_due(second(2)), Some("d".into()));
+        assert_eq!(queue.add_due(second(2)), Some(Key::Driver("d".into())));
         assert_eq!(queue.add_due(second(2)), None);
         assert_eq!((queue.get_node(room), queue.get_node(room)), (Some("early".into()), None));
         assert_eq!(queue.next_at(), Some(second(3)));

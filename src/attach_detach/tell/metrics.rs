@@ -7,8 +7,8 @@ use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts};
 use super::end_to_end::{EndToEnd, plugin_name};
 use crate::{
     attach_detach::{
-        act::calls::{AttachmentRequest, Call},
         actual::state::ForceReason,
+        calls::{AttachmentRequest, Call},
         decide::{scope::Scope, verdict::Waiting},
         desired::volume_name::VolumeId,
     },

@@ -25,13 +25,12 @@ use super::{
 use crate::{
     attach_detach::{
         actual::state::{ActualState, AttachmentCall, ForceReason, NodeVolume, Operation},
-        caches::UnresolvedVolumes,
         decide::{
             scope::Scope,
             verdict::{Verdict, Waiting},
         },
         desired::{
-            state::{AttachSource, DesiredAttachment, Unresolved},
+            state::{AttachSource, DesiredAttachment, Unresolved, UnresolvedVolumes},
             volume_name::{VolumeId, VolumeKind},
         },
         known::Known,

@@ -1,21 +1,17 @@
 //! The requests of this subsystem as values, and what can come back.
 //!
-//! In: names, UIDs, proofs. Out: a [`Call`] that needs nothing more to be sent, and the [`Outcome`] type
-//! in which the executor reports.
+//! In: names, UIDs, proofs. Out: a [`Call`] that needs nothing more to be sent.
 
 use serde_json::json;
 
 use crate::{
     attach_detach::{
-        actual::{
-            state::AttachmentCall,
-            unpublishing::{Sequence, Unpublished},
-        },
+        actual::{state::AttachmentCall, unpublishing::Unpublished},
         desired::{state::AttachSource, volume_name::VolumeId},
         guard::second_writer::Target,
     },
     kube_api::{
-        call::{CallError, Request, Verb},
+        call::{Request, Verb},
         ids::{AttachmentName, NodeName, ResourceVersion, Uid},
         kinds::{Narrow, Node, VolumeAttachment, api_root},
     },
@@ -55,17 +51,6 @@ impl AttachmentRequest {
             Self::Read(_) => AttachmentCall::Read,
         }
     }
-}
-
-/// What became of a call.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The call.
-    pub call: Call,
-    /// Its place in the order of sending.
-    pub sent: Sequence,
-    /// What the server answered.
-    pub result: Result<Answer, CallError>,
 }
 
 /// What the server answered.

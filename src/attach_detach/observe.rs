@@ -1,0 +1,382 @@
+//! Observe: what a changed object, or one that an answer shows, means for desired and actual state.
+//!
+//! In: objects that have changed. Out: both states as they are then, and the volumes and nodes that this concerns, marked
+//! dirty. What is learnt by it is told at once. KCM: the populator and the handlers of the informers, which fill
+//! `DesiredStateOfWorld` and `ActualStateOfWorld`.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    actual::{
+        identification::{candidates, volume_of},
+        node::NodeState,
+        state::NodeVolume,
+        unpublishing::Sequence,
+    },
+    controller::Controller,
+    decide::scope::Scope,
+    desired::{
+        populator,
+        state::{DesiredAttachment, DesiredPod, UnresolvedVolumes},
+        volume_name::VolumeId,
+    },
+    guard::second_writer::Target,
+    queue::{Key, Surveyed},
+    tell::{facts::Forced, metrics::Planned},
+};
+use crate::{
+    controller::undone::Undone,
+    kube_api::{
+        ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
+        kinds::{Node, ObjectRef, VolumeAttachment},
+    },
+    state::FinalState,
+};
+
+impl Controller {
+    /// Looks at some of what is yet to be looked at of all there is.
+    pub(super) fn survey(&mut self, now: Instant) {
+        for surveyed in self.queue.survey(&self.objects, &self.desired, &self.actual) {
+            match surveyed {
+                Surveyed::Pod(key) => self.refresh_pod(&key, now),
+                Surveyed::UnconfirmedNode(name) => self.read_node_live(&name),
+                Surveyed::UnconfirmedAttachment(name) => self.read_attachment_live(&name),
+                Surveyed::Volume(volume) => self.queue.add(volume, Scope::All),
+                Surveyed::Node(name) => self.queue.add_node(name),
+            }
+        }
+    }
+
+    /// Marks dirty what is due by now.
+    pub(super) fn add_due(&mut self, now: Instant) {
+        while let Some(key) = self.queue.add_due(now) {
+            match key {
+                // Of a driver whose CSIDriver stays away nothing is remembered any more.
+                Key::Driver(driver) if self.drivers.forget(&driver, now) => {
+                    for pod in self.desired.dependants(&ObjectRef::Driver(driver)) {
+                        self.refresh_pod(&pod, now);
+                    }
+                }
+                Key::Owner(target, uid) => {
+                    self.queue.add_node(target.node().clone());
+                    self.second_writer.not_read(target, uid);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Looks at what a pod needs.
+    pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
+        self.recorder.planned(Planned::Pod, 1);
+        let pod = self.objects.pods.get(key);
+        let before = self.desired.pod(key);
+        let desired_pod = pod.as_deref().and_then(|pod| {
+            let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
+            let node_volume = |volume: &VolumeId| self.actual.node_volume(volume, &pod.spec.node_name);
+            let has = |volume: &VolumeId| node_volume(volume).is_some_and(NodeVolume::may_be_attached);
+            populator::populate(pod, &self.objects, &self.drivers, is_managed, before, has)
+        });
+        if let Some(unresolved) = unresolved(key, before, desired_pod.as_ref()) {
+            self.recorder.unresolved(unresolved, now);
+        }
+        let nodes: BTreeSet<NodeName> =
+            before.into_iter().chain(desired_pod.as_ref()).map(|pod| pod.node.clone()).collect();
+        for desired_pod in desired_pod.iter().filter(|_| self.is_loaded) {
+            let node = &desired_pod.node;
+            for volume in desired_pod.volumes.keys().filter(|id| self.desired.get(id, node).is_none()) {
+                self.actual.note_desired(volume, node);
+            }
+        }
+        for volume in self.desired.set(key, desired_pod) {
+            for node in &nodes {
+                self.touch_desired(&volume, node, now);
+            }
+        }
+        let started = pod.is_some_and(|pod| pod.has_started());
+        if let Some(DesiredPod { volumes, node, .. }) = self.desired.pod(key).filter(|_| started) {
+            let mounted: Vec<VolumeId> =
+                volumes.keys().filter(|volume| self.actual.note_mounted(volume, node)).cloned().collect();
+            self.queue.add_on(node, mounted);
+        }
+    }
+
+    /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
+    fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        if self.desired.get(volume, node).is_none() {
+            return self.queue.add_on(node, [volume.clone()]);
+        }
+        // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
+        self.force_waits.break_off(node);
+        self.actual.note_undesired(volume, &Scope::of(node), |_| true, self.clock.wall(now));
+        self.queue.add_new(volume.clone(), Scope::of(node));
+    }
+
+    /// Looks at a PersistentVolume, which may explain VolumeAttachments that name it.
+    pub(super) fn refresh_volume(&mut self, name: &VolumeName, now: Instant) {
+        for attachment in self.actual.unidentified_of(name) {
+            self.refresh_attachment(&attachment, now);
+        }
+        let Some(volume) = volume_of(&self.objects, name) else { return };
+        let before = self.actual.observe_source(name, &volume.id, volume.is_exclusive());
+        let known = self.actual.volume(&volume.id).is_some().then_some(volume.id);
+        for volume in before.into_iter().chain(known) {
+            self.queue.add(volume, Scope::All);
+        }
+    }
+
+    /// Looks at a CSIDriver, or at its absence.
+    pub(super) fn refresh_driver(&mut self, name: &DriverName, now: Instant) {
+        let driver = self.objects.drivers.get(name);
+        if let Some(at) = self.drivers.observe(name, driver.as_deref(), now) {
+            self.queue.add_at(at, Key::Driver(name.clone()));
+        }
+    }
+
+    /// Looks at a node, or at its absence.
+    pub(super) fn refresh_node(&mut self, name: &NodeName, now: Instant) {
+        self.observe_final_state(name, now);
+        if self.objects.nodes.is_missing(name) {
+            self.read_node_live(name);
+        }
+        let node = self.objects.nodes.get(name);
+        let touched = self.observe_node(name, node.as_ref(), now);
+        self.queue.add_on(name, touched);
+        self.queue.add_node(name.clone());
+        for attachment in self.actual.unidentified_on(name) {
+            self.refresh_attachment(&attachment, now);
+        }
+    }
+
+    /// Takes a node as last seen, or its absence. Returns the volumes for which something changed.
+    pub(super) fn observe_node(
+        &mut self,
+        name: &NodeName,
+        node: Option<&Arc<Node>>,
+        now: Instant,
+    ) -> BTreeSet<VolumeId> {
+        if let (Some(state), Some(node)) = (self.actual.node(name), node)
+            && state.is_changed_by_others(node)
+        {
+            self.actual.node_mut(name).requests.undone(now);
+            self.note_foreign(&Target::Node(name.clone()), &node.metadata.uid, now);
+        }
+        let desired = &self.desired;
+        let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
+        let mut touched = self.actual.observe_node(name, node, wanted, self.clock.wall(now));
+        let runs =
+            |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|pods| pods.runs(&self.objects));
+        let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
+        touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
+        touched
+    }
+
+    /// The final state of a node that is gone counts, also if no watch event showed it: volumes that were in use
+    /// then may still be.
+    fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
+        let wall = self.clock.wall(now);
+        let desired = &self.desired;
+        let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
+        let touched = match self.objects.nodes.take_final_state(name) {
+            None => return,
+            Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wanted, wall),
+            Some(FinalState::Unknown) => self.actual.distrust_node(name),
+        };
+        self.queue.add_on(name, touched);
+        let touched = self.actual.observe_node(name, None, |_| false, wall);
+        self.queue.add_on(name, touched);
+    }
+
+    /// A volume was given up on a node: what its pods were given there, they have no more.
+    pub(super) fn given_up(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let pods = self.desired.get(volume, node).map(DesiredAttachment::keys).unwrap_or_default();
+        for pod in pods {
+            self.refresh_pod(&pod, now);
+        }
+    }
+
+    /// A node that is known from answers of its own alone is read.
+    pub(super) fn read_node_live(&mut self, name: &NodeName) {
+        self.actual.node_mut(name).requests.outdate();
+        self.queue.add_node(name.clone());
+    }
+
+    /// Reads a VolumeAttachment of ours live that the last list lacks.
+    pub(super) fn confirm_attachment(&mut self, name: &AttachmentName) {
+        if self.objects.attachments.is_missing(name) {
+            self.read_attachment_live(name);
+        }
+    }
+
+    /// Likewise a VolumeAttachment of ours.
+    fn read_attachment_live(&mut self, name: &AttachmentName) {
+        if let Some((volume, node)) = self.actual.read_attachment_live(name) {
+            self.queue.add_on(&node, [volume]);
+        }
+    }
+
+    /// Takes a node that the server answered with. What it shows of what was being unpublished when it was asked for
+    /// is proven.
+    pub(super) fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
+        self.objects.observe_response(answer.clone());
+        let latest = self.objects.nodes.get(name);
+        let mut touched = self.observe_node(name, latest.as_ref(), now);
+        touched.extend(self.actual.witness_node(answer, name, sent));
+        self.queue.add_on(name, touched);
+    }
+
+    /// The server answered that there is no such node. The watch is about to say so, unless it began anew without it.
+    /// Returns whether that is believed: not of one that another request has shown since.
+    pub(super) fn node_is_gone(&mut self, name: &NodeName, sent: Sequence, now: Instant) -> bool {
+        if self.objects.prove_unconfirmed_gone::<Node>(name) {
+            self.observe_final_state(name, now);
+        }
+        let is_gone = self.actual.node(name).is_some_and(|state| state.node.is_none());
+        if is_gone {
+            let touched = self.actual.witness_absence(name, sent);
+            self.queue.add_on(name, touched);
+        }
+        is_gone
+    }
+
+    /// The server answered that there is none. The watch is about to say so, unless it began anew without it.
+    pub(super) fn attachment_is_gone(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
+        let name = volume.attachment_name(node);
+        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
+            self.refresh_attachment(&name, now);
+        }
+    }
+
+    /// Looks at a VolumeAttachment, or at its absence. The end of one that was replaced comes before its successor.
+    pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
+        self.recorder.planned(Planned::Attachment, 1);
+        let latest = self.objects.attachments.get(name);
+        let is_replaced = latest.as_deref().is_some_and(|latest| self.actual.is_replaced_by(name, latest));
+        let objects = Arc::clone(&self.objects);
+        let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);
+        for attachment in is_replaced.then_some(None).into_iter().chain([latest]) {
+            let attached = attachment.as_ref().map(|attachment| attachment.status.attached);
+            let foreign =
+                self.actual.foreign(name).map(|(volume, _)| volume.and_then(|it| self.actual.volume(it)));
+            let was_foreign = foreign.is_some();
+            let was_exclusive = foreign.flatten().is_some_and(|state| state.is_exclusive);
+            let known = self.actual.node_volume_of(name, None, candidates);
+            let is_undone = attached.is_none() && known.is_some_and(|known| !known.is_ended_by_us());
+            // 1. The state takes it. Volumes that it holds beside its own, before or from now on, are looked at everywhere.
+            let mut held = self.actual.second_volumes_of(name);
+            if attached.is_none() {
+                held.extend(self.actual.beside(name));
+                if let Some((volume, node)) = self.actual.note_name_free(name) {
+                    self.queue.add_on(&node, [volume]);
+                }
+            }
+            let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
+            held.extend(self.actual.second_volumes_of(name));
+            for volume in held {
+                self.queue.add(volume, Scope::All);
+            }
+            if was_foreign || self.actual.foreign(name).is_some() {
+                self.recorder.foreign(name, &self.actual);
+            }
+            let Some((volume, node)) = touched else { continue };
+            // 2. What that means for the volume on its node.
+            match attached {
+                Some(true) => {
+                    self.actual.node_volume_mut(&volume, &node);
+                }
+                Some(false) => {}
+                None => self.attachment_ended(&volume, &node, is_undone, now),
+            }
+            // 3. It is looked at. Who waits for the end of another party's is not on that node (L13).
+            let scope = if was_exclusive && attached.is_none() { Scope::All } else { Scope::of(&node) };
+            self.queue.add(volume, scope);
+        }
+    }
+
+    /// The attachment of a volume to a node is gone.
+    fn attachment_ended(&mut self, volume: &VolumeId, node: &NodeName, is_undone: bool, now: Instant) {
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        if is_undone {
+            node_volume.undone.get_or_insert_with(|| Box::new(Undone::once())).undone(now);
+        }
+        let forced = node_volume.forced.take();
+        if let Some(reason) = forced {
+            self.record_forced(volume, node, reason, Forced::Done, now);
+        }
+    }
+}
+
+/// Which volumes of a pod cannot be attached yet, if they are others than before, or it has lost what it was given instead.
+fn unresolved(
+    key: &PodKey,
+    before: Option<&DesiredPod>,
+    desired_pod: Option<&DesiredPod>,
+) -> Option<UnresolvedVolumes> {
+    let of = |pod: Option<&DesiredPod>| pod.map_or(Vec::new(), |pod| pod.unresolved.clone());
+    let new: Vec<_> = desired_pod.iter().flat_map(|pod| pod.newly_unresolved(before)).cloned().collect();
+    let has_lost = desired_pod.filter(|pod| !pod.unresolved.is_empty()).is_some_and(|pod| {
+        let given = before.into_iter().flat_map(|before| before.volumes.keys());
+        given.into_iter().any(|id| !pod.volumes.contains_key(id))
+    });
+    let (before, found) = (of(before), of(desired_pod));
+    let is_news = before != found || !new.is_empty() || has_lost;
+    is_news.then(|| UnresolvedVolumes { pod: key.clone(), before, found, new })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        attach_detach::{clock::Clock, options::AttachDetachOptions},
+        controller::Controller as _,
+        kube_api::{
+            ids::{ClaimKey, ResourceVersion},
+            kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
+        },
+        state::Objects,
+    };
+
+    #[test]
+    fn s42_s44_a_list_alone_gives_a_waiting_pod_nothing_but_what_cannot_be_read_takes_nothing() {
+        let meta = |name: &str| json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"});
+        let iscsi = json!({"targetPortal": "p", "iqn": "i", "lun": 0});
+        let objects = Arc::new(Objects::default());
+        let lists = json!([{"name": "kubernetes.io/iscsi/p:i:0", "devicePath": ""}]);
+        let managed = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        let mut node = json!({"metadata": meta("n1"), "status": {"volumesAttached": lists}});
+        node["metadata"]["annotations"] = managed;
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let of_claim = json!({"namespace": "ns", "name": "c", "uid": "c"});
+        let volume = json!({"metadata": meta("v"), "spec": {"iscsi": iscsi, "claimRef": of_claim}});
+        objects.apply::<PersistentVolume>(serde_json::from_value(volume).unwrap());
+        let claim = |revision: &str, phase: &str, volume: &str| -> Value {
+            let mut metadata = meta("c");
+            metadata["resourceVersion"] = revision.into();
+            json!({"metadata": metadata, "spec": {"volumeName": volume}, "status": {"phase": phase}})
+        };
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim("1", "Bound", "v")).unwrap());
+        let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let pod = json!({"metadata": meta("p1"), "spec": {"nodeName": "n1", "volumes": source}});
+        objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+        let now = Instant::now();
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+        let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+        controller.lead(now);
+        let (id, node) = (VolumeId::iscsi("p", "i", 0), NodeName::from("n1"));
+        let left = |controller: &Controller| controller.is_left(&id, &node);
+        assert!(!left(&controller), "the claim leads to it");
+        let key = ClaimKey::new("ns", "c");
+        let revision = Some(ResourceVersion(2));
+        objects.note_unreadable::<PersistentVolumeClaim>(None, &key, None, revision, "bad".to_owned());
+        controller.changed(BTreeSet::from([ObjectRef::Claim(key.clone())]), now);
+        assert!(!left(&controller), "what the claim leads to is not known");
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim("3", "Pending", "")).unwrap());
+        controller.changed(BTreeSet::from([ObjectRef::Claim(key)]), now);
+        assert!(left(&controller), "the claim leads elsewhere");
+    }
+}

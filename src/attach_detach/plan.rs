@@ -1,0 +1,439 @@
+//! One key's turn: a volume on its nodes, or a node and its list.
+//!
+//! In: a dirty volume with the nodes on which something happened, or a dirty node; the room for requests. Out: requests, as
+//! far as there is room; timers; events and reports. A request that has no room is not kept: its volume is put back, behind
+//! those that wait, and judged anew when there is room, for its pod may be gone by then (S8, S15). So one volume on a
+//! thousand nodes keeps no other waiting. The order of the steps in [`Controller::plan_volume`] is safety.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::Instant;
+
+use super::{
+    actual::{
+        identification::volume_of,
+        state::{AttachmentCall, ForceReason, Mount, NodeVolume},
+        unpublishing::Unpublishing,
+    },
+    calls::{self, AttachmentRequest, Call},
+    controller::Controller,
+    decide::{
+        contention::Contention,
+        multi_attach::Exclusive,
+        node_list::{self, NodeStep, NodeView},
+        reconciler::{self, VolumeView},
+        scope::Scope,
+        verdict::{Step, Verdict},
+    },
+    desired::{
+        state::DesiredAttachment,
+        volume_name::{VolumeId, VolumeKind},
+    },
+    guard::{second_writer::Target, unreadable::unreadable_on},
+    queue::{AT_ONCE, Key},
+    tell::{
+        facts::{Fact, Forced},
+        metrics::Planned,
+    },
+};
+use crate::{
+    kube_api::{
+        ids::{NodeName, VolumeName},
+        kinds::Node,
+    },
+    state::VecMap,
+};
+
+/// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
+const SEEN_FOR_ONE: usize = 32;
+
+impl Controller {
+    /// Plans a volume on the nodes of the scope, and where it is held if it is exclusive. Returns for how many volumes on
+    /// nodes that was work. The order of the steps is safety: what is known first, then who holds it, then the verdicts, and
+    /// each is carried out before anything is told of it.
+    pub(super) fn plan_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
+        self.recorder.planned(Planned::Volume, 1);
+        // 1. Attachments that nothing has explained so far may be its.
+        self.recognise(volume, now);
+        // 2. Who holds it, of all its nodes (S1), and on which nodes it is judged.
+        let is_exclusive = self.desired.is_exclusive(volume) || self.is_exclusive_by_attachments(volume);
+        let desired = self.desired.nodes(volume).filter(|_| is_exclusive);
+        let exclusive = Exclusive::of(volume, desired, &self.actual);
+        let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
+        let scope = self.turn(volume, scope, exclusive.as_ref());
+        // 3. The verdicts.
+        let unreadable = unreadable_on(volume, self.known(now));
+        let is_blocked = !unreadable.is_empty();
+        let desired = &self.desired;
+        let wanted = |node: &NodeName| desired.get(volume, node).is_some();
+        self.actual.note_undesired(volume, &scope, wanted, self.clock.wall(now));
+        let view = self.view(volume, &scope, (exclusive.as_ref(), unreadable), now);
+        let verdicts = reconciler::plan(&view, now);
+        let work = verdicts.len() + seen / SEEN_FOR_ONE;
+        self.recorder.planned(Planned::NodeVolume, verdicts.len());
+        // 4. Each is carried out: the state, a request.
+        let mut makes_way = false;
+        for (node, verdict) in &verdicts {
+            makes_way |= self.apply(volume, node, verdict, now);
+        }
+        if makes_way {
+            // The nodes that wait for it need no event about it first (L13).
+            return work + self.plan_volume(volume, scope, now);
+        }
+        // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
+        let told = self.contention(volume, exclusive.is_some(), is_blocked, &verdicts);
+        if self.actual.tell(volume, told) && scope != Scope::All {
+            let mut others = self.names(volume);
+            others.retain(|name| !verdicts.contains_key(name));
+            // That nobody keeps it from them any more is told where all are judged.
+            let is_free = exclusive.is_none() && !others.is_empty();
+            let others = if is_free { Scope::All } else { Scope::Nodes(others) };
+            self.queue.add_new(volume.clone(), others);
+        }
+        // 6. Users and operators hear of it.
+        let (recorder, known) = self.recording(now);
+        for (node, at) in recorder.judged(volume, &scope, exclusive.is_some(), &verdicts, known) {
+            self.queue.add_node_volume_at([at], volume, &node);
+        }
+        // 7. What has ended is forgotten, and with it all that was recorded and measured of it.
+        let desired = &self.desired;
+        for node in self.actual.prune(volume, &scope, |node| desired.get(volume, node).is_some()) {
+            self.recorder.forget(volume, &node);
+        }
+        let (recorder, known) = self.recording(now);
+        recorder.counted(volume, scope, verdicts.keys(), known);
+        work
+    }
+
+    /// Looks for the volume's attachments among those that nothing has explained so far.
+    fn recognise(&mut self, volume: &VolumeId, now: Instant) {
+        if self.desired.nodes(volume).is_none() {
+            return;
+        }
+        let (found, computed) = self.actual.recognise(volume, self.clock.wall(now));
+        self.recorder.planned(Planned::Name, computed);
+        for attachment in found {
+            self.recorder.foreign(&attachment, &self.actual);
+        }
+    }
+
+    fn is_exclusive_by_attachments(&self, volume: &VolumeId) -> bool {
+        self.actual.volume(volume).is_some_and(|state| state.is_exclusive)
+    }
+
+    fn names(&self, volume: &VolumeId) -> BTreeSet<NodeName> {
+        let state = self.actual.volume(volume);
+        reconciler::names(self.desired.nodes(volume), state, &Scope::All).into_iter().cloned().collect()
+    }
+
+    fn count_nodes(&self, volume: &VolumeId) -> usize {
+        self.desired.nodes(volume).map_or(0, VecMap::len)
+            + self.actual.volume(volume).map_or(0, |state| state.nodes.len())
+    }
+
+    /// On which nodes the volume is judged now: those where something happened, and those that matter to all others. If
+    /// these are too many for once, the rest has another turn.
+    fn turn(&mut self, volume: &VolumeId, scope: Scope, exclusive: Option<&Exclusive>) -> Scope {
+        // Who may list an exclusive volume that no pod needs is seen from all its nodes, which are few.
+        let is_unwanted = self.desired.nodes(volume).is_none();
+        let is_all = is_unwanted && self.is_exclusive_by_attachments(volume);
+        let scope = if is_all { Scope::All } else { scope };
+        self.queue.forget(volume, &scope);
+        let mut nodes = match scope {
+            Scope::All if self.count_nodes(volume) <= AT_ONCE => return Scope::All,
+            Scope::All => self.names(volume),
+            Scope::Nodes(nodes) => nodes,
+        };
+        let rest = nodes.iter().nth(AT_ONCE).cloned().map(|next| nodes.split_off(&next));
+        nodes.extend(exclusive.into_iter().flat_map(Exclusive::leaders).cloned());
+        if let Some(mut rest) = rest {
+            rest.retain(|node| !nodes.contains(node));
+            self.queue.add_new(volume.clone(), Scope::Nodes(rest));
+        }
+        let scope = Scope::Nodes(nodes);
+        self.queue.forget(volume, &scope);
+        scope
+    }
+
+    /// What is known of the volume on the nodes of the scope.
+    fn view<'a>(
+        &'a self,
+        volume: &'a VolumeId,
+        scope: &'a Scope,
+        (exclusive, unreadable): (Option<&'a Exclusive>, BTreeMap<NodeName, String>),
+        now: Instant,
+    ) -> VolumeView<'a> {
+        let (desired_nodes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
+        let names = reconciler::names(desired_nodes, state, scope);
+        let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
+        let is_beside = |node: &&NodeName| {
+            self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
+        };
+        VolumeView {
+            volume,
+            desired_nodes,
+            state,
+            scope,
+            policy: self.options.force,
+            exclusive,
+            stand_off: self.stand_off(now),
+            beside: names.iter().copied().filter(is_beside).cloned().collect(),
+            leftovers: names.iter().copied().filter(|node| self.is_left(volume, node)).cloned().collect(),
+            unreadable,
+            nodes: names.into_iter().filter_map(|name| Some((name, self.actual.node(name)?))).collect(),
+            wall: self.clock.wall(now),
+        }
+    }
+
+    /// Whether the node lists a volume without attachments for pods that have not started, whose claim or volume does not
+    /// lead to it any more, and its kubelet does not report it in use. A list alone gave those pods nothing (S44).
+    pub(super) fn is_left(&self, volume: &VolumeId, node: &NodeName) -> bool {
+        let is_wanted = |desired: &DesiredAttachment| {
+            desired.is_current() || desired.runs(&self.objects) || desired.is_unreadable(&self.desired)
+        };
+        volume.kind() == VolumeKind::NoOp
+            && self.desired.get(volume, node).is_some_and(|desired| !is_wanted(desired))
+            && self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
+    }
+
+    /// What the nodes of the volume are told of one another after these verdicts. Of one that is on one node alone, and that
+    /// no attachment of another party and no unreadable object keeps from it, nothing is kept: nearly all volumes are so.
+    fn contention(
+        &self,
+        volume: &VolumeId,
+        is_exclusive: bool,
+        is_blocked: bool,
+        verdicts: &BTreeMap<NodeName, Verdict>,
+    ) -> Option<Box<Contention>> {
+        // When an object can be read again, or the attachment of another party ends, all are looked at that it held up.
+        let has_foreign = self.actual.volume(volume).is_some_and(|state| !state.foreign.is_empty());
+        let is_alone = self.count_nodes(volume) <= 2 && self.names(volume).len() <= 1;
+        if is_alone && !has_foreign && !is_blocked {
+            return None;
+        }
+        let desired = self.desired.nodes(volume);
+        let exclusive = Exclusive::of(volume, desired.filter(|_| is_exclusive), &self.actual);
+        Contention::new(is_blocked, exclusive.as_ref(), desired, verdicts)
+    }
+
+    /// Carries a verdict out. Returns whether the volume on the node held the volume until now, and does not because of
+    /// this verdict alone.
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) -> bool {
+        // What its node's status is to say.
+        let sent = self.dispatcher.last_sent();
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        let held = node_volume.may_be_attached();
+        let forced = force_off_the_list(node_volume, verdict.forced);
+        if node_volume.publish(verdict.report_as_attached, verdict.unpublishes, sent) {
+            self.queue.add_node(node.clone());
+        }
+        if let Some((reason, forced)) = forced {
+            self.record_forced(volume, node, reason, forced, now);
+        }
+        // What it waits for.
+        self.queue.add_node_volume_at(verdict.wake_at, volume, node);
+        self.force_waits.judged(node, verdict);
+        let call = verdict.step.as_ref().and_then(Step::call);
+        let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
+        let (recorder, known) = self.recording(now);
+        let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
+        self.queue.add_node_volume_at(look_at, volume, node);
+        // What is done now. What has no room is judged again when there is room.
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        match &verdict.step {
+            Some(Step::Create(_)) if !has_room => self.queue.add_new(volume.clone(), Scope::of(node)),
+            Some(_) if !has_room => self.queue.add(volume.clone(), Scope::of(node)),
+            Some(Step::Create(source)) => {
+                let request = AttachmentRequest::Create(calls::create(volume, node, source));
+                self.send(volume, node, request, now);
+            }
+            Some(Step::Delete(uid, revision, proof)) => {
+                node_volume.forced = verdict.forced;
+                self.record_forced_delete(volume, node, verdict.forced, now);
+                let request = calls::delete(volume, node, (uid, *revision), proof);
+                let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
+                self.send(volume, node, request, now);
+            }
+            Some(Step::ReadAttachment) => {
+                let name = volume.attachment_name(node);
+                self.send(volume, node, AttachmentRequest::Read(name), now);
+            }
+            Some(Step::ReadNode) => {
+                // What was proven before is not proof enough.
+                if matches!(node_volume.unpublishing, Unpublishing::Proven(_)) {
+                    node_volume.unpublishing = Unpublishing::Since(sent);
+                }
+                self.queue.add_node(node.clone());
+            }
+            Some(Step::GiveUp(_)) => {
+                node_volume.mount = Mount::No;
+                self.given_up(volume, node, now);
+            }
+            None => {}
+        }
+        held && !self.actual.node_volume_mut(volume, node).may_be_attached()
+    }
+
+    /// KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced, mounted
+    /// or not.
+    fn record_forced_delete(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        reason: Option<ForceReason>,
+        now: Instant,
+    ) {
+        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
+        let is_out_of_service = object.is_some_and(Node::is_out_of_service);
+        let tainted = is_out_of_service.then_some((ForceReason::OutOfService, Forced::Tainted));
+        if let Some((reason, forced)) = reason.map(|reason| (reason, Forced::Begins)).or(tainted) {
+            self.record_forced(volume, node, reason, forced, now);
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        request: AttachmentRequest,
+        now: Instant,
+    ) {
+        let call = request.kind();
+        let node_volume = self.actual.node_volume_mut(volume, node);
+        node_volume.call = Some(call);
+        match (&mut node_volume.undone, call) {
+            (Some(undone), AttachmentCall::Create) => undone.sent(now),
+            (Some(undone), AttachmentCall::Delete) => undone.withdrawn(now),
+            _ => {}
+        }
+        self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
+    }
+
+    pub(super) fn record_forced(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        reason: ForceReason,
+        forced: Forced,
+        now: Instant,
+    ) {
+        let (recorder, known) = self.recording(now);
+        recorder.forced(volume, node, reason, forced, known);
+    }
+
+    /// Plans a node: sends it its list, or reads it live, at most one request at a time, so that answers come in the order of
+    /// requests and no older list is ever sent after a newer one. Returns how many volumes on nodes were judged for that.
+    pub(super) fn plan_node(&mut self, name: &NodeName, now: Instant) -> usize {
+        self.recorder.planned(Planned::Node, 1);
+        // 1. What its newest revision says, and whether its list is believed again. Its volumes are planned here and now: their
+        //    turn is over, and nothing else may happen for a long time.
+        let mut judged = 0;
+        for volume in self.catch_up(name, now) {
+            judged += self.plan_volume(&volume, Scope::of(name), now);
+        }
+        // 2. Who made attachments to it that are not of our making, and what is sent to it next.
+        self.ask_owners(name, now);
+        let target = Target::Node(name.clone());
+        let state = self.actual.node(name);
+        if state.is_none_or(|state| state.node.is_none()) {
+            // Who wrote to it can be read no more.
+            self.second_writer.gone(&target);
+        }
+        let Some(state) = state else { return judged };
+        let step = node_list::next(
+            &NodeView {
+                state,
+                volumes: &self.actual.volumes_on(name).collect::<Vec<_>>(),
+                is_stood_off: self.stand_off(now).is_some_and(|why| why.holds(Some(state))),
+                asks_owner: self.second_writer.has_to_read(&target),
+                window: self.dispatcher.window(),
+            },
+            now,
+        );
+        // 3. It is sent, or looked at later.
+        let node = state.node.clone();
+        let requests = &mut self.actual.node_mut(name).requests;
+        let (call, look_at) = match (step, node) {
+            (NodeStep::UnderWay, _) | (NodeStep::Patch(_), None) => (None, None),
+            (NodeStep::Wait(until), _) => {
+                requests.nothing_pends();
+                (None, until)
+            }
+            // The pace moves it with every answer.
+            (NodeStep::Gather { since, due }, _) => (None, requests.gather(since, due, now).then_some(due)),
+            (NodeStep::ReadOwner, _) => {
+                let read = self.second_writer.take_read(|known| *known == target);
+                if read.is_some() {
+                    requests.ask();
+                }
+                (read.map(|(target, uid)| Call::ReadOwner(target, uid)), None)
+            }
+            (NodeStep::Read, _) => {
+                requests.read();
+                (Some(Call::ReadNode(name.clone())), None)
+            }
+            (NodeStep::Patch(change), Some(node)) => {
+                let request = node_list::patch(&node, &change.list);
+                requests.patch(node.metadata.uid.clone(), change.list, now);
+                self.actual.note_listing(name);
+                self.recorder.report(Fact::Patched(change.volumes));
+                (Some(Call::PatchNode(name.clone(), node.metadata.resource_version, request)), None)
+            }
+        };
+        if let Some(at) = look_at {
+            self.queue.add_at(at, Key::Node(name.clone()));
+        }
+        if let Some(call) = call {
+            self.dispatcher.send(call, now);
+        }
+        judged
+    }
+
+    /// Brings the node up to the table before it is written to. A kubelet's heartbeat is a new revision whose content is not
+    /// ours and changes no decision, but a patch that names the revision before it is refused. Believes a re-created node's
+    /// list again if it is time, or sees to it that this is done in time. Returns the volumes for which something changed.
+    fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        let mut changed = BTreeSet::new();
+        let revision = |node: &Node| node.metadata.resource_version;
+        let known = self.actual.node(name).and_then(|state| state.node.as_deref()).map(revision);
+        if let Some(latest) = self.objects.nodes.get(name)
+            && known.is_some_and(|known| known < revision(&latest))
+        {
+            changed = self.observe_node(name, Some(&latest), now);
+        }
+        changed.extend(self.actual.trust_node(name, &self.options.force, self.clock.wall(now)));
+        let trusted_at = self.actual.node(name).and_then(|state| state.trusted_at(&self.options.force));
+        if let Some(at) = trusted_at.and_then(|at| self.clock.instant(at)) {
+            self.queue.add_at(at, Key::Node(name.clone()));
+        }
+        changed
+    }
+}
+
+/// A volume without attachment is forced off the node's list, or given up. Returns what there is to tell of that.
+fn force_off_the_list(
+    node_volume: &mut NodeVolume,
+    reason: Option<ForceReason>,
+) -> Option<(ForceReason, Forced)> {
+    if node_volume.known.is_some() {
+        return None;
+    }
+    match (reason, node_volume.forced) {
+        (Some(reason), None) => {
+            node_volume.forced = Some(reason);
+            Some((reason, Forced::Begins))
+        }
+        (None, Some(done)) if node_volume.mount == Mount::No => {
+            node_volume.forced = None;
+            Some((done, Forced::Done))
+        }
+        (None, Some(_)) if node_volume.is_listed() => {
+            node_volume.forced = None;
+            None
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,120 @@
+//! Requests: the executor, which sends each call as one request.
+//!
+//! In: calls, complete with names, UIDs and preconditions. Out: their answers, and what a plan measured. It decides nothing.
+
+use tokio::time::Instant;
+
+use super::{
+    actual::unpublishing::Sequence,
+    calls::{Answer, AttachmentRequest, Call},
+    controller::{Controller, Measures},
+    dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
+    guard::second_writer::Target,
+    tell::{metrics::AttachDetachMetrics, reporter::AttachDetachReporter},
+};
+use crate::{
+    controller::{Executor, second_writer::Target as _},
+    kube_api::{
+        call::{CallError, Caller},
+        kinds::{Narrow, Node, VolumeAttachment},
+        lease_note::LeaseNote,
+    },
+};
+
+/// Sends the requests.
+#[derive(Debug)]
+pub struct Requests {
+    /// For volumes on nodes and for the rest: neither keeps the other waiting.
+    attachments: Caller,
+    rest: Caller,
+    metrics: AttachDetachMetrics,
+    pub(super) reporter: AttachDetachReporter,
+    pub(super) lease_note: Option<LeaseNote>,
+}
+
+impl Requests {
+    pub(super) fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: AttachDetachReporter) -> Self {
+        let (attachments, rest) =
+            (caller.with_own_budget(ATTACHMENT_CALLS), caller.with_own_budget(NODE_CALLS));
+        Self { attachments, rest, metrics, reporter, lease_note: None }
+    }
+}
+
+impl Executor<Controller> for Requests {
+    fn perform(
+        &self,
+        (sent, call): (Sequence, Call),
+    ) -> impl Future<Output = ((Sequence, Call), Result<Answer, CallError>)> + Send + 'static {
+        let caller = if matches!(call, Call::Attachment(..)) { &self.attachments } else { &self.rest };
+        let caller = caller.clone();
+        async move {
+            let result = perform(&caller, &call).await;
+            ((sent, call), result)
+        }
+    }
+
+    fn planned(&mut self, _: &Controller, measures: Measures, now: Instant) {
+        if let (Some(lease), Some(text)) = (&self.lease_note, &measures.note) {
+            lease.set(text);
+        }
+        self.reporter.take(measures.facts, now);
+    }
+
+    fn work((_, call): &(Sequence, Call)) -> Option<(usize, String)> {
+        match call {
+            Call::Attachment(volume, node, _) => Some((0, format!("{volume} {node}"))),
+            Call::PatchNode(node, ..) | Call::ReadNode(node) => Some((1, node.to_string())),
+            Call::ReadOwner(..) => None,
+        }
+    }
+
+    fn ends(&mut self, _: &Controller, (_, call): &(Sequence, Call), result: &Result<Answer, CallError>) {
+        self.metrics.answered(call, result);
+    }
+}
+
+async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
+    match call {
+        Call::Attachment(_, _, AttachmentRequest::Create(request)) => {
+            caller.write(request).await.map(Answer::Attachment)
+        }
+        Call::Attachment(_, _, AttachmentRequest::Delete(.., request)) => {
+            caller.send(request).await.map(|body| deleted(&body))
+        }
+        Call::Attachment(_, _, AttachmentRequest::Read(name)) => {
+            caller.get(name).await.map(Answer::Attachment)
+        }
+        Call::PatchNode(_, _, request) => caller.write(request).await.map(Answer::Node),
+        Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
+        Call::ReadOwner(target, uid) => {
+            let path = match target {
+                Target::Node(name) => Node::path(name),
+                Target::Attachment(_, name) => VolumeAttachment::path(name),
+            };
+            caller.owners(path, uid, target.field().pointer()).await.map(Answer::Owners)
+        }
+    }
+}
+
+/// What the answer to a delete says: with finalizers left it is the object, otherwise a Status.
+fn deleted(body: &[u8]) -> Answer {
+    serde_json::from_slice::<VolumeAttachment>(body)
+        .ok()
+        .filter(|attachment| !attachment.metadata.uid.is_empty())
+        .map_or(Answer::Gone, Answer::Attachment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delete_is_answered_with_what_is_left_or_with_a_status() {
+        let left = br#"{"kind": "VolumeAttachment", "metadata": {"name": "csi-1", "uid": "u"}}"#;
+        assert!(matches!(deleted(left), Answer::Attachment(left) if left.metadata.uid == "u".into()));
+        let status = br#"{"kind": "Status", "metadata": {}, "status": "Success", "details": {"uid": "u"}}"#;
+        for body in [&status[..], b"ok", b""] {
+            assert!(matches!(deleted(body), Answer::Gone));
+        }
+    }
+}
