@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -19,6 +20,7 @@ use super::{
     actual::{answered::Answered, state::ActualState, unpublishing::Sequence},
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
+    decide::scope::Scope,
     desired::{attach_required::AttachRequired, state::DesiredState, volume_name::VolumeId},
     dispatcher::Dispatcher,
     guard::{
@@ -35,7 +37,7 @@ use super::{
     },
 };
 use crate::{
-    controller::{self, Identity, Plan, second_writer::SecondWriters},
+    controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters},
     kube_api::{
         call::CallError,
         ids::{NodeName, ResourceVersion},
@@ -67,6 +69,8 @@ pub struct Controller {
     pub(super) options: AttachDetachOptions,
     pub(super) queue: WorkQueue,
     pub(super) dispatcher: Dispatcher,
+    /// How long a request of unknown outcome may still be carried out.
+    pub(super) settle_time: Duration,
     pub(super) recorder: Recorder,
     pub(super) second_writer: SecondWriters<Target>,
     pub(super) force_waits: ForceWaits,
@@ -77,6 +81,8 @@ pub struct Controller {
     pub(super) ended: HashMap<(VolumeId, NodeName), Timestamp>,
     /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
+    /// Volumes about which nothing is done, as an object cannot be read (S42).
+    pub(super) blocked: BTreeSet<VolumeId>,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
 }
@@ -121,6 +127,12 @@ impl controller::Controller for Controller {
                 self.look_at_attachment(name, now);
             }
         }
+        // What holds a volume up may be readable now, or gone.
+        if objects.iter().any(|object| matches!(object, ObjectRef::Node(_) | ObjectRef::Attachment(_))) {
+            for volume in mem::take(&mut self.blocked) {
+                self.queue.add(volume, Scope::All);
+            }
+        }
         // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
         // and is published with few patches.
         let mut pods = BTreeSet::new();
@@ -157,7 +169,7 @@ impl controller::Controller for Controller {
     ) {
         self.queue.at(now);
         let asked = self.dispatcher.ended(&call, sent, result.is_ok(), now);
-        let answered = Answered { asked, now, jitter, settle_time: self.dispatcher.settle_time() };
+        let answered = Answered { asked, now, jitter, settle_time: self.settle_time };
         match call {
             Call::Attachment(volume, node, request) => {
                 self.actual.node_volume_mut(&volume, &node).call = None;
@@ -248,6 +260,7 @@ impl Controller {
             options,
             queue: WorkQueue::sweeping(options.sweep_period),
             dispatcher: Dispatcher::new(options.attachment_calls),
+            settle_time: SETTLE_TIME,
             recorder: Recorder::default(),
             second_writer: SecondWriters::default(),
             force_waits: ForceWaits::of(unready.max(gone)),
@@ -255,14 +268,9 @@ impl Controller {
             is_loaded: false,
             ended: HashMap::new(),
             newest_attachment: ResourceVersion::default(),
+            blocked: BTreeSet::new(),
             grace_ends_at: None,
         }
-    }
-
-    /// Requests of unknown outcome may still be carried out for so long.
-    #[must_use]
-    pub fn with_settle_time(self, settle_time: Duration) -> Self {
-        Self { dispatcher: self.dispatcher.with_settle_time(settle_time), ..self }
     }
 
     /// A copy that goes its own way, over a copy of the tables.
@@ -271,16 +279,11 @@ impl Controller {
         Self { objects, ..self.clone() }
     }
 
-    /// See [`ForceWaits::follow`].
-    pub(super) fn follow_lease(&mut self, lease: LeaseNote) {
-        self.force_waits.follow(lease);
-    }
-
     /// The lease said this of the term before ours.
     pub fn succeed(&mut self, told: Option<&str>) {
         let lease = LeaseNote::default();
         lease.leave(told);
-        self.follow_lease(lease);
+        self.force_waits.follow(lease);
     }
 
     /// What others were seen to write.
@@ -295,22 +298,10 @@ impl Controller {
         self.leads
     }
 
-    /// Requests whose outcome has not been taken yet.
+    /// Its requests on their way.
     #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.dispatcher.in_flight()
-    }
-
-    /// When a request was sent whose outcome has not been taken yet.
-    #[must_use]
-    pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
-        self.dispatcher.asked_at(sent)
-    }
-
-    /// How far apart the status patches of one node are at present.
-    #[must_use]
-    pub fn window(&self) -> Duration {
-        self.dispatcher.window()
+    pub fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
     }
 
     /// Where volumes are attached, or may be.

@@ -14,7 +14,6 @@ use super::{
     calls::Call,
     guard::second_writer::Target,
 };
-use crate::controller::in_doubt::SETTLE_TIME;
 
 /// Requests for volumes on nodes under way at once, at most.
 pub const ATTACHMENT_CALLS: usize = 48;
@@ -49,8 +48,6 @@ pub struct Dispatcher {
     other_attachment_calls: usize,
     node_calls: usize,
     pub(super) pace: Pace,
-    /// How long a request of unknown outcome may still be carried out.
-    settle_time: Duration,
 }
 
 impl Dispatcher {
@@ -65,18 +62,7 @@ impl Dispatcher {
             other_attachment_calls: 0,
             node_calls: 0,
             pace: Pace::default(),
-            settle_time: SETTLE_TIME,
         }
-    }
-
-    /// Requests of unknown outcome may still be carried out for so long.
-    pub fn with_settle_time(self, settle_time: Duration) -> Self {
-        Self { settle_time, ..self }
-    }
-
-    /// See [`Self::with_settle_time`].
-    pub fn settle_time(&self) -> Duration {
-        self.settle_time
     }
 
     /// Sends a request.
@@ -122,6 +108,7 @@ impl Dispatcher {
     }
 
     /// When a request was sent that is under way.
+    #[must_use]
     pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
         self.under_way.get(&sent).copied()
     }
@@ -144,6 +131,7 @@ impl Dispatcher {
     }
 
     /// How many requests are under way.
+    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.under_way.len()
     }
@@ -154,6 +142,7 @@ impl Dispatcher {
     }
 
     /// How far apart the status patches of one node are at present.
+    #[must_use]
     pub fn window(&self) -> Duration {
         self.pace.window()
     }

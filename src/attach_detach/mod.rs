@@ -86,8 +86,8 @@ impl AttachDetach {
     ) -> Result<Self, prometheus::Error> {
         let of_ours = AttachDetachMetrics::new(metrics)?;
         let clock = Clock::new(Timestamp::now(), Instant::now());
-        let controller =
-            Controller::new(Arc::clone(&objects), options, clock).with_settle_time(caller.settle_time());
+        let mut controller = Controller::new(Arc::clone(&objects), options, clock);
+        controller.settle_time = caller.settle_time();
         let reporter = AttachDetachReporter::new(of_ours.clone());
         let requests =
             Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours, reporter);
@@ -101,7 +101,7 @@ impl AttachDetach {
     #[must_use]
     pub fn with_lease_note(mut self, note: Option<LeaseNote>) -> Self {
         if let Some(note) = note.clone() {
-            self.runner.controller_mut().follow_lease(note);
+            self.runner.controller_mut().force_waits.follow(note);
         }
         self.runner.executor_mut().lease_note = note;
         self

@@ -223,7 +223,7 @@ impl Controller {
         self.objects.observe_response(answer.clone());
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
-        touched.extend(self.actual.witness_node(answer, name, sent));
+        touched.extend(self.actual.witness(Some(answer), name, sent));
         self.queue.add_on(name, touched);
     }
 
@@ -235,7 +235,7 @@ impl Controller {
         }
         let is_gone = self.actual.node(name).is_some_and(|state| state.node.is_none());
         if is_gone {
-            let touched = self.actual.witness_absence(name, sent);
+            let touched = self.actual.witness(None, name, sent);
             self.queue.add_on(name, touched);
         }
         is_gone

@@ -81,7 +81,10 @@ impl Controller {
             return work + self.plan_volume(volume, scope, now);
         }
         // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
-        let told = self.contention(volume, exclusive.is_some(), is_blocked, &verdicts);
+        if is_blocked && self.blocked.insert(volume.clone()) && scope != Scope::All {
+            self.queue.add_new(volume.clone(), Scope::All);
+        }
+        let told = self.contention(volume, exclusive.is_some(), &verdicts);
         if self.actual.tell(volume, told) && scope != Scope::All {
             let mut others = self.names(volume);
             others.retain(|name| !verdicts.contains_key(name));
@@ -197,23 +200,22 @@ impl Controller {
     }
 
     /// What the nodes of the volume are told of one another after these verdicts. Of one that is on one node alone, and that
-    /// no attachment of another party and no unreadable object keeps from it, nothing is kept: nearly all volumes are so.
+    /// no attachment of another party keeps from it, nothing is kept: nearly all volumes are so.
     fn contention(
         &self,
         volume: &VolumeId,
         is_exclusive: bool,
-        is_blocked: bool,
         verdicts: &BTreeMap<NodeName, Verdict>,
     ) -> Option<Box<Contention>> {
-        // When an object can be read again, or the attachment of another party ends, all are looked at that it held up.
+        // When the attachment of another party ends, all are looked at that it held up.
         let has_foreign = self.actual.volume(volume).is_some_and(|state| !state.foreign.is_empty());
         let is_alone = self.count_nodes(volume) <= 2 && self.names(volume).len() <= 1;
-        if is_alone && !has_foreign && !is_blocked {
+        if is_alone && !has_foreign {
             return None;
         }
         let desired = self.desired.nodes(volume);
-        let exclusive = Exclusive::of(volume, desired.filter(|_| is_exclusive), &self.actual);
-        Contention::new(is_blocked, exclusive.as_ref(), desired, verdicts)
+        let exclusive = Exclusive::of(volume, desired.filter(|_| is_exclusive), &self.actual)?;
+        Some(Box::new(Contention::new(&exclusive, desired, verdicts)))
     }
 
     /// Carries a verdict out. Returns whether the volume on the node held the volume until now, and does not because of

@@ -324,7 +324,11 @@ impl Cluster {
             return None;
         }
         self.turns += 1;
-        assert!(self.turns < ENOUGH, "S39: turns without end; in flight {}", self.controller.in_flight());
+        assert!(
+            self.turns < ENOUGH,
+            "S39: turns without end; in flight {}",
+            self.controller.dispatcher().in_flight()
+        );
         self.controller.changed(changed, self.now);
         let plan = self.controller.plan(self.now);
         self.reports.take_all(plan.reports, self.now);

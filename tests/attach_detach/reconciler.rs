@@ -294,7 +294,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
         }
         if given.proven || given.proven_in_use {
             pair.unpublishing = Unpublishing::Since(Sequence(0));
-            actual.witness_node(&node, name, Sequence(1));
+            actual.witness(Some(&node), name, Sequence(1));
         }
     }
     if given.unsettled {

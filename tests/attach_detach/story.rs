@@ -471,7 +471,7 @@ impl<'a> Play<'a> {
             if changed.is_empty() && !is_to_lead && !is_time && !mem::take(&mut self.due) {
                 let Some(at) = wake_at.filter(|at| *at <= end) else {
                     seen.add(asked);
-                    let (unanswered, in_flight) = (self.unanswered, self.controller.in_flight());
+                    let (unanswered, in_flight) = (self.unanswered, self.controller.dispatcher().in_flight());
                     let is_right = unanswered == in_flight;
                     return is_right.then_some(()).ok_or(format!("in flight: {in_flight}, not {unanswered}"));
                 };

@@ -342,7 +342,7 @@ impl<'a> Print<'a> {
             self.known_node(node, known.as_deref());
         }
         // How long it is says how far apart moments are.
-        let window = self.daemon.controller.window();
+        let window = self.daemon.controller.dispatcher().window();
         self.plain(window.is_zero());
         if let Some(since) = requests.pending_since() {
             self.moment(since + window.max(WINDOW));
@@ -486,7 +486,7 @@ fn asked_at(daemon: &Daemon, is_it: impl Fn(&Call) -> bool) -> Option<Instant> {
     let calls = daemon.on_their_way.iter().map(|(sent, call)| (*sent, call));
     let mut calls = calls.chain(daemon.answered.iter().map(|outcome| (outcome.sent, &outcome.call)));
     let (sent, _) = calls.find(|(_, call)| is_it(call))?;
-    daemon.controller.asked_at(sent)
+    daemon.controller.dispatcher().asked_at(sent)
 }
 
 /// What a request is about.

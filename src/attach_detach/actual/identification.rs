@@ -13,7 +13,7 @@ use crate::{
     },
     kube_api::{
         ids::VolumeName,
-        kinds::{Meta, VolumeAttachment},
+        kinds::{Meta, VolumeAttachment, VolumeSpec},
     },
     state::Objects,
 };
@@ -38,21 +38,19 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 /// The volume that a PersistentVolume stands for.
 pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<CsiVolume> {
     let volume = objects.volumes.get(name)?;
-    match volume_source::of_persistent_volume(&volume.metadata, &volume.spec) {
-        Ok(Storage::Csi(volume)) => Some(volume),
-        _ => None,
-    }
+    csi(&volume.metadata, &volume.spec)
 }
 
 fn source(objects: &Objects, attachment: &VolumeAttachment) -> Option<CsiVolume> {
     let source = &attachment.spec.source;
-    let volume = source.persistent_volume_name.as_ref().and_then(|name| objects.volumes.get(name));
-    let storage = match (&volume, &source.inline_volume_spec) {
-        (Some(volume), _) => volume_source::of_persistent_volume(&volume.metadata, &volume.spec),
-        (None, Some(inline)) => volume_source::of_persistent_volume(&Meta::default(), inline),
-        (None, None) => return None,
-    };
-    match storage {
+    match (&source.persistent_volume_name, &source.inline_volume_spec) {
+        (Some(name), _) => volume_of(objects, name),
+        (None, inline) => csi(&Meta::default(), inline.as_deref()?),
+    }
+}
+
+fn csi(metadata: &Meta, spec: &VolumeSpec) -> Option<CsiVolume> {
+    match volume_source::of_persistent_volume(metadata, spec) {
         Ok(Storage::Csi(volume)) => Some(volume),
         _ => None,
     }

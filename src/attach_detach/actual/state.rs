@@ -47,8 +47,6 @@ pub struct VolumeState {
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but the volume may be
     /// attached by each of them (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
-    /// Those among them that are ours, but of another volume, as their PersistentVolume was made anew.
-    pub of_another: BTreeMap<AttachmentName, NodeName>,
     /// Whether one of its VolumeAttachments, ours or not, names a PersistentVolume or a spec that may be on one node only,
     /// also if another PersistentVolume of the same volume, which a pod needs now, says otherwise (S1).
     pub is_exclusive: bool,

@@ -34,17 +34,16 @@ pub struct Unpublished {
 }
 
 impl Unpublished {
-    /// What an answer proves. Only for answers to our own requests: a watch may lag.
-    pub(in crate::attach_detach) fn witnessed_by(answer: &Node, volume: &VolumeId) -> Option<Self> {
+    /// What an answer proves, a node or "not found". Only for answers to our own requests: a watch may lag. A node that does
+    /// not exist publishes nothing. That says nothing of the machine, so it is the caller's business whether the volume was in
+    /// use when last seen.
+    pub(in crate::attach_detach) fn witnessed_by(answer: Option<&Node>, volume: &VolumeId) -> Option<Self> {
         let name = volume.as_str();
-        (!answer.lists(name))
-            .then(|| Self { node: Some(answer.metadata.uid.clone()), unused: !answer.uses(name) })
-    }
-
-    /// What an answer "not found" proves: a node that does not exist publishes nothing. It says nothing
-    /// of the machine, so it is the caller's business whether the volume was in use when last seen.
-    pub(in crate::attach_detach) fn witnessed_by_absence() -> Self {
-        Self { node: None, unused: true }
+        match answer {
+            Some(node) if node.lists(name) => None,
+            Some(node) => Some(Self { node: Some(node.metadata.uid.clone()), unused: !node.uses(name) }),
+            None => Some(Self { node: None, unused: true }),
+        }
     }
 
     /// Whether the proof is about this node object, or its absence, rather than about an earlier or

@@ -7,8 +7,6 @@ use crate::kube_api::ids::{NodeName, PodKey};
 /// and where the volume is held.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contention {
-    /// Whether an object about it cannot be read (S42).
-    pub(super) is_blocked: bool,
     /// Nodes that hold it, what each waits for, and the pods that need it there.
     pub(super) holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
     /// Of several that hold it, the one that may list it.

@@ -39,24 +39,20 @@ pub struct Exclusive {
 }
 
 impl Contention {
-    /// What there is to tell once the nodes that matter to the others have been judged, if there is anything.
+    /// What there is to tell once the nodes that matter to the others have been judged.
     #[must_use]
     pub fn new(
-        is_blocked: bool,
-        exclusive: Option<&Exclusive>,
+        exclusive: &Exclusive,
         desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
         verdicts: &BTreeMap<NodeName, Verdict>,
-    ) -> Option<Box<Self>> {
-        let holders = exclusive.into_iter().flat_map(|exclusive| &exclusive.holders).map(|name| {
+    ) -> Self {
+        let holders = exclusive.holders.iter().map(|name| {
             let desired = desired_nodes.and_then(|desired_nodes| desired_nodes.get(name));
             let pods = desired.map(DesiredAttachment::keys).unwrap_or_default();
             (name.clone(), verdicts.get(name).and_then(|verdict| verdict.waiting.clone()), pods)
         });
-        let holders = holders.collect();
-        let publisher = exclusive.and_then(|exclusive| exclusive.publisher.clone());
-        let first = exclusive.and_then(|exclusive| exclusive.first.clone());
-        let is_told = is_blocked || exclusive.is_some();
-        is_told.then(|| Box::new(Self { is_blocked, holders, publisher, first }))
+        let (publisher, first) = (exclusive.publisher.clone(), exclusive.first.clone());
+        Self { holders: holders.collect(), publisher, first }
     }
 }
 

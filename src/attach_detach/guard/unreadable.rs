@@ -59,7 +59,11 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{clock::Clock, controller::Controller, options::AttachDetachOptions},
-        kube_api::{ids::ResourceVersion, kinds::VolumeAttachment},
+        controller::Controller as _,
+        kube_api::{
+            ids::ResourceVersion,
+            kinds::{PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        },
         state::Objects,
     };
 
@@ -87,5 +91,56 @@ mod tests {
         node("n2");
         assert_eq!(unreadable(&volume), BTreeMap::from([("n1".into(), format!("volumeattachment/{name}"))]));
         assert_eq!(unreadable(&other), BTreeMap::new());
+    }
+
+    #[test]
+    fn s42_what_was_held_up_is_looked_at_when_the_object_is_gone_or_can_be_read() {
+        // An attachment of the volume that was never read, and its pod's node.
+        let volume = VolumeId::csi(&"d".into(), "a");
+        let attachment = volume.attachment_name(&"n2".into());
+        let (now, revision) = (Instant::now(), Some(ResourceVersion(5)));
+        for is_attachment in [true, false] {
+            let objects = Arc::new(Objects::default());
+            let meta =
+                |name: &str| json!({"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1"});
+            let node = |name: &str, revision: &str| -> Node {
+                let mut node = json!({"metadata": meta(name)});
+                node["metadata"]["resourceVersion"] = revision.into();
+                node["metadata"]["annotations"] =
+                    json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+                serde_json::from_value(node).unwrap()
+            };
+            objects.apply(node("n1", "1"));
+            objects.apply(node("n2", "1"));
+            let spec = json!({"csi": {"driver": "d", "volumeHandle": "a"}, "accessModes": ["ReadWriteOnce"],
+                "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}});
+            let pv = json!({"metadata": meta("v"), "spec": spec});
+            objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+            let claim =
+                json!({"metadata": meta("c"), "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+            objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim).unwrap());
+            let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+            let pod = json!({"metadata": meta("p"), "spec": {"nodeName": "n1", "volumes": source}});
+            objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+            let bad = "bad".to_owned();
+            if is_attachment {
+                objects.note_unreadable::<VolumeAttachment>(None, &attachment, None, revision, bad);
+            } else {
+                objects.note_unreadable::<Node>(None, &"n1".into(), None, revision, bad);
+            }
+            let changes = objects.subscribe();
+            let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+            let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+            controller.lead(now);
+            assert_eq!(controller.plan(now).calls.len(), 0, "it is held up");
+            if is_attachment {
+                let gone = json!({"metadata": {"name": attachment, "uid": "u", "resourceVersion": "6"}});
+                objects.delete::<VolumeAttachment>(serde_json::from_value(gone).unwrap());
+            } else {
+                objects.apply(node("n1", "6"));
+            }
+            controller.changed(changes.take_now(), now);
+            assert_eq!(controller.plan(now).calls.len(), 1, "attachment: {is_attachment}");
+        }
     }
 }

@@ -185,7 +185,7 @@ fn s40_no_more_requests_for_nodes_are_under_way_than_there_may_be() {
         controller.queue.add_node(node);
     }
     assert_eq!(controller.plan(now).calls.len(), NODE_CALLS);
-    assert_eq!(controller.in_flight(), NODE_CALLS);
+    assert_eq!(controller.dispatcher.in_flight(), NODE_CALLS);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Work queue: which volumes and nodes are to be looked at, in which order, and when (client-go: `workqueue`).
 //!
 //! In: keys, each to be looked at now or at a time, and for how many there is room. Out: the next of them. What has
-//! begun goes before what is new ([`lanes`]). From time to time, and when an alarm begins or ends, it adds all keys
+//! begun goes before what is new, so that a volume that has become attached is published although a thousand others have been
+//! asked for meanwhile. From time to time, and when an alarm begins or ends, it adds all keys
 //! there are, some at a time ([`survey`]).
 
-mod lanes;
+mod lane;
 mod survey;
 
 use std::{collections::BTreeSet, time::Duration};
@@ -24,7 +25,7 @@ use crate::{
     metrics::QueueCounts,
     state::Objects,
 };
-use lanes::Lanes;
+use lane::Lane;
 use survey::Survey;
 pub use survey::{AT_ONCE, Surveyed};
 
@@ -41,7 +42,10 @@ pub enum Key {
 /// What is to be looked at, now and later.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueue {
-    volumes: Lanes,
+    /// Volumes with which something has begun, and those that are new. A volume, or a node of one that is shared, is in one
+    /// of them.
+    begun: Lane,
+    new: Lane,
     nodes: Queue<NodeName>,
     later: BTreeSet<(Instant, Key)>,
     /// What is yet to be added of all there is.
@@ -61,28 +65,43 @@ impl WorkQueue {
 
     /// It is that time, for what is added and taken from now on.
     pub fn at(&mut self, now: Instant) {
-        self.volumes.at(now);
+        self.begun.volumes.at(now);
+        self.new.volumes.at(now);
         self.nodes.at(now);
     }
 
     /// Forgets what is to be looked at now, and what was counted of it.
     pub fn clear(&mut self) {
-        (self.volumes, self.nodes) = (Lanes::default(), Queue::default());
+        (self.begun, self.new, self.nodes) = (Lane::default(), Lane::default(), Queue::default());
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        [self.volumes.take_counts(), self.nodes.take_counts()]
+        let (mut volumes, new) = (self.begun.volumes.take_counts(), self.new.volumes.take_counts());
+        volumes.adds += new.adds;
+        volumes.waits.add(&new.waits);
+        volumes.depth += new.depth;
+        [volumes, self.nodes.take_counts()]
     }
 
     /// Adds a volume with which something has begun.
     pub fn add(&mut self, volume: VolumeId, scope: Scope) {
-        self.volumes.push(volume, scope);
+        self.new.forget(&volume, &scope);
+        self.begun.push(volume, scope);
     }
 
     /// Adds a volume with which nothing may have begun yet.
     pub fn add_new(&mut self, volume: VolumeId, scope: Scope) {
-        self.volumes.push_new(volume, scope);
+        if self.begun.is_whole(&volume) {
+            return;
+        }
+        let scope = match (scope, self.begun.nodes.get(&volume)) {
+            (Scope::Nodes(nodes), Some(begun)) => Scope::Nodes(nodes.difference(begun).cloned().collect()),
+            (scope, _) => scope,
+        };
+        if !matches!(&scope, Scope::Nodes(nodes) if nodes.is_empty()) {
+            self.new.push(volume, scope);
+        }
     }
 
     /// Adds volumes with which something happened on a node.
@@ -128,11 +147,11 @@ impl WorkQueue {
 
     /// Takes the volume whose turn it is, with as many nodes as there is room, for each may need a request.
     pub fn get(&mut self, room: Room) -> Option<(VolumeId, Scope)> {
-        let begun = if room.volumes > 0 { self.volumes.pop_begun(room.volumes) } else { None };
+        let begun = if room.volumes > 0 { self.begun.pop(room.volumes) } else { None };
         if begun.is_some() || room.new_volumes == 0 {
             return begun;
         }
-        self.volumes.pop_new(room.new_volumes)
+        self.new.pop(room.new_volumes)
     }
 
     /// Takes the node whose turn it is.
@@ -142,13 +161,14 @@ impl WorkQueue {
 
     /// Takes a volume out of turn on these nodes.
     pub fn forget(&mut self, volume: &VolumeId, scope: &Scope) {
-        self.volumes.forget(volume, scope);
+        self.begun.forget(volume, scope);
+        self.new.forget(volume, scope);
     }
 
     /// A turn is over. What it has left, and there is room for, has another one at once.
     pub fn end_turn(&mut self, room: Room, now: Instant) {
-        let has_volumes = (!self.volumes.none_begun() && room.volumes > 0)
-            || (!self.volumes.none_new() && room.new_volumes > 0);
+        let has_volumes = (!self.begun.volumes.is_empty() && room.volumes > 0)
+            || (!self.new.volumes.is_empty() && room.new_volumes > 0);
         let has_nodes = !self.nodes.is_empty() && room.nodes > 0;
         self.goes_on_at = (has_volumes || has_nodes || self.has_more_to_survey()).then_some(now);
     }
@@ -188,13 +208,109 @@ impl WorkQueue {
 
     /// Whether there is more to look at, and what was added before is planned.
     fn has_more_to_survey(&self) -> bool {
-        !self.survey.is_over() && self.volumes.none_begun()
+        !self.survey.is_over() && self.begun.volumes.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
+    use crate::metrics::WaitTimes;
+
+    fn volume(number: u32) -> VolumeId {
+        VolumeId::csi(&DriverName::from("d"), &number.to_string())
+    }
+
+    fn nodes(names: &str) -> Scope {
+        Scope::Nodes(names.split(' ').map(NodeName::from).collect())
+    }
+
+    fn order(queue: &mut WorkQueue, most: usize) -> Vec<(VolumeId, Scope)> {
+        iter::from_fn(|| queue.get(Room { volumes: most, new_volumes: most, nodes: 0 })).collect()
+    }
+
+    fn begin(queue: &mut WorkQueue, numbers: &[u32]) {
+        for number in numbers {
+            queue.add(volume(*number), Scope::All);
+        }
+    }
+
+    fn come(queue: &mut WorkQueue, numbers: &[u32]) {
+        for number in numbers {
+            queue.add_new(volume(*number), Scope::All);
+        }
+    }
+
+    fn whole(numbers: &[u32]) -> Vec<(VolumeId, Scope)> {
+        numbers.iter().map(|number| (volume(*number), Scope::All)).collect()
+    }
+
+    #[test]
+    fn l15_what_has_begun_goes_before_what_is_new_and_each_in_its_order() {
+        let mut queue = WorkQueue::default();
+        come(&mut queue, &[1, 2, 3, 1]);
+        begin(&mut queue, &[9, 8, 9, 2]);
+        assert_eq!(order(&mut queue, 1), whole(&[9, 8, 2, 1, 3]));
+        // What was new and has begun keeps no second place, in either order.
+        come(&mut queue, &[1, 2, 3]);
+        begin(&mut queue, &[3, 1]);
+        come(&mut queue, &[3, 4]);
+        assert_eq!(order(&mut queue, 1), whole(&[3, 1, 2, 4]));
+    }
+
+    #[test]
+    fn l15_a_volume_has_a_turn_for_so_many_nodes_and_then_others_have_theirs() {
+        let mut queue = WorkQueue::default();
+        queue.add_new(volume(1), nodes("a b c d e"));
+        queue.add_new(volume(2), Scope::All);
+        queue.add_new(volume(1), nodes("f"));
+        let turn = |number, names: &str| (volume(number), nodes(names));
+        assert_eq!(order(&mut queue, 4), [turn(1, "a b c d"), (volume(2), Scope::All), turn(1, "e f")]);
+    }
+
+    #[test]
+    fn a_node_of_a_volume_has_begun_or_is_new() {
+        let mut queue = WorkQueue::default();
+        queue.add_new(volume(1), nodes("a b c"));
+        queue.add(volume(1), nodes("b"));
+        queue.add_new(volume(1), nodes("b"));
+        assert_eq!(order(&mut queue, 9), [(volume(1), nodes("b")), (volume(1), nodes("a c"))]);
+        queue.add_new(volume(1), nodes("a"));
+        queue.add(volume(1), Scope::All);
+        queue.add(volume(1), nodes("a"));
+        queue.add_new(volume(1), nodes("b"));
+        assert_eq!(order(&mut queue, 9), whole(&[1]));
+        queue.add(volume(1), nodes("a"));
+        queue.add_new(volume(1), nodes("b"));
+        queue.forget(&volume(1), &Scope::All);
+        assert_eq!(order(&mut queue, 9), []);
+    }
+
+    #[test]
+    fn what_waits_is_counted_and_how_long_it_has() {
+        let start = Instant::now();
+        let second = |second| start + Duration::from_secs(second);
+        let mut queue = WorkQueue::default();
+        queue.at(start);
+        come(&mut queue, &[1, 2, 1]);
+        queue.at(second(3));
+        begin(&mut queue, &[3]);
+        let counted = |adds, waits: &[u64], depth| {
+            let waits = waits.iter().copied().map(Duration::from_secs).collect::<WaitTimes>();
+            QueueCounts { adds, retries: 0, waits, depth }
+        };
+        assert_eq!(queue.take_counts()[0], counted(3, &[], 3));
+        queue.at(second(5));
+        queue.get(Room { volumes: 1, new_volumes: 0, nodes: 0 }).unwrap();
+        queue.forget(&volume(1), &Scope::All);
+        assert_eq!(queue.take_counts()[0], counted(0, &[2, 5], 1));
+        queue.at(second(9));
+        come(&mut queue, &[1]);
+        assert_eq!(order(&mut queue, 1), whole(&[2, 1]));
+        assert_eq!(queue.take_counts()[0], counted(1, &[9, 0], 0));
+    }
 
     #[test]
     fn l15_a_turn_has_another_one_at_once_only_for_what_there_is_room_for() {

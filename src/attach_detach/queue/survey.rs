@@ -3,6 +3,8 @@
 //! In: which part of it; the tables and both states. Out: keys, some at a time: when those have been planned, it goes on
 //! with the next. What happens meanwhile waits for some, not for all.
 
+use std::collections::BTreeSet;
+
 use crate::{
     attach_detach::{
         actual::state::ActualState,
@@ -20,8 +22,8 @@ pub const AT_ONCE: usize = 300;
 /// What is yet to be looked at.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// What is yet to be gathered, the next last. Each takes a turn of its own: the keys of a large cluster are many.
-    stages: Vec<Stage>,
+    /// What is yet to be gathered. Each takes a turn of its own: the keys of a large cluster are many.
+    stages: BTreeSet<Stage>,
     /// What was gathered, the next last.
     left: Vec<Surveyed>,
 }
@@ -37,8 +39,8 @@ pub enum Surveyed {
     Node(NodeName),
 }
 
-/// A part of a survey.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A part of a survey, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Pods,
     Unconfirmed,
@@ -46,24 +48,18 @@ enum Stage {
     Nodes,
 }
 
-/// Everything, in reverse.
-const ALL: [Stage; 4] = [Stage::Nodes, Stage::Volumes, Stage::Unconfirmed, Stage::Pods];
-
-/// What an alarm may have held up, in reverse.
-const HELD_UP: [Stage; 2] = [Stage::Nodes, Stage::Volumes];
-
 impl Survey {
     /// Begins anew, with everything.
     pub fn begin(&mut self) {
-        self.stages = ALL.to_vec();
+        self.stages.extend([Stage::Pods, Stage::Unconfirmed, Stage::Volumes, Stage::Nodes]);
     }
 
-    /// Looks at all volumes and nodes, after what it is about to look at.
+    /// Looks at all volumes and nodes, which an alarm may have held up, after what it is about to look at.
     pub fn begin_held_up(&mut self) {
-        self.stages.retain(|stage| !HELD_UP.contains(stage));
-        self.stages.splice(0..0, HELD_UP);
+        self.stages.extend([Stage::Volumes, Stage::Nodes]);
     }
 
+    /// Whether all was looked at.
     pub fn is_over(&self) -> bool {
         self.stages.is_empty() && self.left.is_empty()
     }
@@ -71,8 +67,11 @@ impl Survey {
     /// Hands some out. If there are none, gathers the next.
     pub fn next(&mut self, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Vec<Surveyed> {
         if self.left.is_empty() {
-            self.left =
-                self.stages.pop().map(|stage| gather(stage, objects, desired, actual)).unwrap_or_default();
+            self.left = self
+                .stages
+                .pop_first()
+                .map(|stage| gather(stage, objects, desired, actual))
+                .unwrap_or_default();
             return Vec::new();
         }
         let some = self.left.split_off(self.left.len().saturating_sub(AT_ONCE));

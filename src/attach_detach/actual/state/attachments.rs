@@ -59,40 +59,23 @@ impl ActualState {
             give_back_room(&mut self.identities);
             return Some((volume, node));
         };
-        let mut known = self.identities.get(name).cloned();
-        let mut found = None;
-        if known.as_ref().is_none_or(|known| !known.ours) {
-            found = identify(&attachment, candidates(&attachment));
+        let known = self.identities.get(name).cloned();
+        let found = match &known {
+            Some(Identity { ours: true, .. }) => None,
+            _ => identify(&attachment, candidates(&attachment)),
+        };
+        let identity = match (known, found) {
             // Its node may explain the name of one that its source does not.
-            if known.is_some() && found.as_ref().is_some_and(|found| found.ours) {
+            (Some(known), found) if !found.as_ref().is_some_and(|found| found.ours) => known,
+            (_, Some(found)) => {
                 self.forget_identity(name);
-                known = None;
+                self.learn_identity(name, &found, &attachment);
+                found
             }
-        }
-        let identity = match known {
-            Some(identity) => identity,
-            None => match found {
-                Some(identity) => {
-                    if identity.ours {
-                        self.unidentified.remove(name);
-                    } else {
-                        // A volume yet to come may explain its name.
-                        self.unidentified.insert(name, Arc::clone(&attachment));
-                    }
-                    for second_volume in &identity.second_volumes {
-                        self.note_second_volume(second_volume, name, &identity.node, identity.ours);
-                    }
-                    if let Some(source) = &identity.source {
-                        self.sources.insert(source.clone(), name.clone());
-                    }
-                    self.identities.insert(name.clone(), identity.clone());
-                    identity
-                }
-                None => {
-                    self.unidentified.insert(name, attachment);
-                    return None;
-                }
-            },
+            (_, None) => {
+                self.unidentified.insert(name, attachment);
+                return None;
+            }
         };
         if identity.ours {
             let node_volume = self.node_volume_mut(&identity.volume, &identity.node);
@@ -101,12 +84,33 @@ impl ActualState {
                 state.note_absence(wall);
             }
         } else {
-            self.note_second_volume(&identity.volume, name, &identity.node, false);
+            self.note_second_volume(&identity.volume, name, &identity.node);
         }
         for held in identity.held().filter(|_| identity.is_exclusive) {
             self.volumes.entry(held.clone()).or_default().is_exclusive = true;
         }
         Some((identity.volume, identity.node))
+    }
+
+    fn learn_identity(
+        &mut self,
+        name: &AttachmentName,
+        identity: &Identity,
+        attachment: &Arc<VolumeAttachment>,
+    ) {
+        if identity.ours {
+            self.unidentified.remove(name);
+        } else {
+            // A volume yet to come may explain its name.
+            self.unidentified.insert(name, Arc::clone(attachment));
+        }
+        self.identities.insert(name.clone(), identity.clone());
+        for second_volume in &identity.second_volumes {
+            self.note_second_volume(second_volume, name, &identity.node);
+        }
+        if let Some(source) = &identity.source {
+            self.sources.insert(source.clone(), name.clone());
+        }
     }
 
     fn forget_identity(&mut self, name: &AttachmentName) -> Option<Identity> {
@@ -120,7 +124,6 @@ impl ActualState {
         for held in identity.second_volumes.iter().chain((!identity.ours).then_some(&identity.volume)) {
             if let Some(state) = self.volumes.get_mut(held) {
                 state.foreign.remove(name);
-                state.of_another.remove(name);
             }
         }
         for held in identity.held().filter(|_| identity.is_exclusive) {
@@ -141,27 +144,26 @@ impl ActualState {
     }
 
     /// Notes that an attachment holds a volume by something else than its name, or by its name alone.
-    fn note_second_volume(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName, ours: bool) {
-        let state = self.volumes.entry(volume.clone()).or_default();
-        state.foreign.insert(name.clone(), node.clone());
-        if ours {
-            state.of_another.insert(name.clone(), node.clone());
-        }
+    fn note_second_volume(&mut self, volume: &VolumeId, name: &AttachmentName, node: &NodeName) {
+        self.volumes.entry(volume.clone()).or_default().foreign.insert(name.clone(), node.clone());
+    }
+
+    /// The attachments that are ours, but of another volume, and hold this one as well: their PersistentVolume was made anew.
+    fn of_another(&self, volume: &VolumeId) -> impl Iterator<Item = &Identity> {
+        let foreign = self.volumes.get(volume).into_iter().flat_map(|state| state.foreign.keys());
+        foreign.filter_map(|name| self.identities.get(name)).filter(|identity| identity.ours)
     }
 
     /// The nodes that have another volume whose VolumeAttachment names the PersistentVolume of this one: attached, listed,
     /// or mounted for all that is known.
     pub fn nodes_with_another_of_its_name(&self, volume: &VolumeId) -> impl Iterator<Item = &NodeName> {
-        let attachments = self.volumes.get(volume).into_iter().flat_map(|state| &state.of_another);
         let has = |node_volume: &NodeVolume| {
             node_volume.is_attached() || node_volume.is_listed() || node_volume.mount != Mount::No
         };
-        attachments
-            .filter(move |(name, node)| {
-                let another = self.identities.get(*name).map(|identity| &identity.volume);
-                another.and_then(|another| self.node_volume(another, node)).is_some_and(has)
-            })
-            .map(|(_, node)| node)
+        let others = self.of_another(volume);
+        others
+            .filter(move |other| self.node_volume(&other.volume, &other.node).is_some_and(has))
+            .map(|other| &other.node)
     }
 
     /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it
@@ -186,13 +188,9 @@ impl ActualState {
     /// The volumes of other VolumeAttachments of ours on the same node that name the same PersistentVolume.
     #[must_use]
     pub fn beside(&self, name: &AttachmentName) -> Vec<VolumeId> {
-        let identity = self.identities.get(name);
-        let others = identity.into_iter().flat_map(|identity| {
-            let state = self.volumes.get(&identity.volume);
-            let others = state.into_iter().flat_map(|state| &state.of_another);
-            others.filter(|(_, node)| **node == identity.node).filter_map(|(other, _)| self.volume_of(other))
-        });
-        others.cloned().collect()
+        let Some(identity) = self.identities.get(name) else { return Vec::new() };
+        let others = self.of_another(&identity.volume).filter(|other| other.node == identity.node);
+        others.map(|other| other.volume.clone()).collect()
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
@@ -223,8 +221,8 @@ impl ActualState {
             before.insert(identity.volume.clone());
             if !identity.second_volumes.contains(volume) {
                 identity.second_volumes.push(volume.clone());
-                let (node, ours) = (identity.node.clone(), identity.ours);
-                self.note_second_volume(volume, &name, &node, ours);
+                let node = identity.node.clone();
+                self.note_second_volume(volume, &name, &node);
                 changed.insert(volume.clone());
             }
         }
@@ -322,7 +320,7 @@ impl ActualState {
                 // Its source is of another volume, whose it stays: to detach it would take that one from the node.
                 identity.second_volumes.push(volume.clone());
                 self.unidentified.remove(&name);
-                self.note_second_volume(volume, &name, &node, false);
+                self.note_second_volume(volume, &name, &node);
                 self.find_exclusive(volume);
             } else {
                 let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };

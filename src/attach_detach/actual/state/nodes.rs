@@ -95,15 +95,11 @@ impl ActualState {
                 volumes.insert(volume.clone());
             }
         });
-        self.forget_node(name);
-        volumes
-    }
-
-    /// Forgets a node that is gone and has no volumes, once nothing is on its way to it.
-    fn forget_node(&mut self, name: &NodeName) {
+        // A node that is gone and has no volumes is forgotten once nothing is on its way to it.
         if self.nodes.get(name).is_some_and(NodeState::is_over) {
             self.nodes.remove(name);
         }
+        volumes
     }
 
     /// Notes that a node went unseen: all its volumes may be in use.
@@ -191,34 +187,18 @@ impl ActualState {
         if state.requests.settle_by_read(asked) { state.volumes.clone() } else { BTreeSet::new() }
     }
 
-    /// Takes a node as an answer to a request of ours: besides what [`Self::observe_node`] does, it
-    /// proves what it shows for the volumes that were being unpublished when the request was sent.
-    pub fn witness_node(&mut self, answer: &Node, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
-        self.prove(name, sent, |volume| Unpublished::witnessed_by(answer, volume))
-    }
-
-    /// Takes the answer "not found" to a live read of a node, likewise. Every patch on its way names
-    /// an object that is gone, and lands nowhere.
-    pub fn witness_absence(&mut self, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
+    /// Takes the answer to a request of ours, a node or "not found": besides what [`Self::observe_node`] does, it proves what it
+    /// shows for the volumes that were being unpublished when the request was sent. Every patch on its way to a node that is
+    /// not found names an object that is gone, and lands nowhere.
+    pub fn witness(&mut self, answer: Option<&Node>, name: &NodeName, sent: Sequence) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        let settles = state.requests.settle_by_absence();
-        let volumes = state.volumes.clone();
-        let proven = self.prove(name, sent, |_| Some(Unpublished::witnessed_by_absence()));
-        if settles { volumes } else { proven }
-    }
-
-    fn prove(
-        &mut self,
-        node: &NodeName,
-        sent: Sequence,
-        proof: impl Fn(&VolumeId) -> Option<Unpublished>,
-    ) -> BTreeSet<VolumeId> {
-        let mut touched = BTreeSet::new();
-        self.each_volume_on(node, |_, volume, node_volume| {
+        let settles = answer.is_none() && state.requests.settle_by_absence();
+        let mut touched = if settles { state.volumes.clone() } else { BTreeSet::new() };
+        self.each_volume_on(name, |_, volume, node_volume| {
             if let Unpublishing::Since(since) = node_volume.unpublishing
                 && since < sent
             {
-                if let Some(proof) = proof(volume) {
+                if let Some(proof) = Unpublished::witnessed_by(answer, volume) {
                     node_volume.unpublishing = Unpublishing::Proven(proof);
                 }
                 touched.insert(volume.clone());

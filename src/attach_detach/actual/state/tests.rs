@@ -139,7 +139,7 @@ fn s2_only_an_answer_to_what_was_sent_later_proves_a_withdrawal() {
         let (volume, node) = node_volume();
         let mut actual = ActualState::default();
         actual.node_volume_mut(&volume, &node).unpublishing = Unpublishing::Since(Sequence(5));
-        actual.witness_node(&Node::default(), &node, Sequence(sent));
+        actual.witness(Some(&Node::default()), &node, Sequence(sent));
         let unpublishing = &actual.node_volume_mut(&volume, &node).unpublishing;
         assert_eq!(matches!(unpublishing, Unpublishing::Proven(_)), is_proven, "sent as number {sent}");
     }
