@@ -50,7 +50,7 @@ pub enum NextWrite {
 }
 
 /// Where a volume on a node stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeVolumeOutlook {
     /// What it is.
     pub state: State,
@@ -149,10 +149,10 @@ fn settle(
         for (sent, call) in plan.calls {
             match &call {
                 Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
-                    outlook.will_write(volume, node, NextWrite::CreateAttachment);
+                    outlook.node_volume(volume, node).write = Some(NextWrite::CreateAttachment);
                 }
                 Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
-                    outlook.will_write(volume, node, NextWrite::DeleteAttachment);
+                    outlook.node_volume(volume, node).write = Some(NextWrite::DeleteAttachment);
                 }
                 Call::PatchNode(node, ..) => {
                     outlook.node_writes.insert(node.clone());
@@ -181,9 +181,16 @@ fn read(
     asked: &mut BTreeSet<ObjectRef>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Option<Result<Answer, CallError>> {
-    let object = match call {
-        Call::Attachment(_, _, AttachmentRequest::Read(name)) => ObjectRef::Attachment(name.clone()),
-        Call::ReadNode(name) => ObjectRef::Node(name.clone()),
+    let objects = &controller.objects;
+    let (object, found) = match call {
+        Call::Attachment(_, _, AttachmentRequest::Read(name)) => {
+            let found = objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()));
+            (ObjectRef::Attachment(name.clone()), found)
+        }
+        Call::ReadNode(name) => {
+            let found = objects.nodes.get(name).map(|it| Answer::Node((*it).clone()));
+            (ObjectRef::Node(name.clone()), found)
+        }
         // Who wrote what is not known here.
         Call::ReadOwner(..) => return Some(Ok(Answer::Owners(Vec::new()))),
         Call::Attachment(..) | Call::PatchNode(..) => return None,
@@ -191,13 +198,6 @@ fn read(
     if !asked.insert(object.clone()) {
         return None;
     }
-    let found = match &object {
-        ObjectRef::Attachment(name) => {
-            controller.objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()))
-        }
-        ObjectRef::Node(name) => controller.objects.nodes.get(name).map(|it| Answer::Node((*it).clone())),
-        _ => None,
-    };
     match found {
         Some(answer) => Some(Ok(answer)),
         None => is_absent(&object).then(|| Err(CallError::NotFound(format!("{object} not found")))),
@@ -227,17 +227,7 @@ impl Outlook {
         }
     }
 
-    fn will_write(&mut self, volume: &VolumeId, node: &NodeName, write: NextWrite) {
-        self.node_volume(volume, node).write = Some(write);
-    }
-
     fn node_volume(&mut self, volume: &VolumeId, node: &NodeName) -> &mut NodeVolumeOutlook {
-        let node_volume = self.node_volumes.entry((volume.clone(), node.clone()));
-        node_volume.or_insert(NodeVolumeOutlook {
-            state: State::default(),
-            waiting: None,
-            write: None,
-            forced: None,
-        })
+        self.node_volumes.entry((volume.clone(), node.clone())).or_default()
     }
 }

@@ -176,14 +176,14 @@ impl Controller {
             volume,
             desired_nodes,
             state,
-            scope,
             policy: self.options.force,
             exclusive,
             stand_off: self.stand_off(now),
             beside: names.iter().copied().filter(is_beside).cloned().collect(),
             leftovers: names.iter().copied().filter(|node| self.is_left(volume, node)).cloned().collect(),
             unreadable,
-            nodes: names.into_iter().filter_map(|name| Some((name, self.actual.node(name)?))).collect(),
+            nodes: names.iter().filter_map(|name| Some((*name, self.actual.node(name)?))).collect(),
+            names,
             wall: self.clock.wall(now),
         }
     }

@@ -19,7 +19,7 @@ use mooring::{
         },
         decide::{
             multi_attach::Exclusive,
-            reconciler::{VolumeView, plan},
+            reconciler::{self, VolumeView, plan},
             scope::Scope,
             verdict::{StandOff, Step},
         },
@@ -149,7 +149,7 @@ fn run(case: &Case, compared: &mut Comparison) {
             volume: &volume,
             desired_nodes,
             state,
-            scope: &Scope::All,
+            names: reconciler::names(desired_nodes, state, &Scope::All),
             nodes,
             policy: ForcePolicy::default(),
             exclusive: exclusive.as_ref(),

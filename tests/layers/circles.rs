@@ -152,6 +152,11 @@ fn names(code: &str) -> Names {
         expand(tree.trim_end_matches(';'), "", &mut paths);
         names.used.extend(paths.into_iter().map(|path| (path, !visibility.is_empty())));
     }
+    // Who may see something is no import.
+    let visible = |part: &str| part.split_once(')').map_or(String::new(), |(_, code)| code.to_owned());
+    let rest = rest.split("pub(in crate::").enumerate();
+    let rest: String =
+        rest.map(|(index, part)| if index == 0 { part.to_owned() } else { visible(part) }).collect();
     // Of strings that have quotes in them, a part may be taken for code; it hardly ever looks like a path.
     for code in rest.split('"').step_by(2) {
         for path in code.split(|letter: char| !(letter.is_alphanumeric() || matches!(letter, '_' | ':'))) {

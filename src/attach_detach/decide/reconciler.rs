@@ -38,8 +38,8 @@ pub struct VolumeView<'a> {
     /// What is known of it, by node.
     pub state: Option<&'a VolumeState>,
     /// On which nodes it is judged.
-    pub scope: &'a Scope,
-    /// The nodes of either, or of the scope.
+    pub names: BTreeSet<&'a NodeName>,
+    /// What is known of these.
     pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
     /// When a detach may be forced.
     pub policy: ForcePolicy,
@@ -67,7 +67,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
     let listing = node_volumes.filter(|(_, node_volume)| node_volume.is_listed()).map(|(name, _)| name);
     let first_listing: Vec<&NodeName> = listing.take(2).collect();
     let mut verdicts = BTreeMap::new();
-    for node in names(view.desired_nodes, view.state, view.scope) {
+    for node in view.names.iter().copied() {
         let node_volume =
             view.state.and_then(|state| state.nodes.get(node)).map_or(&absent, |node_volume| &**node_volume);
         let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));

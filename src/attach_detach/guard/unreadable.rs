@@ -7,10 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     attach_detach::{desired::volume_name::VolumeId, known::Known},
-    kube_api::{
-        ids::{AttachmentName, NodeName},
-        kinds::Node,
-    },
+    kube_api::{ids::NodeName, kinds::Node},
     state::VecMap,
 };
 
@@ -30,20 +27,17 @@ pub(in crate::attach_detach) fn unreadable_on(
         desired.nodes(volume).into_iter().flat_map(VecMap::keys).chain(held).cloned().collect();
     let unreadable = nodes.iter().filter(|node| objects.unreadable::<Node>(node).is_some());
     blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
-    if objects.attachments.unreadable_count() > 0 {
-        let names = objects.attachments.all_unreadable().into_iter().map(|(name, _)| name);
-        let (read_before, never_read): (BTreeSet<_>, BTreeSet<_>) =
-            names.partition(|name| actual.volume_of(name).is_some());
-        let known = read_before.into_iter().find(|name| actual.volume_of(name) == Some(volume));
-        let computed = || -> Option<AttachmentName> {
-            // With 5 000 nodes that is some milliseconds.
-            let nodes = objects.nodes.keys().into_iter().chain(nodes.iter().cloned());
-            nodes.map(|node| volume.attachment_name(&node)).find(|name| never_read.contains(name))
-        };
-        let name = known.or_else(|| if never_read.is_empty() { None } else { computed() });
-        if let Some(name) = name {
-            blocked.extend(nodes.into_iter().map(|node| (node, format!("volumeattachment/{name}"))));
-        }
+    let names = objects.attachments.all_unreadable().into_iter().map(|(name, _)| name);
+    let (read_before, never_read): (BTreeSet<_>, BTreeSet<_>) =
+        names.partition(|name| actual.volume_of(name).is_some());
+    let known = read_before.into_iter().find(|name| actual.volume_of(name) == Some(volume));
+    let computed = || {
+        // With 5 000 nodes that is some milliseconds.
+        let all = objects.nodes.keys().into_iter().chain(nodes.iter().cloned());
+        all.map(|node| volume.attachment_name(&node)).find(|name| never_read.contains(name))
+    };
+    if let Some(name) = known.or_else(|| if never_read.is_empty() { None } else { computed() }) {
+        blocked.extend(nodes.into_iter().map(|node| (node, format!("volumeattachment/{name}"))));
     }
     blocked
 }
