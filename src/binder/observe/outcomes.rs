@@ -106,6 +106,10 @@ impl Planner {
             }
         }
         match (&op.call, result) {
+            // A write before it is known would hide who it was.
+            (Call::ReadOwner(_), Err(error)) if !matches!(error, CallError::NotFound(_)) => {
+                Then::Repeat(error)
+            }
             (Call::ReadOwner(_), result) => {
                 let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
                 self.second_writer.writers.learn(&op.subject, &managers, now);

@@ -8,9 +8,10 @@ use super::{answer, claim, only, planner, volume};
 use crate::{
     binder::act::{
         op::{Answer, Call},
-        write::WriteKind,
+        write::{Target, WriteKind},
     },
     kube_api::{
+        call::CallError,
         events::Event,
         ids::{ResourceVersion, VolumeName},
         kinds::{ObjectRef, PersistentVolume, VolumePhase},
@@ -112,4 +113,38 @@ fn s46_a_write_that_is_undone_once_is_made_again_at_once() {
     assert_eq!((made, told.len()), (vec![Duration::ZERO, Duration::from_millis(5)], 0));
     let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
     assert_eq!(only(planner.plan(Instant::now())).call.write_kind(), Some(WriteKind::ReserveVolume));
+}
+
+/// The next write to the object would hide who changed it: nothing is written while that is not known (S14).
+#[test]
+fn s14_who_undid_a_write_is_asked_until_it_is_answered() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let (mut now, name) = (Instant::now(), VolumeName::from("pv"));
+    for revision in 2..4 {
+        let op = only(planner.plan(now));
+        let answer = answer(&objects, &op, revision);
+        planner.outcome(op, Ok(answer), now, 0.0);
+    }
+    let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
+    free(&mut undone);
+    undone.metadata.resource_version = ResourceVersion(9);
+    objects.apply(undone);
+    planner.changed(&ObjectRef::Volume(name.clone()), now);
+    let read = only(planner.plan(now));
+    assert!(matches!(read.call, Call::ReadOwner(_)), "{read:?}");
+    let errors = [
+        CallError::Unknown("timed out".into()),
+        CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) },
+        CallError::Refused { code: 403, message: "no".into() },
+    ];
+    for error in errors {
+        planner.outcome(read.clone(), Err(error.clone()), now, 0.0);
+        let plan = planner.plan(now);
+        assert_eq!(plan.ops, [], "{error:?}");
+        now = plan.wake_at.unwrap();
+        assert_eq!(only(planner.plan(now)), read, "{error:?}");
+    }
+    planner.outcome(read, Ok(Answer::Owners(vec!["k3s".to_owned()])), now, 0.0);
+    assert_eq!(planner.second_writer().manager(&Target::Volume(name)), Some("k3s"));
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeBound));
 }
