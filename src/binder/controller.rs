@@ -161,7 +161,7 @@ impl Controller for Planner {
             events: mem::take(&mut plan.events),
             reports: mem::take(&mut plan.reports),
             others: plan.others.take(),
-            counts: vec![plan.tallies.claims, plan.tallies.volumes],
+            counts: plan.counts.to_vec(),
             wake_at: plan.wake_at,
             measures: plan,
         }

@@ -93,7 +93,7 @@ impl Planner {
         let (looked_at, since) = ((&*claim, self.attempt(&target)), self.queue.taken_since().unwrap_or(now));
         self.recorder.claim_looked(looked_at, &reason, volume.as_deref(), &self.reasons, (since, now));
         if let Some(step) = decision.step
-            && !self.class_reads.join(&step, key)
+            && !self.joins_read(&step, key)
         {
             let volume = match &*reason {
                 ClaimReason::Binding(volume, _) => Some(volume.clone()),
@@ -120,6 +120,15 @@ impl Planner {
         // What was proven is of the past when the step is taken at last.
         self.known.proofs.forget_claim(&key);
         ClaimDecision::waiting(claim, ClaimReason::HeldBack(why))
+    }
+
+    /// Has a claim wait for the read of its class, if that is its step and one is under way: it goes on, or pauses, when
+    /// that is answered.
+    fn joins_read(&mut self, step: &Call, claim: &ClaimKey) -> bool {
+        let Call::ReadClass(class) = step else { return false };
+        let Some((_, joined)) = self.class_reads.get_mut(class) else { return false };
+        joined.insert(claim.clone());
+        true
     }
 
     /// A claim without volume takes the next free one that fits.

@@ -27,8 +27,7 @@ use super::{
     },
     in_flight::InFlight,
     known::Known,
-    observe::classes::{ClassReads, ClassWakes},
-    queue::{Next, Queue, Tallies},
+    queue::{Next, Queue},
     reasons::Reasons,
     second_writer::SecondBinder,
     tell::{latency::Sample, reason::VolumeReason, recorder::Recorder, state::Report},
@@ -42,9 +41,10 @@ use crate::{
     },
     kube_api::{
         events::Involved,
-        ids::{ClaimKey, PodKey, Uid, VolumeName},
+        ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
         kinds::{PersistentVolume, PersistentVolumeClaim},
     },
+    metrics::QueueCounts,
     state::Objects,
     traces::Traces,
 };
@@ -71,8 +71,8 @@ pub struct Plan {
     pub failures: BTreeMap<(&'static str, &'static str), u64>,
     /// What was measured.
     pub samples: Vec<Sample>,
-    /// What was counted.
-    pub tallies: Tallies,
+    /// What the queues of claims and of volumes counted.
+    pub counts: [QueueCounts; 2],
     /// What others wrote that only a binder should.
     pub others: Option<News>,
     /// When to plan again if nothing happens.
@@ -118,10 +118,10 @@ pub struct Planner {
     pub(super) reasons: Reasons,
     pub(super) second_writer: SecondBinder,
     pub(super) undone: UndoneWrites,
-    /// Classes that are read live.
-    pub(super) class_reads: ClassReads,
-    /// Classes whose claims are looked at again.
-    pub(super) class_wakes: ClassWakes,
+    /// Classes that are read live, each once for all its claims: the revision of the newest claim in our tables when the
+    /// read was sent, and the other claims that wait for it. A class that its watch has not delivered yet may delay the bind
+    /// of its claims, so its absence is proven before they are bound at once (S28).
+    pub(super) class_reads: BTreeMap<ClassName, (ResourceVersion, BTreeSet<ClaimKey>)>,
     /// A free volume for which a candidate is sought, and the claims that have declined it so far.
     waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
@@ -142,8 +142,7 @@ impl Planner {
             reasons: Reasons::default(),
             second_writer: SecondBinder::default(),
             undone: UndoneWrites::default(),
-            class_reads: ClassReads::default(),
-            class_wakes: ClassWakes::default(),
+            class_reads: BTreeMap::new(),
             waking: None,
             resync_at: None,
         }
@@ -231,9 +230,6 @@ impl Planner {
         self.read_owners(&mut plan);
         self.resync(now);
         self.confirm(&mut plan);
-        let room = LOOKS.saturating_sub(self.queue.claims_waiting());
-        let woken = self.class_wakes.take(&self.known.claims, room);
-        self.queue.extend(woken.into_iter().map(Target::Claim), now);
         while !self.in_flight.is_full() {
             if let Some(op) = self.in_flight.send_ready() {
                 plan.ops.push(op);
@@ -259,17 +255,16 @@ impl Planner {
             self.known.plugins.next_due(),
             self.queue.next_due(),
             self.second_writer.writers.ends_at(),
-            self.resync_at.filter(|_| self.queue.has_no_backlog()),
+            self.resync_at.filter(|_| self.queue.has_no_slow_keys()),
             // There is more to look at, and room for what comes of it.
-            (!self.in_flight.is_full() && (self.is_long(&plan) || !self.class_wakes.is_empty()))
-                .then_some(now),
+            (!self.in_flight.is_full() && self.is_long(&plan)).then_some(now),
         ];
         plan.compared = self.known.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
         plan.failures = self.recorder.failures.take_counts();
         plan.events = self.recorder.take_events();
         (plan.samples, plan.reports) = self.recorder.take();
-        plan.tallies = self.queue.take_tallies();
+        plan.counts = self.queue.take_counts();
         plan.others = self.second_writer.writers.take_news();
         plan
     }
@@ -282,9 +277,12 @@ impl Planner {
     /// The safety net under the wake-ups: what is not settled is looked at again from time to time. Sends nothing if all
     /// is as it was.
     fn resync(&mut self, now: Instant) {
-        if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_backlog() {
+        if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_slow_keys() {
             let (claims, volumes) = self.reasons.keys();
-            self.queue.extend_slowly([claims, Vec::new()], volumes, now);
+            for target in claims.into_iter().map(Target::Claim).chain(volumes.into_iter().map(Target::Volume))
+            {
+                self.queue.add_slowly(target, false, now);
+            }
             self.resync_at = None;
             self.known
                 .proofs
@@ -383,7 +381,8 @@ impl Planner {
             }
         }
         if let Call::ReadClass(class) = &op.call {
-            self.class_reads.begin(class, self.known.newest_claim(&op.subject));
+            let newest_claim = self.known.newest_claim(&op.subject);
+            self.class_reads.insert(class.clone(), (newest_claim, BTreeSet::new()));
         }
         // The watch may tell of it before the answer does.
         if let Call::Write(write) = &op.call

@@ -1,39 +1,19 @@
 //! The lanes of the binder: keys of pairs that have begun first, then claims, volumes and offers in turn, each in
 //! the order in which they came.
 //!
-//! A key is in here once, however often it is added. Counts what client-go's work queues count.
+//! What a start, a resync or a change of a class has looked at comes slowly: when nothing else waits in its lane, so that
+//! what comes in meanwhile does not wait for all of the cluster (L15). A key is in here once, however often it is added.
+//! Counts what client-go's work queues count.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    vec,
+    mem,
 };
 
 use tokio::time::Instant;
 
 use super::act::write::Target;
-use crate::{
-    controller::queue::Lane,
-    kube_api::ids::{ClaimKey, VolumeName},
-    metrics::QueueCounts,
-};
-
-/// Counts of both kinds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tallies {
-    /// Of claims.
-    pub claims: QueueCounts,
-    /// Of volumes.
-    pub volumes: QueueCounts,
-}
-
-impl Tallies {
-    fn of(&mut self, target: &Target) -> &mut QueueCounts {
-        match target {
-            Target::Claim(_) => &mut self.claims,
-            Target::Volume(_) => &mut self.volumes,
-        }
-    }
-}
+use crate::{controller::queue::Lane, kube_api::ids::VolumeName, metrics::QueueCounts};
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,26 +22,6 @@ pub enum Next {
     Look(Target),
     /// Find a claim for this free volume.
     Offer(VolumeName),
-}
-
-/// Every claim and volume, as of the start: they need not wait in a [`Lane`], at three times the size, to be
-/// looked at once each. In order, first the one claims, then the others.
-#[derive(Debug, Default)]
-struct Backlog {
-    claims: [vec::IntoIter<ClaimKey>; 2],
-    volumes: vec::IntoIter<VolumeName>,
-    since: Option<Instant>,
-}
-
-impl Backlog {
-    fn contains(&self, target: &Target) -> bool {
-        match target {
-            Target::Claim(key) => {
-                self.claims.iter().any(|claims| claims.as_slice().binary_search(key).is_ok())
-            }
-            Target::Volume(name) => self.volumes.as_slice().binary_search(name).is_ok(),
-        }
-    }
 }
 
 /// Keys to look at.
@@ -73,15 +33,17 @@ pub struct Queue {
     claims: Lane<Target>,
     volumes: Lane<Target>,
     offers: Lane<VolumeName>,
+    /// Keys that come slowly, with since when they wait: claims, claims that come after them, and volumes.
+    slow: [BTreeMap<Target, Instant>; 3],
     /// Keys that are looked at then, although nothing happens.
     later: BTreeSet<(Instant, Target)>,
     later_at: BTreeMap<Target, Instant>,
-    backlog: Backlog,
     /// Whose turn it is.
     turn: u64,
     /// Since when what was taken last had waited.
     taken_since: Option<Instant>,
-    tallies: Tallies,
+    /// Of claims, and of volumes.
+    counts: [QueueCounts; 2],
 }
 
 impl Queue {
@@ -109,18 +71,59 @@ impl Queue {
         }
     }
 
-    /// Adds a key.
-    pub fn add(&mut self, target: Target, now: Instant) {
-        if !self.is_closed && !self.contains(&target) {
-            self.tally(&target);
-            self.lane(&target).push(target, Some(now));
+    fn counts(&mut self, target: &Target) -> &mut QueueCounts {
+        let [claims, volumes] = &mut self.counts;
+        match target {
+            Target::Claim(_) => claims,
+            Target::Volume(_) => volumes,
         }
     }
 
-    fn tally(&mut self, target: &Target) {
-        let tally = self.tallies.of(target);
-        tally.adds += 1;
-        tally.depth += 1;
+    /// Adds a key.
+    pub fn add(&mut self, target: Target, now: Instant) {
+        let lanes = [&self.urgent, &self.claims, &self.volumes];
+        if !self.is_closed && !lanes.into_iter().any(|lane| lane.contains(&target)) {
+            let since = self.since(&target, now);
+            self.lane(&target).push(target, Some(since));
+        }
+    }
+
+    /// Adds a key of a pair that has begun.
+    pub fn add_urgent(&mut self, target: Target, now: Instant) {
+        if !self.is_closed && !self.urgent.contains(&target) {
+            let since = self.since(&target, now);
+            self.urgent.push(target, Some(since));
+        }
+    }
+
+    /// Adds a key that comes slowly; of claims, those that come last after the others.
+    pub fn add_slowly(&mut self, target: Target, comes_last: bool, now: Instant) {
+        if self.is_closed || self.contains(&target) {
+            return;
+        }
+        let since = self.since(&target, now);
+        let [claims, last_claims, volumes] = &mut self.slow;
+        let lane = match target {
+            Target::Volume(_) => volumes,
+            Target::Claim(_) if comes_last => last_claims,
+            Target::Claim(_) => claims,
+        };
+        lane.insert(target, since);
+    }
+
+    /// Since when a key that changes its place waits; a new one is counted.
+    fn since(&mut self, target: &Target, now: Instant) -> Instant {
+        self.take_out(target).unwrap_or_else(|| {
+            let counts = self.counts(target);
+            counts.adds += 1;
+            counts.depth += 1;
+            now
+        })
+    }
+
+    fn take_out(&mut self, target: &Target) -> Option<Instant> {
+        let in_lane = self.urgent.remove(target).or_else(|| self.lane(target).remove(target));
+        in_lane.flatten().or_else(|| self.slow.iter_mut().find_map(|slow| slow.remove(target)))
     }
 
     /// Adds keys.
@@ -128,42 +131,6 @@ impl Queue {
         for target in targets {
             self.add(target, now);
         }
-    }
-
-    /// Adds every claim and volume of a cluster, in order, to be looked at when nothing else waits in
-    /// their lane: the one claims first, then the others. Those of before have to be through.
-    pub fn extend_slowly(
-        &mut self,
-        mut claims: [Vec<ClaimKey>; 2],
-        volumes: impl IntoIterator<Item = VolumeName>,
-        now: Instant,
-    ) {
-        let mut volumes: Vec<VolumeName> = volumes.into_iter().collect();
-        for claims in &mut claims {
-            claims.sort();
-        }
-        volumes.sort();
-        let count = claims.iter().map(Vec::len).sum::<usize>();
-        let (claims, volumes) = (claims.map(Vec::into_iter), volumes.into_iter());
-        for (tally, count) in [(&mut self.tallies.claims, count), (&mut self.tallies.volumes, volumes.len())]
-        {
-            tally.adds += count as u64;
-            tally.depth += count;
-        }
-        let is_empty = count + volumes.len() == 0;
-        self.backlog = Backlog { claims, volumes, since: (!is_empty).then_some(now) };
-    }
-
-    /// Adds a key of a pair that has begun.
-    pub fn add_urgent(&mut self, target: Target, now: Instant) {
-        if self.is_closed || self.urgent.contains(&target) {
-            return;
-        }
-        let since = self.lane(&target).remove(&target);
-        if since.is_none() {
-            self.tally(&target);
-        }
-        self.urgent.push(target, since.unwrap_or(Some(now)));
     }
 
     /// Adds a key at this time, and not at the one before.
@@ -195,7 +162,7 @@ impl Queue {
     /// Adds a key whose request failed a while ago.
     pub fn retry(&mut self, target: Target, now: Instant) {
         if !self.is_closed {
-            self.tallies.of(&target).retries += 1;
+            self.counts(&target).retries += 1;
             self.add(target, now);
         }
     }
@@ -216,27 +183,23 @@ impl Queue {
     #[must_use]
     pub fn contains(&self, target: &Target) -> bool {
         let lanes = [&self.urgent, &self.claims, &self.volumes];
-        lanes.into_iter().any(|lane| lane.contains(target)) || self.backlog.contains(target)
+        lanes.into_iter().any(|lane| lane.contains(target))
+            || self.slow.iter().any(|slow| slow.contains_key(target))
     }
 
-    /// Whether all that was to be looked at slowly has been.
+    /// Whether all that comes slowly has come.
     #[must_use]
-    pub fn has_no_backlog(&self) -> bool {
-        self.backlog.since.is_none()
-    }
-
-    /// Claims that wait out of turn, or for their turn, but for those that are looked at slowly.
-    #[must_use]
-    pub fn claims_waiting(&self) -> usize {
-        self.claims.len() + self.urgent.len()
+    pub fn has_no_slow_keys(&self) -> bool {
+        self.slow.iter().all(BTreeMap::is_empty)
     }
 
     /// Takes a key that is looked at now, whether it waits or not.
     pub fn remove(&mut self, target: &Target, now: Instant) {
-        let since = self.urgent.remove(target).or_else(|| self.lane(target).remove(target));
-        if let Some(since) = since.flatten() {
-            self.waited(target, since, now);
-        }
+        let Some(since) = self.take_out(target) else { return };
+        self.taken_since = Some(since);
+        let counts = self.counts(target);
+        counts.depth = counts.depth.saturating_sub(1);
+        counts.waits.observe(now.saturating_duration_since(since));
     }
 
     /// Since when what was taken last had waited for its turn.
@@ -250,17 +213,10 @@ impl Queue {
         self.taken_since = None;
     }
 
-    fn waited(&mut self, target: &Target, since: Instant, now: Instant) {
-        self.taken_since = Some(since);
-        let tally = self.tallies.of(target);
-        tally.depth = tally.depth.saturating_sub(1);
-        tally.waits.observe(now.saturating_duration_since(since));
-    }
-
     /// Takes what comes next: a pair that has begun, else claims, volumes and offers in turn, the oldest
     /// of each first, so that a burst of one kind does not hold up the others (L15).
     pub fn pop(&mut self, now: Instant) -> Option<Next> {
-        let next = self.urgent.first().cloned().map(Next::Look).or_else(|| self.in_turn(now))?;
+        let next = self.urgent.first().cloned().map(Next::Look).or_else(|| self.in_turn())?;
         match &next {
             Next::Look(target) => self.remove(target, now),
             Next::Offer(volume) => self.taken_since = self.offers.remove(volume).flatten(),
@@ -268,39 +224,26 @@ impl Queue {
         Some(next)
     }
 
-    fn in_turn(&mut self, now: Instant) -> Option<Next> {
+    fn in_turn(&mut self) -> Option<Next> {
+        let [claims, last_claims, volumes] = &self.slow;
         (0..3).find_map(|_| {
             self.turn = (self.turn + 1) % 3;
             match self.turn {
-                1 => self.claims.first().cloned().or_else(|| self.of_backlog(true, now)).map(Next::Look),
-                2 => self.volumes.first().cloned().or_else(|| self.of_backlog(false, now)).map(Next::Look),
+                1 => {
+                    let slow = claims.keys().chain(last_claims.keys());
+                    self.claims.first().into_iter().chain(slow).next().cloned().map(Next::Look)
+                }
+                2 => self.volumes.first().into_iter().chain(volumes.keys()).next().cloned().map(Next::Look),
                 _ => self.offers.first().cloned().map(Next::Offer),
             }
         })
     }
 
-    fn of_backlog(&mut self, claims: bool, now: Instant) -> Option<Target> {
-        let Backlog { claims: [first, others], volumes: names, since } = &mut self.backlog;
-        let target = if claims {
-            first.next().or_else(|| others.next()).map(Target::Claim)
-        } else {
-            names.next().map(Target::Volume)
-        };
-        let since = *since;
-        if first.len() + others.len() + names.len() == 0 {
-            self.backlog = Backlog::default();
-        }
-        let target = target?;
-        self.waited(&target, since?, now);
-        Some(target)
-    }
-
-    /// What was counted since this was last asked.
-    pub fn take_tallies(&mut self) -> Tallies {
-        let depths = (self.tallies.claims.depth, self.tallies.volumes.depth);
-        let tallies = std::mem::take(&mut self.tallies);
-        (self.tallies.claims.depth, self.tallies.volumes.depth) = depths;
-        tallies
+    /// What was counted since this was last asked, of claims and of volumes.
+    pub fn take_counts(&mut self) -> [QueueCounts; 2] {
+        let left =
+            self.counts.map(|QueueCounts { depth, .. }| QueueCounts { depth, ..QueueCounts::default() });
+        mem::replace(&mut self.counts, left)
     }
 }
 
@@ -309,7 +252,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::metrics::WaitTimes;
+    use crate::{kube_api::ids::ClaimKey, metrics::WaitTimes};
 
     fn waits(seconds: &[u64]) -> WaitTimes {
         seconds.iter().copied().map(Duration::from_secs).collect()
@@ -336,31 +279,39 @@ mod tests {
         assert_eq!(queue.pop(later), Some(Next::Look(b.clone())));
         assert_eq!(queue.pop(start), Some(Next::Look(a.clone())));
         queue.retry(b.clone(), start);
-        let tallies = queue.take_tallies();
-        assert_eq!(tallies.claims, QueueCounts { adds: 3, retries: 1, waits: waits(&[2, 0]), depth: 1 });
-        assert_eq!(tallies.volumes, QueueCounts { adds: 1, depth: 1, ..QueueCounts::default() });
+        let [claims, volumes] = queue.take_counts();
+        assert_eq!(claims, QueueCounts { adds: 3, retries: 1, waits: waits(&[2, 0]), depth: 1 });
+        assert_eq!(volumes, QueueCounts { adds: 1, depth: 1, ..QueueCounts::default() });
         queue.remove(&b, start);
         assert_eq!((queue.pop(start), queue.pop(start)), (Some(Next::Look(volume)), None));
-        let tallies = queue.take_tallies();
-        assert_eq!((tallies.claims.adds, tallies.claims.depth, tallies.volumes.depth), (0, 0, 0));
+        let [claims, volumes] = queue.take_counts();
+        assert_eq!((claims.adds, claims.depth, volumes.depth), (0, 0, 0));
     }
 
     #[test]
-    fn the_backlog_is_looked_at_once_each_when_nothing_else_waits() {
+    fn what_comes_slowly_comes_once_when_nothing_else_waits() {
         let start = Instant::now();
         let later = start + Duration::from_secs(2);
         let mut queue = Queue::default();
-        queue.add(claim("now"), start);
-        let keys = |names: &[&str]| names.iter().map(|name| ClaimKey::new("ns", name)).collect();
-        queue.extend_slowly([keys(&["z", "b"]), keys(&["a"])], ["v".into()], start);
-        queue.extend([claim("a"), claim("z"), volume("v")], start);
+        for (target, comes_last) in
+            [("a", true), ("z", false), ("b", false)].map(|(name, last)| (claim(name), last))
+        {
+            queue.add_slowly(target, comes_last, start);
+        }
+        for name in ["v", "w"] {
+            queue.add_slowly(volume(name), false, start);
+        }
+        queue.extend([claim("now"), volume("w"), claim("now")], later);
+        queue.add_slowly(claim("now"), false, later);
         assert!(queue.contains(&claim("b")) && queue.contains(&volume("v")) && !queue.contains(&claim("c")));
         let order: Vec<Next> = std::iter::from_fn(|| queue.pop(later)).collect();
-        let expected = [claim("now"), volume("v"), claim("b"), claim("z"), claim("a")];
+        let expected = [claim("now"), volume("w"), claim("b"), volume("v"), claim("z"), claim("a")];
         assert_eq!(order, expected.map(Next::Look));
-        let tallies = queue.take_tallies();
-        assert_eq!(tallies.claims, QueueCounts { adds: 4, waits: waits(&[2; 4]), ..QueueCounts::default() });
-        assert_eq!((tallies.volumes.adds, tallies.volumes.depth), (1, 0));
+        let [claims, volumes] = queue.take_counts();
+        let waited = waits(&[0, 2, 2, 2]);
+        assert_eq!(claims, QueueCounts { adds: 4, waits: waited, ..QueueCounts::default() });
+        assert_eq!((volumes.adds, volumes.depth), (2, 0));
+        assert!(queue.has_no_slow_keys());
     }
 
     #[test]

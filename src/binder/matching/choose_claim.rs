@@ -92,11 +92,6 @@ impl ClaimIndex {
         self.by_class.of(class.into())
     }
 
-    /// Those of them that come after this one.
-    pub fn open_in_class_after(&self, class: &str, last: ClaimKey) -> impl Iterator<Item = &ClaimKey> {
-        self.by_class.after(class.into(), last)
-    }
-
     /// Notes that a claim found no volume and takes the next one that fits.
     pub fn wait(&mut self, requirements: &Requirements<'_>) {
         let key = requirements.claim.key();

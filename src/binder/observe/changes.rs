@@ -30,18 +30,18 @@ impl Planner {
     /// scheduled first, then all that are not bound. As each claim looks for a volume, none is offered to claims.
     pub fn lead(&mut self, now: Instant) {
         self.queue.open();
-        let volumes = self.known.objects.volumes.snapshot().into_keys();
-        let [mut wanted, mut open, mut bound] = [const { Vec::new() }; 3];
         for (key, claim) in self.known.objects.claims.snapshot() {
-            match claim.status.phase {
-                ClaimPhase::Bound => bound.push(key),
-                _ if self.known.pods.of(&key).next().is_some() => wanted.push(key),
-                _ => open.push(key),
+            let is_bound = claim.status.phase == ClaimPhase::Bound;
+            let is_wanted = self.known.pods.of(&key).next().is_some();
+            if is_wanted && !is_bound {
+                self.queue.add(Target::Claim(key), now);
+            } else {
+                self.queue.add_slowly(Target::Claim(key), is_bound, now);
             }
         }
-        wanted.sort();
-        self.queue.extend(wanted.into_iter().map(Target::Claim), now);
-        self.queue.extend_slowly([open, bound], volumes, now);
+        for name in self.known.objects.volumes.snapshot().into_keys() {
+            self.queue.add_slowly(Target::Volume(name), false, now);
+        }
     }
 
     /// Notes that an object changed, and whom that concerns.
@@ -73,15 +73,13 @@ impl Planner {
             ObjectRef::Class(name) => {
                 // One of which the watch is about to tell stays: its claims would ask for it without end.
                 self.known.objects.forget_unlisted::<StorageClass>(name);
-                self.class_changed(name);
+                self.class_changed(name, now);
             }
             ObjectRef::Pod(key) => self.pod_changed(key, now),
             // A class may name another provisioner than the one that a claim was handed to, whose driver was there.
-            ObjectRef::Driver(name)
-                if self.queue.is_open() && self.known.objects.drivers.get(name).is_none() =>
-            {
+            ObjectRef::Driver(name) if self.known.objects.drivers.get(name).is_none() => {
                 for class in self.known.objects.classes.snapshot().into_keys() {
-                    self.class_wakes.begin(class);
+                    self.wake_class(&class, now);
                 }
             }
             _ => {}
@@ -180,17 +178,20 @@ impl Planner {
         self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
     }
 
-    pub(crate) fn class_changed(&mut self, name: &ClassName) {
+    pub(crate) fn class_changed(&mut self, name: &ClassName, now: Instant) {
         if self.known.objects.classes.get(name).is_some() {
             self.known.proofs.forget_class(name);
         }
-        let is_another = self.known.observe_default_class();
-        // A process that comes to lead looks at every claim.
-        if self.queue.is_open() {
-            if is_another {
-                self.class_wakes.begin("".into());
-            }
-            self.class_wakes.begin(name.clone());
+        if self.known.observe_default_class() {
+            self.wake_class(&"".into(), now);
+        }
+        self.wake_class(name, now);
+    }
+
+    /// Looks again at every open claim of a class: there may be as many as there are in the cluster (L15).
+    fn wake_class(&mut self, name: &ClassName, now: Instant) {
+        for key in self.known.claims.open_in_class(name.as_str()) {
+            self.queue.add_slowly(Target::Claim(key.clone()), false, now);
         }
     }
 

@@ -2,6 +2,5 @@
 //! the few keys that are looked at again.
 
 pub(crate) mod changes;
-pub(crate) mod classes;
 pub(crate) mod outcomes;
 pub(crate) mod unreadable;

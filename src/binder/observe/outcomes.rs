@@ -328,13 +328,13 @@ impl Planner {
         now: Instant,
         jitter: f64,
     ) {
-        let Some(read) = self.class_reads.end(class) else { return };
-        if !read.joined.is_empty() {
-            self.class_wakes.begin(class.clone());
+        let Some((newest_claim, joined)) = self.class_reads.remove(class) else { return };
+        for key in &joined {
+            self.queue.add_slowly(Target::Claim(key.clone()), false, now);
         }
         let error = match result {
             Err(CallError::NotFound(_)) => {
-                return self.known.proofs.note_no_class(class, read.newest_claim);
+                return self.known.proofs.note_no_class(class, newest_claim);
             }
             Err(error) => Some(error),
             Ok(answer) => {
@@ -346,7 +346,7 @@ impl Planner {
                 None
             }
         };
-        for asker in read.joined.into_iter().map(Target::Claim).chain([op.subject.clone()]) {
+        for asker in joined.into_iter().map(Target::Claim).chain([op.subject.clone()]) {
             let Some(error) = &error else {
                 self.retries.failed(&asker, now, jitter);
                 continue;
@@ -396,7 +396,7 @@ impl Planner {
             }
             Answer::Class(class) => {
                 let (name, news, _) = take(&self.known.objects, class);
-                self.class_changed(&name);
+                self.class_changed(&name, now);
                 news
             }
             Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => false,

@@ -3,7 +3,7 @@
 //! One ordered set of pairs. A map of sets would have an allocation per key, and nearly all keys have one
 //! partner: of a claim's volumes, a pod's claims, an object's dependants.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::collections::BTreeSet;
 
 /// Pairs of keys, found by their first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +31,6 @@ impl<A: Clone + Ord, B: Clone + Default + Ord> Relation<A, B> {
         let first = (one.clone(), B::default());
         self.0.range(first..).take_while(move |(other, _)| *other == one).map(|(_, other)| other)
     }
-
-    /// Those of them that come after this one.
-    pub fn after(&self, one: A, last: B) -> impl Iterator<Item = &B> {
-        let begin = (Bound::Excluded((one.clone(), last)), Bound::Unbounded);
-        self.0.range(begin).take_while(move |(other, _)| *other == one).map(|(_, other)| other)
-    }
 }
 
 #[cfg(test)]
@@ -50,8 +44,6 @@ mod tests {
             relation.insert(one, other);
         }
         assert_eq!(relation.of("b").collect::<Vec<_>>(), [&"", &"1", &"2"]);
-        assert_eq!(relation.after("b", "").collect::<Vec<_>>(), [&"1", &"2"]);
-        assert_eq!(relation.after("b", "2").count(), 0);
         relation.remove(&"b", &"1");
         relation.remove(&"b", &"9");
         assert_eq!(relation.of("b").collect::<Vec<_>>(), [&"", &"2"]);
