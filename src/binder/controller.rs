@@ -18,10 +18,10 @@ use super::{
         op::{Answer, Call, Directory, Op},
         write::{Object, Target, WriteKind},
     },
-    decide::view::{BinderOptions, Plugins},
     doubt::Doubts,
     planner::{self, Planner},
     second_writer::ROLE,
+    state::{BinderOptions, Plugins},
     tell::{metrics::BinderMetrics, sizes::Sizes, state::BinderReason},
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Binder {
         alarms: Alarms,
     ) -> Result<Self, prometheus::Error> {
         let mut planner = Planner::new(Arc::clone(&objects), options);
-        planner.known.doubts = Doubts::lasting(caller.settle_time());
+        planner.state.doubts = Doubts::lasting(caller.settle_time());
         let requests = Requests {
             caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Requester::Binder.label()),
             leadership: leadership.clone(),
@@ -106,7 +106,7 @@ impl Binder {
     /// The same with plugins that recycle, delete and make volumes.
     #[must_use]
     pub fn with_plugins(mut self, plugins: Box<dyn Plugins>, hands: Box<dyn Hands>) -> Self {
-        self.runner.controller_mut().known.plugins = plugins;
+        self.runner.controller_mut().state.plugins = plugins;
         self.runner.executor_mut().hands = Some(hands);
         self
     }

@@ -16,9 +16,9 @@ use super::{
         op::{Answer, Call, Op},
         write::{Object, Target, WriteKind},
     },
-    decide::view::BinderOptions,
     matching::predicate::{Mismatch, Requirements, mismatches},
     planner::Planner,
+    state::BinderOptions,
     tell::reason::{ClaimReason, VolumeReason},
 };
 use crate::{
@@ -94,7 +94,7 @@ fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&Objec
     let now = Instant::now();
     let mut outlook = Outlook::default();
     let mut asked = BTreeSet::new();
-    let objects = Arc::clone(&planner.known.objects);
+    let objects = Arc::clone(&planner.state.objects);
     loop {
         let plan = planner.plan(now);
         let mut goes_on = plan.wake_at.is_some_and(|at| at <= now);
@@ -111,7 +111,7 @@ fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&Objec
                 planner.outcome(op, result, now, 0.0);
             } else {
                 // Its claim and volume stay busy; it keeps no others from being looked at.
-                planner.in_flight.answered();
+                planner.state.in_flight.answered();
             }
             goes_on = true;
         }

@@ -15,13 +15,12 @@
 //! | [`observe`] | what a change or an answer means, and which keys are looked at again |
 //! | [`matching`] | which volume a claim gets (smallest fit: [`matching::choose_volume`]), and which claim a volume |
 //! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
-//! | [`crate::host_plugins`] | volumes that are recycled, made or deleted here, behind [`decide::view::Plugins`]; off unless asked for |
+//! | [`crate::host_plugins`] | volumes that are recycled, made or deleted here, behind [`state::Plugins`]; off unless asked for |
 //! | [`act`] | a step as a request |
 //! | [`tell`] | reasons and texts of events ([`tell::events`]); reports, metrics and traces |
 //!
-//! Beside the rooms stand the planner and its parts: [`known`] (what decisions are made on), [`in_flight`] (what is under
-//! way), [`reasons`] (the last reason of each key), [`queue`], [`second_writer`], [`undone`] (what is written again later,
-//! as another writer undoes it).
+//! Beside the rooms stand the planner and its parts: [`state`] (what decisions are made on), [`plan`] (the turn of each key),
+//! [`reasons`] (the last reason of each key), [`queue`], [`second_writer`] (what we wrote, and what others make of it).
 
 #![cfg_attr(
     not(feature = "host-plugins"),
@@ -38,16 +37,14 @@ pub mod tell;
 pub mod controller;
 pub mod doubt;
 pub mod dry_run;
-mod in_flight;
-mod known;
-mod looks;
+mod plan;
 pub mod planner;
 pub mod queue;
 mod reasons;
 pub mod second_writer;
+pub mod state;
 #[cfg(test)]
 pub(crate) mod tests;
-mod undone;
 
 pub use controller::Binder;
-pub use decide::view::BinderOptions;
+pub use state::BinderOptions;

@@ -1,17 +1,30 @@
-//! What shows that another binder is at work on the same objects (S14, for claims and volumes).
+//! Own writes: what we wrote to each claim and volume of late, and what others make of it.
 //!
-//! In: what we wrote, and what the tables show later. Out: the writes of others, from which
-//! [`crate::controller::second_writer`] draws its signal: while that lasts, nothing is written that cannot be taken back.
-//! Phases are the binder's alone, so a changed phase is suspicious. A volume that refers to another claim from one moment
-//! to the next is not: that is how a populator hands a volume over, and no stock binder does it in one step.
+//! In: writes that were made, and what the tables show later. Out: whether another has changed what we wrote, and when a
+//! write may be made again.
+//!
+//! - A phase is the binder's alone, so one that changed after our write is a sign of another binder (S14); what follows from
+//!   that, [`crate::controller::second_writer`] says. A volume that refers to another claim from one moment to the next is
+//!   none: that is how a populator hands a volume over, and no stock binder does it in one step.
+//! - A write is undone if the same one is due again before it has stood for a minute, and nothing new was written to the
+//!   object since (S46). The first time it is repeated at once, and then after pauses that grow. Each write is repeated once
+//!   a round, so that what was undone together is put right together. The next steps of a bind, and a bind to another
+//!   claim, are new, and wait for nothing.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::act::write::Target;
+use super::act::write::{Target, Write};
 use crate::{
-    controller::second_writer::{self, OwnedField, Role, SecondWriters},
+    controller::{
+        second_writer::{self, OwnedField, Role},
+        undone::{STANDS, Undone},
+    },
     kube_api::{
         ids::{ResourceVersion, Uid},
         kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
@@ -39,15 +52,17 @@ impl second_writer::Target for Target {
     }
 }
 
-/// For how long after a write of ours its undoing is a sign. Two binders that see the same objects
-/// answer each other within a second; the rest allows for one that is slow or throttled.
-const MEMORY: Duration = Duration::from_mins(1);
+/// Each write is undone, so each is news: it is told as often as events last.
+const TOLD: Duration = Duration::from_mins(30);
+
+/// So many writes to one object are told apart.
+const CONTENTS: usize = 16;
 
 /// A claim or volume at one revision.
 #[derive(Clone, Debug)]
-pub struct Sight {
-    target: Target,
-    uid: Uid,
+pub(crate) struct Sight {
+    pub(crate) target: Target,
+    pub(crate) uid: Uid,
     revision: ResourceVersion,
     /// The field that only a binder changes.
     phase: &'static str,
@@ -75,65 +90,164 @@ impl From<&PersistentVolume> for Sight {
     }
 }
 
-/// What we wrote of late, and who undid it.
-#[derive(Debug, Default)]
-pub struct SecondBinder {
-    wrote: HashMap<Target, (Instant, Sight)>,
-    pub(super) writers: SecondWriters<Target>,
+/// What we wrote to one object, as long as it has not stood for a minute.
+#[derive(Debug)]
+struct Written {
+    at: Instant,
+    /// The answer, until the object is written to again: the outcome of that may be told late.
+    shown: Option<Sight>,
+    /// The number of the last write of each content.
+    contents: Vec<(u64, u64)>,
+    /// The number of the last write.
+    last: u64,
+    /// The number of the write that began this round.
+    round: u64,
+    /// Of the write that began this round.
+    pace: Undone,
+    /// Who was said to undo it, and when.
+    told: Option<(Instant, Option<String>)>,
 }
 
-impl SecondBinder {
-    /// Notes the answer to a write of ours.
-    pub fn wrote(&mut self, object: impl Into<Sight>, now: Instant) {
+impl Written {
+    fn new(at: Instant) -> Self {
+        let pace = Undone::default();
+        Self { at, shown: None, contents: Vec::new(), last: 0, round: 0, pace, told: None }
+    }
+
+    /// Whether it was written in this round, so that it is undone if it is due again.
+    fn is_of_round(&self, content: u64) -> bool {
+        self.contents.iter().any(|(known, number)| *known == content && *number >= self.round)
+    }
+}
+
+/// Objects written to of late.
+#[derive(Debug, Default)]
+pub(crate) struct OwnWrites(HashMap<Target, Written>);
+
+/// What a write changes, without the revisions that it was decided on.
+fn content(write: &Write) -> u64 {
+    let mut body = write.request.body.clone().unwrap_or_default();
+    for object in ["/metadata", "/spec/claimRef"] {
+        if let Some(object) = body.pointer_mut(object).and_then(|object| object.as_object_mut()) {
+            object.remove("resourceVersion");
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    (write.kind.as_str(), body.to_string()).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl OwnWrites {
+    /// A write is sent.
+    pub(crate) fn sends(&mut self, target: &Target) {
+        if let Some(written) = self.0.get_mut(target) {
+            written.shown = None;
+        }
+    }
+
+    /// The answer to a write shows this.
+    pub(crate) fn shown(&mut self, object: impl Into<Sight>, now: Instant) {
         let sight = object.into();
-        self.wrote.insert(sight.target.clone(), (now, sight));
+        let written = self.of_late(sight.target.clone(), now);
+        written.shown = Some(sight);
     }
 
-    /// Forgets what was written too long ago.
-    pub fn forget_old(&mut self, now: Instant) {
-        self.wrote.retain(|_, (at, _)| *at + MEMORY > now);
+    /// A write was made that repeats itself if it is undone.
+    pub(crate) fn made(&mut self, target: Target, write: &Write, now: Instant, jitter: f64) {
+        let content = content(write);
+        let written = self.of_late(target, now);
+        written.last += 1;
+        let (number, is_of_round) = (written.last, written.is_of_round(content));
+        if let Some((_, before)) = written.contents.iter_mut().find(|(known, _)| *known == content) {
+            *before = number;
+            if is_of_round {
+                written.round = number;
+                written.pace.undone(now);
+                written.pace.sent(now);
+                written.pace.landed(now, jitter);
+            }
+            return;
+        }
+        written.round = number;
+        written.pace.withdrawn(now);
+        written.pace.sent(now);
+        written.contents.push((content, number));
+        if written.contents.len() > CONTENTS {
+            let oldest = written.contents.iter().map(|(_, number)| *number).min();
+            written.contents.retain(|(_, number)| Some(*number) != oldest);
+        }
     }
 
-    /// Forgets a write: the object is written to again, with an outcome that may be told late.
-    pub fn forget(&mut self, target: &Target) {
-        self.wrote.remove(target);
+    /// The entry of an object that is written to; what has stood for a minute is forgotten.
+    fn of_late(&mut self, target: Target, now: Instant) -> &mut Written {
+        let written = self.0.entry(target).or_insert_with(|| Written::new(now));
+        if written.at + STANDS <= now {
+            *written = Written::new(now);
+        }
+        written.at = now;
+        written
+    }
+
+    /// Forgets what has stood for long enough.
+    pub(crate) fn forget_old(&mut self, now: Instant) {
+        self.0.retain(|_, written| written.at + STANDS > now);
     }
 
     /// The object is gone.
-    pub fn gone(&mut self, target: &Target) {
-        self.forget(target);
-        self.writers.gone(target);
+    pub(crate) fn gone(&mut self, target: &Target) {
+        self.0.remove(target);
     }
 
-    /// Looks at an object as the tables show it now.
-    pub fn look_at(&mut self, object: impl Into<Sight>, now: Instant) {
-        let sight = object.into();
-        let Some((at, wrote)) = self.wrote.get(&sight.target) else { return };
+    /// Whether another has changed the phase that we wrote of late, as the tables show the object now. True once. Two
+    /// binders that see the same objects answer each other within a second; the rest of the minute allows for one that is
+    /// slow or throttled.
+    pub(crate) fn take_changed_by_another(&mut self, now_shown: &Sight, now: Instant) -> bool {
+        let Some(written) = self.0.get_mut(&now_shown.target) else { return false };
         // A deletion between two looks leaves no trace but another UID.
-        let is_it = wrote.uid == sight.uid && now < *at + MEMORY;
-        if is_it && sight.revision > wrote.revision && wrote.phase != sight.phase {
-            self.wrote.remove(&sight.target);
-            self.writers.note(&sight.target, &sight.uid, now);
+        let is_changed = |shown: &mut Sight| {
+            let is_it = shown.uid == now_shown.uid && now < written.at + STANDS;
+            is_it && now_shown.revision > shown.revision && now_shown.phase != shown.phase
+        };
+        written.shown.take_if(is_changed).is_some()
+    }
+
+    /// Until when a write to this object has to wait, as it was undone.
+    pub(crate) fn until(&mut self, target: &Target, write: &Write, now: Instant) -> Option<Instant> {
+        let written = self.0.get_mut(target).filter(|written| written.at + STANDS > now)?;
+        if !written.is_of_round(content(write)) {
+            return None;
         }
+        written.pace.undone(now);
+        written.pace.pending(now)
+    }
+
+    /// Whether it is to be told that this manager undoes what is written to an object.
+    pub(crate) fn is_news(&mut self, target: &Target, by: Option<&str>, now: Instant) -> bool {
+        let Some(written) = self.0.get_mut(target) else { return false };
+        let is_told =
+            written.told.as_ref().is_some_and(|(at, told)| told.as_deref() == by && now < *at + TOLD);
+        if !is_told {
+            written.told = Some((now, by.map(str::to_owned)));
+        }
+        !is_told
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube_api::kinds::{ClaimPhase, ClaimRef, VolumePhase};
+    use crate::{
+        binder::act::patches,
+        kube_api::kinds::{ClaimPhase, ClaimRef, VolumePhase},
+    };
 
-    fn named(name: &str, revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
+    fn volume(revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
         let mut volume = PersistentVolume::default();
-        volume.metadata.name = name.into();
+        volume.metadata.name = "pv".into();
         volume.metadata.resource_version = ResourceVersion(revision);
         volume.status.phase = phase;
         volume.spec.claim_ref = Some(ClaimRef { uid: uid.into(), ..ClaimRef::default() });
         volume
-    }
-
-    fn volume(revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
-        named("pv", revision, phase, uid)
     }
 
     fn claim(revision: u64, phase: ClaimPhase) -> PersistentVolumeClaim {
@@ -142,11 +256,6 @@ mod tests {
         claim.metadata.resource_version = ResourceVersion(revision);
         claim.status.phase = phase;
         claim
-    }
-
-    /// How many objects are to be read.
-    fn reads(writers: &mut SecondBinder) -> usize {
-        std::iter::from_fn(|| writers.writers.take_read(|_| true)).count()
     }
 
     #[test]
@@ -166,44 +275,104 @@ mod tests {
             ((Available, ""), (11, Bound, "a"), true),
         ];
         for ((phase, uid), (revision, other, other_uid), sign) in cases {
-            let mut writers = SecondBinder::default();
-            writers.wrote(&volume(10, phase, uid), now);
-            writers.look_at(&volume(revision, other, other_uid), now);
+            let mut writes = OwnWrites::default();
+            writes.shown(&volume(10, phase, uid), now);
+            let seen = Sight::from(&volume(revision, other, other_uid));
             let name = format!("{phase:?} {uid:?} -> {other:?} {other_uid:?}");
-            assert_eq!(reads(&mut writers) == 1, sign, "{name}");
+            assert_eq!(writes.take_changed_by_another(&seen, now), sign, "{name}");
+            assert!(!writes.take_changed_by_another(&seen, now), "once: {name}");
         }
-        let mut writers = SecondBinder::default();
-        writers.wrote(&claim(10, ClaimPhase::Lost), now);
-        writers.look_at(&claim(12, ClaimPhase::Bound), now);
-        assert_eq!(reads(&mut writers), 1);
+        let mut writes = OwnWrites::default();
+        writes.shown(&claim(10, ClaimPhase::Lost), now);
+        assert!(writes.take_changed_by_another(&(&claim(12, ClaimPhase::Bound)).into(), now));
     }
 
     #[test]
     fn s14_what_we_wrote_long_ago_or_may_have_written_ourselves_is_no_sign() {
         let now = Instant::now();
-        let mut writers = SecondBinder::default();
-        writers.wrote(&volume(10, VolumePhase::Bound, "a"), now);
-        writers.look_at(&volume(11, VolumePhase::Available, "a"), now + MEMORY);
-        let mut again = volume(12, VolumePhase::Available, "");
-        again.metadata.uid = "another".into();
-        writers.wrote(&volume(11, VolumePhase::Bound, "a"), now);
-        writers.look_at(&again, now);
-        writers.wrote(&volume(12, VolumePhase::Bound, "a"), now);
-        writers.forget(&Target::Volume("pv".into()));
-        writers.look_at(&volume(13, VolumePhase::Available, "a"), now);
-        assert_eq!((reads(&mut writers), writers.writers.take_news()), (0, None));
+        let mut writes = OwnWrites::default();
+        let bound = volume(10, VolumePhase::Bound, "a");
+        let available = Sight::from(&volume(13, VolumePhase::Available, "a"));
+        writes.shown(&bound, now);
+        assert!(!writes.take_changed_by_another(&available, now + STANDS));
+        writes.shown(&bound, now);
+        let another = Sight { uid: "another".into(), ..available.clone() };
+        assert!(!writes.take_changed_by_another(&another, now));
+        writes.sends(&available.target);
+        assert!(!writes.take_changed_by_another(&available, now));
     }
 
     #[test]
     fn s14_the_memory_is_bounded() {
         let now = Instant::now();
-        let mut writers = SecondBinder::default();
-        writers.wrote(&claim(11, ClaimPhase::Bound), now);
+        let mut writes = OwnWrites::default();
+        writes.shown(&claim(11, ClaimPhase::Bound), now);
         for half_minute in 0..5 {
-            writers.wrote(&volume(10, VolumePhase::Bound, "a"), now + MEMORY / 2 * half_minute);
-            writers.forget_old(now + MEMORY / 2 * half_minute);
-            assert!(writers.wrote.contains_key(&Target::Volume("pv".into())));
+            writes.shown(&volume(10, VolumePhase::Bound, "a"), now + STANDS / 2 * half_minute);
+            writes.forget_old(now + STANDS / 2 * half_minute);
+            assert!(writes.0.contains_key(&Target::Volume("pv".into())));
         }
-        assert_eq!(writers.wrote.len(), 1);
+        assert_eq!(writes.0.len(), 1);
+    }
+
+    fn phase(phase: VolumePhase) -> Write {
+        patches::volume_phase(&PersistentVolume::default(), phase, None)
+    }
+
+    fn reserve(claim: u64) -> Write {
+        let volume = PersistentVolume::default();
+        let mut reserved = PersistentVolumeClaim::default();
+        reserved.metadata.uid = claim.to_string().into();
+        patches::reserve_volume(&volume, &reserved, true)
+    }
+
+    #[test]
+    fn s46_what_was_undone_together_is_repeated_together_later_each_time() {
+        let target = Target::Volume("pv".into());
+        let (mut undone, start) = (OwnWrites::default(), Instant::now());
+        let (mut now, writes) = (start, [reserve(1), phase(VolumePhase::Bound)]);
+        let mut made = [const { Vec::new() }; 2];
+        while now < start + 3 * STANDS {
+            for (write, made) in writes.iter().zip(&mut made) {
+                if undone.until(&target, write, now).is_none() {
+                    undone.made(target.clone(), write, now, 0.0);
+                    made.push((now - start).as_millis());
+                }
+            }
+            let due = writes.each_ref().map(|write| undone.until(&target, write, now));
+            now = due.into_iter().min().flatten().unwrap_or(now + Duration::from_millis(1));
+        }
+        let together = [501, 1_501, 3_501, 7_501, 15_501, 31_501, 59_501, 87_501, 115_501, 143_501, 171_501];
+        let [first, second] = &made;
+        assert_eq!((&first[..3], &first[3..]), (&[0, 1, 2][..], &together[..]));
+        assert_eq!((&second[..2], &second[2..]), (&[0, 1][..], &together[..]));
+        assert_eq!(undone.until(&Target::Volume("other".into()), &writes[0], now), None);
+        now += STANDS;
+        assert_eq!(undone.until(&target, &writes[0], now), None, "it has stood for a minute");
+        undone.made(target.clone(), &writes[0], now, 0.0);
+        assert_eq!(undone.until(&target, &writes[0], now), None, "and what was before is forgotten");
+        undone.forget_old(now);
+        assert_eq!(undone.0.len(), 1);
+        undone.forget_old(now + STANDS);
+        assert!(undone.0.is_empty());
+    }
+
+    #[test]
+    fn s46_a_volume_that_goes_from_claim_to_claim_is_not_slowed() {
+        let target = Target::Volume("pv".into());
+        let (mut undone, now) = (OwnWrites::default(), Instant::now());
+        for claim in 0..30 {
+            let cycle = [
+                phase(VolumePhase::Available),
+                reserve(claim),
+                phase(VolumePhase::Bound),
+                phase(VolumePhase::Released),
+            ];
+            for write in cycle {
+                assert_eq!(undone.until(&target, &write, now), None, "{claim} {write:?}");
+                undone.made(target.clone(), &write, now, 0.0);
+            }
+        }
+        assert!(undone.0[&target].contents.len() <= CONTENTS);
     }
 }

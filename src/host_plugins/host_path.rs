@@ -26,9 +26,9 @@ use crate::{
         decide::{
             decision::{ClaimDecision, Decision, VolumeDecision},
             upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
-            view::View,
         },
         matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
+        state::State,
         tell::{
             events,
             reason::{ClaimReason, Unprovisioned, VolumeReason},
@@ -84,7 +84,7 @@ impl HostPlugins {
         &self,
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
-        view: &View<'_>,
+        state: &State,
     ) -> Option<ClaimDecision> {
         if claim.spec.data_source.is_some() {
             let why = format!(
@@ -99,8 +99,8 @@ impl HostPlugins {
         let stage = self.operations.of_claim(claim);
         let refused = match stage {
             Some(ClaimStage::Failed(why)) => Some(why.clone()),
-            None => name_taken(claim, view).or_else(|| obstacle(claim, class, view)),
-            Some(ClaimStage::Made(_)) => name_taken(claim, view),
+            None => name_taken(claim, state).or_else(|| obstacle(claim, class, state)),
+            Some(ClaimStage::Made(_)) => name_taken(claim, state),
             Some(ClaimStage::Undoing(..)) => None,
         };
         let path = HostPath::of_claim(&claim.metadata.uid);
@@ -144,16 +144,16 @@ fn unprotect(volume: &PersistentVolume) -> Option<Write> {
 
 /// A volume that is not the claim's has the name of the one to be made. Its directory stays: it may be that
 /// volume's.
-fn name_taken(claim: &PersistentVolumeClaim, view: &View<'_>) -> Option<Unprovisioned> {
+fn name_taken(claim: &PersistentVolumeClaim, state: &State) -> Option<Unprovisioned> {
     let name = volume_name(&claim.metadata.uid);
-    let taken = view.volume(&name).is_some_and(|volume| !held_by(&volume, claim));
+    let taken = state.volume(&name).is_some_and(|volume| !held_by(&volume, claim));
     let text =
         || format!("volume {:?}, which was to be made, is there and belongs to somebody else", name.as_str());
     taken.then(|| Unprovisioned::Refused(text()))
 }
 
 /// What stands in the way of provisioning, before anything is done.
-fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>) -> Option<Unprovisioned> {
+fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, state: &State) -> Option<Unprovisioned> {
     if !class.mount_options.is_empty() {
         return Some(Unprovisioned::Refused(format!(
             "Mount options are not supported by the provisioner but StorageClass {:?} has mount options [{}]",
@@ -162,7 +162,7 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &View<'_>
         )));
     }
     if let Some(node) = claim.metadata.annotation(SELECTED_NODE)
-        && view.objects.nodes.get(&NodeName::from(node)).is_none()
+        && state.objects.nodes.get(&NodeName::from(node)).is_none()
     {
         return Some(Unprovisioned::Refused(format!("Failed to get target node: node {node:?} not found")));
     }

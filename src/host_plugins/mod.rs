@@ -2,7 +2,7 @@
 //!
 //! They are off unless asked for, for test clusters mostly, and can be left out of the build: without the feature
 //! `host-plugins` only their options are here. The binder asks "reclaim this volume", "make a volume for this claim",
-//! and passes the answers to their requests on, all through one door ([`Plugins`](crate::binder::decide::view::Plugins)).
+//! and passes the answers to their requests on, all through one door ([`Plugins`](crate::binder::state::Plugins)).
 //! The pods, the directories, and how far each operation has got are known here alone.
 //!
 //! `plugins` is the door, `operations` the state, `recycler` and `host_path` decide the next step, `hands` acts on this

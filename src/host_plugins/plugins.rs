@@ -20,11 +20,9 @@ use crate::{
             write::{Object, Target, Write, WriteKind},
         },
         annotations::HOST_PATH_PLUGIN,
-        decide::{
-            decision::{ClaimDecision, VolumeDecision},
-            view::{Plugins, Then, View},
-        },
+        decide::decision::{ClaimDecision, VolumeDecision},
         matching::predicate::held_by,
+        state::{Plugins, State, Then},
         tell::{events, reason::Unprovisioned},
     },
     controller::claim_pods::ClaimPods,
@@ -80,19 +78,19 @@ impl Plugins for HostPlugins {
             && matches!(volume.spec.files.as_deref(), Some(FileSource::HostPath(_)))
     }
 
-    fn first(&self, volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
-        self.leftover(volume, view)
+    fn first(&self, volume: &PersistentVolume, state: &State) -> Option<VolumeDecision> {
+        self.leftover(volume, state)
     }
 
     fn reclaim(
         &self,
         volume: &PersistentVolume,
         reference: &ClaimRef,
-        view: &View<'_>,
+        state: &State,
     ) -> Option<VolumeDecision> {
         match volume.spec.reclaim_policy {
             ReclaimPolicy::Delete => Some(self.delete(volume)),
-            _ => self.recycle(volume, reference, view),
+            _ => self.recycle(volume, reference, state),
         }
     }
 
@@ -100,9 +98,9 @@ impl Plugins for HostPlugins {
         &self,
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
-        view: &View<'_>,
+        state: &State,
     ) -> Option<ClaimDecision> {
-        self.make(claim, class, view)
+        self.make(claim, class, state)
     }
 
     fn is_at_work(&self, name: &VolumeName, objects: &Objects) -> bool {

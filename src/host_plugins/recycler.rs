@@ -25,9 +25,9 @@ use crate::{
         decide::{
             binding,
             decision::{Decision, VolumeDecision},
-            view::View,
         },
         matching::predicate::capacity,
+        state::State,
         tell::{events, reason::VolumeReason},
     },
     kube_api::{
@@ -127,18 +127,18 @@ fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> Str
 impl HostPlugins {
     /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
     /// about the volume.
-    pub(super) fn leftover(&self, volume: &PersistentVolume, view: &View<'_>) -> Option<VolumeDecision> {
+    pub(super) fn leftover(&self, volume: &PersistentVolume, state: &State) -> Option<VolumeDecision> {
         let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
             && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
         let own = self.operations.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
         let mut pods = self.operations.pods(volume);
         let (key, _) = pods.find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
-        Some(self.remove(key, VolumeReason::LeftoverPod(key.clone()), view))
+        Some(self.remove(key, VolumeReason::LeftoverPod(key.clone()), state))
     }
 
     /// Removes a pod, and waits until it is gone.
-    fn remove(&self, key: &PodKey, reason: VolumeReason, view: &View<'_>) -> VolumeDecision {
-        match view.objects.pods.get(key) {
+    fn remove(&self, key: &PodKey, reason: VolumeReason, state: &State) -> VolumeDecision {
+        match state.objects.pods.get(key) {
             Some(pod) if !pod.metadata.is_terminating() && !self.operations.is_deleted(&pod) => {
                 Decision::step(reason, Call::Write(patches::delete(WriteKind::DeletePod, &*pod)))
             }
@@ -152,20 +152,20 @@ impl HostPlugins {
         &self,
         volume: &PersistentVolume,
         reference: &ClaimRef,
-        view: &View<'_>,
+        state: &State,
     ) -> Option<VolumeDecision> {
         let source = volume.spec.files.as_deref()?;
         let recycler = self.options.recyclers.as_ref()?.of(source);
         let run = self.operations.of_volume(volume);
         let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
-            let pod = view.objects.pods.get(key)?;
+            let pod = state.objects.pods.get(key)?;
             (pod.metadata.uid == *uid).then_some((key, pod))
         });
         let stage = run.map(|run| &run.stage);
         Some(match (stage, pod) {
-            (Some(VolumeStage::Done), Some((key, _))) => self.remove(key, VolumeReason::Recycling, view),
+            (Some(VolumeStage::Done), Some((key, _))) => self.remove(key, VolumeReason::Recycling, state),
             (Some(VolumeStage::Failed(error)), Some((key, _))) => {
-                self.remove(key, VolumeReason::RecycleFailed(error.clone()), view)
+                self.remove(key, VolumeReason::RecycleFailed(error.clone()), state)
             }
             (Some(VolumeStage::Done), None) => {
                 let write = binding::undo(volume).then(events::recycled(volume));
@@ -176,7 +176,7 @@ impl HostPlugins {
             }
             (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
             (None | Some(VolumeStage::Created | VolumeStage::Proven(_)), pod) => {
-                let users = self.users_of(reference, view);
+                let users = self.users_of(reference, state);
                 if !users.is_empty() {
                     return Some(VolumeDecision::waiting(volume, VolumeReason::UsedByPods(users)));
                 }
@@ -202,12 +202,12 @@ impl HostPlugins {
 
     /// The pods that may still use a volume. If a claim of that name is there, the pods that are younger are that one's;
     /// an older one has what it was given (S44).
-    fn users_of(&self, reference: &ClaimRef, view: &View<'_>) -> Vec<PodKey> {
+    fn users_of(&self, reference: &ClaimRef, state: &State) -> Vec<PodKey> {
         let key = reference.key();
-        let made = view.objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
+        let made = state.objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
         let is_older = |pod: &&PodKey| {
             made.is_none_or(|made| {
-                view.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
+                state.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
             })
         };
         self.users.of(&key).filter(is_older).cloned().collect()

@@ -11,7 +11,6 @@ use super::{
     decision::{ClaimDecision, Decision},
     proofs::VolumeProof,
     provisioning, upkeep,
-    view::{View, was_bound},
 };
 use crate::{
     binder::{
@@ -28,6 +27,7 @@ use crate::{
                 refers_to,
             },
         },
+        state::{State, was_bound},
         tell::{events, reason::ClaimReason},
     },
     kube_api::{
@@ -40,32 +40,32 @@ use crate::{
 
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
 #[must_use]
-pub fn sync_claim(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
+pub fn sync_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     if let Some(write) = upkeep::of_claim(claim) {
         return Decision::step(ClaimReason::Annotating, Call::Write(write));
     }
     if annotations::has(&claim.metadata, BIND_COMPLETED) {
-        return sync_bound(claim, view);
+        return sync_bound(claim, state);
     }
     let requirements = match Requirements::of(claim) {
         Ok(requirements) => requirements,
         Err(unreadable) => return ClaimDecision::waiting(claim, ClaimReason::Unreadable(unreadable)),
     };
     if claim.spec.volume_name.is_empty() {
-        sync_open(&requirements, view)
+        sync_open(&requirements, state)
     } else {
-        sync_named(&requirements, view)
+        sync_named(&requirements, state)
     }
 }
 
 /// Never bound, names no volume.
-fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
+fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
-    let class = view.class(requirements.class);
+    let class = state.class(requirements.class);
     if class.is_none() && !requirements.class.is_empty() {
         // A class that its watch has not delivered yet may delay the bind (S28).
         let name = ClassName::from(requirements.class);
-        if !view.proofs.is_without_class(&name, claim.metadata.resource_version) {
+        if !state.proofs.is_without_class(&name, claim.metadata.resource_version) {
             return Decision::step(ClaimReason::ProvingClass(name.clone()), Call::ReadClass(name));
         }
     }
@@ -80,11 +80,12 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         }
     };
     // A reservation that may still be made leaves no choice (S19).
-    let doubt = view.doubts.of(claim, view.objects);
+    let doubt = state.doubts.of(claim, &state.objects);
     let takes_none = delayed || doubt.is_some();
-    match view.volumes.search(requirements, takes_none, &|name| view.unowned(name), view.busy, view.compared)
-    {
-        Search::Found(volume) => return bind(&volume, claim, view),
+    let current = |name: &VolumeName| state.unowned(name);
+    let busy = |name: &VolumeName| state.is_busy(name);
+    match state.volumes.search(requirements, takes_none, &current, &busy, &state.compared) {
+        Search::Found(volume) => return bind(&volume, claim, state),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         // It is given back first, and another taken then.
         Search::Held(volume, Mismatch::Terminating) => {
@@ -100,14 +101,14 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
                 let suits = |volume: &Arc<PersistentVolume>| {
                     !delayed && mismatch_for_search(volume, requirements).is_none()
                 };
-                return match view.unowned(name).filter(suits) {
-                    Some(volume) => bind(&volume, claim, view),
+                return match state.unowned(name).filter(suits) {
+                    Some(volume) => bind(&volume, claim, state),
                     None => Decision::rest(ClaimReason::Uncertain(name.clone())),
                 };
             }
         }
     }
-    if let Some(default) = view.default_class
+    if let Some(default) = &state.default_class
         && claim.spec.storage_class_name.is_none()
         && !annotations::has(&claim.metadata, annotations::BETA_STORAGE_CLASS)
     {
@@ -115,7 +116,7 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         return Decision::step(ClaimReason::AssigningClass(default.clone()), Call::Write(write));
     }
     if delayed && !annotations::has(&claim.metadata, SELECTED_NODE) {
-        let pods: Vec<PodKey> = view.pods.of(&claim.key()).cloned().collect();
+        let pods: Vec<PodKey> = state.pods.of(&claim.key()).cloned().collect();
         let reason = if pods.is_empty() {
             ClaimReason::WaitsForFirstConsumer
         } else {
@@ -124,22 +125,22 @@ fn sync_open(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision 
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     }
     if !requirements.class.is_empty() {
-        return provisioning::provision(claim, &ClassName::from(requirements.class), class.as_deref(), view);
+        return provisioning::provision(claim, &ClassName::from(requirements.class), class.as_deref(), state);
     }
     ClaimDecision::waiting(claim, ClaimReason::NoVolume).writing(pending(claim))
 }
 
 /// Never bound, names a volume: a user's choice, which class and selector do not overrule once the
 /// volume names the claim too.
-fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision {
+fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
     let name = &claim.spec.volume_name;
-    let Some(volume) = view.volume(name) else {
+    let Some(volume) = state.volume(name) else {
         let reason = ClaimReason::NamedMissing(name.clone());
         return ClaimDecision::waiting(claim, reason).writing(pending(claim));
     };
     let Some(reference) = &volume.spec.claim_ref else {
-        if let Some(owner) = view.owner(name).filter(|owner| *owner != claim.key()) {
+        if let Some(owner) = state.owner(name).filter(|owner| *owner != claim.key()) {
             return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
                 .writing(pending(claim));
         }
@@ -152,10 +153,10 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
             let write = if keeps_phase { None } else { pending(claim) };
             return ClaimDecision::waiting(claim, reason).writing(write);
         }
-        return bind(&volume, claim, view);
+        return bind(&volume, claim, state);
     };
     if refers_to(reference, claim) {
-        return bind(&volume, claim, view);
+        return bind(&volume, claim, state);
     }
     let reason = ClaimReason::NamedTaken(name.clone(), reference.key());
     let decision = ClaimDecision::waiting(claim, reason);
@@ -171,28 +172,28 @@ fn sync_named(requirements: &Requirements<'_>, view: &View<'_>) -> ClaimDecision
 
 /// Bound before: keeps its volume, or has lost it.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncBoundClaim.
-fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
+fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     let name = &claim.spec.volume_name;
     if name.is_empty() {
         return lost(claim, ClaimReason::LostReference, None);
     }
-    let volume = view.volume(name);
+    let volume = state.volume(name);
     if let Some(volume) = volume.as_deref() {
         match &volume.spec.claim_ref {
             Some(reference) if is_of_another(reference, claim) => {}
-            Some(_) => return bind(volume, claim, view),
+            Some(_) => return bind(volume, claim, state),
             // Cleared, and taken back by its owner alone (S45).
-            None => match view.owner(name) {
+            None => match state.owner(name) {
                 Some(owner) if owner != claim.key() => {
                     return Decision::rest(ClaimReason::NamedTaken(name.clone(), owner));
                 }
-                _ => return bind(volume, claim, view),
+                _ => return bind(volume, claim, state),
             },
         }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).
     let seen = volume.as_deref().map(|volume| volume.metadata.resource_version);
-    match view.proofs.volume(&claim.key(), &claim.metadata.uid, seen) {
+    match state.proofs.volume(&claim.key(), &claim.metadata.uid, seen) {
         Some(VolumeProof::Gone) => lost(claim, ClaimReason::LostVolume(name.clone()), None),
         Some(VolumeProof::OtherClaim(uid)) => {
             let refers = volume.as_deref().and_then(|volume| volume.spec.claim_ref.as_ref());
@@ -206,18 +207,18 @@ fn sync_bound(claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
 }
 
 /// Binds the two, as far as nothing else is in the way.
-fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_>) -> ClaimDecision {
+fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     let name = volume.key();
-    if (view.busy)(&name) {
+    if state.is_busy(&name) {
         return Decision::rest(ClaimReason::VolumeBusy(name));
     }
     if !held_by(volume, claim)
-        && let Some(other) = other_held(claim, &name, view)
+        && let Some(other) = other_held(claim, &name, state)
     {
         return ClaimDecision::waiting(claim, ClaimReason::HoldsOther(other));
     }
     if !held_by(volume, claim)
-        && let Some(other) = view.doubts.of(claim, view.objects).filter(|other| **other != name)
+        && let Some(other) = state.doubts.of(claim, &state.objects).filter(|other| **other != name)
     {
         return ClaimDecision::waiting(claim, ClaimReason::Uncertain(other.clone()));
     }
@@ -230,12 +231,13 @@ fn bind(volume: &PersistentVolume, claim: &PersistentVolumeClaim, view: &View<'_
 
 /// Another volume that carries the claim's UID. It has to be given back before the UID is written
 /// to a second one (S19); one already Released is on its way out.
-fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, view: &View<'_>) -> Option<VolumeName> {
-    view.volumes
+fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, state: &State) -> Option<VolumeName> {
+    state
+        .volumes
         .referring_to(&claim.key())
         .filter(|name| *name != wanted)
         .find(|name| {
-            view.volume(name).is_some_and(|volume| {
+            state.volume(name).is_some_and(|volume| {
                 held_by(&volume, claim)
                     && !matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed)
             })

@@ -9,5 +9,4 @@ pub(crate) mod proofs;
 pub(crate) mod provisioning;
 pub(crate) mod reclaim;
 pub(crate) mod upkeep;
-pub(crate) mod view;
 pub(crate) mod volume;

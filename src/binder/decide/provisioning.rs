@@ -3,14 +3,12 @@
 //! In: a claim no volume fits, and its class. Out: a decision that at most annotates the claim; the
 //! volume itself is made by an external provisioner, by a plugin, or not at all.
 
-use super::{
-    decision::{ClaimDecision, Decision},
-    view::View,
-};
+use super::decision::{ClaimDecision, Decision};
 use crate::{
     binder::{
         act::{op::Call, patches},
         annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
+        state::State,
         tell::reason::ClaimReason,
     },
     kube_api::{
@@ -27,15 +25,15 @@ pub fn provision(
     claim: &PersistentVolumeClaim,
     name: &ClassName,
     class: Option<&StorageClass>,
-    view: &View<'_>,
+    state: &State,
 ) -> ClaimDecision {
-    if !view.options.enable_dynamic_provisioning {
+    if !state.options.enable_dynamic_provisioning {
         return ClaimDecision::waiting(claim, ClaimReason::ProvisioningOff);
     }
     let Some(class) = class else {
         return ClaimDecision::waiting(claim, ClaimReason::NoClass(name.clone()));
     };
-    let here = view.plugins.provisions(&class.provisioner);
+    let here = state.plugins.provisions(&class.provisioner);
     let provisioner = match annotations::csi_name(&class.provisioner) {
         Some(driver) => driver,
         None if here => class.provisioner.as_str(),
@@ -47,7 +45,7 @@ pub fn provision(
         }
         None => class.provisioner.as_str(),
     };
-    if here && let Some(decision) = view.plugins.provision(claim, class, view) {
+    if here && let Some(decision) = state.plugins.provision(claim, class, state) {
         return decision;
     }
     let stable = claim.metadata.annotation(STORAGE_PROVISIONER);
@@ -58,7 +56,7 @@ pub fn provision(
     if let Some(asked) = stable.or(claim.metadata.annotation(BETA_STORAGE_PROVISIONER))
         && asked != provisioner
         && annotations::csi_name(asked) != Some(provisioner)
-        && view.objects.drivers.get(&DriverName::from(asked)).is_some()
+        && state.objects.drivers.get(&DriverName::from(asked)).is_some()
     {
         // The one asked first is installed, and may have begun; asking a second one makes two volumes (S29). A name
         // that no driver has is a slip in the class, or the claim is from another cluster.

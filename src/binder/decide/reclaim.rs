@@ -4,13 +4,11 @@
 //! its policy asks for something that cannot be done. A volume of an external driver is never touched: its
 //! provisioner deletes only what is Released (S32). What is recycled or deleted here, the plugins decide.
 
-use super::{
-    decision::{Decision, VolumeDecision},
-    view::{Plugins, View},
-};
+use super::decision::{Decision, VolumeDecision};
 use crate::{
     binder::{
         annotations::{self, HOST_PATH_PLUGIN, MIGRATED_TO, NFS_PLUGIN, PROVISIONED_BY},
+        state::{Plugins, State},
         tell::reason::{Unreclaimable, VolumeReason},
     },
     kube_api::kinds::{
@@ -78,10 +76,11 @@ pub fn deletion_plugin(
 /// Reclaims a volume that is Released or Failed.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume.
 #[must_use]
-pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let external = is_migrated(volume) || volume.spec.csi.is_some();
     let failed = |why| VolumeDecision::failed(volume, VolumeReason::NotReclaimable(why));
-    let here = |otherwise| view.plugins.reclaim(volume, reference, view).unwrap_or_else(|| failed(otherwise));
+    let here =
+        |otherwise| state.plugins.reclaim(volume, reference, state).unwrap_or_else(|| failed(otherwise));
     match (&volume.spec.reclaim_policy, volume.spec.in_tree.as_deref()) {
         (ReclaimPolicy::Retain, _) => Decision::rest(VolumeReason::Retained),
         _ if external => Decision::rest(VolumeReason::LeftToProvisioner),
@@ -89,7 +88,7 @@ pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>)
         (_, Some(InTreeSource::Malformed(malformed))) => {
             Decision::rest(VolumeReason::Unreadable(malformed.clone()))
         }
-        (ReclaimPolicy::Delete, _) => match deleter(volume, view.plugins) {
+        (ReclaimPolicy::Delete, _) => match deleter(volume, &*state.plugins) {
             Ok(Deleter::External) => Decision::rest(VolumeReason::LeftToProvisioner),
             Ok(Deleter::Here) => here(Unreclaimable::NoDeleter(volume.key())),
             Err(why) => failed(why),

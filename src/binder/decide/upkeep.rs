@@ -5,7 +5,6 @@
 //! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
 //! The protection finalizers of other controllers are never touched (S33).
 
-use super::view::Plugins;
 use crate::{
     binder::{
         act::{
@@ -13,6 +12,7 @@ use crate::{
             write::Write,
         },
         annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+        state::Plugins,
     },
     kube_api::{
         kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},

@@ -11,7 +11,6 @@ use super::{
     decision::{Decision, VolumeDecision},
     proofs::ClaimProof,
     reclaim, upkeep,
-    view::{View, was_bound},
 };
 use crate::{
     binder::{
@@ -22,6 +21,7 @@ use crate::{
         },
         annotations::{self, PROVISIONED_BY},
         matching::predicate::modes_differ,
+        state::{State, was_bound},
         tell::{events, reason::VolumeReason},
     },
     kube_api::{
@@ -32,22 +32,22 @@ use crate::{
 
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
-pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision {
-    if let Some(write) = upkeep::of_volume(volume, view.plugins) {
+pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
+    if let Some(write) = upkeep::of_volume(volume, &*state.plugins) {
         return Decision::step(VolumeReason::Annotating, Call::Write(write));
     }
-    if let Some(decision) = view.plugins.first(volume, view) {
+    if let Some(decision) = state.plugins.first(volume, state) {
         return decision;
     }
     let Some(reference) = &volume.spec.claim_ref else {
-        return match view.owner(&volume.key()) {
+        return match state.owner(&volume.key()) {
             Some(owner) => Decision::rest(VolumeReason::ClaimBindsNext(owner)),
             None => Decision::rest(VolumeReason::Available).writing(phase(volume, VolumePhase::Available)),
         };
     };
     let key = reference.key();
     if reference.uid.is_empty() {
-        if view.owner(&volume.key()).as_ref() == Some(&key) {
+        if state.owner(&volume.key()).as_ref() == Some(&key) {
             return Decision::rest(VolumeReason::ClaimBindsNext(key));
         }
         // Not written while the claim takes the volume: claims are looked at first, and a volume
@@ -55,13 +55,13 @@ pub fn sync_volume(volume: &PersistentVolume, view: &View<'_>) -> VolumeDecision
         return Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available));
     }
     let name = volume.key();
-    match view.objects.claims.get(&key).filter(|claim| claim.metadata.uid == reference.uid) {
-        None => claim_gone(volume, reference, view),
+    match state.objects.claims.get(&key).filter(|claim| claim.metadata.uid == reference.uid) {
+        None => claim_gone(volume, reference, state),
         Some(claim) if claim.spec.volume_name == name => {
             Decision::rest(VolumeReason::Bound(key)).writing(phase(volume, VolumePhase::Bound))
         }
-        Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key, view),
-        Some(_) => claim_elsewhere(volume, reference, view),
+        Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key, state),
+        Some(_) => claim_elsewhere(volume, reference, state),
     }
 }
 
@@ -74,15 +74,15 @@ fn claim_open(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     key: ClaimKey,
-    view: &View<'_>,
+    state: &State,
 ) -> VolumeDecision {
     // The claim does not take it, and looks for another once it is given back; as long as it is Bound it is kept from
     // going. That the claim has not been given its name has to be certain (S21).
     if let Some(reference) = &volume.spec.claim_ref
         && volume.metadata.is_terminating()
-        && view.doubts.of(claim, view.objects).is_none()
+        && state.doubts.of(claim, &state.objects).is_none()
     {
-        return claim_elsewhere(volume, reference, view);
+        return claim_elsewhere(volume, reference, state);
     }
     if !modes_differ(volume, claim) {
         return Decision::rest(VolumeReason::ClaimBindsNext(key));
@@ -93,8 +93,8 @@ fn claim_open(
 
 /// No claim of that name has this UID in our tables. A claim that was bound to the volume and names it keeps it (S45): people
 /// wrote over the name, or over the UID, or restored the claim under a new one. What is kept anyway (Retain) is released.
-fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
-    let decision = released(volume, reference, view, ClaimProof::Gone);
+fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
+    let decision = released(volume, reference, state, ClaimProof::Gone);
     if matches!(decision.step, None | Some(Call::Read { .. })) {
         return decision;
     }
@@ -102,18 +102,18 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) 
     let is_its = |claim: &Arc<PersistentVolumeClaim>| {
         was_bound(claim) && (claim.metadata.uid == reference.uid || !is_kept)
     };
-    let owner = view.naming(&volume.key()).find(is_its);
+    let owner = state.naming(&volume.key()).find(is_its);
     owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
 }
 
 /// The claim names another volume, or cannot take this one, which is being deleted. One made for it on demand is
 /// superfluous and goes; any other gets its reservation undone, and so does what was another claim's, which takes it back
 /// (S45).
-fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<'_>) -> VolumeDecision {
+fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
-    let is_anothers = view.naming(&volume.key()).any(|claim| was_bound(&claim));
+    let is_anothers = state.naming(&volume.key()).any(|claim| was_bound(&claim));
     if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && !is_anothers {
-        return released(volume, reference, view, ClaimProof::BoundElsewhere);
+        return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
     let write = binding::undo(volume);
     Decision::step(VolumeReason::Undoing(reference.key()), Call::Write(write))
@@ -123,13 +123,13 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, view: &View<
 fn released(
     volume: &PersistentVolume,
     reference: &ClaimRef,
-    view: &View<'_>,
+    state: &State,
     needed: ClaimProof,
 ) -> VolumeDecision {
     let key = reference.key();
     let parked = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
     let decision = if parked {
-        reclaim::reclaim(volume, reference, view)
+        reclaim::reclaim(volume, reference, state)
     } else {
         let write = patches::volume_phase(volume, VolumePhase::Released, None);
         Decision::step(VolumeReason::Releasing(key.clone()), Call::Write(write))
@@ -138,7 +138,7 @@ fn released(
         return decision;
     }
     // A claim proven gone is also not bound to this volume; one bound elsewhere is not gone.
-    match view.proofs.claim(volume, &reference.uid) {
+    match state.proofs.claim(volume, &reference.uid) {
         Some(proof) if proof == needed || proof == ClaimProof::Gone => decision,
         _ => Decision::step(
             VolumeReason::Proving(key.clone()),

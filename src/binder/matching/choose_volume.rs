@@ -9,7 +9,7 @@
 //! takes one, since a change may still be on its way.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -78,8 +78,6 @@ pub struct VolumeIndex {
     entries: HashMap<VolumeName, Entry>,
     free: Buckets<Sized>,
     by_claim: Relation<ClaimKey, VolumeName>,
-    /// Volumes that no search finds just now.
-    hidden: HashSet<VolumeName>,
 }
 
 /// What the search for a claim's volume found.
@@ -119,45 +117,23 @@ impl VolumeIndex {
         lost
     }
 
-    /// A request about the volume is under way: no search passes over it. After an outage there may be one about
-    /// every volume.
-    pub fn hide(&mut self, name: &VolumeName) {
-        if self.hidden.insert(name.clone())
-            && let Some(entry) = self.entries.remove(name)
-        {
-            if let Some(free) = &entry.free {
-                self.remove_free(name, free);
-            }
-            self.entries.insert(name.clone(), entry);
-        }
-    }
-
-    /// It may be found again.
-    pub fn show(&mut self, name: &VolumeName) {
-        if self.hidden.remove(name)
-            && let Some(entry) = self.entries.remove(name)
-        {
-            if let Some(free) = &entry.free {
-                self.insert_free(name, free);
-            }
-            self.entries.insert(name.clone(), entry);
+    /// A request about the volume is under way: no search passes over it until it is updated. After an outage there may be
+    /// one about every volume.
+    pub fn withdraw(&mut self, name: &VolumeName) {
+        let free = self.entries.get_mut(name).and_then(|entry| entry.free.take());
+        if let Some(free) = free {
+            self.remove_free(name, &free);
         }
     }
 
     fn insert(&mut self, name: &VolumeName, entry: &Entry) {
-        if let Some(free) = &entry.free
-            && !self.hidden.contains(name)
-        {
-            self.insert_free(name, free);
+        if let Some(free) = &entry.free {
+            for bucket in free.buckets() {
+                self.free.insert(bucket, free.modes, (free.size, name.clone()));
+            }
         }
         if let Some(claim) = &entry.claim {
             self.by_claim.insert(claim.clone(), name.clone());
-        }
-    }
-
-    fn insert_free(&mut self, name: &VolumeName, free: &FreeVolume) {
-        for bucket in free.buckets() {
-            self.free.insert(bucket, free.modes, (free.size, name.clone()));
         }
     }
 

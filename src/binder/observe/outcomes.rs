@@ -13,11 +13,9 @@ use crate::{
             op::{Answer, Call, Op, Purpose},
             write::{Object, Target, Write, WriteKind},
         },
-        decide::{
-            proofs::{ClaimProof, Seen, VolumeProof},
-            view::Then,
-        },
+        decide::proofs::{ClaimProof, Seen, VolumeProof},
         planner::Planner,
+        state::Then,
         tell::failure::Failure,
     },
     kube_api::{
@@ -50,8 +48,8 @@ impl Planner {
     /// A request about a claim or volume failed. It has its pause by now.
     fn fails(&mut self, subject: &Target, failure: Failure) {
         let next = self.retries.until(subject);
-        let Self { recorder, reasons, known, .. } = self;
-        if recorder.fails(subject, failure, next, (&known.objects, reasons)) {
+        let Self { recorder, reasons, state, .. } = self;
+        if recorder.fails(subject, failure, next, (&state.objects, reasons)) {
             self.report(subject);
         }
     }
@@ -81,7 +79,7 @@ impl Planner {
             Then::At(at) => self.retries.wait_until(&op.subject, at),
             Then::Repeat(error) => {
                 self.pause(&op.subject, &error, is_read, now, jitter);
-                return self.in_flight.park(op);
+                return self.state.in_flight.park(op);
             }
             Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
         }
@@ -94,7 +92,7 @@ impl Planner {
         let is_of_plugin = op.call.is_of_plugin();
         let is_void = !is_of_plugin && result.as_ref().is_ok_and(|answer| op.changed_nothing(answer));
         if is_of_plugin {
-            match self.known.plugins.answered(op, &result, &self.known.objects, now) {
+            match self.state.plugins.answered(op, &result, &self.state.objects, now) {
                 None => {}
                 Some(Then::Tell(event)) => self.recorder.happened(event),
                 Some(then) => {
@@ -112,7 +110,7 @@ impl Planner {
             }
             (Call::ReadOwner(_), result) => {
                 let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-                self.second_writer.writers.learn(&op.subject, &managers, now);
+                self.state.writers.learn(&op.subject, &managers, now);
                 Then::Look
             }
             // Something on the way took our change out of it: the next try would change nothing, either.
@@ -122,7 +120,7 @@ impl Planner {
             }
             (Call::Write(write), Ok(answer)) => {
                 if let Some(target) = write.target.subject().filter(|_| !is_of_plugin) {
-                    self.undone.made(target, write, now, jitter);
+                    self.own_writes.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);
                 self.recorder.caused(&op.subject, &write.then);
@@ -130,13 +128,13 @@ impl Planner {
                 if let Target::Claim(key) = &op.subject
                     && write.kind != WriteKind::ClaimLost
                 {
-                    self.known.proofs.forget_claim(key);
+                    self.state.proofs.forget_claim(key);
                 }
                 self.retries.clear(&op.subject);
                 Then::Look
             }
             // It went away first, which is no failure: what is left is looked at again.
-            (Call::Write(_), Err(CallError::NotFound(_))) => match op.subject.uid(&self.known.objects) {
+            (Call::Write(_), Err(CallError::NotFound(_))) => match op.subject.uid(&self.state.objects) {
                 Some(_) => Then::Conflicted,
                 None => Then::Look,
             },
@@ -198,17 +196,17 @@ impl Planner {
     /// again.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
         let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
-        let known = target.revision(&self.known.objects);
+        let known = target.revision(&self.state.objects);
         let op = Op { call: Call::Read { target, purpose }, known, ..op };
-        match self.retries.conflicted(&op.subject, now, jitter) {
-            Some(_) => self.in_flight.park(op),
-            None => self.in_flight.repeat(op),
+        if self.retries.conflicted(&op.subject, now, jitter).is_none() {
+            self.queue.add_urgent(op.subject.clone(), now);
         }
+        self.state.in_flight.park(op);
     }
 
     /// Notes what an outcome means for requests of every kind.
     fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
-        self.in_flight.answered();
+        self.state.in_flight.answered();
         if let Call::Write(write) = &op.call {
             self.written(op, write, result, now);
         }
@@ -220,7 +218,7 @@ impl Planner {
         if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
             (&op.subject, result, op.call.write_kind())
         {
-            self.known.proofs.forget_volume(name);
+            self.state.proofs.forget_volume(name);
         }
     }
 
@@ -229,15 +227,15 @@ impl Planner {
     fn gone(&mut self, object: &Object, known: ResourceVersion, now: Instant) {
         match object {
             Object::Claim(key) => {
-                self.known.objects.prove_gone::<PersistentVolumeClaim>(key, known);
+                self.state.objects.prove_gone::<PersistentVolumeClaim>(key, known);
                 self.claim_changed(key, now);
             }
             Object::Volume(name) => {
-                self.known.objects.prove_gone::<PersistentVolume>(name, known);
+                self.state.objects.prove_gone::<PersistentVolume>(name, known);
                 self.volume_changed(name, now);
             }
             Object::Pod(key) => {
-                self.known.objects.prove_gone::<Pod>(key, known);
+                self.state.objects.prove_gone::<Pod>(key, known);
                 self.pod_changed(key, now);
             }
         }
@@ -248,9 +246,9 @@ impl Planner {
         if let (WriteKind::ReserveVolume | WriteKind::NameVolume, Target::Claim(key)) =
             (write.kind, &op.subject)
             && let (Some(volume), Some(revision)) = (&op.volume, op.known)
-            && let Some(claim) = self.known.objects.claims.get(key)
+            && let Some(claim) = self.state.objects.claims.get(key)
         {
-            let until = self.known.doubts.note(&claim, volume, (&write.target, revision), now);
+            let until = self.state.doubts.note(&claim, volume, (&write.target, revision), now);
             self.queue.add_at(op.subject.clone(), until);
         }
     }
@@ -258,8 +256,8 @@ impl Planner {
     /// Notes what a write means for the samples, for who else writes, and for who waits for it.
     fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
         match result {
-            Ok(Answer::Claim(claim)) => self.second_writer.wrote(claim, now),
-            Ok(Answer::Volume(volume)) => self.second_writer.wrote(volume, now),
+            Ok(Answer::Claim(claim)) => self.own_writes.shown(claim, now),
+            Ok(Answer::Volume(volume)) => self.own_writes.shown(volume, now),
             Ok(
                 Answer::Pod(_)
                 | Answer::Class(_)
@@ -270,7 +268,7 @@ impl Planner {
             | Err(_) => {}
         }
         let claim = match &op.subject {
-            Target::Claim(key) => self.known.objects.claims.get(key),
+            Target::Claim(key) => self.state.objects.claims.get(key),
             Target::Volume(_) => None,
         };
         let attempt = self.attempt(&op.subject);
@@ -280,14 +278,14 @@ impl Planner {
     /// Notes what a live read said about the claim a volume refers to.
     fn claim_read(&mut self, op: &Op, uid: &Uid, found: Option<PersistentVolumeClaim>, now: Instant) -> Then {
         let Target::Volume(name) = &op.subject else { return Then::Look };
-        let volume = self.known.objects.volumes.get(name);
+        let volume = self.state.objects.volumes.get(name);
         let proof = volume.as_ref().and_then(|volume| ClaimProof::of(found.as_ref(), uid, volume));
         let living = found.as_ref().filter(|claim| claim.metadata.uid == *uid).map(Narrow::key);
         let news = found.is_some_and(|claim| self.observe_response(Answer::Claim(claim), now));
         if let (Some(volume), Some(proof)) = (&volume, proof) {
-            self.known.proofs.note_claim(volume, uid, proof);
+            self.state.proofs.note_claim(volume, uid, proof);
         }
-        let claims = &self.known.objects.claims;
+        let claims = &self.state.objects.claims;
         let is_shown = |key: &ClaimKey| claims.get(key).is_some_and(|claim| claim.metadata.uid == *uid);
         if (proof.is_none() && !news) || living.is_some_and(|key| !is_shown(&key)) {
             // The claim is there, and our table does not show it as it is: the watch is about to.
@@ -305,7 +303,7 @@ impl Planner {
         now: Instant,
     ) -> Then {
         let Target::Claim(key) = &op.subject else { return Then::Look };
-        let claim = self.known.objects.claims.get(key);
+        let claim = self.state.objects.claims.get(key);
         // A claim that was made anew, or names another volume by now, has its own read.
         let is_same = |claim: &Arc<PersistentVolumeClaim>| {
             op.uid.as_ref() == Some(&claim.metadata.uid) && claim.spec.volume_name == *name
@@ -314,8 +312,8 @@ impl Planner {
         let proof = VolumeProof::of(found.as_ref(), &claim);
         let news = found.is_some_and(|volume| self.observe_response(Answer::Volume(volume), now));
         let Some(proof) = proof else { return if news { Then::Look } else { Then::Failed } };
-        let seen = Seen::of(&self.known.objects, name);
-        self.known.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
+        let seen = Seen::of(&self.state.objects, name);
+        self.state.proofs.note_volume((key, &claim.metadata.uid), seen, proof);
         Then::Look
     }
 
@@ -334,12 +332,12 @@ impl Planner {
         }
         let error = match result {
             Err(CallError::NotFound(_)) => {
-                return self.known.proofs.note_no_class(class, newest_claim);
+                return self.state.proofs.note_no_class(class, newest_claim);
             }
             Err(error) => Some(error),
             Ok(answer) => {
                 self.observe_response(answer, now);
-                if self.known.objects.classes.get(class).is_some() {
+                if self.state.objects.classes.get(class).is_some() {
                     return;
                 }
                 // It is gone again, of which the watch has told: nothing is proven, and asked again later.
@@ -352,7 +350,7 @@ impl Planner {
                 continue;
             };
             self.pause(&asker, error, true, now, jitter);
-            if let Some(failure) = Failure::of_class(asker.uid(&self.known.objects), class, error) {
+            if let Some(failure) = Failure::of_class(asker.uid(&self.state.objects), class, error) {
                 self.fails(&asker, failure);
             }
         }
@@ -370,32 +368,32 @@ impl Planner {
         }
         match answer {
             Answer::Claim(claim) => {
-                let (key, news, is_new) = take(&self.known.objects, claim);
+                let (key, news, is_new) = take(&self.state.objects, claim);
                 // A list may have lacked it meanwhile, and then no watch tells of its end.
                 if is_new {
-                    self.unconfirmed.insert(Object::Claim(key.clone()));
+                    self.confirm(Object::Claim(key.clone()), now);
                 }
                 self.claim_changed(&key, now);
                 news
             }
             Answer::Volume(volume) => {
-                let (name, news, is_new) = take(&self.known.objects, volume);
+                let (name, news, is_new) = take(&self.state.objects, volume);
                 if is_new {
-                    self.unconfirmed.insert(Object::Volume(name.clone()));
+                    self.confirm(Object::Volume(name.clone()), now);
                 }
                 if news {
-                    self.known.unprove_claims_of(&name);
+                    self.state.unprove_claims_of(&name);
                 }
                 self.volume_changed(&name, now);
                 news
             }
             Answer::Pod(pod) => {
-                let (key, news, _) = take(&self.known.objects, pod);
+                let (key, news, _) = take(&self.state.objects, pod);
                 self.pod_changed(&key, now);
                 news
             }
             Answer::Class(class) => {
-                let (name, news, _) = take(&self.known.objects, class);
+                let (name, news, _) = take(&self.state.objects, class);
                 self.class_changed(&name, now);
                 news
             }
@@ -406,13 +404,14 @@ impl Planner {
     /// Frees what a request touched, and looks at it again before anything else.
     pub(crate) fn release(&mut self, op: &Op, now: Instant) {
         for target in op.touches() {
-            self.in_flight.free(&target);
+            self.state.in_flight.free(&target);
             match &target {
                 Target::Claim(key) => {
-                    self.queue.extend(self.known.volumes.referring_to(key).cloned().map(Target::Volume), now);
+                    self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
                 }
                 Target::Volume(name) => {
-                    self.known.volumes.show(name);
+                    let volume = self.state.objects.volumes.get(name);
+                    self.state.volumes.update(name, volume.as_deref());
                     self.wake_about(name, now);
                 }
             }

@@ -34,7 +34,7 @@ fn until_told(planner: &mut Recording, error: &CallError) -> (Vec<Event>, u32) {
             // A read after a write of unknown outcome shows what is known.
             let result = match &op.call {
                 Call::Read { target: Object::Volume(name), .. } => Ok(Answer::Volume(
-                    PersistentVolume::clone(&planner.known.objects.volumes.get(name).unwrap()),
+                    PersistentVolume::clone(&planner.state.objects.volumes.get(name).unwrap()),
                 )),
                 _ => {
                     tries += 1;

@@ -190,9 +190,9 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
         purpose: Purpose::ProveClaim("uid-c".into()),
     };
     assert_eq!(step(&planner), Some(proof.clone()));
-    planner.known.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::BoundElsewhere);
+    planner.state.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::BoundElsewhere);
     assert_eq!(step(&planner), Some(proof));
-    planner.known.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::Gone);
+    planner.state.proofs.note_claim(&volume, &"uid-c".into(), ClaimProof::Gone);
     assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));
 
     // What is gone is not bound here either.
@@ -204,7 +204,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
         let (_, mut planner) = super::planner(vec![volume.clone()], vec![claim.clone()]);
         let step = |planner: &Planner| planner.decide_volume(&volume).step;
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), None);
-        planner.known.proofs.note_claim(&volume, &"uid-c".into(), proof);
+        planner.state.proofs.note_claim(&volume, &"uid-c".into(), proof);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));
     }
 }

@@ -25,14 +25,13 @@ use super::{
         op::{Answer, Call, Op, Purpose},
         write::{Object, Target, WriteKind},
     },
-    decide::view::BinderOptions,
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},
         predicate::{Comparisons, Requirements},
     },
     planner::{Plan, Planner},
-    queue::Tallies,
+    state::BinderOptions,
     tell::latency::Sample,
 };
 use crate::{
@@ -54,6 +53,7 @@ use crate::{
             VolumePhase,
         },
     },
+    metrics::QueueCounts,
     state::Objects,
 };
 
@@ -139,7 +139,7 @@ struct Recorded {
     decisions: BTreeMap<(&'static str, &'static str), u64>,
     failures: BTreeMap<(&'static str, &'static str), u64>,
     samples: Vec<Sample>,
-    tallies: Tallies,
+    counts: [QueueCounts; 2],
     others: Option<News>,
     wake_at: Option<Instant>,
     looks: usize,
@@ -157,8 +157,8 @@ impl Recording {
         let events = self.events.take(plan.events, now);
         let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
         let events = events.into_iter().map(|(_, event)| event).collect();
-        let Plan { ops, failures, samples, tallies, others, looks, compared, .. } = plan;
-        Recorded { ops, events, decisions, failures, samples, tallies, others, wake_at, looks, compared }
+        let Plan { ops, failures, samples, counts, others, looks, compared, .. } = plan;
+        Recorded { ops, events, decisions, failures, samples, counts, others, wake_at, looks, compared }
     }
 
     fn lost(&mut self, event: Keyed<Target>, now: Instant) {
@@ -272,7 +272,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
             assert_eq!(only(plan), reservation);
             let answer = answer(&objects, &reservation, 4);
             planner.outcome(reservation.clone(), Ok(answer), now, 0.0);
-            assert_eq!(planner.known.doubts.of(&claim("c"), &objects), None);
+            assert_eq!(planner.state.doubts.of(&claim("c"), &objects), None);
             let op = only(planner.plan(now));
             assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
             continue;

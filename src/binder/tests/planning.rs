@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     binder::{
         act::write::Write,
-        planner::{COMPARED, LOOKS},
+        plan::{COMPARED, LOOKS},
         tell::latency::Operation,
     },
     kube_api::{

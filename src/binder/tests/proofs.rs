@@ -37,7 +37,7 @@ fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let uid = Uid::from("uid-c");
-    (planner.known.proofs.claim(&bound, &uid), planner.is_waiting())
+    (planner.state.proofs.claim(&bound, &uid), planner.is_waiting())
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
     };
     planner.outcome(read, result, now, 0.0);
     let seen = objects.volumes.get(&VolumeName::from("pv")).map(|volume| volume.metadata.resource_version);
-    (planner.known.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
+    (planner.state.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn s24_what_is_read_for_a_claim_proves_nothing_for_the_one_made_after_it() {
     planner.changed(&ObjectRef::Claim(anew.key()), now);
     planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
     for uid in [&bound.metadata.uid, &anew.metadata.uid] {
-        assert_eq!(planner.known.proofs.volume(&anew.key(), uid, None), None, "{uid}");
+        assert_eq!(planner.state.proofs.volume(&anew.key(), uid, None), None, "{uid}");
     }
     assert_eq!(only(planner.plan(now)).call, read.call);
 }

@@ -13,8 +13,8 @@ use crate::{
             write::{Target, WriteKind},
         },
         decide::upkeep::IN_TREE_FINALIZER,
-        decide::view::Plugins,
         planner::Planner,
+        state::Plugins,
         tell::latency::{BindMode, Sample},
     },
     kube_api::{
@@ -180,7 +180,7 @@ fn the_absence_of_a_class_is_known_as_long_as_somebody_asks_for_it() {
     let resync = planner.plan(now).wake_at.unwrap();
     let next = planner.plan(resync).wake_at.unwrap();
     let is_known = |planner: &Planner| {
-        planner.known.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
+        planner.state.proofs.is_without_class(&ClassName::from("manual"), claim.metadata.resource_version)
     };
     assert!(is_known(&planner));
     let mut gone = claim.clone();
@@ -376,7 +376,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     }
 
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
-    planner.known.plugins = Box::new(HostPath);
+    planner.state.plugins = Box::new(HostPath);
     let start = Instant::now();
     let op = only(planner.plan(start));
     let reserved = answer(&objects, &op, 2);
@@ -455,7 +455,7 @@ fn a_bind_is_measured_from_when_it_was_possible_and_not_from_its_turn() {
 fn what_waits_is_handed_out_again_before_it_expires_whatever_the_sync_period() {
     let (objects, mut planner) = planner(vec![], vec![claim("c")]);
     let hours = Duration::from_hours(5);
-    planner.known.options.sync_period = hours;
+    planner.state.options.sync_period = hours;
     let start = Instant::now();
     let mut due = start;
     for _ in 0..3 {

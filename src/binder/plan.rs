@@ -1,0 +1,372 @@
+//! The plan: which keys are due, and each one's turn.
+//!
+//! In: the time; the queue and the state as changes and answers have left them. Out: a [`Plan`] of independent requests.
+//! Two rules keep S18 to S22: never two requests at once about one claim or one volume, and no decision about either
+//! before the answer to the last request has been taken in (S38). The steps of a turn are in the order that is safe.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    act::{
+        op::{Call, Purpose},
+        write::{Object, Target, WriteKind},
+    },
+    decide::{
+        decision::{ClaimDecision, VolumeDecision},
+        reclaim::deletion_plugin,
+    },
+    matching::predicate::{Requirements, volume_class},
+    observe::unreadable,
+    planner::{Plan, Planner},
+    queue::Next,
+    tell::reason::{ClaimReason, HeldBack, VolumeReason},
+};
+use crate::{
+    kube_api::{
+        ids::{ClaimKey, ClassName, VolumeName},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    },
+    state::Objects,
+};
+
+/// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
+/// some ten microseconds, and a tenth of a millisecond at the most.
+pub(super) const LOOKS: usize = 500;
+
+/// Volumes and claims held against each other in one plan, after which likewise. It takes some tenths of a microsecond
+/// if labels tell them apart. The search of one claim, or for the candidate of one volume, is never cut off, so that
+/// none begins anew without end: the last of a plan may go through all there are.
+pub(super) const COMPARED: usize = 20_000;
+
+impl Planner {
+    /// Decides about as many keys as may run now.
+    pub fn plan(&mut self, now: Instant) -> Plan {
+        let mut plan = Plan::default();
+        self.state.compared.reset();
+        self.wake_due(now);
+        self.state.writers.settle(now);
+        while !self.state.in_flight.is_full() && !self.is_long(&plan) {
+            if let Some((name, declined)) = self.waking.take() {
+                self.queue.forget_taken();
+                self.wake_candidate(&name, declined, now, &mut plan);
+                continue;
+            }
+            match self.queue.pop(now) {
+                Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
+                Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
+                Some(Next::Offer(name)) => self.wake_candidate(&name, BTreeSet::new(), now, &mut plan),
+                None => break,
+            }
+        }
+        let dues = [
+            self.retries.next_due(),
+            self.state.plugins.next_due(),
+            self.queue.next_due(),
+            self.state.writers.ends_at(),
+            self.resync_at.filter(|_| self.queue.has_no_slow_keys()),
+            // There is more to look at, and room for what comes of it.
+            (!self.state.in_flight.is_full() && self.is_long(&plan)).then_some(now),
+        ];
+        plan.compared = self.state.compared.count();
+        plan.wake_at = dues.into_iter().flatten().min();
+        plan.failures = self.recorder.failures.take_counts();
+        plan.events = self.recorder.take_events();
+        (plan.samples, plan.reports) = self.recorder.take();
+        plan.counts = self.queue.take_counts();
+        plan.others = self.state.writers.take_news();
+        plan
+    }
+
+    /// Whether a plan goes on with the next: what has come in meanwhile goes first.
+    fn is_long(&self, plan: &Plan) -> bool {
+        plan.looks >= LOOKS || self.state.compared.count() >= COMPARED
+    }
+
+    /// Queues the keys whose time has come.
+    fn wake_due(&mut self, now: Instant) {
+        for target in self.state.plugins.take_due(now).into_iter().chain(self.retries.take_due(now)) {
+            self.queue.retry(target, now);
+        }
+        self.queue.add_due(now);
+        self.resync(now);
+    }
+
+    /// The safety net under the wake-ups: what is not settled is looked at again from time to time. Sends nothing if all
+    /// is as it was.
+    fn resync(&mut self, now: Instant) {
+        if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_slow_keys() {
+            let (claims, volumes) = self.reasons.keys();
+            for target in claims.into_iter().map(Target::Claim).chain(volumes.into_iter().map(Target::Volume))
+            {
+                self.queue.add_slowly(target, false, now);
+            }
+            self.resync_at = None;
+            self.state
+                .proofs
+                .keep_classes(|class| self.state.claims.open_in_class(class.as_str()).next().is_some());
+            let Objects { claims, volumes, pods, .. } = &*self.state.objects;
+            let unconfirmed = claims.unconfirmed().into_iter().map(Object::Claim);
+            let unconfirmed = unconfirmed.chain(volumes.unconfirmed().into_iter().map(Object::Volume));
+            let unconfirmed = unconfirmed.chain(pods.unconfirmed().into_iter().map(Object::Pod));
+            for object in unconfirmed.collect::<Vec<_>>() {
+                self.confirm(object, now);
+            }
+            self.own_writes.forget_old(now);
+        }
+        self.resync_at.get_or_insert(now + self.state.options.sync_period);
+    }
+
+    /// Looks at the claims for which a volume that has become free is a candidate, until one takes it.
+    fn wake_candidate(
+        &mut self,
+        name: &VolumeName,
+        mut declined: BTreeSet<ClaimKey>,
+        now: Instant,
+        plan: &mut Plan,
+    ) {
+        while self.state.volumes.is_free(name) && !self.state.is_busy(name) {
+            if self.is_long(plan) {
+                self.waking = Some((name.clone(), declined));
+                return;
+            }
+            plan.looks += 1;
+            // Its owner takes it back (S45).
+            let Some(volume) = self.state.unowned(name) else { return };
+            // What is busy or waits is looked at again when that ends.
+            let current = |key: &ClaimKey| {
+                self.state.compared.note();
+                let is_free = !self.is_asleep(&Target::Claim(key.clone()));
+                self.state.objects.claims.get(key).filter(|_| is_free)
+            };
+            let Some(key) = self.state.claims.candidate(&volume, &current, &declined) else { return };
+            self.plan_claim(&key, now, plan);
+            declined.insert(key);
+        }
+    }
+
+    /// Why a step about a claim or volume has to wait, if it has to. It is looked at again then.
+    fn held_back(&mut self, subject: &Target, step: Option<&Call>, now: Instant) -> Option<HeldBack> {
+        let why = self.obstacle(step?, now)?;
+        self.queue.add_at(subject.clone(), why.until());
+        Some(why)
+    }
+
+    fn obstacle(&mut self, step: &Call, now: Instant) -> Option<HeldBack> {
+        if step.is_destructive() {
+            if let Some(by) = self.state.writers.signal() {
+                return Some(HeldBack::ForeignWriter { by: by.act(), until: by.until });
+            }
+            if let Some(left) = self.state.objects.restore_grace().left(now) {
+                return Some(HeldBack::Restored { until: now + left });
+            }
+        }
+        let Call::Write(write) = step else { return None };
+        let target = write.target.subject()?;
+        let until = self.own_writes.until(&target, write, now)?;
+        // Of all that is undone, phases alone show by whom.
+        let by = self.state.writers.manager(&target).filter(|_| write.is_of_a_phase());
+        let is_news = self.own_writes.is_news(&target, by, now);
+        Some(HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), until, is_news })
+    }
+
+    /// Whether nothing is decided about a claim or volume for now: it is looked at again when its request is answered,
+    /// or its pause is over.
+    pub(crate) fn is_asleep(&self, target: &Target) -> bool {
+        self.state.in_flight.has(target) || self.retries.waits(target)
+    }
+
+    /// Whether a claim or volume has to wait, be it for the read that is sent here, as it comes before every decision.
+    fn is_held_up(&mut self, target: &Target, now: Instant, plan: &mut Plan) -> bool {
+        if self.retries.waits(target) {
+            return true;
+        }
+        // What a write met, or has come to.
+        if let Some(op) = self.state.in_flight.take_parked(target) {
+            self.state.in_flight.send(&op);
+            plan.ops.push(op);
+            return true;
+        }
+        if self.state.in_flight.has(target) {
+            return true;
+        }
+        let first = self.unconfirmed.range((target.clone(), Object::Claim(ClaimKey::default()))..).next();
+        let call = if let Some((_, uid)) = self.state.writers.take_read(|known| known == target) {
+            // A write of ours would hide who has changed it (S14).
+            Call::ReadOwner(uid)
+        } else if let Some(unconfirmed) = first.filter(|(of, _)| of == target).cloned() {
+            self.unconfirmed.remove(&unconfirmed);
+            Call::Read { target: unconfirmed.1, purpose: Purpose::Refresh }
+        } else if let Target::Claim(key) = target
+            && let Some(object) = self.state.doubts.take_over(key, &self.state.objects, now)
+        {
+            Call::Read { target: object, purpose: Purpose::Refresh }
+        } else {
+            return false;
+        };
+        self.start(target.clone(), None, call, plan);
+        true
+    }
+
+    /// Looks at a claim, if nothing is under way about it.
+    pub(super) fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
+        let target = Target::Claim(key.clone());
+        self.queue.remove(&target, now);
+        if self.is_held_up(&target, now, plan) {
+            return;
+        }
+        self.state.claims.forget(key);
+        let Some(claim) = self.state.objects.claims.get(key) else {
+            if self.state.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
+                self.plan_gone_claim(key, plan);
+            }
+            return;
+        };
+        let mut decision = self.judge_claim(&claim, now);
+        let Self { recorder, reasons, state, .. } = self;
+        let is_settled = decision.reason.is_settled();
+        recorder.decided(&target, (&mut decision, is_settled), reasons, &state.objects);
+        let reason = Arc::new(decision.reason);
+        if decision.step.is_none() {
+            self.note_candidate(&claim, &reason);
+        }
+        let volume = match &*reason {
+            ClaimReason::Binding(volume, _) => self.state.objects.volumes.get(volume),
+            _ => None,
+        };
+        let (looked_at, since) = ((&*claim, self.attempt(&target)), self.queue.taken_since().unwrap_or(now));
+        self.recorder.claim_looked(looked_at, &reason, volume.as_deref(), &self.reasons, (since, now));
+        if let Some(step) = decision.step
+            && !self.joins_read(&step, key)
+        {
+            let volume = match &*reason {
+                ClaimReason::Binding(volume, _) => Some(volume.clone()),
+                _ => None,
+            };
+            self.start(target, volume, step, plan);
+        }
+        if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {
+            // Its volumes were left alone meanwhile.
+            self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
+        }
+        self.reasons.set_claim(key, reason);
+    }
+
+    /// What to do about a claim, as far as that may be done now.
+    fn judge_claim(&mut self, claim: &PersistentVolumeClaim, now: Instant) -> ClaimDecision {
+        if let Some(what) = unreadable::for_claim(&self.state.objects, claim) {
+            return ClaimDecision::rest(ClaimReason::ObjectUnreadable(what));
+        }
+        let decision = self.decide_claim(claim);
+        let key = claim.key();
+        let held_back = self.held_back(&Target::Claim(key.clone()), decision.step.as_ref(), now);
+        let Some(why) = held_back else { return decision };
+        // What was proven is of the past when the step is taken at last.
+        self.state.proofs.forget_claim(&key);
+        ClaimDecision::waiting(claim, ClaimReason::HeldBack(why))
+    }
+
+    /// Has a claim wait for the read of its class, if that is its step and one is under way: it goes on, or pauses, when
+    /// that is answered.
+    fn joins_read(&mut self, step: &Call, claim: &ClaimKey) -> bool {
+        let Call::ReadClass(class) = step else { return false };
+        let Some((_, joined)) = self.class_reads.get_mut(class) else { return false };
+        joined.insert(claim.clone());
+        true
+    }
+
+    /// A claim without volume takes the next free one that fits.
+    fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason) {
+        if reason.wants_volume()
+            && let Ok(requirements) = Requirements::of(claim)
+            && !self.state.is_delayed(&requirements)
+        {
+            self.state.claims.wait(&requirements);
+        }
+    }
+
+    /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
+    fn plan_gone_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
+        let target = Target::Claim(key.clone());
+        self.retries.clear(&target);
+        self.recorder.forget(target.clone());
+        if let Some(step) = self.state.plugins.claim_gone(key, &self.state.objects) {
+            self.start(target, None, step, plan);
+        }
+    }
+
+    /// Looks at a volume, if nothing is under way about it.
+    pub(super) fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
+        plan.looks += 1;
+        let target = Target::Volume(name.clone());
+        let Some(volume) = self.state.objects.volumes.get(name) else {
+            self.recorder.forget(target.clone());
+            if !self.is_held_up(&target, now, plan) {
+                self.retries.clear(&target);
+            }
+            return;
+        };
+        if volume.spec.claim_ref.is_none() {
+            // So do those that name it (S45).
+            let naming: Vec<ClaimKey> = self.state.claims.naming(name).cloned().collect();
+            for key in naming
+                .iter()
+                .filter(|key| self.queue.contains(&Target::Claim((*key).clone())))
+                .collect::<Vec<_>>()
+            {
+                self.plan_claim(key, now, plan);
+            }
+        }
+        if let Some(reference) = &volume.spec.claim_ref {
+            // The claim goes first: if it takes the volume, writing "Available" in between would
+            // only make its own write fail.
+            let key = reference.key();
+            let claim = Target::Claim(key.clone());
+            if self.queue.contains(&claim) {
+                self.plan_claim(&key, now, plan);
+            }
+            if self.reasons.is_proving_class(&key) || self.state.in_flight.has(&claim) {
+                return;
+            }
+        }
+        if self.is_held_up(&target, now, plan) {
+            return;
+        }
+        let mut decision = self.judge_volume(&volume, now);
+        let Self { recorder, reasons, state, .. } = self;
+        let is_settled = decision.reason.is_settled();
+        recorder.decided(&target, (&mut decision, is_settled), reasons, &state.objects);
+        let reason = Arc::new(decision.reason);
+        let plugin = reason.awaits_deletion().then(|| {
+            let class = self.state.objects.classes.get(&ClassName::from(volume_class(&volume)));
+            deletion_plugin(&volume, class.as_deref(), &*self.state.plugins)
+        });
+        let looked_at = (&*volume, self.attempt(&target));
+        self.recorder.volume_looked(looked_at, &reason, plugin.flatten().as_deref(), &self.reasons, now);
+        if let Some(step) = decision.step {
+            self.start(target, None, step, plan);
+        }
+        self.reasons.set_volume(name, reason);
+    }
+
+    /// What to do about a volume, as far as that may be done now.
+    fn judge_volume(&mut self, volume: &PersistentVolume, now: Instant) -> VolumeDecision {
+        if let Some(what) = unreadable::for_volume(&self.state.objects, volume) {
+            return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
+        }
+        let decision = self.decide_volume(volume);
+        let name = volume.key();
+        let held_back = self.held_back(&Target::Volume(name.clone()), decision.step.as_ref(), now);
+        let Some(why) = held_back else { return decision };
+        // What was proven is of the past when the step is taken at last.
+        let releases =
+            |step: &Call| matches!(step, Call::Write(write) if write.kind == WriteKind::VolumeReleased);
+        if decision.step.as_ref().is_some_and(releases) {
+            self.state.proofs.forget_volume(&name);
+        }
+        self.state.plugins.unproven(&name);
+        VolumeDecision::waiting(volume, VolumeReason::HeldBack(why))
+    }
+}

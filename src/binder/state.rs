@@ -1,0 +1,395 @@
+//! State: what decisions are made on. The tables, the indexes of them, the proofs, what is under way, and the [`Plugins`]
+//! to which a decision may hand an object.
+//!
+//! In: objects as they change, requests as they are sent and answered, outcomes of live reads. Out: what
+//! [`super::decide`] asks. Nothing here can reach the API server, a clock or a log.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    act::{
+        op::{Answer, Call, Op, Purpose},
+        write::Target,
+    },
+    annotations,
+    decide::{
+        decision::{ClaimDecision, VolumeDecision},
+        proofs::{Proofs, Seen},
+    },
+    doubt::Doubts,
+    matching::{
+        choose_claim::ClaimIndex,
+        choose_volume::VolumeIndex,
+        predicate::{Comparisons, Requirements, mismatch_for_named},
+    },
+};
+use crate::{
+    controller::{claim_pods::ClaimPods, second_writer::SecondWriters},
+    kube_api::{
+        call::CallError,
+        events::{Event, Involved},
+        ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
+        kinds::{
+            BindingMode, ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+            StorageClass,
+        },
+    },
+    state::Objects,
+};
+
+/// Requests under way at once. Twice what the connection budget lets through, so that it never
+/// idles; the rest stays here, where pairs that have begun go first.
+const MOST: usize = 128;
+
+/// Settings of the binder (pv-binder §12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BinderOptions {
+    /// Whether provisioners are asked for volumes.
+    pub enable_dynamic_provisioning: bool,
+    /// How often everything unsettled is looked at although nothing happened.
+    pub sync_period: Duration,
+}
+
+impl Default for BinderOptions {
+    fn default() -> Self {
+        Self { enable_dynamic_provisioning: true, sync_period: Duration::from_mins(5) }
+    }
+}
+
+/// Requests under way: the one owner of which claims and volumes may not be touched (S18, S38).
+#[derive(Debug, Default)]
+pub struct InFlight {
+    busy: BTreeSet<Target>,
+    sent: usize,
+    /// Reads that come before anything else about their pair, by whose decision the request before was.
+    parked: BTreeMap<Target, Op>,
+}
+
+impl InFlight {
+    pub(super) fn has(&self, target: &Target) -> bool {
+        self.busy.contains(target)
+    }
+
+    /// Requests sent and not yet answered.
+    pub(super) fn sent(&self) -> usize {
+        self.sent
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.sent >= MOST
+    }
+
+    /// A request is sent; from now on its claim and volume are busy.
+    pub(super) fn send(&mut self, op: &Op) {
+        self.busy.extend(op.touches());
+        self.sent += 1;
+    }
+
+    /// A request is answered; its claim and volume stay busy until they are freed.
+    pub(super) fn answered(&mut self) {
+        self.sent = self.sent.saturating_sub(1);
+    }
+
+    pub(super) fn free(&mut self, target: &Target) {
+        self.busy.remove(target);
+    }
+
+    /// Keeps a read for the next turn of its subject; its claim and volume stay busy.
+    pub(super) fn park(&mut self, op: Op) {
+        self.parked.insert(op.subject.clone(), op);
+    }
+
+    pub(super) fn is_parked(&self, subject: &Target) -> bool {
+        self.parked.contains_key(subject)
+    }
+
+    /// The read that comes before anything else about a claim or volume, to be sent.
+    pub(super) fn take_parked(&mut self, subject: &Target) -> Option<Op> {
+        self.parked.remove(subject)
+    }
+}
+
+/// The cluster as known.
+#[derive(Debug)]
+pub struct State {
+    /// Current objects.
+    pub objects: Arc<Objects>,
+    /// Settings.
+    pub options: BinderOptions,
+    /// Volumes by what claims look for.
+    pub volumes: VolumeIndex,
+    /// Claims by the volume that they name, and by what they wait for.
+    pub claims: ClaimIndex,
+    /// Pods that are not scheduled, and not over, by claim.
+    pub pods: ClaimPods,
+    /// The class that claims without one get.
+    pub default_class: Option<ClassName>,
+    /// Outcomes of live reads.
+    pub proofs: Proofs,
+    /// Reservations of which it is not known whether they were made.
+    pub doubts: Doubts,
+    /// Requests under way.
+    pub in_flight: InFlight,
+    /// What other binders were seen to write.
+    pub writers: SecondWriters<Target>,
+    /// Volumes that are recycled, deleted or made here.
+    pub plugins: Box<dyn Plugins>,
+    /// What the decisions of a plan cost.
+    pub compared: Comparisons,
+}
+
+impl State {
+    /// The indexes are still to be loaded.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
+        Self {
+            objects,
+            options,
+            volumes: VolumeIndex::default(),
+            claims: ClaimIndex::default(),
+            pods: ClaimPods::default(),
+            default_class: None,
+            proofs: Proofs::default(),
+            doubts: Doubts::default(),
+            in_flight: InFlight::default(),
+            writers: SecondWriters::default(),
+            plugins: Box::new(NoPlugins),
+            compared: Comparisons::default(),
+        }
+    }
+
+    /// Takes in every object there is, but for pods.
+    pub(super) fn load(&mut self, now: Instant) {
+        for (name, volume) in &self.objects.volumes.snapshot() {
+            self.volumes.update(name, Some(volume));
+            self.plugins.changed(&ObjectRef::Volume(name.clone()), &self.objects, now);
+        }
+        for (key, claim) in &self.objects.claims.snapshot() {
+            self.claims.update(key, Some(claim));
+        }
+        self.observe_default_class();
+    }
+
+    /// Looks for the default class again. Returns whether it is another.
+    pub(super) fn observe_default_class(&mut self) -> bool {
+        let default = default_class(self.objects.classes.snapshot().values());
+        let has_changed = default != self.default_class;
+        self.default_class = default;
+        has_changed
+    }
+
+    /// Whether nothing may be decided about a volume, nor be written to it: a request about it is under way, a pod empties
+    /// it, it cannot be read, or it is still to be read who changed it.
+    #[must_use]
+    pub fn is_busy(&self, name: &VolumeName) -> bool {
+        let target = Target::Volume(name.clone());
+        self.in_flight.has(&target) || self.writers.has_to_read(&target) || self.is_closed(name)
+    }
+
+    /// A volume as last seen.
+    #[must_use]
+    pub fn volume(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
+        self.objects.volumes.get(name)
+    }
+
+    /// The claim that has a volume, although the volume does not name it (S45): it was bound to it, as its phase or the
+    /// marker says, and lives. Of several the one that is Bound, or else the oldest: a copy is younger.
+    #[must_use]
+    pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
+        let bound = self.naming(volume).filter(|claim| was_bound(claim));
+        bound
+            .min_by_key(|claim| {
+                let is_bound = claim.status.phase == ClaimPhase::Bound;
+                (!is_bound, claim.metadata.creation_timestamp, claim.key())
+            })
+            .map(|claim| claim.key())
+    }
+
+    pub(super) fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
+        claims.filter(|claim| claim.spec.volume_name == *volume)
+    }
+
+    /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back, and none
+    /// that another names and would take now.
+    #[must_use]
+    pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
+        let volume = self.volume(name)?;
+        let suits = |claim: &PersistentVolumeClaim| {
+            Requirements::of(claim)
+                .is_ok_and(|requirements| mismatch_for_named(&volume, &requirements).is_none())
+        };
+        let is_taken = volume.spec.claim_ref.is_none()
+            && self.naming(name).any(|claim| was_bound(&claim) || suits(&claim));
+        (!is_taken).then_some(volume)
+    }
+
+    /// A class as last seen; no class for the empty name.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
+        if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
+    }
+
+    fn is_closed(&self, name: &VolumeName) -> bool {
+        self.plugins.is_at_work(name, &self.objects)
+            || self.objects.unreadable::<PersistentVolume>(name).is_some()
+    }
+
+    /// Whether a claim takes no free volume, but only one that is reserved for it.
+    pub(super) fn is_delayed(&self, requirements: &Requirements<'_>) -> bool {
+        let class = self.objects.classes.get(&ClassName::from(requirements.class));
+        class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+    }
+
+    /// Revision of the newest claim in our tables, at least of the one that a request is about: one whose change is of
+    /// no interest here comes into the table without being told of.
+    pub(super) fn newest_claim(&self, subject: &Target) -> ResourceVersion {
+        let own = match subject {
+            Target::Claim(key) => self.objects.claims.get(key).map(|claim| claim.metadata.resource_version),
+            Target::Volume(_) => None,
+        };
+        own.unwrap_or_default().max(self.objects.claims.observed())
+    }
+
+    /// What was proven of the claims that name a volume was proven of the volume as it was. The read that proved
+    /// it may be the change.
+    pub(super) fn unprove_claims_of(&mut self, name: &VolumeName) {
+        let seen = Seen::of(&self.objects, name);
+        for key in self.claims.naming(name) {
+            self.proofs.forget_claim_unless(key, seen);
+        }
+    }
+}
+
+/// Whether the claim was bound to the volume that it names. The phase is written by controllers alone.
+pub(super) fn was_bound(claim: &PersistentVolumeClaim) -> bool {
+    matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
+        || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
+}
+
+/// The class for claims without one: the newest of those marked, the first by name among equals
+/// (pv-binder §8).
+// KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
+fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
+    let mut best: Option<&Arc<StorageClass>> = None;
+    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
+        let newer =
+            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
+        if newer {
+            best = Some(class);
+        }
+    }
+    best.map(|class| class.key())
+}
+
+/// What recycles, deletes and makes volumes for the binder, if anything does ([`crate::host_plugins`]). What an
+/// implementation leaves out is what a binder without such plugins does.
+pub trait Plugins: fmt::Debug + Send {
+    /// Whether volumes of this provisioner are made and deleted here.
+    fn provisions(&self, _provisioner: &str) -> bool {
+        false
+    }
+
+    /// Whether a volume of which nothing tells who made it is deleted here.
+    fn deletes(&self, _volume: &PersistentVolume) -> bool {
+        false
+    }
+
+    /// What has to be done about a volume before anything else is decided about it.
+    fn first(&self, _volume: &PersistentVolume, _view: &State) -> Option<VolumeDecision> {
+        None
+    }
+
+    /// Recycles or deletes a volume whose claim is proven gone, as its policy says; `None` if nothing here does.
+    fn reclaim(&self, _: &PersistentVolume, _: &ClaimRef, _: &State) -> Option<VolumeDecision> {
+        None
+    }
+
+    /// Makes a volume for a claim of a provisioner that is here; `None` if the claim has to name that first.
+    fn provision(&self, _: &PersistentVolumeClaim, _: &StorageClass, _: &State) -> Option<ClaimDecision> {
+        None
+    }
+
+    /// Whether nothing else is decided about a volume, as a pod is at work on it.
+    fn is_at_work(&self, _volume: &VolumeName, _objects: &Objects) -> bool {
+        false
+    }
+
+    /// The volume that a pod is known to recycle.
+    fn volume_of(&self, _pod: &PodKey) -> Option<VolumeName> {
+        None
+    }
+
+    /// The pods at work, by UID, with the volume of each.
+    fn pods_at_work(&self, _objects: &Objects) -> BTreeMap<Uid, (PodKey, Involved)> {
+        BTreeMap::new()
+    }
+
+    /// An object changed; how it is now, the tables show. Returns the claims and volumes that this concerns.
+    fn changed(&mut self, _object: &ObjectRef, _objects: &Objects, _now: Instant) -> Vec<Target> {
+        Vec::new()
+    }
+
+    /// A claim is gone: returns the step that removes storage which was made for it in vain.
+    fn claim_gone(&mut self, _claim: &ClaimKey, _objects: &Objects) -> Option<Call> {
+        None
+    }
+
+    /// The step about a volume that rested on a proof is not made now, and the proof will be old when it is.
+    fn unproven(&mut self, _volume: &VolumeName) {}
+
+    /// Keys whose failed work may begin anew.
+    fn take_due(&mut self, _now: Instant) -> Vec<Target> {
+        Vec::new()
+    }
+
+    /// When the next of them is due.
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Takes the answer to a request that it asked for. Returns how the subject goes on, if not as usual.
+    fn answered(
+        &mut self,
+        _op: &Op,
+        _result: &Result<Answer, CallError>,
+        _objects: &Objects,
+        _now: Instant,
+    ) -> Option<Then> {
+        None
+    }
+}
+
+/// No plugins.
+#[derive(Debug)]
+pub struct NoPlugins;
+
+impl Plugins for NoPlugins {}
+
+/// How the subject of a request goes on.
+#[derive(Debug)]
+pub enum Then {
+    /// It is looked at again.
+    Look,
+    /// The same, and this is told: the answer to a request of a plugin shows that an earlier write was made.
+    Tell(Event),
+    /// The same, after a pause that is longer each time.
+    Failed,
+    /// The same, after a pause if that happens again and again.
+    Conflicted,
+    /// The same, after a pause that depends on the error.
+    Pause(CallError),
+    /// The same, at this time.
+    At(Instant),
+    /// The request, a read, is repeated after such a pause; until then nothing is decided about the pair.
+    Repeat(CallError),
+    /// The object of the request is read before anything else is decided about the pair.
+    Read(Purpose),
+}
