@@ -18,12 +18,13 @@ use mooring::{
         calls,
         desired::{state::AttachSource, volume_name::VolumeId},
     },
-    binder::{act::write::Object, decide::binding::next_write},
+    binder::{calls::Object, decide::binding::next_write},
     kube_api::{
         call::{Caller, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName},
         kinds::{
-            ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
+            ClaimPhase, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
+            VolumePhase,
         },
         leadership::{Leadership, Term},
         wire::Accept,
@@ -110,9 +111,9 @@ impl Floor {
 async fn bind(caller: &Caller, (mut volume, mut claim): Pair) {
     while let Some(write) = next_write(&volume, &claim).expect("a volume with a size") {
         match write.target {
-            Object::Volume(_) => volume = caller.write(&write.request).await.expect("write a volume"),
-            Object::Claim(_) => claim = caller.write(&write.request).await.expect("write a claim"),
-            Object::Pod(_) => unreachable!("a bind writes no pod"),
+            ObjectRef::Volume(_) => volume = caller.write(&write.request).await.expect("write a volume"),
+            ObjectRef::Claim(_) => claim = caller.write(&write.request).await.expect("write a claim"),
+            _ => unreachable!("a bind writes no pod"),
         }
     }
 }

@@ -14,10 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    act::{
-        op::{Answer, Call, Directory, Op},
-        write::{Object, Target, WriteKind},
-    },
+    calls::{Answer, Call, Directory, Op, Purpose, Target, WriteKind},
     doubt::Doubts,
     planner::{self, Planner},
     second_writer::ROLE,
@@ -232,21 +229,22 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
             caller.send(&write.request).await.map(|_| Answer::Deleted)
         }
         Call::Write(write) => match &write.target {
-            Object::Claim(_) => caller.write(&write.request).await.map(Answer::Claim),
-            Object::Volume(_) => caller.write(&write.request).await.map(Answer::Volume),
-            Object::Pod(_) => caller.write(&write.request).await.map(Answer::Pod),
+            ObjectRef::Claim(_) => caller.write(&write.request).await.map(Answer::Claim),
+            ObjectRef::Volume(_) => caller.write(&write.request).await.map(Answer::Volume),
+            _ => caller.write(&write.request).await.map(Answer::Pod),
         },
-        Call::Read { target: Object::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
-        Call::Read { target: Object::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
-        Call::Read { target: Object::Pod(key), .. } => caller.get(key).await.map(Answer::Pod),
-        Call::ReadClass(name) => caller.get(name).await.map(Answer::Class),
-        Call::ReadOwner(uid) => {
+        Call::Read { purpose: Purpose::LearnOwner(uid), .. } => {
             let path = match subject {
                 Target::Claim(key) => PersistentVolumeClaim::path(key),
                 Target::Volume(name) => PersistentVolume::path(name),
             };
             caller.owners(path, uid, subject.field().pointer()).await.map(Answer::Owners)
         }
+        Call::Read { target: ObjectRef::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
+        Call::Read { target: ObjectRef::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
+        Call::Read { target: ObjectRef::Pod(key), .. } => caller.get(key).await.map(Answer::Pod),
+        Call::Read { target: ObjectRef::Class(name), .. } => caller.get(name).await.map(Answer::Class),
+        Call::Read { target, .. } => Err(CallError::NotSent(format!("{target} is not read here"))),
         Call::Directory(_) => Err(CallError::NotLeader),
     }
 }
@@ -262,22 +260,18 @@ fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
         (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
             tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "changed or gone meanwhile, looking again");
         }
-        (_, Err(CallError::NotLeader))
-        | (
-            Call::Read { .. } | Call::ReadClass(_) | Call::ReadOwner(_),
-            Ok(_) | Err(CallError::NotFound(_)),
-        ) => {}
+        (_, Err(CallError::NotLeader)) | (Call::Read { .. }, Ok(_) | Err(CallError::NotFound(_))) => {}
         (Call::Write(write), Err(error)) => {
             tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "write failed, retrying");
         }
+        (Call::Read { purpose: Purpose::LearnOwner(_), .. }, Err(error)) => {
+            tracing::warn!(object, namespace, attempt, %error, "who wrote it could not be read, retrying");
+        }
+        (Call::Read { target: ObjectRef::Class(class), .. }, Err(error)) => {
+            tracing::warn!(object, namespace, %class, attempt, %error, "live read of the class failed, retrying");
+        }
         (Call::Read { target, .. }, Err(error)) => {
             tracing::warn!(object, namespace, read = %target, attempt, %error, "live read failed, retrying");
-        }
-        (Call::ReadOwner(_), Err(error)) => {
-            tracing::warn!(object, namespace, attempt, %error, "who wrote it could not be read");
-        }
-        (Call::ReadClass(class), Err(error)) => {
-            tracing::warn!(object, namespace, %class, attempt, %error, "live read of the class failed, retrying");
         }
         (Call::Directory(directory), Ok(Answer::Directory(Err(error)))) => {
             tracing::warn!(object, namespace, ?directory, attempt, %error, "directory could not be made or removed, retrying");

@@ -9,12 +9,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::act::write::Object;
+use super::calls::revision;
 use crate::{
     controller::in_doubt::{InDoubt, SETTLE_TIME},
     kube_api::{
         ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, PersistentVolumeClaim},
+        kinds::{Narrow, ObjectRef, PersistentVolumeClaim},
     },
     state::{Objects, Relation},
 };
@@ -24,14 +24,14 @@ struct Doubt {
     claim: Uid,
     volume: VolumeName,
     /// The object of the write: the volume, or the claim.
-    object: Object,
+    object: ObjectRef,
     write: InDoubt,
 }
 
 impl Doubt {
     /// Whether the object is past the write, or gone.
     fn is_settled(&self, objects: &Objects) -> bool {
-        self.object.revision(objects).is_none_or(|revision| self.write.is_settled_at(revision))
+        revision(&self.object, objects).is_none_or(|revision| self.write.is_settled_at(revision))
     }
 }
 
@@ -62,7 +62,7 @@ impl Doubts {
         &mut self,
         claim: &PersistentVolumeClaim,
         volume: &VolumeName,
-        (object, revision): (&Object, ResourceVersion),
+        (object, revision): (&ObjectRef, ResourceVersion),
         now: Instant,
     ) -> Instant {
         self.forget(&claim.key());
@@ -91,7 +91,7 @@ impl Doubts {
 
     /// Ends the doubt about a claim if its request can no longer be carried out. Returns the object that is still to be
     /// read: our tables may be older.
-    pub fn take_over(&mut self, claim: &ClaimKey, objects: &Objects, now: Instant) -> Option<Object> {
+    pub fn take_over(&mut self, claim: &ClaimKey, objects: &Objects, now: Instant) -> Option<ObjectRef> {
         self.claims.get(claim).filter(|doubt| doubt.write.until <= now)?;
         let doubt = self.remove(claim).filter(|doubt| !doubt.is_settled(objects))?;
         Some(doubt.object)
@@ -139,14 +139,14 @@ mod tests {
         let key = claim.key();
         // The object of the write; revisions of claim and volume; whether that ends the doubt.
         let rows = [
-            (Object::Volume(name.clone()), 5, Some(5), false),
-            (Object::Volume(name.clone()), 6, Some(5), false),
-            (Object::Volume(name.clone()), 5, Some(6), true),
-            (Object::Volume(name.clone()), 5, None, true),
-            (Object::Claim(key.clone()), 5, Some(5), false),
-            (Object::Claim(key.clone()), 5, Some(6), false),
-            (Object::Claim(key.clone()), 5, None, false),
-            (Object::Claim(key.clone()), 6, Some(5), true),
+            (ObjectRef::Volume(name.clone()), 5, Some(5), false),
+            (ObjectRef::Volume(name.clone()), 6, Some(5), false),
+            (ObjectRef::Volume(name.clone()), 5, Some(6), true),
+            (ObjectRef::Volume(name.clone()), 5, None, true),
+            (ObjectRef::Claim(key.clone()), 5, Some(5), false),
+            (ObjectRef::Claim(key.clone()), 5, Some(6), false),
+            (ObjectRef::Claim(key.clone()), 5, None, false),
+            (ObjectRef::Claim(key.clone()), 6, Some(5), true),
         ];
         for (object, claim_at, volume_at, ends) in rows {
             let mut doubts = Doubts::default();
@@ -168,7 +168,7 @@ mod tests {
         let (before, after) = (objects(5, Some(5)), objects(5, Some(6)));
         let mut doubts = Doubts::default();
         for claim in &claims {
-            doubts.note(claim, &name, (&Object::Volume(name.clone()), ResourceVersion(5)), now);
+            doubts.note(claim, &name, (&ObjectRef::Volume(name.clone()), ResourceVersion(5)), now);
         }
         assert_eq!(claims.each_ref().map(|claim| doubts.of(claim, &before)), [Some(&name); 2]);
         assert_eq!(doubts.of(&claim("1", "another", 5), &before), None);

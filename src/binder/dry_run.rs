@@ -12,10 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        op::{Answer, Call, Op},
-        write::{Object, Target, WriteKind},
-    },
+    calls::{Answer, Call, Op, Purpose, Target, WriteKind},
     matching::predicate::{Mismatch, Requirements, mismatches},
     planner::Planner,
     state::BinderOptions,
@@ -161,13 +158,13 @@ fn read(
         (T::object_ref(key.clone()), objects.get::<T>(key).map(|object| answer((*object).clone())))
     }
     let (object, found) = match &op.call {
-        Call::Read { target: Object::Claim(key), .. } => get(objects, key, Answer::Claim),
-        Call::Read { target: Object::Volume(name), .. } => get(objects, name, Answer::Volume),
-        Call::Read { target: Object::Pod(key), .. } => get(objects, key, Answer::Pod),
-        Call::ReadClass(name) => get(objects, name, Answer::Class),
         // Who wrote what is not known here.
-        Call::ReadOwner(_) => return Some(Ok(Answer::Owners(Vec::new()))),
-        Call::Write(_) | Call::Directory(_) => return None,
+        Call::Read { purpose: Purpose::LearnOwner(_), .. } => return Some(Ok(Answer::Owners(Vec::new()))),
+        Call::Read { target: ObjectRef::Claim(key), .. } => get(objects, key, Answer::Claim),
+        Call::Read { target: ObjectRef::Volume(name), .. } => get(objects, name, Answer::Volume),
+        Call::Read { target: ObjectRef::Pod(key), .. } => get(objects, key, Answer::Pod),
+        Call::Read { target: ObjectRef::Class(name), .. } => get(objects, name, Answer::Class),
+        Call::Read { .. } | Call::Write(_) | Call::Directory(_) => return None,
     };
     if !asked.insert(format!("{:?} {:?}", op.subject, op.call)) {
         return None;

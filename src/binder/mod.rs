@@ -5,38 +5,42 @@
 //! and says which may run now; [`controller`] runs them.
 //!
 //! ```text
-//! changes ─▶ observe ─▶ planner: dirty keys ─▶ decide (matching) ─▶ act ─▶ controller ─▶ API server
-//!               ▲                                  └▶ tell: events, logs, metrics, /debug     │
-//!               └───────────────────────────────── answers ───────────────────────────────────┘
+//! tables ─▶ changes ─▶ queue ─▶ plan: a key's turn ─▶ decide (matching) ─▶ calls ─▶ controller ─▶ API server
+//!              ▲                                        └▶ tell: events, logs, metrics, /debug        │
+//!              └──────────────────────────────────────── answers ────────────────────────────────────┘
 //! ```
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | [`observe`] | what a change or an answer means, and which keys are looked at again |
+//! | [`state`] | what decisions are made on |
+//! | [`changes`], [`answers`] | what a change or an answer means for the state, and which keys are looked at again |
+//! | [`plan`] | which keys are due, and the turn of each, in the order that is safe |
 //! | [`matching`] | which volume a claim gets (smallest fit: [`matching::choose_volume`]), and which claim a volume |
 //! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
 //! | [`crate::host_plugins`] | volumes that are recycled, made or deleted here, behind [`state::Plugins`]; off unless asked for |
-//! | [`act`] | a step as a request |
+//! | [`calls`], [`patches`] | a step as a request |
 //! | [`tell`] | reasons and texts of events ([`tell::events`]); reports, metrics and traces |
 //!
-//! Beside the rooms stand the planner and its parts: [`state`] (what decisions are made on), [`plan`] (the turn of each key),
-//! [`reasons`] (the last reason of each key), [`queue`], [`second_writer`] (what we wrote, and what others make of it).
+//! The planner's other parts are [`queue`], [`reasons`] (the last reason of each key), [`doubt`] (writes of a bind without an
+//! answer) and [`second_writer`] (what we wrote, and what others make of it).
 
 #![cfg_attr(
     not(feature = "host-plugins"),
     allow(dead_code, reason = "some patches, and texts of events, are the plugins' alone")
 )]
 
-pub mod act;
 pub mod annotations;
 pub mod decide;
 pub(crate) mod matching;
-pub mod observe;
 pub mod tell;
 
+mod answers;
+pub mod calls;
+mod changes;
 pub mod controller;
 pub mod doubt;
 pub mod dry_run;
+pub(crate) mod patches;
 mod plan;
 pub mod planner;
 pub mod queue;

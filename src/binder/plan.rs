@@ -9,24 +9,21 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        op::{Call, Purpose},
-        write::{Object, Target, WriteKind},
-    },
+    calls::{Call, Purpose, Target, WriteKind},
     decide::{
         decision::{ClaimDecision, VolumeDecision},
         reclaim::deletion_plugin,
+        unreadable,
     },
     matching::predicate::{Requirements, volume_class},
-    observe::unreadable,
     planner::{Plan, Planner},
     queue::Next,
     tell::reason::{ClaimReason, HeldBack, VolumeReason},
 };
 use crate::{
     kube_api::{
-        ids::{ClaimKey, ClassName, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        ids::{ClaimKey, ClassName, NodeName, VolumeName},
+        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
 };
@@ -107,9 +104,9 @@ impl Planner {
                 .proofs
                 .keep_classes(|class| self.state.claims.open_in_class(class.as_str()).next().is_some());
             let Objects { claims, volumes, pods, .. } = &*self.state.objects;
-            let unconfirmed = claims.unconfirmed().into_iter().map(Object::Claim);
-            let unconfirmed = unconfirmed.chain(volumes.unconfirmed().into_iter().map(Object::Volume));
-            let unconfirmed = unconfirmed.chain(pods.unconfirmed().into_iter().map(Object::Pod));
+            let unconfirmed = claims.unconfirmed().into_iter().map(ObjectRef::Claim);
+            let unconfirmed = unconfirmed.chain(volumes.unconfirmed().into_iter().map(ObjectRef::Volume));
+            let unconfirmed = unconfirmed.chain(pods.unconfirmed().into_iter().map(ObjectRef::Pod));
             for object in unconfirmed.collect::<Vec<_>>() {
                 self.confirm(object, now);
             }
@@ -163,7 +160,7 @@ impl Planner {
             }
         }
         let Call::Write(write) = step else { return None };
-        let target = write.target.subject()?;
+        let target = Target::of(&write.target)?;
         let until = self.own_writes.until(&target, write, now)?;
         // Of all that is undone, phases alone show by whom.
         let by = self.state.writers.manager(&target).filter(|_| write.is_of_a_phase());
@@ -191,17 +188,17 @@ impl Planner {
         if self.state.in_flight.has(target) {
             return true;
         }
-        let first = self.unconfirmed.range((target.clone(), Object::Claim(ClaimKey::default()))..).next();
+        let first = self.unconfirmed.range((target.clone(), ObjectRef::Node(NodeName::default()))..).next();
         let call = if let Some((_, uid)) = self.state.writers.take_read(|known| known == target) {
             // A write of ours would hide who has changed it (S14).
-            Call::ReadOwner(uid)
+            Call::read(target.object(), Purpose::LearnOwner(uid))
         } else if let Some(unconfirmed) = first.filter(|(of, _)| of == target).cloned() {
             self.unconfirmed.remove(&unconfirmed);
-            Call::Read { target: unconfirmed.1, purpose: Purpose::Refresh }
+            Call::read(unconfirmed.1, Purpose::Refresh)
         } else if let Target::Claim(key) = target
             && let Some(object) = self.state.doubts.take_over(key, &self.state.objects, now)
         {
-            Call::Read { target: object, purpose: Purpose::Refresh }
+            Call::read(object, Purpose::Refresh)
         } else {
             return false;
         };
@@ -271,7 +268,9 @@ impl Planner {
     /// Has a claim wait for the read of its class, if that is its step and one is under way: it goes on, or pauses, when
     /// that is answered.
     fn joins_read(&mut self, step: &Call, claim: &ClaimKey) -> bool {
-        let Call::ReadClass(class) = step else { return false };
+        let Call::Read { target: ObjectRef::Class(class), purpose: Purpose::ProveNoClass } = step else {
+            return false;
+        };
         let Some((_, joined)) = self.class_reads.get_mut(class) else { return false };
         joined.insert(claim.clone());
         true

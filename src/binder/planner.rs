@@ -14,10 +14,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        op::{Call, Op},
-        write::{Object, Target},
-    },
+    calls::{Call, Op, Purpose, Target},
     decide::{
         claim::sync_claim,
         decision::{ClaimDecision, VolumeDecision},
@@ -38,7 +35,7 @@ use crate::{
     kube_api::{
         events::Involved,
         ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{PersistentVolume, PersistentVolumeClaim},
+        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
     },
     metrics::QueueCounts,
     state::Objects,
@@ -99,7 +96,7 @@ pub struct Planner {
     /// which nothing is decided before it is read live: such an object may have gone between our answer and the list, and
     /// then no event tells of it any more. Of one that is there after all the watch tells, which is about to pass our
     /// answer.
-    pub(super) unconfirmed: BTreeSet<(Target, Object)>,
+    pub(super) unconfirmed: BTreeSet<(Target, ObjectRef)>,
     pub(super) retries: RetryMap<Target>,
     pub(super) recorder: Recorder,
     pub(super) reasons: Reasons,
@@ -212,8 +209,7 @@ impl Planner {
 
     /// Hands out a request and marks what it touches.
     pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
-        let known = call.target().and_then(|object| object.revision(&self.state.objects));
-        let op = Op { uid: subject.uid(&self.state.objects), subject, volume, call, known };
+        let op = Op::new(subject, volume, call, &self.state.objects);
         self.state.in_flight.send(&op);
         for target in op.touches() {
             if let Target::Volume(name) = target {
@@ -221,13 +217,13 @@ impl Planner {
                 self.state.volumes.withdraw(&name);
             }
         }
-        if let Call::ReadClass(class) = &op.call {
+        if let Call::Read { target: ObjectRef::Class(class), purpose: Purpose::ProveNoClass } = &op.call {
             let newest_claim = self.state.newest_claim(&op.subject);
             self.class_reads.insert(class.clone(), (newest_claim, BTreeSet::new()));
         }
         // The watch may tell of it before the answer does.
         if let Call::Write(write) = &op.call
-            && let Some(target) = write.target.subject()
+            && let Some(target) = Target::of(&write.target)
         {
             self.own_writes.sends(&target);
             if let Target::Volume(name) = &target

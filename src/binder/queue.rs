@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::act::write::Target;
+use super::calls::Target;
 use crate::{controller::queue::Lane, kube_api::ids::VolumeName, metrics::QueueCounts};
 
 /// What comes next.

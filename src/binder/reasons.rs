@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    act::write::Target,
+    calls::Target,
     tell::{
         failure::Failure,
         reason::{ClaimReason, VolumeReason},

@@ -19,7 +19,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::act::write::{Target, Write};
+use super::calls::{Target, Write};
 use crate::{
     controller::{
         second_writer::{self, OwnedField, Role},
@@ -237,7 +237,7 @@ impl OwnWrites {
 mod tests {
     use super::*;
     use crate::{
-        binder::act::patches,
+        binder::patches,
         kube_api::kinds::{ClaimPhase, ClaimRef, VolumePhase},
     };
 

@@ -14,11 +14,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        op::{Answer, Call, Op, Purpose},
-        write::Target,
-    },
     annotations,
+    calls::{Answer, Call, Op, Purpose, Target},
     decide::{
         decision::{ClaimDecision, VolumeDecision},
         proofs::{Proofs, Seen},

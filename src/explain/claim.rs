@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     binder::{
-        act::write::WriteKind,
         annotations::SELECTED_NODE,
+        calls::WriteKind,
         matching::predicate::{claim_class, volume_class},
         tell::reason::ClaimReason,
     },

@@ -12,7 +12,7 @@ use crate::{
         dry_run::{NextWrite, NodeVolumeOutlook},
         tell::state::State,
     },
-    binder::{self, BinderOptions, act::write::WriteKind, tell::reason::ClaimReason},
+    binder::{self, BinderOptions, calls::WriteKind, tell::reason::ClaimReason},
     kube_api::{
         ids::{ClaimKey, DriverName, NodeName},
         kinds::{PersistentVolume, StorageClass},

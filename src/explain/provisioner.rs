@@ -11,7 +11,7 @@ use super::{
     subject::Subject, table::Facts, view::View, writes,
 };
 use crate::{
-    binder::{act::write::WriteKind, annotations::SELECTED_NODE},
+    binder::{annotations::SELECTED_NODE, calls::WriteKind},
     kube_api::{
         ids::{NodeName, Uid},
         kinds::PersistentVolumeClaim,

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     binder::{
-        act::write::WriteKind,
         annotations::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, has},
+        calls::WriteKind,
         dry_run::all_mismatches,
         matching::predicate::{Mismatch, volume_class},
         tell::reason::VolumeReason,

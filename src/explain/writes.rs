@@ -7,7 +7,7 @@ use super::{
     links::Link,
     report::{Next, Verdict},
 };
-use crate::binder::act::write::WriteKind;
+use crate::binder::calls::WriteKind;
 
 /// Says of a claim what the binder writes next.
 pub(super) fn of_claim(link: Link, write: Option<WriteKind>) -> Link {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    binder::act::op::Directory,
+    binder::calls::Directory,
     kube_api::ids::{Uid, VolumeName},
 };
 

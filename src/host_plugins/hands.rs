@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::directories::{self, ROOT};
 use crate::{
-    binder::{act::op::Directory, controller::Hands, tell::events},
+    binder::{calls::Directory, controller::Hands, tell::events},
     kube_api::{
         backoff::Backoff,
         events::{EventRecorder, Involved},

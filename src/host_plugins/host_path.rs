@@ -14,20 +14,17 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::{Call, Directory, Purpose},
-            patches::{self, Change},
-            write::{Object, Write, WriteKind},
-        },
         annotations::{
             self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER,
             YES,
         },
+        calls::{Call, Directory, Purpose, Write, WriteKind},
         decide::{
             decision::{ClaimDecision, Decision, VolumeDecision},
             upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
         },
         matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
+        patches::{self, Change},
         state::State,
         tell::{
             events,
@@ -37,7 +34,10 @@ use crate::{
     kube_api::{
         call::{Request, Verb},
         ids::{NodeName, VolumeName},
-        kinds::{FileSource, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass},
+        kinds::{
+            FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+            StorageClass,
+        },
         text::Text,
     },
 };
@@ -72,7 +72,7 @@ impl HostPlugins {
                 Some(write) if volume.metadata.is_terminating() => Call::Write(write),
                 _ => return Decision::rest(VolumeReason::Deleting),
             },
-            _ => Call::Read { target: Object::Volume(name), purpose: Purpose::ProveReleased },
+            _ => Call::Read { target: ObjectRef::Volume(name), purpose: Purpose::ProveReleased },
         };
         Decision::step(VolumeReason::Deleting, step)
     }
@@ -209,7 +209,7 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &str
         Request { verb: Verb::Create, path: path.trim_end_matches('/').to_owned(), body: Some(body) };
     Write {
         kind: WriteKind::CreateVolume,
-        target: Object::Volume(name),
+        target: ObjectRef::Volume(name),
         request,
         then: vec![events::provisioned(claim, &volume_name(&claim.metadata.uid), HOST_PATH_PLUGIN)],
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::directories::volume_name;
 use crate::{
     binder::{
-        act::write::Target,
+        calls::Target,
         tell::{events, reason::Unprovisioned},
     },
     controller::retry::RetryMap,

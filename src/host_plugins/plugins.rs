@@ -15,11 +15,8 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::{Answer, Call, Directory, Op, Purpose},
-            write::{Object, Target, Write, WriteKind},
-        },
         annotations::HOST_PATH_PLUGIN,
+        calls::{Answer, Call, Directory, Op, Purpose, Target, Write, WriteKind},
         decide::decision::{ClaimDecision, VolumeDecision},
         matching::predicate::held_by,
         state::{Plugins, State, Then},
@@ -215,7 +212,7 @@ impl HostPlugins {
                 }
             }
             (WriteKind::StartPod, Target::Volume(name), ..) => operations.advance(name, VolumeStage::Started),
-            (WriteKind::DeletePod, _, Object::Pod(key), _) => operations.pod_deleted(key),
+            (WriteKind::DeletePod, _, ObjectRef::Pod(key), _) => operations.pod_deleted(key),
             (WriteKind::DeleteVolume, Target::Volume(name), ..) => {
                 operations.advance(name, VolumeStage::Deleted);
             }

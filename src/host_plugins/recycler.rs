@@ -17,23 +17,20 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::{Call, Purpose},
-            patches,
-            write::{Object, Write, WriteKind},
-        },
+        calls::{Call, Purpose, Write, WriteKind},
         decide::{
             binding,
             decision::{Decision, VolumeDecision},
         },
         matching::predicate::capacity,
+        patches,
         state::State,
         tell::{events, reason::VolumeReason},
     },
     kube_api::{
         call::{Request, Verb},
         ids::PodKey,
-        kinds::{ClaimRef, FileSource, Narrow, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
+        kinds::{ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
     },
 };
 
@@ -185,7 +182,7 @@ impl HostPlugins {
                         let name = pod_name(volume, reference, self.operations.run_number());
                         let key = PodKey::new(recycler.namespace(), &name);
                         let request = recycler.creation(volume, reference, source, &name);
-                        let target = Object::Pod(key);
+                        let target = ObjectRef::Pod(key);
                         Call::Write(Write { kind: WriteKind::CreatePod, target, request, then: Vec::new() })
                     }
                     (Some((_, pod)), Some(VolumeStage::Proven(revision)))
@@ -193,7 +190,10 @@ impl HostPlugins {
                     {
                         Call::Write(recycler.start(&pod))
                     }
-                    _ => Call::Read { target: Object::Volume(volume.key()), purpose: Purpose::ProveReleased },
+                    _ => Call::Read {
+                        target: ObjectRef::Volume(volume.key()),
+                        purpose: Purpose::ProveReleased,
+                    },
                 };
                 Decision::step(VolumeReason::Recycling, call)
             }

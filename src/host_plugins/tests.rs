@@ -14,10 +14,7 @@ use super::{
 use crate::{
     binder::{
         BinderOptions,
-        act::{
-            op::{Answer, Call, Directory, Op, Purpose},
-            write::{Object, WriteKind},
-        },
+        calls::{Answer, Call, Directory, Op, Purpose, WriteKind},
         decide::upkeep::IN_TREE_FINALIZER,
         planner::{Plan, Planner},
         tell::reason::VolumeReason,
@@ -131,7 +128,7 @@ fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
     assert!(planner.plan(now).ops.is_empty(), "the volume is being read");
     planner.outcome(proof, Ok(Answer::Volume(released(1))), now, 0.0);
     let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
+    assert_eq!(read.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
 }
 
 #[test]
@@ -165,7 +162,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     objects.reset::<Pod>(vec![]);
     now = planner.plan(now).wake_at.unwrap();
     let refresh = only(planner.plan(now));
-    assert_eq!(refresh.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
+    assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
     pod.metadata.resource_version = ResourceVersion(9);
     pod.status.phase = PodPhase::Succeeded;
     planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
@@ -239,7 +236,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
             let refresh = only(planner.plan(now));
             assert_eq!(
                 refresh.call,
-                Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh }
+                Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh }
             );
             pod.metadata.resource_version.0 += 1;
             planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
@@ -249,7 +246,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
     assert!(plan.ops.is_empty() && planner.is_waiting());
     let due = plan.wake_at.unwrap();
     let refresh = only(planner.plan(due));
-    assert_eq!(refresh.call, Call::Read { target: Object::Pod(pod.key()), purpose: Purpose::Refresh });
+    assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
     planner.outcome(refresh, Err(CallError::NotFound("gone".into())), due, 0.0);
     assert_eq!(only(planner.plan(due)).call.write_kind(), Some(WriteKind::VolumeFailed));
 }
@@ -385,7 +382,7 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     let later = planner.plan(now).wake_at.unwrap();
     let creation = only(planner.plan(later));
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
-    assert_ne!(creation.call.target(), Some(&Object::Pod(pod.key())));
+    assert_ne!(creation.call.target(), Some(&ObjectRef::Pod(pod.key())));
     planner.outcome(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
     assert_eq!(

@@ -19,7 +19,7 @@ use crate::{
         decide::verdict::Waiting,
         tell::{end_to_end::TOTAL, phases::Phase},
     },
-    binder::{Binder, BinderOptions, act::write::WriteKind, tell::latency::BindMode},
+    binder::{Binder, BinderOptions, calls::WriteKind, tell::latency::BindMode},
     build_info::BUILD,
     http::Measures,
     kube_api::{

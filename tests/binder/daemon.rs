@@ -9,7 +9,7 @@ use fastrand::Rng;
 use mooring::{
     binder::{
         BinderOptions,
-        act::op::{Answer, Call, Op},
+        calls::{Answer, Call, Op},
         planner::Planner,
     },
     host_plugins::{HostPlugins, options::PluginOptions},

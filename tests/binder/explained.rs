@@ -18,10 +18,7 @@ use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
 use mooring::{
-    binder::act::{
-        op::Op,
-        write::{Target, WriteKind},
-    },
+    binder::calls::{Op, Target, WriteKind},
     explain::{
         assumptions::Assumptions,
         explain,

@@ -4,7 +4,7 @@
 //! In: the server before the write, the object before and after. A broken promise panics. The promises that stories check
 //! as well are in [`test_support::promises`]; nothing here shares code with the binder.
 
-use mooring::binder::act::write::WriteKind;
+use mooring::binder::calls::WriteKind;
 use serde_json::Value;
 use test_support::promises::bindings::{self, Kind, Known, Write, class_of};
 

@@ -4,13 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring::{
-    binder::act::{
-        op::{Answer, Call, Directory},
-        write::{Object, Write},
-    },
+    binder::calls::{Answer, Call, Directory, Purpose, Write},
     kube_api::{
         call::{CallError, Request, Verb},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     },
 };
 use serde_json::{Value, json};
@@ -154,15 +151,6 @@ impl Server {
     /// Carries out a request of the binder.
     pub fn perform(&mut self, call: &Call) -> Result<Answer, CallError> {
         match call {
-            Call::Read { target, .. } => {
-                let path = path(target);
-                let found = self.store.objects.get(&path).cloned();
-                self.reads.push(Read { path: path.clone(), found });
-                match self.store.objects.get(&path) {
-                    Some(object) => Ok(answer(target, object)),
-                    None => Err(CallError::NotFound(path)),
-                }
-            }
             Call::Write(write) if self.denies(write) => {
                 Err(CallError::Refused { code: 403, message: "no".to_owned() })
             }
@@ -174,7 +162,7 @@ impl Server {
                     _ => self.write(write),
                 }
             }
-            Call::ReadClass(name) => {
+            Call::Read { target: ObjectRef::Class(name), purpose: Purpose::ProveNoClass } => {
                 let path = StorageClass::path(name);
                 match self.store.objects.get(&path) {
                     Some(object) => Ok(Answer::Class(decode(object))),
@@ -182,7 +170,18 @@ impl Server {
                 }
             }
             // Whoever else writes here is no controller.
-            Call::ReadOwner(_) => Ok(Answer::Owners(vec!["kubectl-edit".to_owned()])),
+            Call::Read { purpose: Purpose::LearnOwner(_), .. } => {
+                Ok(Answer::Owners(vec!["kubectl-edit".to_owned()]))
+            }
+            Call::Read { target, .. } => {
+                let path = path(target);
+                let found = self.store.objects.get(&path).cloned();
+                self.reads.push(Read { path: path.clone(), found });
+                match self.store.objects.get(&path) {
+                    Some(object) => Ok(answer(target, object)),
+                    None => Err(CallError::NotFound(path)),
+                }
+            }
             Call::Directory(directory) => Ok(Answer::Directory(self.act(directory))),
         }
     }
@@ -224,12 +223,12 @@ impl Server {
         assert_eq!(format!("{}/{name}", write.request.path), at);
         self.store.free(&at).map_err(|refusal| refused(refusal, &at))?;
         object["metadata"]["uid"] = match write.target {
-            Object::Pod(_) => json!(format!("uid-of-{name}-{}", self.revision())),
+            ObjectRef::Pod(_) => json!(format!("uid-of-{name}-{}", self.revision())),
             _ => json!(format!("uid-of-{name}")),
         };
         object["status"] = json!({"phase": "Pending"});
         invariants::check_creation(self, write.kind, &object);
-        if let Object::Pod(_) = write.target {
+        if let ObjectRef::Pod(_) = write.target {
             let uid = object["metadata"]["uid"].as_str().unwrap().to_owned();
             self.made_after.insert(uid, self.reads.len());
         }
@@ -295,11 +294,11 @@ fn check_request(write: &Write) {
     let Request { verb, path, body } = &write.request;
     let is_status = *path == format!("{}/status", self::path(&write.target));
     let resource = match (&write.target, is_status) {
-        (Object::Claim(_), false) => "persistentvolumeclaims",
-        (Object::Claim(_), true) => "persistentvolumeclaims/status",
-        (Object::Volume(_), false) => "persistentvolumes",
-        (Object::Volume(_), true) => "persistentvolumes/status",
-        (Object::Pod(_), _) => "pods",
+        (ObjectRef::Claim(_), false) => "persistentvolumeclaims",
+        (ObjectRef::Claim(_), true) => "persistentvolumeclaims/status",
+        (ObjectRef::Volume(_), false) => "persistentvolumes",
+        (ObjectRef::Volume(_), true) => "persistentvolumes/status",
+        _ => "pods",
     };
     let verb = format!("{verb:?}").to_lowercase();
     let verb = verb.as_str();
@@ -313,19 +312,20 @@ pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 }
 
 /// URL path of an object.
-pub fn path(target: &Object) -> String {
+pub fn path(target: &ObjectRef) -> String {
     match target {
-        Object::Claim(key) => PersistentVolumeClaim::path(key),
-        Object::Volume(name) => PersistentVolume::path(name),
-        Object::Pod(key) => Pod::path(key),
+        ObjectRef::Claim(key) => PersistentVolumeClaim::path(key),
+        ObjectRef::Volume(name) => PersistentVolume::path(name),
+        ObjectRef::Pod(key) => Pod::path(key),
+        other => panic!("the binder does not write to {other}"),
     }
 }
 
-fn answer(target: &Object, object: &Value) -> Answer {
+fn answer(target: &ObjectRef, object: &Value) -> Answer {
     match target {
-        Object::Claim(_) => Answer::Claim(decode(object)),
-        Object::Volume(_) => Answer::Volume(decode(object)),
-        Object::Pod(_) => Answer::Pod(decode(object)),
+        ObjectRef::Claim(_) => Answer::Claim(decode(object)),
+        ObjectRef::Volume(_) => Answer::Volume(decode(object)),
+        _ => Answer::Pod(decode(object)),
     }
 }
 

@@ -12,10 +12,7 @@ use std::{
 use mooring::{
     binder::{
         BinderOptions,
-        act::{
-            op::{Call, Op},
-            write::{Object, Target, Write},
-        },
+        calls::{Call, Op, Purpose, Target, Write},
         planner::{Plan, Planner},
         tell::latency::Sample,
     },
@@ -28,7 +25,9 @@ use mooring::{
         call::CallError,
         events::{Event, Novelty},
         ids::{ClaimKey, VolumeName},
-        kinds::{CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+        kinds::{
+            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        },
     },
     state::{Objects, Stored},
 };
@@ -407,7 +406,7 @@ impl World {
     fn perform(&mut self, op: Op) -> bool {
         let number = self.writes;
         let fault = match &op.call {
-            Call::Read { .. } | Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => None,
+            Call::Read { .. } | Call::Directory(_) => None,
             Call::Write(write) => {
                 self.writes += 1;
                 self.written.push(write.kind.as_str());
@@ -524,14 +523,14 @@ fn strip(value: &Value) -> Option<Value> {
 pub fn chosen(world: &mut World) -> Option<String> {
     let claim = world.objects.claims.snapshot().into_values().next().expect("a claim");
     let mut step = world.planner.decide_claim(&claim).step;
-    if let Some(Call::ReadClass(class)) = step {
+    if let Some(read @ Call::Read { purpose: Purpose::ProveNoClass, .. }) = step {
         let mut plan = Plan::default();
-        world.planner.start(Target::Claim(claim.key()), None, Call::ReadClass(class), &mut plan);
+        world.planner.start(Target::Claim(claim.key()), None, read, &mut plan);
         world.perform(plan.ops.remove(0));
         step = world.planner.decide_claim(&claim).step;
     }
     match step {
-        Some(Call::Write(Write { target: Object::Volume(name), .. })) => Some(name.to_string()),
+        Some(Call::Write(Write { target: ObjectRef::Volume(name), .. })) => Some(name.to_string()),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 
 use libtest_mimic::Failed;
 use mooring::{
-    binder::act::write::WriteKind,
+    binder::calls::WriteKind,
     explain::{
         assumptions::{Assumptions, ask},
         repair::{Advice, Repair, repair},

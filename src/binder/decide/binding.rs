@@ -8,15 +8,13 @@
 
 use crate::{
     binder::{
-        act::{
-            patches::{self, Change, StatusChange},
-            write::{Write, WriteKind},
-        },
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
+        calls::{Write, WriteKind},
         matching::{
             predicate::{STORAGE, held_by, refers_to},
             quantity::Quantity,
         },
+        patches::{self, Change, StatusChange},
     },
     kube_api::{
         kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},

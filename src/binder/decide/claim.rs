@@ -14,12 +14,8 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::{Call, Purpose},
-            patches,
-            write::{Object, Write, WriteKind},
-        },
         annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
+        calls::{Call, Purpose, Write, WriteKind},
         matching::{
             choose_volume::Search,
             predicate::{
@@ -27,13 +23,15 @@ use crate::{
                 refers_to,
             },
         },
+        patches,
         state::{State, was_bound},
         tell::{events, reason::ClaimReason},
     },
     kube_api::{
         ids::{ClassName, PodKey, VolumeName},
         kinds::{
-            BindingMode, ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase,
+            BindingMode, ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+            VolumePhase,
         },
     },
 };
@@ -66,7 +64,10 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         // A class that its watch has not delivered yet may delay the bind (S28).
         let name = ClassName::from(requirements.class);
         if !state.proofs.is_without_class(&name, claim.metadata.resource_version) {
-            return Decision::step(ClaimReason::ProvingClass(name.clone()), Call::ReadClass(name));
+            return Decision::step(
+                ClaimReason::ProvingClass(name.clone()),
+                Call::Read { target: ObjectRef::Class(name), purpose: Purpose::ProveNoClass },
+            );
         }
     }
     let delayed = match class.as_ref().map(|class| class.volume_binding_mode) {
@@ -200,7 +201,7 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
             lost(claim, ClaimReason::Misbound(name.clone(), uid.clone()), refers)
         }
         None => {
-            let read = Call::Read { target: Object::Volume(name.clone()), purpose: Purpose::ProveVolume };
+            let read = Call::Read { target: ObjectRef::Volume(name.clone()), purpose: Purpose::ProveVolume };
             Decision::step(ClaimReason::ProvingLost(name.clone()), read)
         }
     }

@@ -5,7 +5,8 @@
 
 use crate::{
     binder::{
-        act::{op::Call, patches, write::Write},
+        calls::{Call, Write},
+        patches,
         tell::{
             events,
             reason::{ClaimReason, VolumeReason},

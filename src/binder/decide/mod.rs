@@ -8,5 +8,6 @@ pub mod decision;
 pub(crate) mod proofs;
 pub(crate) mod provisioning;
 pub(crate) mod reclaim;
+pub(crate) mod unreadable;
 pub(crate) mod upkeep;
 pub(crate) mod volume;

@@ -6,8 +6,9 @@
 use super::decision::{ClaimDecision, Decision};
 use crate::{
     binder::{
-        act::{op::Call, patches},
         annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
+        calls::Call,
+        patches,
         state::State,
         tell::reason::ClaimReason,
     },

@@ -7,11 +7,9 @@
 
 use crate::{
     binder::{
-        act::{
-            patches::{self, Change, Migration},
-            write::Write,
-        },
         annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+        calls::Write,
+        patches::{self, Change, Migration},
         state::Plugins,
     },
     kube_api::{

@@ -14,19 +14,18 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::{Call, Purpose},
-            patches,
-            write::{Object, Write},
-        },
         annotations::{self, PROVISIONED_BY},
+        calls::{Call, Purpose, Write},
         matching::predicate::modes_differ,
+        patches,
         state::{State, was_bound},
         tell::{events, reason::VolumeReason},
     },
     kube_api::{
         ids::ClaimKey,
-        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
+        kinds::{
+            ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
+        },
     },
 };
 
@@ -142,7 +141,7 @@ fn released(
         Some(proof) if proof == needed || proof == ClaimProof::Gone => decision,
         _ => Decision::step(
             VolumeReason::Proving(key.clone()),
-            Call::Read { target: Object::Claim(key), purpose: Purpose::ProveClaim(reference.uid.clone()) },
+            Call::Read { target: ObjectRef::Claim(key), purpose: Purpose::ProveClaim(reference.uid.clone()) },
         ),
     }
 }

@@ -11,7 +11,7 @@ use super::{
     reason::{ClaimReason, HeldBack, Unprovisioned, Unreclaimable, VolumeReason},
 };
 use crate::{
-    binder::{act::write::WriteKind, matching::predicate::Mismatch},
+    binder::{calls::WriteKind, matching::predicate::Mismatch},
     kube_api::{
         call::CallError,
         events::{Event, EventType, Involved, Novelty},

@@ -1,10 +1,7 @@
 //! A request that failed: what was asked for, and how it failed.
 
 use crate::{
-    binder::act::{
-        op::{Answer, Call, Op},
-        write::WriteKind,
-    },
+    binder::calls::{Answer, Call, Op, Purpose, WriteKind},
     kube_api::{
         call::CallError,
         ids::{ClassName, Uid},
@@ -97,8 +94,11 @@ impl Failure {
     pub fn of(op: &Op, result: &Result<Answer, CallError>) -> Option<Self> {
         let task = match &op.call {
             Call::Write(write) => Task::Write(write.kind),
+            Call::Read { purpose: Purpose::LearnOwner(_) | Purpose::ProveNoClass, .. }
+            | Call::Directory(_) => {
+                return None;
+            }
             Call::Read { .. } => Task::Read,
-            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => return None,
         };
         let (outcome, words) = match result {
             Err(error) => (Outcome::of(error)?, error.to_string()),

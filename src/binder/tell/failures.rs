@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::failure::{Failure, Outcome, Task};
-use crate::{binder::act::write::Target, kube_api::ids::Uid};
+use crate::{binder::calls::Target, kube_api::ids::Uid};
 
 /// Failures in a row after which one is told that the next try may mend: within some five seconds.
 const PATIENCE: u32 = 3;

@@ -7,7 +7,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
 
 use super::latency::{BindMode, Sample};
 use crate::{
-    binder::act::write::WriteKind,
+    binder::calls::WriteKind,
     metrics::{
         Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS, WriteConflicts,
         bounded::{Bounded, OTHER},
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::{
         binder::{
-            act::write::Target,
+            calls::Target,
             tell::{
                 latency::Operation,
                 reason::ClaimReason,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::{
     binder::{
-        act::write::WriteKind,
+        calls::WriteKind,
         matching::predicate::{Mismatch, Unreadable, claim_class},
     },
     kube_api::{

@@ -18,11 +18,8 @@ use super::{
 };
 use crate::{
     binder::{
-        act::{
-            op::{Answer, Op},
-            write::{Target, Write, WriteKind},
-        },
         annotations::HOST_PATH_PLUGIN,
+        calls::{Answer, Op, Target, Write, WriteKind},
         decide::decision::Decision,
         reasons::Reasons,
     },

@@ -21,8 +21,8 @@ use prometheus::{
 use super::state::BinderReason;
 use crate::{
     binder::{
-        act::write::Target,
         annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},
+        calls::Target,
         matching::predicate::{capacity, claim_class, volume_class, volume_mode},
     },
     controller::report::board::Board,

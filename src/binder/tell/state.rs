@@ -14,7 +14,7 @@ use super::{
     reason::{ClaimReason, VolumeReason},
 };
 use crate::{
-    binder::act::write::Target,
+    binder::calls::Target,
     controller::{
         asked::Names,
         report::{self, Concerns, Reason, Subject, WallClock},

@@ -245,7 +245,7 @@ fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
         for op in plan.ops {
             let result = match &op.call {
                 _ if is_away => Err(CallError::Unknown("refused".into())),
-                Call::Read { target: Object::Volume(name), .. } => {
+                Call::Read { target: ObjectRef::Volume(name), .. } => {
                     Ok(Answer::Volume(PersistentVolume::clone(&objects.volumes.get(name).unwrap())))
                 }
                 _ => {

@@ -33,7 +33,7 @@ fn until_told(planner: &mut Recording, error: &CallError) -> (Vec<Event>, u32) {
         for op in plan.ops {
             // A read after a write of unknown outcome shows what is known.
             let result = match &op.call {
-                Call::Read { target: Object::Volume(name), .. } => Ok(Answer::Volume(
+                Call::Read { target: ObjectRef::Volume(name), .. } => Ok(Answer::Volume(
                     PersistentVolume::clone(&planner.state.objects.volumes.get(name).unwrap()),
                 )),
                 _ => {

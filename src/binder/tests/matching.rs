@@ -186,7 +186,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
     let (_, mut planner) = planner(vec![volume.clone()], vec![]);
     let step = |planner: &Planner| planner.decide_volume(&volume).step;
     let proof = Call::Read {
-        target: Object::Claim(ClaimKey::new("ns", "c")),
+        target: ObjectRef::Claim(ClaimKey::new("ns", "c")),
         purpose: Purpose::ProveClaim("uid-c".into()),
     };
     assert_eq!(step(&planner), Some(proof.clone()));

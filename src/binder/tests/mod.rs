@@ -21,10 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    act::{
-        op::{Answer, Call, Op, Purpose},
-        write::{Object, Target, WriteKind},
-    },
+    calls::{Answer, Call, Op, Purpose, Target, WriteKind},
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},
@@ -81,8 +78,7 @@ pub(crate) fn decode<T: Narrow>(object: &Value) -> T {
 fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
     let Call::Write(write) = &op.call else { panic!("{op:?} is no write") };
     match &write.target {
-        Object::Pod(_) => panic!("{op:?} is not of a bind"),
-        Object::Volume(name) => {
+        ObjectRef::Volume(name) => {
             let mut volume = PersistentVolume::clone(&objects.volumes.get(name).unwrap());
             volume.metadata.resource_version = ResourceVersion(revision);
             let body = write.request.body.as_ref().unwrap();
@@ -94,7 +90,7 @@ fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
             }
             Answer::Volume(volume)
         }
-        Object::Claim(key) => {
+        ObjectRef::Claim(key) => {
             let claim = objects.claims.get(key).unwrap();
             let body = write.request.body.as_ref().unwrap();
             let mut object = PersistentVolumeClaim::clone(&claim);
@@ -108,6 +104,7 @@ fn answer(objects: &Objects, op: &Op, revision: u64) -> Answer {
             }
             Answer::Claim(object)
         }
+        _ => panic!("{op:?} is not of a bind"),
     }
 }
 
@@ -210,7 +207,7 @@ fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
     let op = only(planner.plan(now));
     planner.outcome(op, Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
-    let target = Object::Volume(VolumeName::from("pv"));
+    let target = ObjectRef::Volume(VolumeName::from("pv"));
     assert_eq!(read.call, Call::Read { target, purpose: Purpose::Refresh });
 
     // A change of the claim does not start anything while that is open.
@@ -282,7 +279,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         // It may have come, and only the watch not have told of it.
         let later = plan.wake_at.unwrap();
         let read = only(planner.plan(later));
-        let large = Object::Volume(VolumeName::from("large"));
+        let large = ObjectRef::Volume(VolumeName::from("large"));
         assert_eq!(read.call, Call::Read { target: large, purpose: Purpose::Refresh });
         let unchanged = objects.volumes.get(&VolumeName::from("large")).unwrap();
         planner.outcome(read, Ok(Answer::Volume(PersistentVolume::clone(&unchanged))), later, 0.0);
@@ -303,7 +300,7 @@ fn s19_a_claim_in_doubt_is_looked_at_when_its_volume_is_free_again() {
     // A read of the volume on behalf of itself keeps it busy.
     planner.outcome(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     let mut plan = Plan::default();
-    let call = Call::Read { target: Object::Volume("pv".into()), purpose: Purpose::Refresh };
+    let call = Call::Read { target: ObjectRef::Volume("pv".into()), purpose: Purpose::Refresh };
     planner.start(Target::Volume("pv".into()), None, call, &mut plan);
     assert!(planner.plan(now).ops.is_empty());
     let read = plan.ops.remove(0);
@@ -439,12 +436,12 @@ fn l11_a_claim_that_the_list_lacks_is_asked_for_at_once() {
     let bound = answer(&objects, &last, 5);
     planner.outcome(last, Ok(bound), now, 0.0);
     let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: Object::Claim(key.clone()), purpose: Purpose::Refresh });
+    assert_eq!(read.call, Call::Read { target: ObjectRef::Claim(key.clone()), purpose: Purpose::Refresh });
     assert!(planner.plan(now).ops.is_empty(), "once is enough");
     planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
     let proof = only(planner.plan(now));
     let purpose = Purpose::ProveClaim(claim("c").metadata.uid);
-    assert_eq!(proof.call, Call::Read { target: Object::Claim(key), purpose });
+    assert_eq!(proof.call, Call::Read { target: ObjectRef::Claim(key), purpose });
     planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
@@ -480,7 +477,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         planner.changed(&ObjectRef::Volume(name.clone()), now);
         // Before anything is written to it, it is asked who that was.
         let op = only(planner.plan(now));
-        assert!(matches!(op.call, Call::ReadOwner(_)), "{op:?}");
+        assert!(matches!(op.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }), "{op:?}");
         planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
         assert_eq!(planner.second_writer().signal().map(ToString::to_string).as_deref(), signal);
         // The bind is repaired: that takes nothing from others.

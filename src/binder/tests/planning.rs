@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     binder::{
-        act::write::Write,
+        calls::Write,
         plan::{COMPARED, LOOKS},
         tell::latency::Operation,
     },
@@ -88,7 +88,7 @@ fn a_read_that_waits_outlasts_its_volume() {
     assert!(plan.ops.is_empty());
     now = plan.wake_at.unwrap();
     let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: Object::Volume(pending.key()), purpose: Purpose::Refresh });
+    assert_eq!(read.call, Call::Read { target: ObjectRef::Volume(pending.key()), purpose: Purpose::Refresh });
 }
 
 /// What counts as a failure of an operation that is measured from end to end (pv-binder §11).
@@ -112,7 +112,12 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
     for (kind, error, counts) in rows {
         let (_, mut planner) = planner(vec![], vec![]);
         planner.recorder.latency.asks(&claim.key(), "d", now);
-        let call = Call::Write(Write { kind, target: (&claim).into(), request: request(), then: Vec::new() });
+        let call = Call::Write(Write {
+            kind,
+            target: ObjectRef::Claim(claim.key()),
+            request: request(),
+            then: Vec::new(),
+        });
         let op = Op { subject: Target::Claim(claim.key()), uid: None, volume: None, call, known: None };
         planner.outcome(op, Err(error.clone()), now, 0.0);
         let failed = vec![Sample::Failed(Operation::Provision, "d".to_owned())];
@@ -137,7 +142,7 @@ fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
     objects.reset::<PersistentVolume>(vec![]);
     planner.changed(&ObjectRef::Volume(pending.key()), now);
     let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: Object::Volume(pending.key()), purpose: Purpose::Refresh });
+    assert_eq!(read.call, Call::Read { target: ObjectRef::Volume(pending.key()), purpose: Purpose::Refresh });
 }
 
 /// Of the cluster as it is, and of nothing else: neither memory nor a histogram tells of what came and went

@@ -214,7 +214,7 @@ fn s23_e11_a_claim_that_came_back_in_a_restore_is_asked_for_before_its_volume_is
     planner.changed(&ObjectRef::Volume(restored.key()), now);
     // A phase that changed back is a reason to ask who did that, too.
     let asked = only(planner.plan(now));
-    assert!(matches!(asked.call, Call::ReadOwner(_)), "{asked:?}");
+    assert!(matches!(asked.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }), "{asked:?}");
     planner.outcome(asked, Ok(Answer::Owners(Vec::new())), now, 0.0);
     assert!(is_proof(&only(planner.plan(now))));
 }

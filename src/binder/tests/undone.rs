@@ -6,10 +6,7 @@ use tokio::time::Instant;
 
 use super::{answer, claim, only, planner, volume};
 use crate::{
-    binder::act::{
-        op::{Answer, Call},
-        write::{Target, WriteKind},
-    },
+    binder::calls::{Answer, Call, Purpose, Target, WriteKind},
     kube_api::{
         call::CallError,
         events::Event,
@@ -42,7 +39,9 @@ fn fight(
                 undone_at = (now < start + stops).then_some(now + after);
             }
             let answer = match op.call {
-                Call::ReadOwner(_) => Answer::Owners(vec!["kubectl-edit".to_owned()]),
+                Call::Read { purpose: Purpose::LearnOwner(_), .. } => {
+                    Answer::Owners(vec!["kubectl-edit".to_owned()])
+                }
                 _ => answer(&objects, op, revision),
             };
             planner.outcome(op.clone(), Ok(answer), now, 0.5);
@@ -131,7 +130,7 @@ fn s14_who_undid_a_write_is_asked_until_it_is_answered() {
     objects.apply(undone);
     planner.changed(&ObjectRef::Volume(name.clone()), now);
     let read = only(planner.plan(now));
-    assert!(matches!(read.call, Call::ReadOwner(_)), "{read:?}");
+    assert!(matches!(read.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }), "{read:?}");
     let errors = [
         CallError::Unknown("timed out".into()),
         CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) },

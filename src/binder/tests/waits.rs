@@ -8,10 +8,7 @@ use tokio::time::Instant;
 use super::{Recorded, Recording, answer, claim, decode, only, planner, volume};
 use crate::{
     binder::{
-        act::{
-            op::{Answer, Call},
-            write::{Target, WriteKind},
-        },
+        calls::{Answer, Call, Purpose, Target, WriteKind},
         decide::upkeep::IN_TREE_FINALIZER,
         planner::Planner,
         state::Plugins,
@@ -115,7 +112,7 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     let (objects, mut planner) = planner(Vec::new(), vec![of("a", 3), of("b", 5)]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::ReadClass(ClassName::from("manual")));
+    assert_eq!(read.call, Call::read(ObjectRef::Class(ClassName::from("manual")), Purpose::ProveNoClass));
     objects.apply(of("c", 9));
     planner.changed(&ObjectRef::Claim(key("c")), now);
     assert!(planner.plan(now).ops.is_empty());
@@ -141,7 +138,10 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     // It goes: that there was none before it came says nothing about now.
     objects.delete(class.clone());
     planner.changed(&ObjectRef::Class(class.key()), now);
-    assert_eq!(only(planner.plan(now)).call, Call::ReadClass(class.key()));
+    assert_eq!(
+        only(planner.plan(now)).call,
+        Call::read(ObjectRef::Class(class.key()), Purpose::ProveNoClass)
+    );
 }
 
 /// The answer to the read is announced as any other change is.
@@ -167,7 +167,10 @@ fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
     for object in changes.take_now() {
         planner.changed(&object, now);
     }
-    assert_eq!(only(planner.plan(now)).call, Call::ReadClass(class.key()));
+    assert_eq!(
+        only(planner.plan(now)).call,
+        Call::read(ObjectRef::Class(class.key()), Purpose::ProveNoClass)
+    );
 }
 
 #[test]
@@ -320,7 +323,13 @@ fn s14_what_we_wrote_is_not_for_others_to_change() {
     other.metadata.resource_version = ResourceVersion(9);
     objects.apply(other);
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
-    assert!(planner.plan(now).ops.iter().any(|op| matches!(op.call, Call::ReadOwner(_))));
+    assert!(
+        planner
+            .plan(now)
+            .ops
+            .iter()
+            .any(|op| matches!(op.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }))
+    );
 }
 
 #[test]

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::proof::{Proof, Proposal, attached_to, claimants, listed, next, patch, suits, twins};
 use crate::{
     binder::{
-        act::write::WriteKind,
         annotations::{BOUND_BY_CONTROLLER, has},
+        calls::WriteKind,
         tell::reason::ClaimReason,
     },
     explain::{

@@ -9,7 +9,7 @@ use super::{
     story::{Story, When, later, remove},
 };
 use crate::{
-    binder::{act::write::WriteKind, tell::reason::VolumeReason},
+    binder::{calls::WriteKind, tell::reason::VolumeReason},
     explain::{
         age,
         assumptions::{Assumptions, ask},

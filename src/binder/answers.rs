@@ -7,21 +7,18 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::{
+    calls::{Answer, Call, Op, Purpose, Target, Write, WriteKind},
+    decide::proofs::{ClaimProof, Seen, VolumeProof},
+    planner::Planner,
+    state::Then,
+    tell::failure::Failure,
+};
 use crate::{
-    binder::{
-        act::{
-            op::{Answer, Call, Op, Purpose},
-            write::{Object, Target, Write, WriteKind},
-        },
-        decide::proofs::{ClaimProof, Seen, VolumeProof},
-        planner::Planner,
-        state::Then,
-        tell::failure::Failure,
-    },
     kube_api::{
         call::CallError,
         ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
     },
     state::{Objects, Stored},
 };
@@ -34,7 +31,7 @@ impl Planner {
         let works = match &op.call {
             Call::Write(_) => result.is_ok(),
             Call::Read { .. } => result.is_ok() && self.recorder.failures.is_read(&subject),
-            Call::ReadClass(_) | Call::ReadOwner(_) | Call::Directory(_) => false,
+            Call::Directory(_) => false,
         };
         self.take_outcome(op, result, now, jitter);
         match failure {
@@ -64,7 +61,7 @@ impl Planner {
     fn take_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         self.note_outcome(&op, &result, now);
         let next = match &op.call {
-            Call::ReadClass(class) => {
+            Call::Read { target: ObjectRef::Class(class), purpose: Purpose::ProveNoClass } => {
                 self.class_read(&op, class, result, now, jitter);
                 Then::Look
             }
@@ -105,10 +102,12 @@ impl Planner {
         }
         match (&op.call, result) {
             // A write before it is known would hide who it was.
-            (Call::ReadOwner(_), Err(error)) if !matches!(error, CallError::NotFound(_)) => {
+            (Call::Read { purpose: Purpose::LearnOwner(_), .. }, Err(error))
+                if !matches!(error, CallError::NotFound(_)) =>
+            {
                 Then::Repeat(error)
             }
-            (Call::ReadOwner(_), result) => {
+            (Call::Read { purpose: Purpose::LearnOwner(_), .. }, result) => {
                 let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
                 self.state.writers.learn(&op.subject, &managers, now);
                 Then::Look
@@ -119,7 +118,7 @@ impl Planner {
                 Then::Failed
             }
             (Call::Write(write), Ok(answer)) => {
-                if let Some(target) = write.target.subject().filter(|_| !is_of_plugin) {
+                if let Some(target) = Target::of(&write.target).filter(|_| !is_of_plugin) {
                     self.own_writes.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);
@@ -166,11 +165,11 @@ impl Planner {
                 self.claim_read(op, uid, None, now)
             }
             (
-                Call::Read { target: Object::Volume(name), purpose: Purpose::ProveVolume },
+                Call::Read { target: ObjectRef::Volume(name), purpose: Purpose::ProveVolume },
                 Ok(Answer::Volume(volume)),
             ) => self.volume_read(op, name, Some(volume), now),
             (
-                Call::Read { target: Object::Volume(name), purpose: Purpose::ProveVolume },
+                Call::Read { target: ObjectRef::Volume(name), purpose: Purpose::ProveVolume },
                 Err(CallError::NotFound(_)),
             ) => self.volume_read(op, name, None, now),
             (_, Err(error)) => Then::Pause(error),
@@ -196,8 +195,8 @@ impl Planner {
     /// again.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
         let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
-        let known = target.revision(&self.state.objects);
-        let op = Op { call: Call::Read { target, purpose }, known, ..op };
+        let again = Op::new(op.subject, op.volume, Call::read(target, purpose), &self.state.objects);
+        let op = Op { uid: op.uid, ..again };
         if self.retries.conflicted(&op.subject, now, jitter).is_none() {
             self.queue.add_urgent(op.subject.clone(), now);
         }
@@ -224,21 +223,15 @@ impl Planner {
 
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
     /// meanwhile, the next list just lacks it.
-    fn gone(&mut self, object: &Object, known: ResourceVersion, now: Instant) {
+    fn gone(&mut self, object: &ObjectRef, known: ResourceVersion, now: Instant) {
+        let objects = &self.state.objects;
         match object {
-            Object::Claim(key) => {
-                self.state.objects.prove_gone::<PersistentVolumeClaim>(key, known);
-                self.claim_changed(key, now);
-            }
-            Object::Volume(name) => {
-                self.state.objects.prove_gone::<PersistentVolume>(name, known);
-                self.volume_changed(name, now);
-            }
-            Object::Pod(key) => {
-                self.state.objects.prove_gone::<Pod>(key, known);
-                self.pod_changed(key, now);
-            }
+            ObjectRef::Claim(key) => objects.prove_gone::<PersistentVolumeClaim>(key, known),
+            ObjectRef::Volume(name) => objects.prove_gone::<PersistentVolume>(name, known),
+            ObjectRef::Pod(key) => objects.prove_gone::<Pod>(key, known),
+            _ => return,
         }
+        self.table_changed(object, now);
     }
 
     /// A write of unknown outcome that gives a volume to a claim may be made later than we look.
@@ -358,51 +351,37 @@ impl Planner {
 
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
-    pub(crate) fn observe_response(&mut self, answer: Answer, now: Instant) -> bool {
-        /// Returns the key, whether the answer is news, and whether the object was not known before.
-        fn take<T: Stored>(objects: &Objects, object: T) -> (T::Key, bool, bool) {
+    fn observe_response(&mut self, answer: Answer, now: Instant) -> bool {
+        /// Returns the object, whether the answer is news, and whether the object was not known before.
+        fn take<T: Stored>(objects: &Objects, object: T) -> (ObjectRef, bool, bool) {
             let key = object.key();
             let was_known = objects.get::<T>(&key).is_some();
             let news = objects.observe_response(object);
-            (key, news, news && !was_known)
+            (T::object_ref(key), news, news && !was_known)
         }
-        match answer {
-            Answer::Claim(claim) => {
-                let (key, news, is_new) = take(&self.state.objects, claim);
-                // A list may have lacked it meanwhile, and then no watch tells of its end.
-                if is_new {
-                    self.confirm(Object::Claim(key.clone()), now);
-                }
-                self.claim_changed(&key, now);
-                news
-            }
-            Answer::Volume(volume) => {
-                let (name, news, is_new) = take(&self.state.objects, volume);
-                if is_new {
-                    self.confirm(Object::Volume(name.clone()), now);
-                }
-                if news {
-                    self.state.unprove_claims_of(&name);
-                }
-                self.volume_changed(&name, now);
-                news
-            }
-            Answer::Pod(pod) => {
-                let (key, news, _) = take(&self.state.objects, pod);
-                self.pod_changed(&key, now);
-                news
-            }
-            Answer::Class(class) => {
-                let (name, news, _) = take(&self.state.objects, class);
-                self.class_changed(&name, now);
-                news
-            }
-            Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => false,
+        let objects = &self.state.objects;
+        let (object, news, is_new) = match answer {
+            Answer::Claim(claim) => take(objects, claim),
+            Answer::Volume(volume) => take(objects, volume),
+            Answer::Pod(pod) => take(objects, pod),
+            Answer::Class(class) => take(objects, class),
+            Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => return false,
+        };
+        // A list may have lacked it meanwhile, and then no watch tells of its end.
+        if is_new && Target::of(&object).is_some() {
+            self.confirm(object.clone(), now);
         }
+        if let ObjectRef::Volume(name) = &object
+            && news
+        {
+            self.state.unprove_claims_of(name);
+        }
+        self.table_changed(&object, now);
+        news
     }
 
     /// Frees what a request touched, and looks at it again before anything else.
-    pub(crate) fn release(&mut self, op: &Op, now: Instant) {
+    fn release(&mut self, op: &Op, now: Instant) {
         for target in op.touches() {
             self.state.in_flight.free(&target);
             match &target {

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::write::{Object, Write, WriteKind};
+use super::calls::{Write, WriteKind};
 use crate::{
     binder::annotations::{
         self, BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
@@ -22,10 +22,7 @@ use crate::{
 };
 
 /// A guarded patch of an object or of its status.
-fn patch<T: Narrow>(kind: WriteKind, object: &T, subresource: &str, changes: Value) -> Write
-where
-    for<'a> Object: From<&'a T>,
-{
+fn patch<T: Narrow>(kind: WriteKind, object: &T, subresource: &str, changes: Value) -> Write {
     let map = |value| if let Value::Object(map) = value { map } else { Map::new() };
     let meta = object.metadata();
     let mut body = map(changes);
@@ -35,7 +32,7 @@ where
     body.insert("metadata".to_owned(), Value::Object(metadata));
     let path = format!("{}{subresource}", T::path(&object.key()));
     let request = Request { verb: Verb::Patch, path, body: Some(Value::Object(body)) };
-    Write { kind, target: object.into(), request, then: Vec::new() }
+    Write { kind, target: T::object_ref(object.key()), request, then: Vec::new() }
 }
 
 /// The markers among these that are not there yet: a value that is there stays, as another may have written it.
@@ -218,15 +215,12 @@ pub fn start_pod(pod: &Pod, gates: &[Value]) -> Write {
 /// Deletes exactly this object, in any phase, unless it was changed. The revision is named also where any would do:
 /// without it the API server loses a finalizer that was put on while it deleted (kubernetes#77988, S35).
 #[must_use]
-pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write
-where
-    for<'a> Object: From<&'a T>,
-{
+pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write {
     let Meta { uid, resource_version, .. } = object.metadata();
     let preconditions = json!({"uid": uid, "resourceVersion": resource_version});
     let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
     let request = Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) };
-    Write { kind, target: object.into(), request, then: Vec::new() }
+    Write { kind, target: T::object_ref(object.key()), request, then: Vec::new() }
 }
 
 #[cfg(test)]

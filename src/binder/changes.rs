@@ -5,12 +5,8 @@
 
 use tokio::time::Instant;
 
+use super::{calls::Target, planner::Planner, second_writer::Sight};
 use crate::{
-    binder::{
-        act::write::{Object, Target},
-        planner::Planner,
-        second_writer::Sight,
-    },
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
         kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
@@ -49,37 +45,34 @@ impl Planner {
     pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
         let Objects { claims, volumes, pods, .. } = &*self.state.objects;
         let is_missing = match object {
-            ObjectRef::Claim(key) if claims.is_missing(key) => Some(Object::Claim(key.clone())),
-            ObjectRef::Volume(name) if volumes.is_missing(name) => Some(Object::Volume(name.clone())),
-            ObjectRef::Pod(key) if pods.is_missing(key) => Some(Object::Pod(key.clone())),
-            _ => None,
+            ObjectRef::Claim(key) => claims.is_missing(key),
+            ObjectRef::Volume(name) => volumes.is_missing(name),
+            ObjectRef::Pod(key) => pods.is_missing(key),
+            _ => false,
         };
-        if let Some(object) = is_missing {
-            self.confirm(object, now);
+        if is_missing {
+            self.confirm(object.clone(), now);
         }
+        if let ObjectRef::Class(name) = object {
+            // One of which the watch is about to tell stays: its claims would ask for it without end.
+            self.state.objects.forget_unlisted::<StorageClass>(name);
+        }
+        self.table_changed(object, now);
         match object {
             ObjectRef::Volume(name) => {
-                self.volume_changed(name, now);
                 self.state.unprove_claims_of(name);
-                let reference =
-                    self.state.objects.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
-                let claims =
-                    self.state.claims.naming(name).cloned().chain(reference.map(|reference| reference.key()));
-                let claims: Vec<Target> = claims.map(Target::Claim).collect();
-                self.try_again(claims.into_iter().chain([Target::Volume(name.clone())]), now);
+                let volume = self.state.objects.volumes.get(name);
+                let reference = volume.and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key));
+                let claims: Vec<ClaimKey> =
+                    self.state.claims.naming(name).cloned().chain(reference).collect();
+                self.try_again(claims.into_iter().map(Target::Claim), now);
+                self.try_again([Target::Volume(name.clone())], now);
             }
             ObjectRef::Claim(key) => {
-                self.claim_changed(key, now);
-                let volumes: Vec<Target> =
-                    self.state.volumes.referring_to(key).cloned().map(Target::Volume).collect();
-                self.try_again(volumes.into_iter().chain([Target::Claim(key.clone())]), now);
+                let volumes: Vec<VolumeName> = self.state.volumes.referring_to(key).cloned().collect();
+                self.try_again(volumes.into_iter().map(Target::Volume), now);
+                self.try_again([Target::Claim(key.clone())], now);
             }
-            ObjectRef::Class(name) => {
-                // One of which the watch is about to tell stays: its claims would ask for it without end.
-                self.state.objects.forget_unlisted::<StorageClass>(name);
-                self.class_changed(name, now);
-            }
-            ObjectRef::Pod(key) => self.pod_changed(key, now),
             // A class may name another provisioner than the one that a claim was handed to, whose driver was there.
             ObjectRef::Driver(name) if self.state.objects.drivers.get(name).is_none() => {
                 for class in self.state.objects.classes.snapshot().into_keys() {
@@ -90,12 +83,23 @@ impl Planner {
         }
     }
 
+    /// Brings the indexes up to what the tables show of an object, and queues the keys that this concerns.
+    pub(super) fn table_changed(&mut self, object: &ObjectRef, now: Instant) {
+        match object {
+            ObjectRef::Claim(key) => self.claim_changed(key, now),
+            ObjectRef::Volume(name) => self.volume_changed(name, now),
+            ObjectRef::Pod(key) => self.pod_changed(key, now),
+            ObjectRef::Class(name) => self.class_changed(name, now),
+            _ => {}
+        }
+    }
+
     /// Has an object read before anything else is decided, of which only answers to our own requests have told; a pod on
     /// behalf of the volume that it empties.
-    pub(crate) fn confirm(&mut self, object: Object, now: Instant) {
+    pub(super) fn confirm(&mut self, object: ObjectRef, now: Instant) {
         let subject = match &object {
-            Object::Pod(key) => self.state.plugins.volume_of(key).map(Target::Volume),
-            object => object.subject(),
+            ObjectRef::Pod(key) => self.state.plugins.volume_of(key).map(Target::Volume),
+            object => Target::of(object),
         };
         if let Some(target) = subject {
             self.queue.add_urgent(target.clone(), now);
@@ -105,13 +109,15 @@ impl Planner {
 
     /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
     /// answered before anything is decided.
-    fn try_again(&mut self, targets: impl Iterator<Item = Target>, now: Instant) {
-        for target in targets.filter(|target| !self.state.in_flight.is_parked(target)).collect::<Vec<_>>() {
-            self.retries.changed(&target, now);
+    fn try_again(&mut self, targets: impl IntoIterator<Item = Target>, now: Instant) {
+        for target in targets {
+            if !self.state.in_flight.is_parked(&target) {
+                self.retries.changed(&target, now);
+            }
         }
     }
 
-    pub(crate) fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
+    fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
         let volume = self.state.objects.volumes.get(name);
         let before = self.state.volumes.update(name, volume.as_deref());
         self.queue.extend(before.map(Target::Claim), now);
@@ -128,7 +134,7 @@ impl Planner {
 
     /// Looks again at a volume, and at the claims that it refers to, that name it, or may yet get it; offers it if it is
     /// free.
-    pub(crate) fn wake_about(&mut self, name: &VolumeName, now: Instant) {
+    pub(super) fn wake_about(&mut self, name: &VolumeName, now: Instant) {
         let volume = self.state.objects.volumes.get(name);
         let refers = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(ClaimRef::key);
         let claims = self.state.claims.naming(name).chain(self.state.doubts.about(name)).cloned();
@@ -142,7 +148,7 @@ impl Planner {
         }
     }
 
-    pub(crate) fn pod_changed(&mut self, key: &PodKey, now: Instant) {
+    fn pod_changed(&mut self, key: &PodKey, now: Instant) {
         let pod = self.state.objects.pods.get(key);
         let waits = pod.as_deref().filter(|pod| !pod.is_terminated() && pod.spec.node_name.is_empty());
         let [before, after] = self.state.pods.update(key, waits);
@@ -166,7 +172,7 @@ impl Planner {
         }
     }
 
-    pub(crate) fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
+    fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
         let claim = self.state.objects.claims.get(key);
         if let Some(volume) = self.state.claims.update(key, claim.as_deref()) {
             // It may have been the claim's without naming it (S45), and is free now.
@@ -195,7 +201,7 @@ impl Planner {
         self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
     }
 
-    pub(crate) fn class_changed(&mut self, name: &ClassName, now: Instant) {
+    fn class_changed(&mut self, name: &ClassName, now: Instant) {
         if self.state.objects.classes.get(name).is_some() {
             self.state.proofs.forget_class(name);
         }
