@@ -24,21 +24,78 @@ use crate::{
 };
 
 impl Planner {
-    /// Takes in the outcome of a request.
-    pub fn outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+    /// Takes the answer to a request, or that there was none. The order is safety.
+    pub fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         let failure = Failure::of(&op, &result);
         let subject = op.subject.clone();
+        let is_read = !matches!(op.call, Call::Write(_));
         let works = match &op.call {
             Call::Write(_) => result.is_ok(),
             Call::Read { .. } => result.is_ok() && self.recorder.failures.is_read(&subject),
             Call::Directory(_) => false,
         };
-        self.take_outcome(op, result, now, jitter);
+        // 1. What it means whatever it was for.
+        self.note_outcome(&op, &result, now);
+        // 2. What it says: tables, proofs and doubts are brought up to it.
+        let next = match (self.plugin_answered(&op, &result, now), &op.call, result) {
+            (Some(then), ..) => then,
+            (None, Call::Write(write), result) => self.write_answered(&op, write, result, now, jitter),
+            (None, Call::Read { target: ObjectRef::Class(class), .. }, result) => {
+                self.class_read(&op, class, result, now, jitter);
+                Then::Look
+            }
+            (None, Call::Read { target, purpose }, Ok(answer)) => {
+                self.read_answered(&op, (target, purpose), Some(answer), now)
+            }
+            (None, Call::Read { target, purpose }, Err(CallError::NotFound(_))) => {
+                self.read_answered(&op, (target, purpose), None, now)
+            }
+            // Nothing is decided about the pair before these are answered.
+            (None, Call::Read { purpose: Purpose::Refresh | Purpose::LearnOwner(_), .. }, Err(error)) => {
+                Then::Repeat(error)
+            }
+            (None, _, Err(error)) => Then::Pause(error),
+            (None, Call::Directory(_), Ok(_)) => Then::Failed,
+        };
+        // 3. Its subject pauses, if it has to.
+        match &next {
+            Then::Look | Then::Tell(_) | Then::Read(_) => {}
+            Then::Failed => drop(self.retries.failed(&subject, now, jitter)),
+            Then::Conflicted => drop(self.retries.conflicted(&subject, now, jitter)),
+            Then::Pause(error) | Then::Repeat(error) => self.pause(&subject, error, is_read, now, jitter),
+            Then::At(at) => self.retries.wait_until(&subject, *at),
+        }
+        // 4. Its claim and volume are free again, unless a read comes first.
+        match next {
+            Then::Repeat(_) => self.state.in_flight.park(op),
+            Then::Read(purpose) => self.read_again(op, purpose, now, jitter),
+            _ => self.release(&op, now),
+        }
+        // 5. What is reported of it.
         match failure {
             Some(failure) => self.fails(&subject, failure),
             // The look that follows reports it.
             None if works => self.recorder.works(&subject, &mut self.reasons),
             None => {}
+        }
+    }
+
+    /// How a plugin has its subject go on after its request, if not as usual.
+    fn plugin_answered(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) -> Option<Then> {
+        if !op.call.is_of_plugin() {
+            return None;
+        }
+        match self.state.plugins.answered(op, result, &self.state.objects, now)? {
+            Then::Tell(event) => {
+                self.recorder.happened(event);
+                None
+            }
+            then => {
+                if result.is_ok() {
+                    self.retries.clear(&op.subject);
+                }
+                Some(then)
+            }
         }
     }
 
@@ -57,67 +114,24 @@ impl Planner {
         self.retries.failures(target).saturating_add(1)
     }
 
-    /// Goes on from the outcome of a request.
-    fn take_outcome(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        self.note_outcome(&op, &result, now);
-        let next = match &op.call {
-            Call::Read { target: ObjectRef::Class(class), purpose: Purpose::ProveNoClass } => {
-                self.class_read(&op, class, result, now, jitter);
-                Then::Look
-            }
-            _ => self.settle(&op, result, now, jitter),
-        };
-        let is_read = !matches!(op.call, Call::Write(_));
-        match next {
-            Then::Look | Then::Tell(_) => {}
-            Then::Failed => drop(self.retries.failed(&op.subject, now, jitter)),
-            Then::Conflicted => drop(self.retries.conflicted(&op.subject, now, jitter)),
-            Then::Pause(error) => self.pause(&op.subject, &error, is_read, now, jitter),
-            Then::At(at) => self.retries.wait_until(&op.subject, at),
-            Then::Repeat(error) => {
-                self.pause(&op.subject, &error, is_read, now, jitter);
-                return self.state.in_flight.park(op);
-            }
-            Then::Read(purpose) => return self.read_again(op, purpose, now, jitter),
-        }
-        self.release(&op, now);
-    }
-
-    /// Takes an outcome in. Returns how its subject goes on.
-    fn settle(&mut self, op: &Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) -> Then {
+    /// A write was answered, or was not.
+    fn write_answered(
+        &mut self,
+        op: &Op,
+        write: &Write,
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) -> Then {
         // A plugin knows by itself what its write has changed.
         let is_of_plugin = op.call.is_of_plugin();
-        let is_void = !is_of_plugin && result.as_ref().is_ok_and(|answer| op.changed_nothing(answer));
-        if is_of_plugin {
-            match self.state.plugins.answered(op, &result, &self.state.objects, now) {
-                None => {}
-                Some(Then::Tell(event)) => self.recorder.happened(event),
-                Some(then) => {
-                    if result.is_ok() {
-                        self.retries.clear(&op.subject);
-                    }
-                    return then;
-                }
-            }
-        }
-        match (&op.call, result) {
-            // A write before it is known would hide who it was.
-            (Call::Read { purpose: Purpose::LearnOwner(_), .. }, Err(error))
-                if !matches!(error, CallError::NotFound(_)) =>
-            {
-                Then::Repeat(error)
-            }
-            (Call::Read { purpose: Purpose::LearnOwner(_), .. }, result) => {
-                let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-                self.state.writers.learn(&op.subject, &managers, now);
-                Then::Look
-            }
+        match result {
             // Something on the way took our change out of it: the next try would change nothing, either.
-            (Call::Write(_), Ok(answer)) if is_void => {
+            Ok(answer) if !is_of_plugin && op.changed_nothing(&answer) => {
                 self.observe_response(answer, now);
                 Then::Failed
             }
-            (Call::Write(write), Ok(answer)) => {
+            Ok(answer) => {
                 if let Some(target) = Target::of(&write.target).filter(|_| !is_of_plugin) {
                     self.own_writes.made(target, write, now, jitter);
                 }
@@ -133,48 +147,50 @@ impl Planner {
                 Then::Look
             }
             // It went away first, which is no failure: what is left is looked at again.
-            (Call::Write(_), Err(CallError::NotFound(_))) => match op.subject.uid(&self.state.objects) {
-                Some(_) => Then::Conflicted,
-                None => Then::Look,
-            },
+            Err(CallError::NotFound(_)) if op.subject.uid(&self.state.objects).is_some() => Then::Conflicted,
+            Err(CallError::NotFound(_)) => Then::Look,
             // What the object looks like now is not known.
-            (Call::Write(_), Err(CallError::Conflict(_))) => Then::Read(Purpose::Refresh),
-            (Call::Write(write), Err(CallError::Unknown(_))) => {
+            Err(CallError::Conflict(_)) => Then::Read(Purpose::Refresh),
+            Err(CallError::Unknown(_)) => {
                 self.note_unknown(op, write, now);
                 Then::Read(Purpose::Refresh)
             }
             // What a creation met is there.
-            (Call::Write(_), Err(CallError::AlreadyExists(_))) => Then::Read(Purpose::SeeWhose),
-            (Call::Read { purpose: Purpose::Refresh, .. }, Ok(answer))
-            | (
-                Call::Read { purpose: Purpose::ProveReleased | Purpose::SeeWhose, .. },
-                Ok(answer @ Answer::Volume(_)),
-            ) => {
+            Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
+            Err(error) => Then::Pause(error),
+        }
+    }
+
+    /// A read was answered with what was found, if that was there.
+    fn read_answered(
+        &mut self,
+        op: &Op,
+        (target, purpose): (&ObjectRef, &Purpose),
+        found: Option<Answer>,
+        now: Instant,
+    ) -> Then {
+        match (target, purpose, found) {
+            (_, Purpose::LearnOwner(_), found) => {
+                let managers = if let Some(Answer::Owners(managers)) = found { managers } else { Vec::new() };
+                self.state.writers.learn(&op.subject, &managers, now);
+                Then::Look
+            }
+            (_, Purpose::ProveClaim(uid), None) => self.claim_read(op, uid, None, now),
+            (_, Purpose::ProveClaim(uid), Some(Answer::Claim(claim))) => {
+                self.claim_read(op, uid, Some(claim), now)
+            }
+            (ObjectRef::Volume(name), Purpose::ProveVolume, None) => self.volume_read(op, name, None, now),
+            (ObjectRef::Volume(name), Purpose::ProveVolume, Some(Answer::Volume(volume))) => {
+                self.volume_read(op, name, Some(volume), now)
+            }
+            (_, Purpose::Refresh, Some(answer))
+            | (_, Purpose::ProveReleased | Purpose::SeeWhose, Some(answer @ Answer::Volume(_))) => {
                 self.observe_response(answer, now);
                 Then::Look
             }
-            (
-                Call::Read { purpose: Purpose::Refresh | Purpose::ProveReleased | Purpose::SeeWhose, .. },
-                Err(CallError::NotFound(_)),
-            ) => Then::Look,
-            (Call::Read { purpose: Purpose::Refresh, .. }, Err(error)) => Then::Repeat(error),
-            (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Ok(Answer::Claim(claim))) => {
-                self.claim_read(op, uid, Some(claim), now)
-            }
-            (Call::Read { purpose: Purpose::ProveClaim(uid), .. }, Err(CallError::NotFound(_))) => {
-                self.claim_read(op, uid, None, now)
-            }
-            (
-                Call::Read { target: ObjectRef::Volume(name), purpose: Purpose::ProveVolume },
-                Ok(Answer::Volume(volume)),
-            ) => self.volume_read(op, name, Some(volume), now),
-            (
-                Call::Read { target: ObjectRef::Volume(name), purpose: Purpose::ProveVolume },
-                Err(CallError::NotFound(_)),
-            ) => self.volume_read(op, name, None, now),
-            (_, Err(error)) => Then::Pause(error),
+            (_, _, None) => Then::Look,
             // An answer of another kind than asked for proves nothing.
-            (_, Ok(answer)) => {
+            (_, _, Some(answer)) => {
                 self.observe_response(answer, now);
                 Then::Failed
             }
@@ -205,9 +221,19 @@ impl Planner {
 
     /// Notes what an outcome means for requests of every kind.
     fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
-        self.state.in_flight.answered();
+        self.state.in_flight.sent = self.state.in_flight.sent.saturating_sub(1);
         if let Call::Write(write) = &op.call {
-            self.written(op, write, result, now);
+            match result {
+                Ok(Answer::Claim(claim)) => self.own_writes.shown(claim, now),
+                Ok(Answer::Volume(volume)) => self.own_writes.shown(volume, now),
+                _ => {}
+            }
+            let claim = match &op.subject {
+                Target::Claim(key) => self.state.objects.claims.get(key),
+                Target::Volume(_) => None,
+            };
+            let attempt = self.attempt(&op.subject);
+            self.recorder.written(op, write, result, (claim.as_deref(), attempt), now);
         }
         if let (Err(CallError::NotFound(_)), Some(known), Some(object)) = (result, op.known, op.call.target())
         {
@@ -244,28 +270,6 @@ impl Planner {
             let until = self.state.doubts.note(&claim, volume, (&write.target, revision), now);
             self.queue.add_at(op.subject.clone(), until);
         }
-    }
-
-    /// Notes what a write means for the samples, for who else writes, and for who waits for it.
-    fn written(&mut self, op: &Op, write: &Write, result: &Result<Answer, CallError>, now: Instant) {
-        match result {
-            Ok(Answer::Claim(claim)) => self.own_writes.shown(claim, now),
-            Ok(Answer::Volume(volume)) => self.own_writes.shown(volume, now),
-            Ok(
-                Answer::Pod(_)
-                | Answer::Class(_)
-                | Answer::Owners(_)
-                | Answer::Deleted
-                | Answer::Directory(_),
-            )
-            | Err(_) => {}
-        }
-        let claim = match &op.subject {
-            Target::Claim(key) => self.state.objects.claims.get(key),
-            Target::Volume(_) => None,
-        };
-        let attempt = self.attempt(&op.subject);
-        self.recorder.written(op, write, result, (claim.as_deref(), attempt), now);
     }
 
     /// Notes what a live read said about the claim a volume refers to.
@@ -383,7 +387,7 @@ impl Planner {
     /// Frees what a request touched, and looks at it again before anything else.
     fn release(&mut self, op: &Op, now: Instant) {
         for target in op.touches() {
-            self.state.in_flight.free(&target);
+            self.state.in_flight.busy.remove(&target);
             match &target {
                 Target::Claim(key) => {
                     self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);

@@ -111,7 +111,7 @@ impl Planner {
     /// answered before anything is decided.
     fn try_again(&mut self, targets: impl IntoIterator<Item = Target>, now: Instant) {
         for target in targets {
-            if !self.state.in_flight.is_parked(&target) {
+            if !self.state.in_flight.parked.contains_key(&target) {
                 self.retries.changed(&target, now);
             }
         }
@@ -232,7 +232,7 @@ impl Planner {
         self.own_writes.gone(target);
         self.state.writers.gone(target);
         // A parked read keeps its wait: it still holds its claim and volume.
-        if !self.state.in_flight.is_parked(target) {
+        if !self.state.in_flight.parked.contains_key(target) {
             self.retries.clear(target);
         }
     }

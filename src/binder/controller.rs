@@ -142,7 +142,7 @@ impl Controller for Planner {
     }
 
     fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
-        self.outcome(op, result, now, jitter);
+        Self::answered(self, op, result, now, jitter);
     }
 
     fn lead(&mut self, now: Instant) {

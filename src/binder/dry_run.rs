@@ -105,10 +105,10 @@ fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&Objec
                 }
             }
             if let Some(result) = read(&objects, &op, &mut asked, is_absent) {
-                planner.outcome(op, result, now, 0.0);
+                planner.answered(op, result, now, 0.0);
             } else {
                 // Its claim and volume stay busy; it keeps no others from being looked at.
-                planner.state.in_flight.answered();
+                planner.state.in_flight.sent -= 1;
             }
             goes_on = true;
         }

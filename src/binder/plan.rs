@@ -11,9 +11,11 @@ use tokio::time::Instant;
 use super::{
     calls::{Call, Purpose, Target, WriteKind},
     decide::{
+        claim::sync_claim,
         decision::{ClaimDecision, VolumeDecision},
         reclaim::deletion_plugin,
         unreadable,
+        volume::sync_volume,
     },
     matching::predicate::{Requirements, volume_class},
     planner::{Plan, Planner},
@@ -145,33 +147,34 @@ impl Planner {
 
     /// Why a step about a claim or volume has to wait, if it has to. It is looked at again then.
     fn held_back(&mut self, subject: &Target, step: Option<&Call>, now: Instant) -> Option<HeldBack> {
-        let why = self.obstacle(step?, now)?;
+        let step = step?;
+        let why = if step.is_destructive()
+            && let Some(by) = self.state.writers.signal()
+        {
+            HeldBack::ForeignWriter { by: by.act(), until: by.until }
+        } else if step.is_destructive()
+            && let Some(left) = self.state.objects.restore_grace().left(now)
+        {
+            HeldBack::Restored { until: now + left }
+        } else if let Call::Write(write) = step
+            && let Some(target) = Target::of(&write.target)
+            && let Some(until) = self.own_writes.until(&target, write, now)
+        {
+            // Of all that is undone, phases alone show by whom.
+            let by = self.state.writers.manager(&target).filter(|_| write.is_of_a_phase());
+            let is_news = self.own_writes.is_news(&target, by, now);
+            HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), until, is_news }
+        } else {
+            return None;
+        };
         self.queue.add_at(subject.clone(), why.until());
         Some(why)
-    }
-
-    fn obstacle(&mut self, step: &Call, now: Instant) -> Option<HeldBack> {
-        if step.is_destructive() {
-            if let Some(by) = self.state.writers.signal() {
-                return Some(HeldBack::ForeignWriter { by: by.act(), until: by.until });
-            }
-            if let Some(left) = self.state.objects.restore_grace().left(now) {
-                return Some(HeldBack::Restored { until: now + left });
-            }
-        }
-        let Call::Write(write) = step else { return None };
-        let target = Target::of(&write.target)?;
-        let until = self.own_writes.until(&target, write, now)?;
-        // Of all that is undone, phases alone show by whom.
-        let by = self.state.writers.manager(&target).filter(|_| write.is_of_a_phase());
-        let is_news = self.own_writes.is_news(&target, by, now);
-        Some(HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), until, is_news })
     }
 
     /// Whether nothing is decided about a claim or volume for now: it is looked at again when its request is answered,
     /// or its pause is over.
     pub(crate) fn is_asleep(&self, target: &Target) -> bool {
-        self.state.in_flight.has(target) || self.retries.waits(target)
+        self.state.in_flight.busy.contains(target) || self.retries.waits(target)
     }
 
     /// Whether a claim or volume has to wait, be it for the read that is sent here, as it comes before every decision.
@@ -180,12 +183,12 @@ impl Planner {
             return true;
         }
         // What a write met, or has come to.
-        if let Some(op) = self.state.in_flight.take_parked(target) {
+        if let Some(op) = self.state.in_flight.parked.remove(target) {
             self.state.in_flight.send(&op);
             plan.ops.push(op);
             return true;
         }
-        if self.state.in_flight.has(target) {
+        if self.state.in_flight.busy.contains(target) {
             return true;
         }
         let first = self.unconfirmed.range((target.clone(), ObjectRef::Node(NodeName::default()))..).next();
@@ -256,7 +259,7 @@ impl Planner {
         if let Some(what) = unreadable::for_claim(&self.state.objects, claim) {
             return ClaimDecision::rest(ClaimReason::ObjectUnreadable(what));
         }
-        let decision = self.decide_claim(claim);
+        let decision = sync_claim(claim, &self.state);
         let key = claim.key();
         let held_back = self.held_back(&Target::Claim(key.clone()), decision.step.as_ref(), now);
         let Some(why) = held_back else { return decision };
@@ -326,7 +329,7 @@ impl Planner {
             if self.queue.contains(&claim) {
                 self.plan_claim(&key, now, plan);
             }
-            if self.reasons.is_proving_class(&key) || self.state.in_flight.has(&claim) {
+            if self.reasons.is_proving_class(&key) || self.state.in_flight.busy.contains(&claim) {
                 return;
             }
         }
@@ -355,7 +358,7 @@ impl Planner {
         if let Some(what) = unreadable::for_volume(&self.state.objects, volume) {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
-        let decision = self.decide_volume(volume);
+        let decision = sync_volume(volume, &self.state);
         let name = volume.key();
         let held_back = self.held_back(&Target::Volume(name.clone()), decision.step.as_ref(), now);
         let Some(why) = held_back else { return decision };

@@ -24,11 +24,11 @@ use super::{
     reasons::Reasons,
     second_writer::OwnWrites,
     state::{BinderOptions, Plugins, State},
-    tell::{latency::Sample, reason::VolumeReason, recorder::Recorder, state::Report},
+    tell::{latency::Sample, recorder::Recorder, state::Report},
 };
 use crate::{
     controller::{
-        report::{Reason, Subject as _, events::EventUpdate},
+        report::events::EventUpdate,
         retry::RetryMap,
         second_writer::{News, SecondWriters},
     },
@@ -65,26 +65,6 @@ pub struct Plan {
     pub looks: usize,
     /// How many volumes and claims were held against each other in them.
     pub compared: usize,
-}
-
-impl Plan {
-    /// The codes of the reasons for which claims and volumes wait, of those that are reported.
-    pub fn waits_for(&self) -> impl Iterator<Item = &'static str> {
-        let reasons = self.reports.iter().filter_map(|report| report.reason.as_ref());
-        reasons.filter(|reason| !reason.is_settled()).map(Reason::code)
-    }
-
-    /// How many decisions were made, by kind and reason.
-    #[must_use]
-    pub fn decisions(&self) -> BTreeMap<(&'static str, &'static str), u64> {
-        let mut decisions = BTreeMap::new();
-        for report in self.reports.iter().filter(|report| report.is_decision) {
-            if let Some(reason) = &report.reason {
-                *decisions.entry((report.key.kind(), reason.decided())).or_default() += 1;
-            }
-        }
-        decisions
-    }
 }
 
 /// Owner of the binder's memory.
@@ -136,18 +116,6 @@ impl Planner {
         self
     }
 
-    /// Why a volume is where it is, if it is not settled.
-    #[must_use]
-    pub fn volume_reason(&self, name: &VolumeName) -> Option<&VolumeReason> {
-        self.reasons.volume(name).map(|reason| &**reason)
-    }
-
-    /// How many claims wait, by the reason's code.
-    #[must_use]
-    pub fn waiting(&self) -> BTreeMap<&'static str, usize> {
-        self.reasons.waiting()
-    }
-
     /// Reports where a claim or volume stands although nothing was decided: a request about it fails, or works again.
     pub(super) fn report(&mut self, subject: &Target) {
         let attempt = self.attempt(subject);
@@ -169,12 +137,6 @@ impl Planner {
                 reasons.set_volume(name, reason);
             }
         }
-    }
-
-    /// Requests handed out and not yet answered.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.state.in_flight.sent()
     }
 
     /// Whether a key waits for its time.

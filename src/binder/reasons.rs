@@ -56,16 +56,6 @@ impl Reasons {
         self.failing.get(target)
     }
 
-    /// How many claims wait, by the code of what is reported of them.
-    pub(crate) fn waiting(&self) -> BTreeMap<&'static str, usize> {
-        let mut waiting = BTreeMap::new();
-        for (key, reason) in &self.claims {
-            let is_failing = self.failing.contains_key(&Target::Claim(key.clone()));
-            *waiting.entry(if is_failing { "RetryBackoff" } else { reason.code() }).or_default() += 1;
-        }
-        waiting
-    }
-
     pub(crate) fn set_claim(&mut self, key: &ClaimKey, reason: Arc<ClaimReason>) {
         if !reason.is_settled() || self.failing.contains_key(&Target::Claim(key.clone())) {
             self.claims.insert(key.clone(), reason);

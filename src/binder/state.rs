@@ -63,22 +63,15 @@ impl Default for BinderOptions {
 /// Requests under way: the one owner of which claims and volumes may not be touched (S18, S38).
 #[derive(Debug, Default)]
 pub struct InFlight {
-    busy: BTreeSet<Target>,
-    sent: usize,
+    /// Claims and volumes that may not be touched: a request about them is sent, or parked.
+    pub(super) busy: BTreeSet<Target>,
+    /// Requests sent and not yet answered.
+    pub(super) sent: usize,
     /// Reads that come before anything else about their pair, by whose decision the request before was.
-    parked: BTreeMap<Target, Op>,
+    pub(super) parked: BTreeMap<Target, Op>,
 }
 
 impl InFlight {
-    pub(super) fn has(&self, target: &Target) -> bool {
-        self.busy.contains(target)
-    }
-
-    /// Requests sent and not yet answered.
-    pub(super) fn sent(&self) -> usize {
-        self.sent
-    }
-
     pub(super) fn is_full(&self) -> bool {
         self.sent >= MOST
     }
@@ -89,27 +82,9 @@ impl InFlight {
         self.sent += 1;
     }
 
-    /// A request is answered; its claim and volume stay busy until they are freed.
-    pub(super) fn answered(&mut self) {
-        self.sent = self.sent.saturating_sub(1);
-    }
-
-    pub(super) fn free(&mut self, target: &Target) {
-        self.busy.remove(target);
-    }
-
     /// Keeps a read for the next turn of its subject; its claim and volume stay busy.
     pub(super) fn park(&mut self, op: Op) {
         self.parked.insert(op.subject.clone(), op);
-    }
-
-    pub(super) fn is_parked(&self, subject: &Target) -> bool {
-        self.parked.contains_key(subject)
-    }
-
-    /// The read that comes before anything else about a claim or volume, to be sent.
-    pub(super) fn take_parked(&mut self, subject: &Target) -> Option<Op> {
-        self.parked.remove(subject)
     }
 }
 
@@ -187,7 +162,7 @@ impl State {
     #[must_use]
     pub fn is_busy(&self, name: &VolumeName) -> bool {
         let target = Target::Volume(name.clone());
-        self.in_flight.has(&target) || self.writers.has_to_read(&target) || self.is_closed(name)
+        self.in_flight.busy.contains(&target) || self.writers.has_to_read(&target) || self.is_closed(name)
     }
 
     /// A volume as last seen.

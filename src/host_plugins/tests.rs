@@ -65,7 +65,7 @@ fn to_recycle(now: Instant) -> (Arc<Objects>, Planner) {
     planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
-    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     (objects, planner)
 }
 
@@ -79,7 +79,7 @@ fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
     pod["metadata"]["uid"] = json!("uid-pod");
     pod["metadata"]["resourceVersion"] = json!("7");
     let pod: Pod = decode(&pod);
-    planner.outcome(creation, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    planner.answered(creation, Ok(Answer::Pod(pod.clone())), now, 0.0);
     (objects, planner, pod)
 }
 
@@ -103,14 +103,14 @@ fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
     // The watch is ahead of the read.
     objects.apply(released(3));
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
-    planner.outcome(first, Ok(Answer::Volume(released(2))), now, 0.0);
+    planner.answered(first, Ok(Answer::Volume(released(2))), now, 0.0);
     let second = read(&mut planner);
     // And then the read ahead of the watch.
-    planner.outcome(second, Ok(Answer::Volume(released(4))), now, 0.0);
+    planner.answered(second, Ok(Answer::Volume(released(4))), now, 0.0);
     let start = only(planner.plan(now));
     assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
     let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
-    planner.outcome(start, Err(busy), now, 0.0);
+    planner.answered(start, Err(busy), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
     let later = only(planner.plan(now + Duration::from_secs(7)));
     assert!(matches!(later.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{later:?}");
@@ -126,7 +126,7 @@ fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
     objects.reset::<Pod>(vec![]);
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     assert!(planner.plan(now).ops.is_empty(), "the volume is being read");
-    planner.outcome(proof, Ok(Answer::Volume(released(1))), now, 0.0);
+    planner.answered(proof, Ok(Answer::Volume(released(1))), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
 }
@@ -139,7 +139,7 @@ fn s23_no_two_processes_name_their_pods_alike() {
         planner.load(now);
         planner.lead(now);
         let proof = only(planner.plan(now));
-        planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+        planner.answered(proof, Err(CallError::NotFound("c".into())), now, 0.0);
         only(planner.plan(now)).call.target().cloned()
     });
     assert_ne!(names[0], names[1]);
@@ -152,10 +152,10 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let mut now = Instant::now();
     let (objects, mut planner, mut pod) = recycling(now);
     let read = only(planner.plan(now));
-    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+    planner.answered(read, Ok(Answer::Volume(released(1))), now, 0.0);
     let start = only(planner.plan(now));
     pod.metadata.resource_version = ResourceVersion(8);
-    planner.outcome(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    planner.answered(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
     assert_eq!(planner.pods_at_work().len(), 1);
     assert!(planner.plan(now).ops.is_empty());
 
@@ -165,10 +165,10 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
     pod.metadata.resource_version = ResourceVersion(9);
     pod.status.phase = PodPhase::Succeeded;
-    planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    planner.answered(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
-    planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
 
     pod.metadata.resource_version = ResourceVersion(10);
@@ -189,7 +189,7 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
-    planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);
     pod.metadata.resource_version = ResourceVersion(9);
     objects.delete(pod.clone());
     planner.changed(&ObjectRef::Pod(pod.key()), now);
@@ -198,7 +198,7 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     let mut free = released(2);
     free.spec.claim_ref = None;
     free.status.phase = VolumePhase::Available;
-    planner.outcome(unbinding, Ok(Answer::Volume(free)), now, 0.0);
+    planner.answered(unbinding, Ok(Answer::Volume(free)), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
 
     let mut reserved = released(3);
@@ -207,10 +207,10 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
     let proof = only(planner.plan(now));
     assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }));
-    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     let releasing = only(planner.plan(now));
     assert_eq!(releasing.call.write_kind(), Some(WriteKind::VolumeReleased));
-    planner.outcome(releasing, Ok(Answer::Volume(released(4))), now, 0.0);
+    planner.answered(releasing, Ok(Answer::Volume(released(4))), now, 0.0);
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::CreatePod));
 }
 
@@ -222,7 +222,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
     for round in 0..4 {
         let read = only(planner.plan(now));
         assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
-        planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+        planner.answered(read, Ok(Answer::Volume(released(1))), now, 0.0);
         let start = only(planner.plan(now));
         assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
         if round == 3 {
@@ -231,7 +231,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
             objects.apply(pod.clone());
             planner.changed(&ObjectRef::Pod(pod.key()), now);
         }
-        planner.outcome(start, Err(CallError::Conflict("changed".into())), now, 0.0);
+        planner.answered(start, Err(CallError::Conflict("changed".into())), now, 0.0);
         if round < 3 {
             let refresh = only(planner.plan(now));
             assert_eq!(
@@ -239,7 +239,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
                 Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh }
             );
             pod.metadata.resource_version.0 += 1;
-            planner.outcome(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
+            planner.answered(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
         }
     }
     let plan = planner.plan(now);
@@ -247,7 +247,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
     let due = plan.wake_at.unwrap();
     let refresh = only(planner.plan(due));
     assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
-    planner.outcome(refresh, Err(CallError::NotFound("gone".into())), due, 0.0);
+    planner.answered(refresh, Err(CallError::NotFound("gone".into())), due, 0.0);
     assert_eq!(only(planner.plan(due)).call.write_kind(), Some(WriteKind::VolumeFailed));
 }
 
@@ -256,13 +256,13 @@ fn s40_a_proof_that_fails_is_tried_again_after_a_pause() {
     let now = Instant::now();
     let (_, mut planner, _) = recycling(now);
     let read = only(planner.plan(now));
-    planner.outcome(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    planner.answered(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty());
     let again = only(planner.plan(plan.wake_at.unwrap()));
     assert_eq!(again, read);
     // An answer of another kind proves nothing either.
-    planner.outcome(again, Ok(Answer::Deleted), now, 0.0);
+    planner.answered(again, Ok(Answer::Deleted), now, 0.0);
     assert!(planner.plan(now).ops.is_empty() && planner.is_waiting());
 }
 
@@ -290,7 +290,7 @@ fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
     planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
-    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     let read = only(planner.plan(now));
     assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{read:?}");
     (objects, planner, read)
@@ -309,10 +309,10 @@ fn s23_a_directory_is_removed_on_a_proof_of_the_volume_as_it_is() {
     let (objects, mut planner, first) = deleting(now);
     objects.apply(directory_volume(3));
     planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
-    planner.outcome(first.clone(), Ok(Answer::Volume(directory_volume(2))), now, 0.0);
+    planner.answered(first.clone(), Ok(Answer::Volume(directory_volume(2))), now, 0.0);
     let second = only(planner.plan(now));
     assert_eq!(second.call, first.call, "S23");
-    planner.outcome(second, Ok(Answer::Volume(directory_volume(3))), now, 0.0);
+    planner.answered(second, Ok(Answer::Volume(directory_volume(3))), now, 0.0);
     removal(planner.plan(now));
 }
 
@@ -322,12 +322,12 @@ fn s23_a_directory_is_removed_on_a_proof_of_the_volume_as_it_is() {
 fn a_host_path_volume_is_deleted_once_after_its_directory_and_let_go_last() {
     let now = Instant::now();
     let (objects, mut planner, read) = deleting(now);
-    planner.outcome(read, Ok(Answer::Volume(directory_volume(1))), now, 0.0);
+    planner.answered(read, Ok(Answer::Volume(directory_volume(1))), now, 0.0);
     let removal = removal(planner.plan(now));
-    planner.outcome(removal, Ok(Answer::Directory(Ok(()))), now, 0.0);
+    planner.answered(removal, Ok(Answer::Directory(Ok(()))), now, 0.0);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeleteVolume));
-    planner.outcome(deletion, Ok(Answer::Deleted), now, 0.0);
+    planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);
     assert!(planner.plan(now).ops.is_empty(), "it is not known to be going");
     // Nor when it changes: the watch may be behind.
     objects.apply(directory_volume(2));
@@ -345,7 +345,7 @@ fn a_host_path_volume_is_deleted_once_after_its_directory_and_let_go_last() {
     volume.metadata.finalizers.clear();
     volume.metadata.resource_version = ResourceVersion(4);
     objects.delete(volume);
-    planner.outcome(letting_go, Err(CallError::NotFound("pv".into())), now, 0.0);
+    planner.answered(letting_go, Err(CallError::NotFound("pv".into())), now, 0.0);
     planner.changed(&key, now);
     assert!(planner.plan(now).ops.is_empty());
 }
@@ -358,9 +358,9 @@ fn s23_a_pod_that_is_asked_for_again_has_another_name() {
     let (_, mut planner) = to_recycle(now);
     let creation = only(planner.plan(now));
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
-    planner.outcome(creation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    planner.answered(creation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(CallError::NotFound("not yet".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("not yet".into())), now, 0.0);
     let again = only(planner.plan(now));
     assert_eq!(again.call.write_kind(), Some(WriteKind::CreatePod));
     assert_ne!(again.call.target(), creation.call.target());
@@ -373,17 +373,17 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     let read = only(planner.plan(now));
     objects.delete(pod.clone());
     planner.changed(&ObjectRef::Pod(pod.key()), now);
-    planner.outcome(read, Ok(Answer::Volume(released(1))), now, 0.0);
+    planner.answered(read, Ok(Answer::Volume(released(1))), now, 0.0);
     let failed = only(planner.plan(now));
     assert_eq!(failed.call.write_kind(), Some(WriteKind::VolumeFailed));
     let mut volume = released(2);
     volume.status.phase = VolumePhase::Failed;
-    planner.outcome(failed, Ok(Answer::Volume(volume)), now, 0.0);
+    planner.answered(failed, Ok(Answer::Volume(volume)), now, 0.0);
     let later = planner.plan(now).wake_at.unwrap();
     let creation = only(planner.plan(later));
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
     assert_ne!(creation.call.target(), Some(&ObjectRef::Pod(pod.key())));
-    planner.outcome(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
+    planner.answered(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
     assert_eq!(
         planner.volume_reason(&VolumeName::from("pv")),
@@ -409,7 +409,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
     planner.lead(now);
     let op = only(planner.plan(now));
     assert_eq!(op.call, making());
-    planner.outcome(op, Ok(Answer::Directory(Ok(()))), now, 0.0);
+    planner.answered(op, Ok(Answer::Directory(Ok(()))), now, 0.0);
     let creation = only(planner.plan(now));
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreateVolume));
     (objects, planner, creation)
@@ -436,7 +436,7 @@ fn s23_a_volume_that_is_gone_by_the_answer_to_its_creation_has_its_directory_mad
     objects.apply(made.clone());
     objects.delete(gone);
     planner.changed(&ObjectRef::Volume(made.key()), now);
-    planner.outcome(creation, Ok(Answer::Volume(made)), now, 0.0);
+    planner.answered(creation, Ok(Answer::Volume(made)), now, 0.0);
     assert_eq!(only(planner.plan(now)).call, making());
 }
 
@@ -447,7 +447,7 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
     let refused = || Err(CallError::Refused { code: 403, message: "no".into() });
     let mut now = now;
     for _ in 0..4 {
-        planner.outcome(creation.clone(), refused(), now, 0.0);
+        planner.answered(creation.clone(), refused(), now, 0.0);
         let plan = planner.plan(now);
         assert!(plan.ops.is_empty());
         now += Duration::from_secs(10);
@@ -455,10 +455,10 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
         assert_eq!(only(planner.plan(now)), creation);
     }
     // The fifth refusal is the last: the directory goes, and that has as many tries.
-    planner.outcome(creation, refused(), now, 0.0);
+    planner.answered(creation, refused(), now, 0.0);
     let removal = only(planner.plan(now));
     assert!(matches!(removal.call, Call::Directory(Directory::Remove(_))), "{removal:?}");
-    planner.outcome(removal.clone(), Ok(Answer::Directory(Err("busy".to_owned()))), now, 0.0);
+    planner.answered(removal.clone(), Ok(Answer::Directory(Err("busy".to_owned()))), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(10)));

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     binder::{BinderOptions, planner::Planner},
+    controller::report::Subject,
     kube_api::kinds::{PersistentVolume, PersistentVolumeClaim},
     state::{ChangeSet, Objects, Stored},
 };
@@ -266,11 +267,11 @@ impl Cluster {
         }
         let plan = self.planner.plan(self.now);
         let claims =
-            plan.decisions().into_iter().filter(|((kind, _), _)| *kind == "claim").map(|(_, count)| count);
+            plan.reports.iter().filter(|report| report.is_decision && report.key.kind() == "claim").count();
         let work = Work {
             plans: 1,
             looks: plan.looks,
-            claims: usize::try_from(claims.sum::<u64>()).expect("a count"),
+            claims,
             compared: plan.compared,
             longest: plan.looks,
             most_compared: plan.compared,

@@ -12,6 +12,7 @@ use mooring::{
         calls::{Answer, Call, Op},
         planner::Planner,
     },
+    controller::report::Reason,
     host_plugins::{HostPlugins, options::PluginOptions},
     kube_api::{
         call::CallError,
@@ -51,6 +52,8 @@ pub struct Daemon {
     /// How far each watch has delivered.
     delivered: BTreeMap<&'static str, usize>,
     on_their_way: Vec<Sent>,
+    /// What claims and volumes wait for, as it was last reported.
+    waits: BTreeMap<String, Option<&'static str>>,
     answered: Vec<(Op, Result<Answer, CallError>)>,
     /// Given up by the daemon, and not by the network yet; until when.
     late: Vec<(Sent, Instant)>,
@@ -83,6 +86,7 @@ impl Daemon {
             now,
             delivered: BTreeMap::new(),
             on_their_way: Vec::new(),
+            waits: BTreeMap::new(),
             answered: Vec::new(),
             late: Vec::new(),
         };
@@ -113,7 +117,12 @@ impl Daemon {
         for object in self.changes.take_now() {
             self.planner.changed(&object, self.now);
         }
-        let ops = self.planner.plan(self.now).ops;
+        let plan = self.planner.plan(self.now);
+        for report in plan.reports {
+            let waits = report.reason.filter(|reason| !reason.is_settled()).map(|reason| reason.code());
+            self.waits.insert(report.key.to_string(), waits);
+        }
+        let ops = plan.ops;
         let seen = if ops.is_empty() { Seen::default() } else { self.seen() };
         self.on_their_way.extend(ops.into_iter().map(|op| Sent { op, seen: seen.clone() }));
         assert_eq!(self.planner.second_writer().signal(), None, "S14: nobody else binds here");
@@ -174,7 +183,7 @@ impl Daemon {
     pub fn reply_arrives(&mut self, rng: &mut Rng) {
         if !self.answered.is_empty() {
             let (op, result) = self.answered.swap_remove(rng.usize(0..self.answered.len()));
-            self.planner.outcome(op, result, self.now, 0.5);
+            self.planner.answered(op, result, self.now, 0.5);
             self.plan();
         }
     }
@@ -267,7 +276,7 @@ impl Daemon {
             while let Some(read) = self.on_their_way.iter().position(|sent| !is_write(&sent.op)) {
                 let sent = self.on_their_way.swap_remove(read);
                 let result = sent.arrives(server);
-                self.planner.outcome(sent.op, result, self.now, 0.5);
+                self.planner.answered(sent.op, result, self.now, 0.5);
                 self.plan();
             }
         }
@@ -275,6 +284,7 @@ impl Daemon {
     }
 
     pub fn waits_for(&self) -> String {
-        format!("{:?}", self.planner.waiting())
+        let waits = self.waits.iter().filter_map(|(key, code)| Some(format!("{key}: {}", (*code)?)));
+        waits.collect::<Vec<_>>().join(", ")
     }
 }

@@ -16,7 +16,7 @@ use mooring::{
         planner::{Plan, Planner},
         tell::latency::Sample,
     },
-    controller::report::events::RecordedEvents,
+    controller::report::{Reason, events::RecordedEvents},
     host_plugins::{
         HostPlugins,
         options::{PluginOptions, Recycler, Recyclers},
@@ -355,7 +355,9 @@ impl World {
     fn run_all(&mut self) {
         for _ in 0..200 {
             let plan = self.planner.plan(self.now);
-            self.waited.extend(plan.waits_for().map(str::to_owned));
+            let reasons = plan.reports.iter().filter_map(|report| report.reason.as_ref());
+            let waits = reasons.filter(|reason| !reason.is_settled());
+            self.waited.extend(waits.map(|reason| reason.code().to_owned()));
             let events = self.recorded.take(plan.events, self.now);
             self.hear(events.into_iter().map(|(_, event)| event));
             self.samples.extend(plan.samples.iter().map(line));
@@ -438,7 +440,7 @@ impl World {
             Some(Fault::ReplyLost(_)) => Err(CallError::Unknown("connection reset".to_owned())),
             _ => result,
         };
-        self.planner.outcome(op, result, self.now, 0.5);
+        self.planner.answered(op, result, self.now, 0.5);
         self.watch();
         false
     }

@@ -32,7 +32,7 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
             revision += 1;
             writes += 1;
             let answer = answer(&objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
+            planner.answered(op, Ok(answer), now, 0.0);
         }
     }
     assert_eq!(writes, 4 * PAIRS);
@@ -258,7 +258,7 @@ fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
                 None => reads += 1,
                 Some(_) => {}
             }
-            planner.outcome(op, result, now, 0.0);
+            planner.answered(op, result, now, 0.0);
         }
     }
     assert_eq!(reservations, 2 * PAIRS);

@@ -41,7 +41,7 @@ fn until_told(planner: &mut Recording, error: &CallError) -> (Vec<Event>, u32) {
                     Err(error.clone())
                 }
             };
-            planner.outcome(op, result, now, 0.0);
+            planner.answered(op, result, now, 0.0);
         }
     }
 }
@@ -88,7 +88,7 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
         now = planner.plan(now).wake_at.unwrap();
         let plan = planner.plan(now);
         assert_eq!(told(&plan.events), []);
-        planner.outcome(only(plan), Err(refused()), now, 0.0);
+        planner.answered(only(plan), Err(refused()), now, 0.0);
         let plan = planner.plan(now);
         assert_eq!(
             (told(&plan.events), plan.failures),
@@ -102,7 +102,7 @@ fn l18_what_fails_is_not_told_again_while_it_does_and_is_no_more_when_it_works()
     assert_eq!(plan.events.len(), 1);
     let op = only(plan);
     let reserved = answer(&objects, &op, 2);
-    planner.outcome(op, Ok(reserved), now, 0.0);
+    planner.answered(op, Ok(reserved), now, 0.0);
     planner.plan(now);
     assert_eq!(planner.waiting(), [("Binding", 1)].into());
     assert!(row(&mut planner, &Target::Claim(ClaimKey::new("ns", "c")))["next"].is_null());
@@ -129,7 +129,7 @@ fn s35_what_fails_of_a_claim_is_not_told_of_the_next_of_its_name() {
         }
         planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
         if let Some(op) = op {
-            planner.outcome(op, Err(refused()), now, 0.0);
+            planner.answered(op, Err(refused()), now, 0.0);
         }
         for _ in 0..3 {
             let plan = planner.plan(now);
@@ -148,7 +148,7 @@ fn l18_a_webhook_that_takes_a_change_out_again_is_told() {
     let mut events = Vec::new();
     for _ in 0..3 {
         let op = only(planner.plan(now));
-        planner.outcome(op, Ok(Answer::Volume(unchanged.clone())), now, 0.0);
+        planner.answered(op, Ok(Answer::Volume(unchanged.clone())), now, 0.0);
         let plan = planner.plan(now);
         events.extend(plan.events);
         now = plan.wake_at.unwrap();
@@ -175,15 +175,15 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
         let (_, mut planner) = planner(vec![left], vec![]);
         let now = Instant::now();
         let read = only(planner.plan(now));
-        planner.outcome(read, Err(refused()), now, 0.0);
+        planner.answered(read, Err(refused()), now, 0.0);
         let plan = planner.plan(now);
         let text = "could not read pvc/ns/c: policy \"p\" says no";
         assert_eq!(told(&plan.events), [("PersistentVolume", reason, text)]);
         let now = plan.wake_at.unwrap();
         let read = only(planner.plan(now));
-        planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+        planner.answered(read, Err(CallError::NotFound("c".into())), now, 0.0);
         let write = only(planner.plan(now));
-        planner.outcome(write, Err(refused()), now, 0.0);
+        planner.answered(write, Err(refused()), now, 0.0);
         let text = "could not set the volume to Released, a write to pv/pv: policy \"p\" says no";
         assert_eq!(told(&planner.plan(now).events), [("PersistentVolume", reason, text)]);
         let row = row(&mut planner, &Target::Volume(VolumeName::from("pv")));
@@ -205,7 +205,7 @@ fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() 
     let mut told_of = Vec::new();
     let plan = planner.plan(now);
     told_of.extend(plan.events.clone());
-    planner.outcome(only(plan), Err(refused()), now, 0.0);
+    planner.answered(only(plan), Err(refused()), now, 0.0);
     told_of.extend(planner.plan(now).events);
     assert!(told(&told_of).contains(&(
         "PersistentVolumeClaim",

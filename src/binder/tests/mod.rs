@@ -29,13 +29,14 @@ use super::{
     },
     planner::{Plan, Planner},
     state::BinderOptions,
-    tell::latency::Sample,
+    tell::{latency::Sample, reason::VolumeReason},
 };
 use crate::{
     controller::{
         Controller,
         asked::Asked,
         report::{
+            Reason, Subject as _,
             events::{Keyed, RecordedEvents},
             reporter::Reporter,
         },
@@ -122,6 +123,40 @@ fn planner(volumes: Vec<PersistentVolume>, claims: Vec<PersistentVolumeClaim>) -
     (objects, planner)
 }
 
+/// What tests ask of a planner.
+impl Planner {
+    /// How many claims wait, by the code of what is reported of them.
+    fn waiting(&self) -> BTreeMap<&'static str, usize> {
+        let mut waiting = BTreeMap::new();
+        for key in self.reasons.keys().0 {
+            let is_failing = self.reasons.failing(&Target::Claim(key.clone())).is_some();
+            let code = if is_failing { "RetryBackoff" } else { self.reasons.claim(&key).unwrap().code() };
+            *waiting.entry(code).or_default() += 1;
+        }
+        waiting
+    }
+
+    /// Why a volume is where it is, if it is not settled.
+    pub(crate) fn volume_reason(&self, name: &VolumeName) -> Option<&VolumeReason> {
+        self.reasons.volume(name).map(|reason| &**reason)
+    }
+
+    /// Requests handed out and not yet answered.
+    fn in_flight(&self) -> usize {
+        self.state.in_flight.sent
+    }
+}
+
+/// How many decisions were made, by kind and reason.
+fn decisions(plan: &Plan) -> BTreeMap<(&'static str, &'static str), u64> {
+    let mut decisions = BTreeMap::new();
+    for report in plan.reports.iter().filter(|report| report.is_decision) {
+        let Some(reason) = &report.reason else { continue };
+        *decisions.entry((report.key.kind(), reason.decided())).or_default() += 1;
+    }
+    decisions
+}
+
 /// A planner and the memory of its events, as in the skeleton.
 struct Recording {
     planner: Planner,
@@ -150,7 +185,7 @@ impl Recording {
 
     fn plan(&mut self, now: Instant) -> Recorded {
         let plan = self.planner.plan(now);
-        let decisions = plan.decisions();
+        let decisions = decisions(&plan);
         let events = self.events.take(plan.events, now);
         let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
         let events = events.into_iter().map(|(_, event)| event).collect();
@@ -205,7 +240,7 @@ fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
     let now = Instant::now();
     let op = only(planner.plan(now));
-    planner.outcome(op, Err(CallError::Unknown("timed out".into())), now, 0.0);
+    planner.answered(op, Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
     let target = ObjectRef::Volume(VolumeName::from("pv"));
     assert_eq!(read.call, Call::Read { target, purpose: Purpose::Refresh });
@@ -215,14 +250,14 @@ fn an_unknown_outcome_is_read_before_anything_else_is_decided() {
     assert!(planner.plan(now).ops.is_empty());
 
     // The read fails too: it is repeated, and still nothing else is.
-    planner.outcome(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    planner.answered(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty());
     let later = plan.wake_at.unwrap();
     assert_eq!(only(planner.plan(later)), read);
 
     let found = PersistentVolume::clone(&objects.volumes.get(&VolumeName::from("pv")).unwrap());
-    planner.outcome(read, Ok(Answer::Volume(found)), later, 0.0);
+    planner.answered(read, Ok(Answer::Volume(found)), later, 0.0);
     assert_eq!(only(planner.plan(later)).call.write_kind(), Some(WriteKind::ReserveVolume));
 }
 
@@ -232,7 +267,7 @@ fn s40_a_busy_server_is_asked_again_when_it_says() {
     let now = Instant::now();
     let op = only(planner.plan(now));
     let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
-    planner.outcome(op.clone(), Err(busy), now, 0.0);
+    planner.answered(op.clone(), Err(busy), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(7)));
@@ -252,7 +287,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         let (objects, mut planner) = planner(vec![large.clone()], vec![claim("c")]);
         let now = Instant::now();
         let reservation = only(planner.plan(now));
-        planner.outcome(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+        planner.answered(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
         let read = only(planner.plan(now));
         objects.apply(small.clone());
         planner.changed(&ObjectRef::Volume(VolumeName::from("small")), now);
@@ -263,12 +298,12 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
             objects.apply(naming);
             planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
         }
-        planner.outcome(read, Ok(Answer::Volume(large)), now, 0.0);
+        planner.answered(read, Ok(Answer::Volume(large)), now, 0.0);
         let plan = planner.plan(now);
         if !names_it {
             assert_eq!(only(plan), reservation);
             let answer = answer(&objects, &reservation, 4);
-            planner.outcome(reservation.clone(), Ok(answer), now, 0.0);
+            planner.answered(reservation.clone(), Ok(answer), now, 0.0);
             assert_eq!(planner.state.doubts.of(&claim("c"), &objects), None);
             let op = only(planner.plan(now));
             assert_eq!((op.call.write_kind(), op.volume), (Some(WriteKind::VolumeBound), reservation.volume));
@@ -282,7 +317,7 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         let large = ObjectRef::Volume(VolumeName::from("large"));
         assert_eq!(read.call, Call::Read { target: large, purpose: Purpose::Refresh });
         let unchanged = objects.volumes.get(&VolumeName::from("large")).unwrap();
-        planner.outcome(read, Ok(Answer::Volume(PersistentVolume::clone(&unchanged))), later, 0.0);
+        planner.answered(read, Ok(Answer::Volume(PersistentVolume::clone(&unchanged))), later, 0.0);
         let op = only(planner.plan(later));
         assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
         assert_eq!(op.volume, Some(VolumeName::from("small")));
@@ -295,16 +330,16 @@ fn s19_a_claim_in_doubt_is_looked_at_when_its_volume_is_free_again() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
     let now = Instant::now();
     let reservation = only(planner.plan(now));
-    planner.outcome(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
+    planner.answered(reservation.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
     // A read of the volume on behalf of itself keeps it busy.
-    planner.outcome(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
+    planner.answered(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     let mut plan = Plan::default();
     let call = Call::Read { target: ObjectRef::Volume("pv".into()), purpose: Purpose::Refresh };
     planner.start(Target::Volume("pv".into()), None, call, &mut plan);
     assert!(planner.plan(now).ops.is_empty());
     let read = plan.ops.remove(0);
-    planner.outcome(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
+    planner.answered(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     assert_eq!(only(planner.plan(now)), reservation);
     assert!(objects.volumes.get(&"pv".into()).is_some());
 }
@@ -317,23 +352,23 @@ fn s21_a_volume_is_not_given_back_while_its_claim_may_yet_name_it() {
     for revision in [2, 3] {
         let op = only(planner.plan(now));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), now, 0.0);
+        planner.answered(op, Ok(answer), now, 0.0);
     }
     let naming = only(planner.plan(now));
     assert_eq!(naming.call.write_kind(), Some(WriteKind::NameVolume));
-    planner.outcome(naming, Err(CallError::Unknown("timed out".into())), now, 0.0);
+    planner.answered(naming, Err(CallError::Unknown("timed out".into())), now, 0.0);
     let read = only(planner.plan(now));
     let mut deleted = PersistentVolume::clone(&objects.volumes.get(&"pv".into()).unwrap());
     deleted.metadata.resource_version = ResourceVersion(4);
     deleted.metadata.deletion_timestamp = Some(Box::new(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
     objects.apply(deleted);
     planner.changed(&ObjectRef::Volume("pv".into()), now);
-    planner.outcome(read, Ok(Answer::Claim(claim("c"))), now, 0.0);
+    planner.answered(read, Ok(Answer::Claim(claim("c"))), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
     let later = plan.wake_at.unwrap();
     let read = only(planner.plan(later));
-    planner.outcome(read, Ok(Answer::Claim(claim("c"))), later, 0.0);
+    planner.answered(read, Ok(Answer::Claim(claim("c"))), later, 0.0);
     assert_eq!(only(planner.plan(later)).call.write_kind(), Some(WriteKind::Unbind));
 }
 
@@ -344,19 +379,19 @@ fn what_went_first_is_no_failure() {
     let now = Instant::now();
     let op = only(planner.plan(now));
     assert_eq!(op.volume, Some(VolumeName::from("a")));
-    planner.outcome(op, Err(CallError::NotFound("a".into())), now, 0.0);
+    planner.answered(op, Err(CallError::NotFound("a".into())), now, 0.0);
     let op = only(planner.plan(now));
     assert_eq!(op.volume, Some(VolumeName::from("b")), "the next volume, at once");
     let answer = answer(&objects, &op, 2);
-    planner.outcome(op, Ok(answer), now, 0.0);
+    planner.answered(op, Ok(answer), now, 0.0);
 
     let mut op = only(planner.plan(now));
     while !matches!(&op.call, Call::Write(write) if write.kind == WriteKind::NameVolume) {
         let answer = self::answer(&objects, &op, 3);
-        planner.outcome(op, Ok(answer), now, 0.0);
+        planner.answered(op, Ok(answer), now, 0.0);
         op = only(planner.plan(now));
     }
-    planner.outcome(op, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(op, Err(CallError::NotFound("c".into())), now, 0.0);
     assert_eq!(objects.claims.get(&ClaimKey::new("ns", "c")), None);
     assert!(!planner.is_waiting(), "nothing is tried again for a claim that is gone");
 }
@@ -368,7 +403,7 @@ fn a_volume_freed_by_a_failed_write_goes_to_the_next_claim() {
     let op = only(planner.plan(now));
     assert_eq!(op.subject, Target::Claim(ClaimKey::new("ns", "a")));
     let refused = CallError::Refused { code: 403, message: "no".into() };
-    planner.outcome(op, Err(refused), now, 0.0);
+    planner.answered(op, Err(refused), now, 0.0);
     assert_eq!(only(planner.plan(now)).subject, Target::Claim(ClaimKey::new("ns", "b")));
 }
 
@@ -409,7 +444,7 @@ fn what_is_not_settled_is_looked_at_again_after_the_sync_period() {
     for revision in 2..6 {
         let op = only(planner.plan(due));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), due, 0.0);
+        planner.answered(op, Ok(answer), due, 0.0);
     }
     let later = planner.plan(due).wake_at.unwrap();
     assert!(later > due);
@@ -425,7 +460,7 @@ fn l11_a_claim_that_the_list_lacks_is_asked_for_at_once() {
     for revision in 2..5 {
         let op = only(planner.plan(now));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), now, 0.0);
+        planner.answered(op, Ok(answer), now, 0.0);
     }
     let last = only(planner.plan(now));
     let key = ClaimKey::new("ns", "c");
@@ -434,15 +469,15 @@ fn l11_a_claim_that_the_list_lacks_is_asked_for_at_once() {
     assert!(planner.plan(now).ops.is_empty(), "the status is being written");
 
     let bound = answer(&objects, &last, 5);
-    planner.outcome(last, Ok(bound), now, 0.0);
+    planner.answered(last, Ok(bound), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.call, Call::Read { target: ObjectRef::Claim(key.clone()), purpose: Purpose::Refresh });
     assert!(planner.plan(now).ops.is_empty(), "once is enough");
-    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("c".into())), now, 0.0);
     let proof = only(planner.plan(now));
     let purpose = Purpose::ProveClaim(claim("c").metadata.uid);
     assert_eq!(proof.call, Call::Read { target: ObjectRef::Claim(key), purpose });
-    planner.outcome(proof, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(proof, Err(CallError::NotFound("c".into())), now, 0.0);
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
@@ -462,7 +497,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         for op in ops {
             let answer = answer(&objects, &op, revision);
             revision += 1;
-            planner.outcome(op, Ok(answer), now, 0.0);
+            planner.answered(op, Ok(answer), now, 0.0);
         }
     }
     for (undone, signal) in
@@ -478,7 +513,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         // Before anything is written to it, it is asked who that was.
         let op = only(planner.plan(now));
         assert!(matches!(op.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }), "{op:?}");
-        planner.outcome(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
+        planner.answered(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
         assert_eq!(planner.second_writer().signal().map(ToString::to_string).as_deref(), signal);
         // The bind is repaired: that takes nothing from others.
         let plan = planner.plan(now);
@@ -486,7 +521,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         let op = only(plan);
         assert_eq!(op.call.write_kind(), Some(WriteKind::VolumeBound));
         let repaired = answer(&objects, &op, revision + 1);
-        planner.outcome(op, Ok(repaired), now, 0.0);
+        planner.answered(op, Ok(repaired), now, 0.0);
         revision += 2;
     }
     let name = VolumeName::from("pv");
@@ -508,7 +543,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     }
     let read = only(planner.plan(end));
     assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }), "{read:?}");
-    planner.outcome(read, Err(CallError::NotFound("c".into())), end, 0.0);
+    planner.answered(read, Err(CallError::NotFound("c".into())), end, 0.0);
     assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
@@ -571,7 +606,7 @@ fn a_pair_that_names_each_other_takes_four_writes() {
             let op = only(planner.plan(now));
             kinds.extend(op.call.write_kind());
             let answer = answer(&objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
+            planner.answered(op, Ok(answer), now, 0.0);
         }
         assert_eq!(kinds, BIND);
         assert!(planner.plan(now).ops.is_empty());

@@ -27,11 +27,11 @@ fn no_more_is_under_way_than_is_useful_and_all_of_it_is_counted() {
     assert!(planner.plan(now).ops.is_empty());
     let op = ops.remove(0);
     let reserved = answer(&objects, &op, 2);
-    planner.outcome(op, Ok(reserved), now, 0.0);
+    planner.answered(op, Ok(reserved), now, 0.0);
     assert_eq!(planner.in_flight(), 127);
     assert_eq!((planner.plan(now).ops.len(), planner.in_flight()), (1, 128));
     // What is read after an answer that was lost counts like any other.
-    planner.outcome(ops.remove(0), Err(CallError::Conflict("changed".into())), now, 0.0);
+    planner.answered(ops.remove(0), Err(CallError::Conflict("changed".into())), now, 0.0);
     assert_eq!((planner.plan(now).ops.len(), planner.in_flight()), (1, 128));
 }
 
@@ -76,7 +76,7 @@ fn a_read_that_waits_outlasts_its_volume() {
             Call::Write(_) => Err(CallError::Conflict("changed".into())),
             _ => Ok(Answer::Volume(pending.clone())),
         };
-        planner.outcome(op, result, now, 0.0);
+        planner.answered(op, result, now, 0.0);
         plan = planner.plan(now);
     }
     pending.metadata.resource_version = ResourceVersion(5);
@@ -119,7 +119,7 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
             then: Vec::new(),
         });
         let op = Op { subject: Target::Claim(claim.key()), uid: None, volume: None, call, known: None };
-        planner.outcome(op, Err(error.clone()), now, 0.0);
+        planner.answered(op, Err(error.clone()), now, 0.0);
         let failed = vec![Sample::Failed(Operation::Provision, "d".to_owned())];
         let expected = if counts { failed } else { vec![] };
         assert_eq!(planner.plan(now).samples, expected, "{kind:?} {error:?}");
@@ -136,7 +136,7 @@ fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
     let write = only(planner.plan(now));
     pending.status.phase = VolumePhase::Available;
     pending.metadata.resource_version = ResourceVersion(5);
-    planner.outcome(write, Ok(Answer::Volume(pending.clone())), now, 0.0);
+    planner.answered(write, Ok(Answer::Volume(pending.clone())), now, 0.0);
     planner.changed(&ObjectRef::Volume(pending.key()), now);
     assert!(planner.plan(now).ops.is_empty(), "no list lacked it yet");
     objects.reset::<PersistentVolume>(vec![]);

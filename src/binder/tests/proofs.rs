@@ -35,7 +35,7 @@ fn claim_read(found: Option<(&str, &str)>, late: bool) -> Proven<ClaimProof> {
         }
         None => Err(CallError::NotFound("c".into())),
     };
-    planner.outcome(read, result, now, 0.0);
+    planner.answered(read, result, now, 0.0);
     let uid = Uid::from("uid-c");
     (planner.state.proofs.claim(&bound, &uid), planner.is_waiting())
 }
@@ -82,7 +82,7 @@ fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
         }
         None => Err(CallError::NotFound("pv".into())),
     };
-    planner.outcome(read, result, now, 0.0);
+    planner.answered(read, result, now, 0.0);
     let seen = objects.volumes.get(&VolumeName::from("pv")).map(|volume| volume.metadata.resource_version);
     (planner.state.proofs.volume(&bound.key(), &bound.metadata.uid, seen).cloned(), planner.is_waiting())
 }
@@ -119,7 +119,7 @@ fn s24_what_is_read_for_a_claim_proves_nothing_for_the_one_made_after_it() {
     anew.metadata.resource_version = ResourceVersion(5);
     objects.apply(anew.clone());
     planner.changed(&ObjectRef::Claim(anew.key()), now);
-    planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    planner.answered(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
     for uid in [&bound.metadata.uid, &anew.metadata.uid] {
         assert_eq!(planner.state.proofs.volume(&anew.key(), uid, None), None, "{uid}");
     }
@@ -135,7 +135,7 @@ fn s24_what_was_proven_of_a_volume_is_forgotten_when_it_is_seen_again() {
     let (objects, mut planner) = planner(vec![], vec![bound]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    planner.answered(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
     let mut back = volume("pv");
     back.metadata.resource_version = ResourceVersion(5);
     objects.apply(back.clone());
@@ -171,7 +171,7 @@ fn s24_the_read_that_proves_a_loss_does_not_take_its_own_proof_away() {
                 Ok(Answer::Volume(volume))
             }
         };
-        planner.outcome(read, result, now, 0.0);
+        planner.answered(read, result, now, 0.0);
         for object in changes.take_now() {
             planner.changed(&object, now);
         }
@@ -199,13 +199,13 @@ fn s23_e11_a_claim_that_came_back_in_a_restore_is_asked_for_before_its_volume_is
     let (objects, mut planner) = planner(vec![left()], vec![]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("c".into())), now, 0.0);
     let write = only(planner.plan(now));
     assert_eq!(write.call.write_kind(), Some(WriteKind::VolumeReleased));
     let mut released = left();
     released.metadata.resource_version = ResourceVersion(10);
     released.status.phase = VolumePhase::Released;
-    planner.outcome(write, Ok(Answer::Volume(released)), now, 0.0);
+    planner.answered(write, Ok(Answer::Volume(released)), now, 0.0);
     assert_eq!(planner.plan(now).ops, []);
 
     let mut restored = left();
@@ -215,7 +215,7 @@ fn s23_e11_a_claim_that_came_back_in_a_restore_is_asked_for_before_its_volume_is
     // A phase that changed back is a reason to ask who did that, too.
     let asked = only(planner.plan(now));
     assert!(matches!(asked.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }), "{asked:?}");
-    planner.outcome(asked, Ok(Answer::Owners(Vec::new())), now, 0.0);
+    planner.answered(asked, Ok(Answer::Owners(Vec::new())), now, 0.0);
     assert!(is_proof(&only(planner.plan(now))));
 }
 
@@ -226,11 +226,11 @@ fn s23_a_release_that_was_not_made_takes_a_proof_of_its_own_when_it_is_tried_aga
     for _ in 0..3 {
         let read = only(planner.plan(now));
         assert!(is_proof(&read));
-        planner.outcome(read, Err(CallError::NotFound("c".into())), now, 0.0);
+        planner.answered(read, Err(CallError::NotFound("c".into())), now, 0.0);
         let write = only(planner.plan(now));
         assert_eq!(write.call.write_kind(), Some(WriteKind::VolumeReleased));
         let refused = CallError::Refused { code: 403, message: "no".into() };
-        planner.outcome(write, Err(refused), now, 0.0);
+        planner.answered(write, Err(refused), now, 0.0);
         now = planner.plan(now).wake_at.unwrap();
     }
 }
@@ -258,7 +258,7 @@ async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_sho
     let end = now + RESTORE_GRACE;
     assert!(plan.wake_at <= Some(end));
     let proof = only(planner.plan(end));
-    planner.outcome(proof, Err(CallError::NotFound("c".into())), end, 0.0);
+    planner.answered(proof, Err(CallError::NotFound("c".into())), end, 0.0);
     assert_eq!(only(planner.plan(end)).call.write_kind(), Some(WriteKind::VolumeReleased));
 }
 
@@ -271,7 +271,7 @@ async fn s24_a_loss_that_was_proven_before_it_was_held_back_is_proven_anew() {
     let (objects, mut planner) = planner(vec![], vec![bound]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    planner.answered(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
     objects.restore_grace().begin(now);
     assert_eq!(planner.plan(now).ops, []);
     assert_eq!(only(planner.plan(now + RESTORE_GRACE)).call, read.call);

@@ -44,7 +44,7 @@ fn fight(
                 }
                 _ => answer(&objects, op, revision),
             };
-            planner.outcome(op.clone(), Ok(answer), now, 0.5);
+            planner.answered(op.clone(), Ok(answer), now, 0.5);
         }
         if !plan.ops.is_empty() {
             continue;
@@ -122,7 +122,7 @@ fn s14_who_undid_a_write_is_asked_until_it_is_answered() {
     for revision in 2..4 {
         let op = only(planner.plan(now));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), now, 0.0);
+        planner.answered(op, Ok(answer), now, 0.0);
     }
     let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
     free(&mut undone);
@@ -137,13 +137,13 @@ fn s14_who_undid_a_write_is_asked_until_it_is_answered() {
         CallError::Refused { code: 403, message: "no".into() },
     ];
     for error in errors {
-        planner.outcome(read.clone(), Err(error.clone()), now, 0.0);
+        planner.answered(read.clone(), Err(error.clone()), now, 0.0);
         let plan = planner.plan(now);
         assert_eq!(plan.ops, [], "{error:?}");
         now = plan.wake_at.unwrap();
         assert_eq!(only(planner.plan(now)), read, "{error:?}");
     }
-    planner.outcome(read, Ok(Answer::Owners(vec!["k3s".to_owned()])), now, 0.0);
+    planner.answered(read, Ok(Answer::Owners(vec!["k3s".to_owned()])), now, 0.0);
     assert_eq!(planner.second_writer().manager(&Target::Volume(name)), Some("k3s"));
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeBound));
 }

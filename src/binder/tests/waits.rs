@@ -51,7 +51,7 @@ fn l16_a_pair_goes_on_within_five_seconds_after_an_outage() {
     let start = Instant::now();
     let mut now = start;
     let op = only(planner.plan(now));
-    planner.outcome(op, Err(CallError::Unknown("refused".into())), now, 0.0);
+    planner.answered(op, Err(CallError::Unknown("refused".into())), now, 0.0);
     for _ in 0..50 {
         let plan = planner.plan(now);
         let Some(read) = plan.ops.first().cloned() else {
@@ -60,7 +60,7 @@ fn l16_a_pair_goes_on_within_five_seconds_after_an_outage() {
             now = next;
             continue;
         };
-        planner.outcome(read, Err(CallError::Unknown("refused".into())), now, 0.0);
+        planner.answered(read, Err(CallError::Unknown("refused".into())), now, 0.0);
     }
     assert!(now > start + Duration::from_mins(1), "it was not asked all the time");
 }
@@ -71,7 +71,7 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
     let mut now = Instant::now();
     for _ in 0..2 {
         let op = only(planner.plan(now));
-        planner.outcome(op, Err(refused()), now, 0.0);
+        planner.answered(op, Err(refused()), now, 0.0);
         let plan = planner.plan(now);
         assert!(plan.ops.is_empty());
         now = plan.wake_at.unwrap();
@@ -93,7 +93,7 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
     assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
 
     // Who changes it without end does not have it tried without end (S40).
-    planner.outcome(op, Err(refused()), now, 0.0);
+    planner.answered(op, Err(refused()), now, 0.0);
     let mut again = claim("c");
     again.metadata.resource_version = ResourceVersion(4);
     objects.apply(again);
@@ -118,10 +118,10 @@ fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     assert!(planner.plan(now).ops.is_empty());
     assert_eq!(planner.waiting(), [("ConfirmingClass", 3)].into());
 
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.subject, Target::Claim(key("c")), "it came after the read was sent");
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
     assert_eq!(planner.waiting(), [("ClassNotFound", 3)].into());
 
@@ -155,7 +155,7 @@ fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
         "metadata": {"name": "gold", "uid": "g", "resourceVersion": "10"}, "provisioner": "p",
         "volumeBindingMode": "WaitForFirstConsumer",
     }));
-    planner.outcome(read, Ok(Answer::Class(class.clone())), now, 0.0);
+    planner.answered(read, Ok(Answer::Class(class.clone())), now, 0.0);
     for object in changes.take_now() {
         planner.changed(&object, now);
     }
@@ -179,7 +179,7 @@ fn the_absence_of_a_class_is_known_as_long_as_somebody_asks_for_it() {
     let (objects, mut planner) = planner(Vec::new(), vec![claim.clone()]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     let resync = planner.plan(now).wake_at.unwrap();
     let next = planner.plan(resync).wake_at.unwrap();
     let is_known = |planner: &Planner| {
@@ -199,7 +199,7 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     let (_, mut planner) = planner(vec![], vec![of_class("a", "manual"), of_class("b", "manual")]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(refused()), now, 0.0);
+    planner.answered(read, Err(refused()), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "the other claim does not try the same at once");
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
@@ -210,11 +210,11 @@ fn s28_a_class_that_cannot_be_read_keeps_its_claims_waiting() {
     // When the pause ends, one read serves both again.
     let now = now + Duration::from_millis(500);
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(refused()), now, 0.0);
+    planner.answered(read, Err(refused()), now, 0.0);
     let plan = planner.plan(now);
     assert_eq!((plan.ops, plan.events), (vec![], vec![]), "what was said is not said again");
     let read = only(planner.plan(plan.wake_at.unwrap()));
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     planner.plan(now);
     assert_eq!(planner.waiting(), [("ClassNotFound", 2)].into());
 }
@@ -226,12 +226,12 @@ fn s39_a_change_of_no_interest_costs_one_read_of_the_class() {
     let (objects, mut planner) = planner(Vec::new(), vec![claim.clone()]);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     let later = planner.plan(now).wake_at.unwrap();
     claim.metadata.resource_version = ResourceVersion(20);
     objects.apply(claim);
     let read = only(planner.plan(later));
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), later, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), later, 0.0);
     assert!(planner.plan(later).ops.is_empty());
     assert_eq!(planner.waiting(), [("ClassNotFound", 1)].into());
 }
@@ -252,7 +252,7 @@ fn no_volume_is_made_available_while_the_class_of_its_claim_is_read() {
     let (_, mut planner) = planner(volumes, claims);
     let now = Instant::now();
     let read = only(planner.plan(now));
-    planner.outcome(read, Err(CallError::NotFound("manual".into())), now, 0.0);
+    planner.answered(read, Err(CallError::NotFound("manual".into())), now, 0.0);
     let kinds: Vec<_> = planner.plan(now).ops.iter().map(|op| op.call.write_kind()).collect();
     assert_eq!(kinds, [Some(WriteKind::ReserveVolume); 2]);
 }
@@ -262,7 +262,7 @@ fn s40_a_write_that_changes_nothing_is_tried_again_after_a_pause() {
     let (_, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
     let now = Instant::now();
     let op = only(planner.plan(now));
-    planner.outcome(op, Ok(Answer::Volume(volume("pv"))), now, 0.0);
+    planner.answered(op, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     let plan = planner.plan(now);
     assert!(plan.ops.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_millis(500)));
@@ -280,7 +280,7 @@ fn a_claim_that_cannot_be_handed_to_its_provisioner_says_so() {
     planner.changed(&ObjectRef::Class(ClassName::from("gold")), now);
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::AskProvisioner));
-    planner.outcome(op, Err(refused()), now, 0.0);
+    planner.answered(op, Err(refused()), now, 0.0);
     assert!(reasons(&planner.plan(now)).contains(&("ProvisioningFailed", "Error saving claim: no")));
 }
 
@@ -292,12 +292,12 @@ fn what_a_write_tells_is_not_told_again_by_the_next_look() {
     let (_, mut planner) = planner(Vec::new(), vec![bound.clone()]);
     let now = Instant::now();
     let proof = only(planner.plan(now));
-    planner.outcome(proof, Err(CallError::NotFound("pv".into())), now, 0.0);
+    planner.answered(proof, Err(CallError::NotFound("pv".into())), now, 0.0);
     let write = only(planner.plan(now));
     assert_eq!(write.call.write_kind(), Some(WriteKind::ClaimLost));
     bound.status.phase = ClaimPhase::Lost;
     bound.metadata.resource_version = ResourceVersion(2);
-    planner.outcome(write, Ok(Answer::Claim(bound)), now, 0.0);
+    planner.answered(write, Ok(Answer::Claim(bound)), now, 0.0);
     let plan = planner.plan(now);
     let told: Vec<&str> = plan.events.iter().map(|event| event.reason).collect();
     assert_eq!((told, plan.ops), (vec!["ClaimLost", "LostVolumeMissing"], vec![]));
@@ -317,7 +317,7 @@ fn s14_what_we_wrote_is_not_for_others_to_change() {
     for revision in 2..4 {
         let op = only(planner.plan(now));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), now, 0.0);
+        planner.answered(op, Ok(answer), now, 0.0);
     }
     let mut other = volume("pv");
     other.metadata.resource_version = ResourceVersion(9);
@@ -352,15 +352,15 @@ fn a_bind_that_stops_is_not_measured_as_a_long_one() {
     let now = Instant::now();
     let op = only(planner.plan(now));
     let reserved = answer(&objects, &op, 2);
-    planner.outcome(op, Ok(reserved), now, 0.0);
+    planner.answered(op, Ok(reserved), now, 0.0);
     let op = only(planner.plan(now));
     // The volume is taken away, and an hour later there is another.
     let mut taken = volume("pv");
     taken.metadata.resource_version = ResourceVersion(3);
     taken.metadata.deletion_timestamp = Some(Box::new(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-    planner.outcome(op, Err(CallError::Conflict("pv".into())), now, 0.0);
+    planner.answered(op, Err(CallError::Conflict("pv".into())), now, 0.0);
     let read = only(planner.plan(now));
-    planner.outcome(read, Ok(Answer::Volume(taken)), now, 0.0);
+    planner.answered(read, Ok(Answer::Volume(taken)), now, 0.0);
     assert!(planner.plan(now).ops.is_empty());
     let now = now + Duration::from_hours(1);
     let mut other = volume("other");
@@ -389,10 +389,10 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     let start = Instant::now();
     let op = only(planner.plan(start));
     let reserved = answer(&objects, &op, 2);
-    planner.outcome(op, Ok(reserved), start, 0.0);
+    planner.answered(op, Ok(reserved), start, 0.0);
     let op = only(planner.plan(start));
     let after = Duration::from_secs(7);
-    planner.outcome(op, Err(CallError::Throttled { message: "busy".into(), after }), start, 0.0);
+    planner.answered(op, Err(CallError::Throttled { message: "busy".into(), after }), start, 0.0);
     let mut changed = PersistentVolume::clone(&objects.volumes.get(&VolumeName::from("pv")).unwrap());
     changed.metadata.resource_version = ResourceVersion(3);
     changed
@@ -410,11 +410,11 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     now += Duration::from_secs(2);
     changed.metadata.resource_version = ResourceVersion(4);
     changed.metadata.finalizers.push(IN_TREE_FINALIZER);
-    planner.outcome(annotating, Ok(Answer::Volume(changed)), now, 0.0);
+    planner.answered(annotating, Ok(Answer::Volume(changed)), now, 0.0);
     for revision in 5..8 {
         let op = only(planner.plan(now));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), now, 0.0);
+        planner.answered(op, Ok(answer), now, 0.0);
     }
     assert_eq!(binds(planner.plan(now).samples), [(BindMode::Static, 9)]);
 }
@@ -437,7 +437,7 @@ fn samples_of_bind(planner: &mut Recording, objects: &Objects, mut now: Instant)
         for op in plan.ops {
             now += Duration::from_secs(1);
             let answer = answer(objects, &op, revision);
-            planner.outcome(op, Ok(answer), now, 0.0);
+            planner.answered(op, Ok(answer), now, 0.0);
         }
     }
     samples
@@ -480,7 +480,7 @@ fn what_waits_is_handed_out_again_before_it_expires_whatever_the_sync_period() {
     for revision in 2..6 {
         let op = only(planner.plan(due));
         let answer = answer(&objects, &op, revision);
-        planner.outcome(op, Ok(answer), due, 0.0);
+        planner.answered(op, Ok(answer), due, 0.0);
     }
     assert_eq!(planner.plan(due).wake_at, Some(start + hours));
 }
@@ -495,7 +495,7 @@ fn s45_a_volume_is_its_owners_until_the_owner_is_gone() {
     let now = Instant::now();
     let op = only(planner.plan(now));
     assert_eq!(op.subject, Target::Claim(key("owner")));
-    planner.outcome(op, Err(refused()), now, 0.0);
+    planner.answered(op, Err(refused()), now, 0.0);
     let plan = planner.plan(now);
     assert_eq!(plan.ops, []);
     assert!(plan.looks < 6, "the rival is not offered the volume: {}", plan.looks);
