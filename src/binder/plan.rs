@@ -25,7 +25,7 @@ use super::{
 use crate::{
     kube_api::{
         ids::{ClaimKey, ClassName, NodeName, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
+        kinds::{ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     },
     state::Objects,
 };
@@ -209,21 +209,24 @@ impl Planner {
         true
     }
 
-    /// Looks at a claim, if nothing is under way about it.
+    /// The turn of a claim. The order is safety.
     pub(super) fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
         plan.looks += 1;
         let target = Target::Claim(key.clone());
         self.queue.remove(&target, now);
+        // 1. Nothing is decided before what is under way, or has to be read first, is answered (S38).
         if self.is_held_up(&target, now, plan) {
             return;
         }
         self.state.claims.forget(key);
+        // 2. One that is gone leaves nothing to decide; one that cannot be read may be there (S42).
         let Some(claim) = self.state.objects.claims.get(key) else {
             if self.state.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
                 self.plan_gone_claim(key, plan);
             }
             return;
         };
+        // 3. The decision, and what is reported of it.
         let mut decision = self.judge_claim(&claim, now);
         let Self { recorder, reasons, state, .. } = self;
         let is_settled = decision.reason.is_settled();
@@ -238,6 +241,7 @@ impl Planner {
         };
         let (looked_at, since) = ((&*claim, self.attempt(&target)), self.queue.taken_since().unwrap_or(now));
         self.recorder.claim_looked(looked_at, &reason, volume.as_deref(), &self.reasons, (since, now));
+        // 4. Its step, one at most: its claim and volume are busy from here on.
         if let Some(step) = decision.step
             && !self.joins_read(&step, key)
         {
@@ -247,8 +251,8 @@ impl Planner {
             };
             self.start(target, volume, step, plan);
         }
+        // 5. The volumes that were left alone while its class was read.
         if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {
-            // Its volumes were left alone meanwhile.
             self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
         }
         self.reasons.set_claim(key, reason);
@@ -299,7 +303,7 @@ impl Planner {
         }
     }
 
-    /// Looks at a volume, if nothing is under way about it.
+    /// The turn of a volume. The order is safety.
     pub(super) fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         plan.looks += 1;
         let target = Target::Volume(name.clone());
@@ -310,32 +314,29 @@ impl Planner {
             }
             return;
         };
-        if volume.spec.claim_ref.is_none() {
-            // So do those that name it (S45).
-            let naming: Vec<ClaimKey> = self.state.claims.naming(name).cloned().collect();
-            for key in naming
-                .iter()
-                .filter(|key| self.queue.contains(&Target::Claim((*key).clone())))
-                .collect::<Vec<_>>()
-            {
+        // 1. The claims go first: if one takes the volume, writing "Available" in between would only make its own write
+        //    fail. Of a volume that refers to none, these are the claims that name it (S45).
+        let reference = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+        let claims: Vec<ClaimKey> = match &reference {
+            Some(key) => vec![key.clone()],
+            None => self.state.claims.naming(name).cloned().collect(),
+        };
+        for key in &claims {
+            if self.queue.contains(&Target::Claim(key.clone())) {
                 self.plan_claim(key, now, plan);
             }
         }
-        if let Some(reference) = &volume.spec.claim_ref {
-            // The claim goes first: if it takes the volume, writing "Available" in between would
-            // only make its own write fail.
-            let key = reference.key();
-            let claim = Target::Claim(key.clone());
-            if self.queue.contains(&claim) {
-                self.plan_claim(&key, now, plan);
-            }
-            if self.reasons.is_proving_class(&key) || self.state.in_flight.busy.contains(&claim) {
-                return;
-            }
+        if let Some(key) = reference
+            && (self.reasons.is_proving_class(&key)
+                || self.state.in_flight.busy.contains(&Target::Claim(key)))
+        {
+            return;
         }
+        // 2. Nothing is decided before what is under way, or has to be read first, is answered (S38).
         if self.is_held_up(&target, now, plan) {
             return;
         }
+        // 3. The decision, and what is reported of it.
         let mut decision = self.judge_volume(&volume, now);
         let Self { recorder, reasons, state, .. } = self;
         let is_settled = decision.reason.is_settled();
@@ -347,6 +348,7 @@ impl Planner {
         });
         let looked_at = (&*volume, self.attempt(&target));
         self.recorder.volume_looked(looked_at, &reason, plugin.flatten().as_deref(), &self.reasons, now);
+        // 4. Its step, one at most.
         if let Some(step) = decision.step {
             self.start(target, None, step, plan);
         }

@@ -1,7 +1,7 @@
 //! What the repository says about itself leads somewhere: ids and sections that code, tests and pages cite are in
 //! `docs/spec`, each promise of `docs/spec/safety.md` is shown by a test or is an accepted gap, links between pages lead
-//! to files and headings, every switch is in `docs/testing.md`, reason codes are those of the code and each has its page,
-//! and the justfile's commands can be read without it.
+//! to files and headings, the ways on the map go through the source, every switch is in `docs/testing.md`, reason codes
+//! are those of the code and each has its page, and the justfile's commands can be read without it.
 //!
 //! In: the text of the repository's files. Out: one line per place that leads nowhere. Which words are ids is the table
 //! [`ids::IDS`].
@@ -18,6 +18,7 @@ mod promises;
 mod reasons;
 mod sections;
 mod switches;
+mod ways;
 
 /// One line per place, or nothing.
 fn none(kind: &str, wrong: &[String]) {
@@ -80,6 +81,11 @@ fn the_index_of_reasons_is_printed_from_the_rules() {
         reasons::index_is_as_printed(),
         "docs/reasons/README.md is not what the rules and pages are: MOORING_WRITE_DOCS=1 writes it anew"
     );
+}
+
+#[test]
+fn every_way_on_the_map_is_that_of_the_source() {
+    none("entries are not so in the source", &ways::that_the_source_does_not_go());
 }
 
 #[test]
