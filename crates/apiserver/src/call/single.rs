@@ -12,11 +12,9 @@ use super::{CallError, Request, Verb, answer::Answer};
 use crate::{
     ids::ResourceVersion,
     kinds::{Meta, Narrow},
+    protobuf::PREFIX,
     wire::Encoding,
 };
-
-/// How protobuf of an API server begins.
-const ENVELOPE: &[u8] = b"k8s\0";
 
 /// Decodes the object that the request is about.
 pub(super) fn object<T: Narrow>((encoding, body): &Answer, request: &Request) -> Result<T, CallError> {
@@ -24,7 +22,7 @@ pub(super) fn object<T: Narrow>((encoding, body): &Answer, request: &Request) ->
     let encoding = encoding.ok_or_else(|| unreadable("it does not say how it is encoded"))?;
     match encoding {
         Encoding::Json if kind(body).as_deref() != Some(T::KIND) => return Err(unreadable("another kind")),
-        Encoding::Protobuf if !body.starts_with(ENVELOPE) => return Err(unreadable("no envelope")),
+        Encoding::Protobuf if !body.starts_with(PREFIX) => return Err(unreadable("no envelope")),
         Encoding::Json | Encoding::Protobuf => {}
     }
     let object: T = encoding.object(body).map_err(|error| unreadable(&error.to_string()))?;

@@ -4,7 +4,10 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{Keep, Meta, VolumeSpec};
-use crate::ids::{DriverName, NodeName, VolumeName};
+use crate::{
+    ids::{DriverName, NodeName, VolumeName},
+    protobuf::{lossy, message, time},
+};
 
 /// A VolumeAttachment.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -17,6 +20,7 @@ pub struct VolumeAttachment {
     /// Status; written by the external-attacher alone.
     pub status: AttachmentStatus,
 }
+message!(VolumeAttachment { metadata: 1, spec: 2, status: 3 });
 
 /// `spec` of a VolumeAttachment.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -29,6 +33,7 @@ pub struct AttachmentSpec {
     /// What to attach.
     pub source: AttachmentSource,
 }
+message!(AttachmentSpec { attacher: 1, source: 2, node_name: 3 });
 
 /// `spec.source`: exactly one of both is set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -39,6 +44,7 @@ pub struct AttachmentSource {
     /// The spec of the PersistentVolume that a migrated inline volume was translated to.
     pub inline_volume_spec: Option<Box<VolumeSpec>>,
 }
+message!(AttachmentSource { persistent_volume_name: 1, inline_volume_spec: 2 });
 
 /// `status` of a VolumeAttachment.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -51,6 +57,7 @@ pub struct AttachmentStatus {
     /// Why the last detach failed.
     pub detach_error: Option<Box<VolumeError>>,
 }
+message!(AttachmentStatus { attached: 1, attach_error: 3, detach_error: 4 });
 
 /// An error of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -61,6 +68,7 @@ pub struct VolumeError {
     /// What the driver said.
     pub message: Box<str>,
 }
+message!(VolumeError { time: 1 by time, message: 2 by lossy });
 
 impl Keep for VolumeAttachment {
     fn trim(&mut self) {

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Keep, Meta, pod::Present};
+use super::{Keep, Meta, meta::referenced, pod::Present};
 use crate::{
     ids::VolumeName,
+    protobuf::{enumeration, message, quantities},
     text::{Text, TextList, TextMap},
 };
 
@@ -19,6 +20,7 @@ pub struct PersistentVolumeClaim {
     /// Status.
     pub status: ClaimStatus,
 }
+message!(PersistentVolumeClaim { metadata: 1 by referenced, spec: 2, status: 3 });
 
 /// `spec` of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -41,6 +43,16 @@ pub struct ClaimSpec {
     /// Present when the volume is to be made from something.
     pub data_source: Option<Present>,
 }
+message!(ClaimSpec {
+    access_modes: 1,
+    resources: 2,
+    volume_name: 3,
+    selector: 4,
+    storage_class_name: 5,
+    volume_mode: 6,
+    data_source: 7,
+    volume_attributes_class_name: 9,
+});
 
 /// `spec.resources`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -49,6 +61,7 @@ pub struct ClaimResources {
     /// Requests by resource name, as written (quantities).
     pub requests: TextMap,
 }
+message!(ClaimResources { requests: 2 by quantities });
 
 /// A label selector.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -59,6 +72,7 @@ pub struct LabelSelector {
     /// All must match.
     pub match_expressions: Vec<LabelExpression>,
 }
+message!(LabelSelector { match_labels: 1, match_expressions: 2 });
 
 /// One expression of a label selector.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -71,6 +85,7 @@ pub struct LabelExpression {
     /// Values for `In` and `NotIn`.
     pub values: Vec<Text>,
 }
+message!(LabelExpression { key: 1, operator: 2, values: 3 });
 
 /// `status` of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -85,6 +100,12 @@ pub struct ClaimStatus {
     /// VolumeAttributesClass in effect.
     pub current_volume_attributes_class_name: Option<Text>,
 }
+message!(ClaimStatus {
+    phase: 1,
+    access_modes: 2,
+    capacity: 3 by quantities,
+    current_volume_attributes_class_name: 8,
+});
 
 /// `status.phase` of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -101,6 +122,7 @@ pub enum ClaimPhase {
     #[serde(other)]
     Unknown,
 }
+enumeration!(ClaimPhase);
 
 impl ClaimPhase {
     /// All of them.

@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Keep, Meta, ReclaimPolicy};
+use super::{Keep, Meta, ReclaimPolicy, meta::referenced};
+use crate::protobuf::{enumeration, message};
 
 /// A StorageClass.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -19,6 +20,13 @@ pub struct StorageClass {
     /// Mount options of volumes of this class.
     pub mount_options: Vec<String>,
 }
+message!(StorageClass {
+    metadata: 1 by referenced,
+    provisioner: 2,
+    reclaim_policy: 4,
+    mount_options: 5,
+    volume_binding_mode: 7,
+});
 
 /// `volumeBindingMode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -31,6 +39,7 @@ pub enum BindingMode {
     #[serde(other)]
     Unknown,
 }
+enumeration!(BindingMode);
 
 impl Keep for StorageClass {
     fn trim(&mut self) {

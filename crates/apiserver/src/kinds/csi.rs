@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Keep, Meta};
+use super::{Keep, Meta, meta::referenced};
+use crate::protobuf::message;
 
 /// A CSIDriver.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -13,6 +14,7 @@ pub struct CsiDriver {
     /// Spec.
     pub spec: CsiDriverSpec,
 }
+message!(CsiDriver { metadata: 1 by referenced, spec: 2 });
 
 /// `spec` of a CSIDriver.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -21,6 +23,7 @@ pub struct CsiDriverSpec {
     /// Whether volumes of the driver must be attached; absent means yes (attach-detach §2.3).
     pub attach_required: Option<bool>,
 }
+message!(CsiDriverSpec { attach_required: 1 });
 
 impl Keep for CsiDriver {
     fn trim(&mut self) {

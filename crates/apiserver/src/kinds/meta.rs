@@ -8,7 +8,9 @@ use serde::{Deserialize, Deserializer, de::MapAccess};
 
 use crate::{
     ids::{ResourceVersion, Uid},
+    protobuf::{FromProtobuf as _, Values, entries, message, own, time},
     text::{self, Text, TextList, TextMap},
+    wire::DecodeError,
 };
 
 /// Metadata of an object.
@@ -41,6 +43,39 @@ pub struct Meta {
     pub annotations: TextMap,
     /// Labels; kept for PersistentVolumes only, where claims select by them.
     pub labels: TextMap,
+}
+message!(Meta {
+    name: 1 by own,
+    namespace: 3,
+    uid: 5,
+    resource_version: 6,
+    creation_timestamp: 8 by time,
+    deletion_timestamp: 9 by time,
+    labels: 11 by unread,
+    annotations: 12 by kept_annotations,
+    owner_references: 13,
+    finalizers: 14,
+});
+
+/// Metadata of an object that others refer to by its name, which is shared.
+pub(super) fn referenced(values: Values<'_, '_>) -> Result<Meta, DecodeError> {
+    let meta = Meta::from_values(values)?;
+    Ok(Meta { name: text::share(&meta.name), ..meta })
+}
+
+/// Metadata of a PersistentVolume, whose labels are kept.
+pub(super) fn labelled(values: Values<'_, '_>) -> Result<Meta, DecodeError> {
+    let labels =
+        TextMap::from_values(values.message(1 << 11)?.of(11)).map_err(|error| error.within("labels"))?;
+    Ok(Meta { labels, ..referenced(values)? })
+}
+
+fn unread(_: Values<'_, '_>) -> Result<TextMap, DecodeError> {
+    Ok(TextMap::default())
+}
+
+fn kept_annotations(values: Values<'_, '_>) -> Result<TextMap, DecodeError> {
+    entries(values, is_kept_annotation)
 }
 
 impl Default for Meta {
@@ -141,6 +176,7 @@ pub struct OwnerReference {
     /// Whether this owner is the managing controller.
     pub controller: bool,
 }
+message!(OwnerReference { kind: 1, name: 3, uid: 4, controller: 6 });
 
 /// Keys whose domain one of the storage components owns. The others (`kubectl`'s last-applied
 /// configuration above all) are large and mean nothing to us.
@@ -158,9 +194,8 @@ const KEPT_DOMAINS: [&str; 10] = [
     "mooring.binder/",
 ];
 
-/// Whether an annotation of that key is kept.
-pub(crate) fn is_kept_annotation(key: &[u8]) -> bool {
-    KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain.as_bytes()))
+fn is_kept_annotation(key: &str) -> bool {
+    KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain))
 }
 
 fn storage_annotations<'de, D>(deserializer: D) -> Result<TextMap, D::Error>
@@ -182,7 +217,7 @@ where
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let mut kept = Vec::new();
             while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-                if is_kept_annotation(key.as_bytes()) {
+                if is_kept_annotation(&key) {
                     kept.push((Text::from(&*key), map.next_value::<Text>()?));
                 } else {
                     map.next_value::<serde::de::IgnoredAny>()?;

@@ -20,7 +20,6 @@ use std::{
     hash::Hash,
 };
 
-use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 pub use attachment::{AttachmentSource, AttachmentSpec, AttachmentStatus, VolumeAttachment, VolumeError};
@@ -29,17 +28,13 @@ pub use claim::{
 };
 pub use class::{BindingMode, StorageClass};
 pub use csi::{CsiDriver, CsiDriverSpec};
-pub(super) use meta::is_kept_annotation;
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, NodeInfo, NodeSpec, NodeStatus, Taint};
-pub(super) use pod::ContainerState;
 pub use pod::{ClaimSource, Pod, PodPhase, PodSpec, PodStatus, PodVolume, PodVolumeSource, Present};
-pub(super) use source::Source;
 pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
     Iscsi, Malformed, PortworxVolume, VsphereVolume,
 };
-pub(super) use volume::VolumeSource;
 pub use volume::{
     ClaimRef, CsiSource, FileSource, HostPathSource, NfsSource, PersistentVolume, ReclaimPolicy, VolumePhase,
     VolumeSpec, VolumeStatus,
@@ -48,7 +43,7 @@ pub use volume::{
 use super::ids::{
     AttachmentName, ClaimKey, ClassName, DriverName, NamespacedName, NodeName, PodKey, VolumeName,
 };
-use super::wire::DecodeError;
+use super::protobuf::FromProtobuf;
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,16 +76,6 @@ impl fmt::Display for ObjectRef {
             Self::Driver(name) => write!(f, "csidriver/{name}"),
         }
     }
-}
-
-/// What can be read from the API server's protobuf.
-pub trait FromProtobuf: Sized {
-    /// Decodes an object, without envelope.
-    ///
-    /// # Errors
-    /// If a field that is kept cannot be read. A volume source that cannot be read is none:
-    /// [`InTreeSource::Malformed`] stands for it.
-    fn from_protobuf(raw: &Bytes) -> Result<Self, DecodeError>;
 }
 
 /// What is kept of an object that was read.

@@ -3,8 +3,11 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Keep, Meta};
-use crate::text::{Text, TextSet};
+use super::{Keep, Meta, meta::referenced};
+use crate::{
+    protobuf::{message, time},
+    text::{Text, TextSet},
+};
 
 /// Annotation by which a kubelet hands attach and detach to the controller. Its value is not
 /// looked at (attach-detach §1.5).
@@ -27,6 +30,7 @@ pub struct Node {
     /// Status.
     pub status: NodeStatus,
 }
+message!(Node { metadata: 1 by referenced, spec: 2, status: 3 });
 
 /// `spec` of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -35,6 +39,7 @@ pub struct NodeSpec {
     /// Taints; those that mean something to us are kept.
     pub taints: Vec<Taint>,
 }
+message!(NodeSpec { taints: 5 });
 
 /// A taint; only its key matters to us (H10).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -43,6 +48,7 @@ pub struct Taint {
     /// Key.
     pub key: Text,
 }
+message!(Taint { key: 1 });
 
 /// `status` of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -57,6 +63,7 @@ pub struct NodeStatus {
     /// What the kubelet says of its machine.
     pub node_info: NodeInfo,
 }
+message!(NodeStatus { conditions: 4, node_info: 7, volumes_in_use: 9, volumes_attached: 10 });
 
 /// `status.nodeInfo`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -72,6 +79,7 @@ pub struct NodeInfo {
     #[serde(rename = "machineID")]
     pub machine_id: Box<str>,
 }
+message!(NodeInfo { machine_id: 1, system_uuid: 2, boot_id: 3 });
 
 /// An entry of `status.volumesAttached`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -82,6 +90,7 @@ pub struct AttachedVolume {
     /// Always present on the wire, empty for CSI (attach-detach §8).
     pub device_path: Text,
 }
+message!(AttachedVolume { name: 1, device_path: 2 });
 
 /// A condition.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -94,6 +103,7 @@ pub struct NodeCondition {
     /// When `status` last changed.
     pub last_transition_time: Option<Timestamp>,
 }
+message!(NodeCondition { r#type: 1, status: 2, last_transition_time: 4 by time });
 
 impl Node {
     /// Whether the kubelet leaves attach and detach to the controller.

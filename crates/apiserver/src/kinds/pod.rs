@@ -6,15 +6,16 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
-use serde_json::Value;
 
 use super::{
     InTreeSource, Keep, Meta, Narrow, OwnerReference,
-    source::{Malformed, Source, WithoutSource, parse},
+    source::{Malformed, Raw, Source, WithoutSource, source_of},
 };
 use crate::{
     ids::{ClaimKey, NamespacedName, NodeName},
+    protobuf::{FromProtobuf, Values, enumeration, lossy, message},
     text::Text,
+    wire::DecodeError,
 };
 
 /// A Pod.
@@ -28,6 +29,7 @@ pub struct Pod {
     /// Status.
     pub status: PodStatus,
 }
+message!(Pod { metadata: 1, spec: 2, status: 3 });
 
 /// `spec` of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -39,6 +41,7 @@ pub struct PodSpec {
     #[serde(deserialize_with = "attachable_candidates")]
     pub volumes: Vec<PodVolume>,
 }
+message!(PodSpec { volumes: 1 by attachable, node_name: 10 });
 
 /// A volume of a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,22 +71,30 @@ pub struct ClaimSource {
     /// Name of the claim in the pod's namespace.
     pub claim_name: Text,
 }
+message!(ClaimSource { claim_name: 1 });
 
 impl Source for PodVolumeSource {
-    fn key(name: &str) -> Option<&'static str> {
-        match name {
-            "persistentVolumeClaim" => Some("persistentVolumeClaim"),
-            "ephemeral" => Some("ephemeral"),
-            _ => InTreeSource::key(name),
-        }
-    }
+    const KEYS: &'static [(u32, &'static str)] = &[
+        (3, "gcePersistentDisk"),
+        (4, "awsElasticBlockStore"),
+        (8, "iscsi"),
+        (10, "persistentVolumeClaim"),
+        (12, "flexVolume"),
+        (13, "cinder"),
+        (17, "fc"),
+        (18, "azureFile"),
+        (20, "vsphereVolume"),
+        (22, "azureDisk"),
+        (24, "portworxVolume"),
+        (29, "ephemeral"),
+    ];
 
-    fn read(key: &'static str, value: Value) -> Self {
-        match key {
-            "persistentVolumeClaim" => parse(key, value, Self::PersistentVolumeClaim),
+    fn read(key: &'static str, raw: Raw<'_>) -> Result<Self, String> {
+        Ok(match key {
+            "persistentVolumeClaim" => Self::PersistentVolumeClaim(raw.parse()?),
             "ephemeral" => Self::Ephemeral,
-            _ => Self::InTree(Box::new(InTreeSource::read(key, value))),
-        }
+            _ => Self::InTree(Box::new(InTreeSource::read(key, raw)?)),
+        })
     }
 
     fn malformed(malformed: Malformed) -> Self {
@@ -120,6 +131,7 @@ pub enum PodPhase {
     #[serde(other)]
     Unknown,
 }
+enumeration!(PodPhase);
 
 /// `status` as it is written.
 #[derive(Default, Deserialize)]
@@ -130,6 +142,19 @@ struct StatusFields {
     init_container_statuses: Running,
     container_statuses: Running,
     ephemeral_container_statuses: Running,
+}
+message!(StatusFields {
+    phase: 1,
+    message: 3 by lossy,
+    container_statuses: 8,
+    init_container_statuses: 10,
+    ephemeral_container_statuses: 13,
+});
+
+impl FromProtobuf for PodStatus {
+    fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
+        StatusFields::from_values(values).map(Self::from)
+    }
 }
 
 impl From<StatusFields> for PodStatus {
@@ -144,6 +169,13 @@ impl From<StatusFields> for PodStatus {
 /// Whether a container of a list runs.
 #[derive(Default)]
 struct Running(bool);
+
+impl FromProtobuf for Running {
+    fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
+        let containers: Vec<ContainerStatus> = FromProtobuf::from_values(values)?;
+        Ok(Self(containers.iter().any(|container| container.state.is_running())))
+    }
+}
 
 impl<'de> Deserialize<'de> for Running {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -173,21 +205,23 @@ impl<'de> Deserialize<'de> for Running {
 struct ContainerStatus {
     state: ContainerState,
 }
+message!(ContainerStatus { state: 2 });
 
 /// `state` of a container status: only "runs or not" is read. The API documents no state at all as waiting;
 /// KCM takes it for running, and so nothing is taken from a pod that may run.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct ContainerState {
+struct ContainerState {
     /// Present when the container does not run yet.
-    pub waiting: Option<Present>,
+    waiting: Option<Present>,
     /// Present when the container does not run any more.
-    pub terminated: Option<Present>,
+    terminated: Option<Present>,
 }
+message!(ContainerState { waiting: 1, terminated: 3 });
 
 impl ContainerState {
     // KCM: pkg/volume/util/util.go, notRunning.
-    pub(crate) fn is_running(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.waiting.is_none() && self.terminated.is_none()
     }
 }
@@ -195,6 +229,12 @@ impl ContainerState {
 /// A value whose presence is all that matters.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Present {}
+
+impl FromProtobuf for Present {
+    fn from_values(_: Values<'_, '_>) -> Result<Self, DecodeError> {
+        Ok(Self {})
+    }
+}
 
 impl Pod {
     /// Whether the pod is done with its volumes: Failed or Succeeded, or being deleted with no
@@ -262,8 +302,23 @@ where
     Ok(entries.into_iter().filter_map(|Entry(volume)| volume).collect())
 }
 
+fn attachable(values: Values<'_, '_>) -> Result<Vec<PodVolume>, DecodeError> {
+    let entries: Vec<Entry> = FromProtobuf::from_values(values)?;
+    Ok(entries.into_iter().filter_map(|Entry(volume)| volume).collect())
+}
+
 /// An entry of `volumes`, if it may be attachable.
 struct Entry(Option<PodVolume>);
+
+/// `core.v1.Volume`: the name (1) is read only of what is kept.
+impl FromProtobuf for Entry {
+    fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
+        let volume = values.message(u64::MAX)?;
+        let Some(source) = source_of(volume.of(2))? else { return Ok(Self(None)) };
+        let name = Text::from_values(volume.of(1)).map_err(|error| error.within("name"))?;
+        Ok(Self(Some(PodVolume { name, source })))
+    }
+}
 
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -14,6 +14,11 @@ use serde::{
 };
 use serde_json::Value;
 
+use crate::{
+    protobuf::{FromProtobuf, Values, message},
+    wire::DecodeError,
+};
+
 /// An in-tree volume source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InTreeSource {
@@ -51,232 +56,213 @@ pub struct Malformed {
 }
 
 /// `awsElasticBlockStore`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsElasticBlockStore {
     /// Id of the volume, in one of three forms.
     #[serde(rename = "volumeID")]
-    #[prost(string, tag = "1")]
     pub volume_id: String,
     /// File system.
-    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Partition, 0 for the whole disk.
-    #[prost(int32, tag = "3")]
     pub partition: i32,
     /// Whether it is mounted read-only.
-    #[prost(bool, tag = "4")]
     pub read_only: bool,
 }
+message!(AwsElasticBlockStore { volume_id: 1, fs_type: 2, partition: 3, read_only: 4 });
 
 /// `gcePersistentDisk`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GcePersistentDisk {
     /// Name of the disk.
-    #[prost(string, tag = "1")]
     pub pd_name: String,
     /// File system.
-    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Partition, 0 for the whole disk.
-    #[prost(int32, tag = "3")]
     pub partition: i32,
     /// Whether it is attached read-only.
-    #[prost(bool, tag = "4")]
     pub read_only: bool,
 }
+message!(GcePersistentDisk { pd_name: 1, fs_type: 2, partition: 3, read_only: 4 });
 
 /// `azureDisk`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AzureDisk {
     /// URI of the disk.
     #[serde(rename = "diskURI")]
-    #[prost(string, tag = "2")]
     pub disk_uri: String,
     /// Host caching.
-    #[prost(string, optional, tag = "3")]
     pub caching_mode: Option<String>,
     /// File system.
-    #[prost(string, optional, tag = "4")]
     pub fs_type: Option<String>,
     /// Whether it is mounted read-only.
-    #[prost(bool, optional, tag = "5")]
     pub read_only: Option<bool>,
     /// `Managed`, or one of the kinds that no CSI driver supports.
-    #[prost(string, optional, tag = "6")]
     pub kind: Option<String>,
 }
+message!(AzureDisk { disk_uri: 2, caching_mode: 3, fs_type: 4, read_only: 5, kind: 6 });
 
 /// `azureFile`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AzureFile {
     /// Secret with account name and key.
-    #[prost(string, tag = "1")]
     pub secret_name: String,
     /// Namespace of the secret; PersistentVolumes only.
-    #[prost(string, optional, tag = "4")]
     pub secret_namespace: Option<String>,
     /// Name of the share.
-    #[prost(string, tag = "2")]
     pub share_name: String,
     /// Whether it is mounted read-only.
-    #[prost(bool, tag = "3")]
     pub read_only: bool,
 }
+message!(AzureFile { secret_name: 1, share_name: 2, read_only: 3, secret_namespace: 4 });
 
 /// `cinder`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cinder {
     /// Id of the volume.
     #[serde(rename = "volumeID")]
-    #[prost(string, tag = "1")]
     pub volume_id: String,
     /// File system.
-    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Whether it is mounted read-only.
-    #[prost(bool, tag = "3")]
     pub read_only: bool,
 }
+message!(Cinder { volume_id: 1, fs_type: 2, read_only: 3 });
 
 /// `vsphereVolume`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VsphereVolume {
     /// Path of the disk.
-    #[prost(string, tag = "1")]
     pub volume_path: String,
     /// File system.
-    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Storage policy by name.
-    #[prost(string, tag = "3")]
     pub storage_policy_name: String,
 }
+message!(VsphereVolume { volume_path: 1, fs_type: 2, storage_policy_name: 3 });
 
 /// `portworxVolume`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PortworxVolume {
     /// Id of the volume.
     #[serde(rename = "volumeID")]
-    #[prost(string, tag = "1")]
     pub volume_id: String,
     /// File system.
-    #[prost(string, tag = "2")]
     pub fs_type: String,
     /// Whether it is mounted read-only.
-    #[prost(bool, tag = "3")]
     pub read_only: bool,
 }
+message!(PortworxVolume { volume_id: 1, fs_type: 2, read_only: 3 });
 
 /// `iscsi`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Iscsi {
     /// Address of the target.
-    #[prost(string, tag = "1")]
     pub target_portal: String,
     /// Qualified name of the target.
-    #[prost(string, tag = "2")]
     pub iqn: String,
     /// Logical unit.
-    #[prost(int32, tag = "3")]
     pub lun: i32,
 }
+message!(Iscsi { target_portal: 1, iqn: 2, lun: 3 });
 
 /// `fc`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fc {
     /// World-wide names of the target.
     #[serde(rename = "targetWWNs")]
-    #[prost(string, repeated, tag = "1")]
     pub target_wwns: Vec<String>,
     /// Logical unit; goes with the target's names.
-    #[prost(int32, optional, tag = "2")]
     pub lun: Option<i32>,
     /// World-wide identifiers of the volume, instead of both.
-    #[prost(string, repeated, tag = "5")]
     pub wwids: Vec<String>,
 }
+message!(Fc { target_wwns: 1, lun: 2, wwids: 5 });
 
 /// `flexVolume`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct FlexVolume {
     /// `<vendor>/<driver>`.
-    #[prost(string, tag = "1")]
     pub driver: String,
 }
+message!(FlexVolume { driver: 1 });
 
 /// What one object may carry at most one of.
-pub(crate) trait Source: Sized {
-    /// The key, if it is one of a source.
-    fn key(name: &str) -> Option<&'static str>;
-    /// Reads the value under one of the keys.
-    fn read(key: &'static str, value: Value) -> Self;
+pub(super) trait Source: Sized {
+    /// The keys of sources, with their numbers in protobuf.
+    const KEYS: &'static [(u32, &'static str)];
+
+    /// Reads what is under one of the keys, or says why it cannot be read.
+    fn read(key: &'static str, raw: Raw<'_>) -> Result<Self, String>;
+
     /// Stands for what cannot be read.
     fn malformed(malformed: Malformed) -> Self;
+
+    /// Adds what is under one of the keys to what there is.
+    fn add(source: &mut Option<Self>, key: &'static str, raw: Raw<'_>) {
+        let read = match source {
+            None => Self::read(key, raw),
+            Some(_) => Err("it is not the only source".to_owned()),
+        };
+        *source = Some(read.unwrap_or_else(|error| Self::malformed(Malformed { key, error })));
+    }
 }
 
-const KEYS: [&str; 10] = [
-    "awsElasticBlockStore",
-    "gcePersistentDisk",
-    "azureDisk",
-    "azureFile",
-    "cinder",
-    "vsphereVolume",
-    "portworxVolume",
-    "iscsi",
-    "fc",
-    "flexVolume",
-];
+/// A source that is not read yet.
+pub(super) enum Raw<'a> {
+    Json(Value),
+    Protobuf(Values<'a, 'a>),
+}
 
-impl Source for InTreeSource {
-    fn key(name: &str) -> Option<&'static str> {
-        KEYS.iter().copied().find(|key| *key == name)
-    }
-
-    fn read(key: &'static str, value: Value) -> Self {
-        match key {
-            "awsElasticBlockStore" => parse(key, value, Self::AwsElasticBlockStore),
-            "gcePersistentDisk" => parse(key, value, Self::GcePersistentDisk),
-            "azureDisk" => parse(key, value, Self::AzureDisk),
-            "azureFile" => parse(key, value, Self::AzureFile),
-            "cinder" => parse(key, value, Self::Cinder),
-            "vsphereVolume" => parse(key, value, Self::VsphereVolume),
-            "portworxVolume" => parse(key, value, Self::PortworxVolume),
-            "iscsi" => parse(key, value, Self::Iscsi),
-            "fc" => parse(key, value, Self::Fc),
-            "flexVolume" => parse(key, value, Self::FlexVolume),
-            _ => Self::malformed(Malformed { key, error: "unknown source".to_owned() }),
+impl Raw<'_> {
+    pub(super) fn parse<T: DeserializeOwned + FromProtobuf>(self) -> Result<T, String> {
+        match self {
+            // serde would take an array for the fields of a struct in their order.
+            Raw::Json(value) if !value.is_object() => Err("it is not an object".to_owned()),
+            Raw::Json(value) => serde_json::from_value(value).map_err(|error| error.to_string()),
+            Raw::Protobuf(values) => T::from_values(values).map_err(|error| error.to_string()),
         }
     }
+}
 
-    fn malformed(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
+impl InTreeSource {
+    pub(super) fn read(key: &'static str, raw: Raw<'_>) -> Result<Self, String> {
+        Ok(match key {
+            "awsElasticBlockStore" => Self::AwsElasticBlockStore(raw.parse()?),
+            "gcePersistentDisk" => Self::GcePersistentDisk(raw.parse()?),
+            "azureDisk" => Self::AzureDisk(raw.parse()?),
+            "azureFile" => Self::AzureFile(raw.parse()?),
+            "cinder" => Self::Cinder(raw.parse()?),
+            "vsphereVolume" => Self::VsphereVolume(raw.parse()?),
+            "portworxVolume" => Self::PortworxVolume(raw.parse()?),
+            "iscsi" => Self::Iscsi(raw.parse()?),
+            "fc" => Self::Fc(raw.parse()?),
+            "flexVolume" => Self::FlexVolume(raw.parse()?),
+            _ => return Err("unknown source".to_owned()),
+        })
     }
 }
 
-/// Reads a source into its variant, or says why it cannot be read.
-pub(super) fn parse<T: DeserializeOwned, S: Source>(
-    key: &'static str,
-    value: Value,
-    variant: fn(T) -> S,
-) -> S {
-    // serde would take an array for the fields of a struct in their order.
-    if !value.is_object() {
-        return S::malformed(Malformed { key, error: "it is not an object".to_owned() });
+/// The source in a message of sources, if there is one that is asked for.
+pub(super) fn source_of<S: Source>(values: Values<'_, '_>) -> Result<Option<S>, DecodeError> {
+    let message = values.message(u64::MAX)?;
+    let mut source = None;
+    for (number, key) in S::KEYS {
+        let values = message.of(*number);
+        if !values.is_empty() {
+            S::add(&mut source, key, Raw::Protobuf(values));
+        }
     }
-    match serde_json::from_value(value) {
-        Ok(source) => variant(source),
-        Err(error) => S::malformed(Malformed { key, error: error.to_string() }),
-    }
+    Ok(source)
 }
 
 /// A map that keeps the source back and passes everything else on.
@@ -297,17 +283,13 @@ impl<'de, A: MapAccess<'de>, S: Source> MapAccess<'de> for WithoutSource<'_, A, 
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         while let Some(name) = self.map.next_key::<Cow<'de, str>>()? {
-            let Some(key) = S::key(&name) else {
+            let Some((_, key)) = S::KEYS.iter().find(|(_, key)| *key == name) else {
                 return seed.deserialize(name.into_deserializer()).map(Some);
             };
             let value: Value = self.map.next_value()?;
-            if value.is_null() {
-                continue;
+            if !value.is_null() {
+                S::add(self.source, key, Raw::Json(value));
             }
-            *self.source = Some(match self.source.take() {
-                None => S::read(key, value),
-                Some(_) => S::malformed(Malformed { key, error: "it is not the only source".to_owned() }),
-            });
         }
         Ok(None)
     }

@@ -6,15 +6,17 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
-use serde_json::Value;
 
 use super::{
     InTreeSource, Keep, Meta,
-    source::{Malformed, Source, WithoutSource, parse},
+    meta::labelled,
+    source::{Malformed, Raw, Source, WithoutSource, source_of},
 };
 use crate::{
     ids::{ClaimKey, DriverName, NamespacedName, Uid},
+    protobuf::{FromProtobuf as _, Message, Values, enumeration, lossy, message, quantities},
     text::{Text, TextList, TextMap},
+    wire::DecodeError,
 };
 
 /// A PersistentVolume.
@@ -28,6 +30,7 @@ pub struct PersistentVolume {
     /// Status.
     pub status: VolumeStatus,
 }
+message!(PersistentVolume { metadata: 1 by labelled, spec: 2, status: 3 });
 
 /// `spec` of a PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -58,10 +61,33 @@ pub struct VolumeSpec {
     #[serde(skip)]
     pub in_tree: Option<Box<InTreeSource>>,
 }
+message!(VolumeSpec {
+    capacity: 1 by quantities,
+    access_modes: 3,
+    claim_ref: 4 by referring,
+    reclaim_policy: 5,
+    storage_class_name: 6 by non_empty,
+    volume_mode: 8,
+    volume_attributes_class_name: 10,
+} .. read_source);
+
+fn read_source(spec: &mut VolumeSpec, message: &Message<'_>) -> Result<(), DecodeError> {
+    spec.set_source(source_of(message.of(2))?);
+    Ok(())
+}
+
+fn referring(values: Values<'_, '_>) -> Result<Option<ClaimRef>, DecodeError> {
+    Ok(Option::from_values(values)?.filter(ClaimRef::refers))
+}
+
+/// What Go omits from JSON when it is empty, and protobuf has nevertheless.
+fn non_empty(values: Values<'_, '_>) -> Result<Option<Text>, DecodeError> {
+    Ok(Option::from_values(values)?.filter(|text: &Text| !text.is_empty()))
+}
 
 impl VolumeSpec {
     /// Puts the source where its kind is kept.
-    pub(crate) fn set_source(&mut self, source: Option<VolumeSource>) {
+    fn set_source(&mut self, source: Option<VolumeSource>) {
         match source {
             None => {}
             Some(VolumeSource::Csi(source)) => self.csi = Some(source),
@@ -96,29 +122,36 @@ impl<'de> Deserialize<'de> for VolumeSpec {
 }
 
 /// The one source of a PersistentVolume.
-pub(crate) enum VolumeSource {
+enum VolumeSource {
     Csi(CsiSource),
     Files(FileSource),
     InTree(InTreeSource),
 }
 
 impl Source for VolumeSource {
-    fn key(name: &str) -> Option<&'static str> {
-        match name {
-            "csi" => Some("csi"),
-            "nfs" => Some("nfs"),
-            "hostPath" => Some("hostPath"),
-            _ => InTreeSource::key(name),
-        }
-    }
+    const KEYS: &'static [(u32, &'static str)] = &[
+        (1, "gcePersistentDisk"),
+        (2, "awsElasticBlockStore"),
+        (3, "hostPath"),
+        (5, "nfs"),
+        (7, "iscsi"),
+        (8, "cinder"),
+        (10, "fc"),
+        (12, "flexVolume"),
+        (13, "azureFile"),
+        (14, "vsphereVolume"),
+        (16, "azureDisk"),
+        (18, "portworxVolume"),
+        (22, "csi"),
+    ];
 
-    fn read(key: &'static str, value: Value) -> Self {
-        match key {
-            "csi" => parse(key, value, Self::Csi),
-            "nfs" => parse(key, value, |source| Self::Files(FileSource::Nfs(source))),
-            "hostPath" => parse(key, value, |source| Self::Files(FileSource::HostPath(source))),
-            _ => Self::InTree(InTreeSource::read(key, value)),
-        }
+    fn read(key: &'static str, raw: Raw<'_>) -> Result<Self, String> {
+        Ok(match key {
+            "csi" => Self::Csi(raw.parse()?),
+            "nfs" => Self::Files(FileSource::Nfs(raw.parse()?)),
+            "hostPath" => Self::Files(FileSource::HostPath(raw.parse()?)),
+            _ => Self::InTree(InTreeSource::read(key, raw)?),
+        })
     }
 
     fn malformed(malformed: Malformed) -> Self {
@@ -143,10 +176,11 @@ pub struct ClaimRef {
     /// UID of the claim; empty while the volume is only reserved by name.
     pub uid: Uid,
 }
+message!(ClaimRef { namespace: 2, name: 3, uid: 4 });
 
 impl ClaimRef {
     /// Whether it refers to a claim at all.
-    pub(crate) fn refers(&self) -> bool {
+    fn refers(&self) -> bool {
         !self.name.is_empty() || !self.uid.is_empty()
     }
 
@@ -166,6 +200,7 @@ pub struct CsiSource {
     /// The driver's name of the volume.
     pub volume_handle: Box<str>,
 }
+message!(CsiSource { driver: 1, volume_handle: 2 });
 
 /// A source that is a directory somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,25 +212,24 @@ pub enum FileSource {
 }
 
 /// `spec.hostPath`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HostPathSource {
     /// Path on the node.
-    #[prost(string, tag = "1")]
     pub path: String,
 }
+message!(HostPathSource { path: 1 });
 
 /// `spec.nfs`.
-#[derive(Clone, PartialEq, Eq, Deserialize, prost::Message)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NfsSource {
     /// Host name or address of the server.
-    #[prost(string, tag = "1")]
     pub server: String,
     /// Path there.
-    #[prost(string, tag = "2")]
     pub path: String,
 }
+message!(NfsSource { server: 1, path: 2 });
 
 /// `spec.persistentVolumeReclaimPolicy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -210,6 +244,7 @@ pub enum ReclaimPolicy {
     /// A value this version does not know.
     Other(Text),
 }
+enumeration!(ReclaimPolicy);
 
 impl<'de> Deserialize<'de> for ReclaimPolicy {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -231,6 +266,7 @@ pub struct VolumeStatus {
     /// Human-readable detail of the phase.
     pub message: Box<str>,
 }
+message!(VolumeStatus { phase: 1, message: 2 by lossy });
 
 /// `status.phase` of a PersistentVolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -251,6 +287,7 @@ pub enum VolumePhase {
     #[serde(other)]
     Unknown,
 }
+enumeration!(VolumePhase);
 
 impl VolumePhase {
     /// All of them.

@@ -19,14 +19,11 @@ pub enum DecodeError {
         /// Where, in bytes from 1.
         column: usize,
     },
-    /// Protobuf that is broken, with the message and field where it is.
-    #[error(transparent)]
-    Protobuf(#[from] prost::DecodeError),
-    /// A value that the field cannot have.
-    #[error("{field}: {what}")]
+    /// Protobuf that is broken, or a value that the field cannot have.
+    #[error("{path}: {what}")]
     Value {
-        /// Path of the field.
-        field: &'static str,
+        /// Path of the field, `.` for the whole.
+        path: String,
         /// What is wrong.
         what: &'static str,
     },
@@ -50,6 +47,26 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
+    /// What is wrong with the field of that path.
+    pub(crate) fn value(path: &str, what: &'static str) -> Self {
+        Self::Value { path: path.to_owned(), what }
+    }
+
+    /// The same, of what is in that field. Its name is that of the field in the code, and is told as the API has it.
+    pub(crate) fn within(self, field: &str) -> Self {
+        let Self::Value { path, what } = self else { return self };
+        let mut words = field.trim_start_matches("r#").split('_');
+        let mut within = words.next().unwrap_or_default().to_owned();
+        for word in words {
+            let (first, rest) = word.split_at_checked(1).unwrap_or_default();
+            within.extend([&*first.to_ascii_uppercase(), rest]);
+        }
+        if path != "." {
+            within.extend([".", &*path]);
+        }
+        Self::Value { path: within, what }
+    }
+
     /// What serde_json says, without the values that it quotes. It does not know the field; that is found by
     /// reading once more.
     pub(super) fn json<T: DeserializeOwned>(raw: &[u8], error: &serde_json::Error) -> Self {

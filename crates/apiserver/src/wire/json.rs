@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::{DecodeError, Head, ListPart, WatchEvent, WatchEventKind};
-use crate::ids::{ResourceVersion, Uid};
+use super::{DecodeError, Head, ListPart, WatchEvent, WatchEventKind, values::ListMeta};
+use crate::ids::Uid;
 
 pub(super) fn decode<T: DeserializeOwned>(raw: &[u8]) -> Result<T, DecodeError> {
     serde_json::from_slice(raw).map_err(|error| DecodeError::json::<T>(raw, &error))
@@ -33,19 +33,11 @@ pub(super) fn list_parts(body: &Bytes) -> Result<Vec<ListPart>, DecodeError> {
         #[serde(borrow)]
         items: Option<Vec<&'a RawValue>>,
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct ListMeta {
-        resource_version: ResourceVersion,
-        #[serde(rename = "continue", default)]
-        next: String,
-    }
     let page: Page<'_> = shallow(body)?;
     if !page.kind.ends_with("List") {
         return Err(DecodeError::Kind("list"));
     }
-    let next = Some(page.metadata.next).filter(|token| !token.is_empty());
-    let said = ListPart::Meta { revision: page.metadata.resource_version, next };
+    let said = page.metadata.part()?;
     let items = page.items.unwrap_or_default().into_iter().map(|item| ListPart::Item(part(body, item)));
     Ok(std::iter::once(said).chain(items).collect())
 }
@@ -97,6 +89,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::ids::ResourceVersion;
     use crate::kinds::{Node, Pod};
     use crate::wire::{Encoding, Status};
 
@@ -214,12 +207,11 @@ mod tests {
         let full = json!({
             "kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests", "message": "busy",
             "details": {"name": "pv", "kind": "persistentvolumes", "uid": "u", "retryAfterSeconds": 3,
-                "causes": [{"reason": "FieldValueInvalid", "message": "immutable", "field": "metadata.uid"}]},
+                "causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]},
         });
         let status: Status = decode(full.to_string().as_bytes()).unwrap();
         assert_eq!((status.code, &*status.reason, &*status.details.name), (429, "TooManyRequests", "pv"));
         assert_eq!(status.retry_after(), Some(std::time::Duration::from_secs(3)));
-        assert_eq!(status.details.causes[0].field, "metadata.uid");
         let bare: Status = decode(br#"{"code": 410, "details": null}"#).unwrap();
         assert!(bare.is_expired() && bare.retry_after().is_none());
     }

@@ -8,14 +8,10 @@
 //! kube-apiserver: `apimachinery/pkg/runtime/serializer/protobuf/collections.go` writes a list in this order, object
 //! by object.
 
-use bytes::{Buf, Bytes, BytesMut};
-use prost::Message;
+use bytes::{Buf, BytesMut};
 
-use super::{DecodeError, Encoding, ListPart, MAX_FRAME, json};
-use crate::{
-    ids::ResourceVersion,
-    protobuf::{ListMeta, PREFIX, TypeMeta},
-};
+use super::{DecodeError, Encoding, ListPart, MAX_FRAME, json, values::ListMeta};
+use crate::protobuf::{PREFIX, TypeMeta, read};
 
 /// Most bytes of a number on the wire.
 const LONGEST_VARINT: usize = 10;
@@ -158,7 +154,7 @@ impl Protobuf {
             let Some(field) = field(&self.buffer)? else { return Ok(None) };
             let whole = field.header.saturating_add(field.size);
             if left.is_some_and(|left| whole > left) {
-                return Err(DecodeError::Value { field: "items", what: "one ends after the list" });
+                return Err(DecodeError::value("items", "one ends after the list"));
             }
             if left.is_none() && field.is_delimited && field.number == 2 {
                 if !self.is_list {
@@ -184,14 +180,14 @@ impl Protobuf {
             let value = self.buffer.split_to(field.size).freeze();
             match (left, field.number) {
                 (None, 1) => {
-                    self.is_list = TypeMeta::decode(value)?.kind.ends_with("List");
+                    self.is_list = read::<TypeMeta>(&value)?.kind.ends_with("List");
                 }
                 (None, 3) if !value.is_empty() => {
                     return Err(DecodeError::Envelope("it has a content encoding"));
                 }
-                (Some(_), 1) => return self.meta(value).map(Some),
+                (Some(_), 1) => return self.meta(&value).map(Some),
                 (Some(_), 2) if !self.has_revision => {
-                    return Err(DecodeError::Value { field: "metadata", what: "it is missing" });
+                    return Err(DecodeError::value("metadata", "it is missing"));
                 }
                 (Some(_), 2) => return Ok(Some(ListPart::Item(value))),
                 _ => {}
@@ -205,12 +201,10 @@ impl Protobuf {
         }
     }
 
-    fn meta(&mut self, value: Bytes) -> Result<ListPart, DecodeError> {
-        let meta = ListMeta::decode(value)?;
-        let no_revision = DecodeError::Value { field: "metadata.resourceVersion", what: "it is no integer" };
-        let revision = meta.resource_version.parse().map(ResourceVersion).map_err(|_| no_revision)?;
+    fn meta(&mut self, value: &[u8]) -> Result<ListPart, DecodeError> {
+        let meta: ListMeta = read(value)?;
         self.has_revision = true;
-        Ok(ListPart::Meta { revision, next: Some(meta.r#continue).filter(|token| !token.is_empty()) })
+        meta.part()
     }
 
     fn end(&self) -> Result<(), DecodeError> {
@@ -220,7 +214,7 @@ impl Protobuf {
                 if self.has_revision {
                     return Ok(());
                 }
-                let no_metadata = DecodeError::Value { field: "metadata", what: "it is missing" };
+                let no_metadata = DecodeError::value("metadata", "it is missing");
                 Err(if self.is_list { no_metadata } else { DecodeError::Kind("list") })
             }
             _ => Err(DecodeError::CutOff(self.buffer.len())),
@@ -243,7 +237,7 @@ fn field(bytes: &[u8]) -> Result<Option<Field>, DecodeError> {
             Some((size, length)) => (key_size + length, usize::try_from(size).unwrap_or(usize::MAX), true),
         },
         5 => (key_size, 4, false),
-        _ => return Err(DecodeError::Value { field: "list", what: "a field of an unknown form" }),
+        _ => return Err(DecodeError::value("list", "a field of an unknown form")),
     };
     Ok(Some(Field { number: key >> 3, header, size, is_delimited }))
 }
@@ -253,7 +247,7 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, DecodeError> {
     let some = bytes.get(..bytes.len().min(LONGEST_VARINT)).unwrap_or_default();
     let Some(last) = some.iter().position(|byte| byte & 0x80 == 0) else {
         if some.len() == LONGEST_VARINT {
-            return Err(DecodeError::Value { field: "list", what: "a number that does not end" });
+            return Err(DecodeError::value("list", "a number that does not end"));
         }
         return Ok(None);
     };
@@ -264,7 +258,10 @@ fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::ids::ResourceVersion;
 
     fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
         assert!(value.len() < 128);
@@ -341,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_none_or_ends_too_early_lists_nothing() {
-        let missing = DecodeError::Value { field: "metadata", what: "it is missing" };
+        let missing = DecodeError::value("metadata", "it is missing");
         let list = DecodeError::Kind("list");
         let too_long = {
             let mut body = page(kind("PodList"), &[meta("42", ""), delimited(2, b"a")]);
@@ -361,12 +358,12 @@ mod tests {
             (
                 "no revision",
                 page(kind("PodList"), &[meta("", "")]),
-                DecodeError::Value { field: "metadata.resourceVersion", what: "it is no integer" },
+                DecodeError::value("metadata.resourceVersion", "it is no integer"),
             ),
             (
                 "an object longer than the list",
                 too_long,
-                DecodeError::Value { field: "items", what: "one ends after the list" },
+                DecodeError::value("items", "one ends after the list"),
             ),
         ];
         for (case, body, error) in cases {

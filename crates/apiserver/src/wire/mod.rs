@@ -22,7 +22,7 @@ pub use error::DecodeError;
 pub use list_reader::ListReader;
 pub(crate) use splitter::MAX_FRAME;
 pub use splitter::Splitter;
-pub use status::{Status, StatusCause, StatusDetails};
+pub use status::{Status, StatusDetails};
 pub use values::{Head, ListPage, ListPart, WatchEvent, WatchEventKind};
 
 use crate::{kinds::Narrow, protobuf};
@@ -50,7 +50,7 @@ impl Encoding {
         while let Some(part) = reader.next_part()? {
             take(part);
         }
-        let missing = DecodeError::Value { field: "metadata", what: "it is missing" };
+        let missing = DecodeError::value("metadata", "it is missing");
         let (revision, next) = said.ok_or(missing)?;
         Ok(ListPage { revision, next, items })
     }

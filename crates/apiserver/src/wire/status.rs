@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::protobuf::{lossy, message};
+
 /// A `Status`, as far as we read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// `Failure` or `Success`.
-    pub status: String,
     /// HTTP code.
     pub code: i32,
     /// Reason in one word, such as `NotFound`; the API server always gives one for a failure.
@@ -20,6 +20,7 @@ pub struct Status {
     #[serde(deserialize_with = "or_default")]
     pub details: StatusDetails,
 }
+message!(Status { message: 3 by lossy, reason: 4, details: 5, code: 6 });
 
 /// `details` of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -27,28 +28,10 @@ pub struct Status {
 pub struct StatusDetails {
     /// Name of the object that it is about.
     pub name: String,
-    /// Its kind; the API server gives the resource (`persistentvolumes`).
-    pub kind: String,
-    /// Its UID.
-    pub uid: String,
-    /// What is wrong, one by one.
-    #[serde(deserialize_with = "or_default")]
-    pub causes: Vec<StatusCause>,
     /// When to come back, in seconds; 0 where the server does not say.
     pub retry_after_seconds: i32,
 }
-
-/// One of `details.causes`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct StatusCause {
-    /// In one word, such as `FieldValueInvalid`.
-    pub reason: String,
-    /// What people read.
-    pub message: String,
-    /// Path of the field.
-    pub field: String,
-}
+message!(StatusDetails { name: 1, retry_after_seconds: 5 });
 
 impl Status {
     /// When the server asks to come back, if it does.

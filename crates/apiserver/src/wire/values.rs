@@ -4,10 +4,33 @@ use arcstr::ArcStr;
 use bytes::Bytes;
 use serde::Deserialize;
 
+use super::DecodeError;
 use crate::{
     ids::{ResourceVersion, Uid},
     kinds::{Meta, Narrow},
+    protobuf::{enumeration, lenient, message, own},
 };
+
+/// `meta.v1.ListMeta`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListMeta {
+    pub(super) resource_version: ResourceVersion,
+    #[serde(default)]
+    r#continue: String,
+}
+message!(ListMeta { resource_version: 2, r#continue: 3 });
+
+impl ListMeta {
+    /// What it says of the list. Its revision is never 0.
+    pub(super) fn part(self) -> Result<ListPart, DecodeError> {
+        if self.resource_version == ResourceVersion::default() {
+            return Err(DecodeError::value("metadata.resourceVersion", "it is no integer"));
+        }
+        let next = Some(self.r#continue).filter(|token| !token.is_empty());
+        Ok(ListPart::Meta { revision: self.resource_version, next })
+    }
+}
 
 /// A part of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +82,7 @@ pub enum WatchEventKind {
     /// The watch ends; the object is a [`crate::wire::Status`].
     Error,
 }
+enumeration!(WatchEventKind);
 
 /// What identifies an object whose whole may be unreadable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,6 +96,7 @@ pub struct Head {
     /// Revision, if it can be read.
     pub resource_version: Option<ResourceVersion>,
 }
+message!(Head { name: 1 by own, namespace: 3 by own, uid: 5 by lenient, resource_version: 6 by lenient });
 
 impl Head {
     /// The key of the object, as one of that kind.

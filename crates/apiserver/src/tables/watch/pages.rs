@@ -165,8 +165,7 @@ impl<T: Stored> Reflector<T> {
         let head = encoding.head(item).map_err(Trouble::from)?;
         let key = head.key::<T>();
         let (Some(uid), Some(revision)) = (&head.uid, head.resource_version) else {
-            let error =
-                DecodeError::Value { field: "metadata", what: "uid or resourceVersion cannot be read" };
+            let error = DecodeError::value("metadata", "uid or resourceVersion cannot be read");
             self.note_unreadable(Some(listing), &key, head, &error);
             return Ok(());
         };
