@@ -25,7 +25,7 @@ use crate::traces::export::Exporter;
 use crate::{
     attach_detach::guard::wait_note::NODES_NOT_READY,
     build_info::{BUILD, COMPONENT},
-    config::{Config, TracingConfig},
+    config::Config,
     configz::configz,
     controller::late::may_be_late,
     debugging,
@@ -177,7 +177,7 @@ impl Daemon {
         );
         let objects = Arc::new(Objects::within(grace.clone()));
         let leadership = match &config.election {
-            Some(election) => Leadership::new(Term::None).with_reserve(election.timing.reserve()),
+            Some(timing) => Leadership::new(Term::None).with_reserve(timing.reserve()),
             None => Leadership::new(Term::Unlimited),
         };
         let alarms = Alarms::new(&metrics)?;
@@ -197,32 +197,32 @@ impl Daemon {
         let mut runtimes = vec![Handle::current()];
         runtimes.extend(workplace.runtime());
         let view = match &config.election {
-            Some(election) => {
+            Some(timing) => {
                 let place = Workplace::new(threads)?;
                 runtimes.extend(place.runtime());
                 let candidacy = Candidacy {
                     namespace: own_namespace(&config, api),
                     name: config.own_name.clone(),
                     identity: identity.clone(),
-                    timing: election.timing,
+                    timing: *timing,
                 };
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
                 let barrier_fetcher = fetchers()?;
-                let (elector, lease_client) = place.enter(|| {
+                let (elector, of_lease) = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
                     let elector = elector.with_pulse(pulse.clone());
                     let elector = elector.with_note(lease_note.clone().unwrap_or_default());
-                    anyhow::Ok((elector.with_grace(grace.clone()), api.client()?))
+                    anyhow::Ok((elector.with_grace(grace.clone()), fetchers()?))
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
                 let synced = all_synced(Arc::clone(&objects));
-                let running = elector.run(Some(lease_client), synced, barrier, lease.clone());
+                let running = elector.run(Some(of_lease), synced, barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
             }
@@ -232,8 +232,12 @@ impl Daemon {
         let (events, writer) = EventQueue::new(&metrics)?;
         let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
+        #[cfg(feature = "tracing-otlp")]
         let traces =
             start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
+        // The configuration says that there is none.
+        #[cfg(not(feature = "tracing-otlp"))]
+        let traces = Traces::default();
 
         tasks.spawn(Stage::Watch, "room", give_back_room(Arc::clone(&objects)));
         tasks.spawn(Stage::Watch, "restore-alarm", alarm_of_restores(grace.clone(), alarms.clone()));
@@ -298,9 +302,8 @@ impl Daemon {
 fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -> anyhow::Result<Router> {
     for Subsystem { name, running, explained } in subsystems(parts)? {
         tasks.spawn(Stage::Subsystem, name, running);
-        if let Some((path, explanation)) = explained {
-            router = router.rows(path, explanation);
-        }
+        let (path, explanation) = explained;
+        router = router.rows(path, explanation);
     }
     Ok(router)
 }
@@ -333,7 +336,7 @@ fn build_router(
         objects: Arc::clone(&parts.objects),
         watches: parts.watches.clone(),
         leadership: parts.leadership.clone(),
-        election: view.zip(parts.config.election.as_ref().map(|election| election.timing)),
+        election: view.zip(parts.config.election),
         pulse,
         dead,
         alarms: parts.alarms.clone(),
@@ -347,7 +350,7 @@ fn build_router(
 /// Sends what is traced, if anything is, from a thread of its own.
 #[cfg(feature = "tracing-otlp")]
 fn start_traces(
-    config: Option<&TracingConfig>,
+    config: Option<&crate::config::TracingConfig>,
     identity: &str,
     metrics: &Metrics,
     tasks: &mut Supervisor,
@@ -362,22 +365,6 @@ fn start_traces(
     tasks.spawn_at(Stage::Events, "traces", place, exporter.run(stop.clone()))?;
     tracing::info!(endpoint = config.endpoint, per_million = config.per_million, "tracing");
     Ok(traces)
-}
-
-/// The configuration says that there is none.
-#[cfg(not(feature = "tracing-otlp"))]
-fn start_traces(
-    config: Option<&TracingConfig>,
-    _: &str,
-    _: &Metrics,
-    _: &mut Supervisor,
-    _: Threads,
-    _: &CancellationToken,
-) -> anyhow::Result<Traces> {
-    match config {
-        None => Ok(Traces::default()),
-        Some(_) => Err(anyhow!("this build has no traces")),
-    }
 }
 
 /// Says what the process is and takes, and when its certificates expire: the server's, if there is one, and the
@@ -399,8 +386,7 @@ fn describe(
 fn watch_itself(tasks: &mut Supervisor, config: &Config, api: ApiServer) -> Pulse {
     tasks.spawn_fallible(Stage::Watch, "credentials", async move { Err(api.out_of_date().await) });
     let pulse = Pulse::default();
-    let timing = config.election.as_ref().map(|election| election.timing);
-    tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(timing));
+    tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(config.election));
     pulse
 }
 

@@ -19,6 +19,8 @@ pub use controllers::Controllers;
 pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 
+use error::refuse;
+
 use crate::{
     attach_detach::{AttachDetachOptions, dispatcher::ATTACHMENT_CALLS, options::ForcePolicy},
     binder::BinderOptions,
@@ -47,13 +49,6 @@ const LEASE_OF_KCM: &str = "kube-controller-manager";
 
 /// KCM's default of `--kube-api-burst`.
 const DEFAULT_BURST: usize = 30;
-
-/// Leader election.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ElectionConfig {
-    /// Durations.
-    pub timing: Timing,
-}
 
 /// Client-side limit on requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,8 +92,8 @@ pub struct Config {
     pub own_name: String,
     /// Namespace of these; `None` means the pod's own, or kube-system outside a cluster.
     pub own_namespace: Option<String>,
-    /// Leader election, unless switched off.
-    pub election: Option<ElectionConfig>,
+    /// Durations of leader election, unless it is switched off.
+    pub election: Option<Timing>,
     /// How long the API server may take over a request.
     pub request_timeout: Duration,
     /// Client-side limit, if asked for.
@@ -164,121 +159,70 @@ impl TryFrom<RunArgs> for Config {
 }
 
 /// client-go: tools/leaderelection/leaderelection.go, NewLeaderElector.
-fn election(args: &RunArgs) -> Result<ElectionConfig, ConfigError> {
+fn election(args: &RunArgs) -> Result<Timing, ConfigError> {
     const LEASE: &str = "leader-elect-lease-duration";
     const RENEW: &str = "leader-elect-renew-deadline";
     const RETRY: &str = "leader-elect-retry-period";
-    let timing = Timing {
-        lease_duration: args.leader_elect_lease_duration,
-        renew_deadline: args.leader_elect_renew_deadline,
-        retry_period: args.leader_elect_retry_period,
-    };
-    for (flag, value) in
-        [(LEASE, timing.lease_duration), (RENEW, timing.renew_deadline), (RETRY, timing.retry_period)]
-    {
-        if value.is_zero() {
-            return Err(ConfigError::new(flag, "must be greater than zero"));
-        }
+    const NAME: &str = "leader-elect-resource-name";
+    const NAMESPACE: &str = "leader-elect-resource-namespace";
+    let [lease, renew, retry] =
+        [args.leader_elect_lease_duration, args.leader_elect_renew_deadline, args.leader_elect_retry_period];
+    let timing = Timing { lease_duration: lease, renew_deadline: renew, retry_period: retry };
+    for (flag, value) in [(LEASE, lease), (RENEW, renew), (RETRY, retry)] {
+        refuse(value.is_zero(), flag, "must be greater than zero")?;
     }
-    if timing.lease_duration.subsec_nanos() != 0 {
-        return Err(ConfigError::new(LEASE, "must be whole seconds, as the Lease object records it"));
-    }
-    if timing.lease_duration.as_secs() > u64::from(i32::MAX.unsigned_abs()) {
-        return Err(ConfigError::new(LEASE, "is longer than the Lease object can record"));
-    }
-    if timing.lease_duration <= timing.renew_deadline {
-        return Err(ConfigError::new(
-            LEASE,
-            format!("must be longer than --{RENEW} ({:?})", timing.renew_deadline),
-        ));
-    }
+    refuse(lease.subsec_nanos() != 0, LEASE, "must be whole seconds, as the Lease object records it")?;
+    let is_too_long = lease.as_secs() > u64::from(i32::MAX.unsigned_abs());
+    refuse(is_too_long, LEASE, "is longer than the Lease object can record")?;
+    refuse(lease <= renew, LEASE, format!("must be longer than --{RENEW} ({renew:?})"))?;
     // Less leaves no time for a write that is sent in the last moment of a term.
-    if timing.lease_duration < timing.renew_deadline + LEAST_RESERVE {
-        return Err(ConfigError::new(
-            RENEW,
-            format!(
-                "must be at least {LEAST_RESERVE:?} shorter than --{LEASE} ({:?}), for writes under way when a term \
-                 ends",
-                timing.lease_duration
-            ),
-        ));
-    }
-    if timing.renew_deadline <= timing.longest_pause() {
-        return Err(ConfigError::new(
-            RENEW,
-            format!("must be longer than 1.2 times --{RETRY} ({:?})", timing.retry_period),
-        ));
-    }
-    if args.leader_elect_resource_name.is_empty() {
-        return Err(ConfigError::new("leader-elect-resource-name", "must not be empty"));
-    }
-    if args.leader_elect_resource_name == LEASE_OF_KCM {
-        return Err(ConfigError::new(
-            "leader-elect-resource-name",
-            "is the lease of kube-controller-manager, which runs beside mooring: choose another",
-        ));
-    }
-    if args.leader_elect_resource_namespace.as_deref() == Some("") {
-        return Err(ConfigError::new("leader-elect-resource-namespace", "must not be empty"));
-    }
-    Ok(ElectionConfig { timing })
+    let reserve = format!(
+        "must be at least {LEAST_RESERVE:?} shorter than --{LEASE} ({lease:?}), for writes under way when a term ends"
+    );
+    refuse(lease < renew + LEAST_RESERVE, RENEW, reserve)?;
+    let pause = format!("must be longer than 1.2 times --{RETRY} ({retry:?})");
+    refuse(renew <= timing.longest_pause(), RENEW, pause)?;
+    let (name, namespace) = (&args.leader_elect_resource_name, &args.leader_elect_resource_namespace);
+    refuse(name.is_empty(), NAME, "must not be empty")?;
+    let of_kcm = "is the lease of kube-controller-manager, which runs beside mooring: choose another";
+    refuse(name == LEASE_OF_KCM, NAME, of_kcm)?;
+    refuse(namespace.as_deref() == Some(""), NAMESPACE, "must not be empty")?;
+    Ok(timing)
 }
 
 /// As long as the lease allows. More is for who makes the lease longer.
-fn request_timeout(
-    asked: Option<Duration>,
-    election: Option<&ElectionConfig>,
-) -> Result<Duration, ConfigError> {
+fn request_timeout(asked: Option<Duration>, election: Option<&Timing>) -> Result<Duration, ConfigError> {
     const FLAG: &str = "request-timeout";
-    let allowed = election.map_or(Duration::MAX, |election| election.timing.longest_write());
+    let allowed = election.map_or(Duration::MAX, Timing::longest_write);
     let Some(asked) = asked else { return Ok(allowed.min(LONGEST_REQUEST)) };
-    if asked < Duration::from_secs(1) {
-        return Err(ConfigError::new(FLAG, "must be at least 1s"));
-    }
-    if asked > LONGEST_REQUEST {
-        let problem =
-            format!("must be at most {LONGEST_REQUEST:?}, which is all that an API server gives a write");
-        return Err(ConfigError::new(FLAG, problem));
-    }
-    if asked > allowed {
-        let lease = election.map_or(Duration::ZERO, |election| election.timing.lease_duration);
-        let needed = (lease + asked.saturating_sub(allowed)).as_secs_f64().ceil();
-        let problem = format!(
-            "a write may take {allowed:?} before another replica may lead: for {asked:?} set \
-             --leader-elect-lease-duration to {needed}s or more"
-        );
-        return Err(ConfigError::new(FLAG, problem));
-    }
+    refuse(asked < Duration::from_secs(1), FLAG, "must be at least 1s")?;
+    let longest =
+        format!("must be at most {LONGEST_REQUEST:?}, which is all that an API server gives a write");
+    refuse(asked > LONGEST_REQUEST, FLAG, longest)?;
+    let lease = election.map_or(Duration::ZERO, |timing| timing.lease_duration);
+    let needed = (lease + asked.saturating_sub(allowed)).as_secs_f64().ceil();
+    let lease = format!(
+        "a write may take {allowed:?} before another replica may lead: for {asked:?} set \
+         --leader-elect-lease-duration to {needed}s or more"
+    );
+    refuse(asked > allowed, FLAG, lease)?;
     Ok(asked)
 }
 
 /// A negative rate means no limit, as in client-go.
 fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit>, ConfigError> {
-    if burst == Some(0) {
-        return Err(ConfigError::new("kube-api-burst", "must be greater than zero"));
-    }
+    refuse(burst == Some(0), "kube-api-burst", "must be greater than zero")?;
     let Some(qps) = qps else { return Ok(None) };
-    if qps.is_nan() || (0.0..0.001).contains(&qps) || qps > 1e6 {
-        return Err(ConfigError::new(
-            "kube-api-qps",
-            "must be between 0.001 and 1000000, or -1 for no limit",
-        ));
-    }
-    if qps < 0.0 {
-        return Ok(None);
-    }
-    Ok(Some(RateLimit { qps, burst: burst.unwrap_or(DEFAULT_BURST) }))
+    let is_wrong = qps.is_nan() || (0.0..0.001).contains(&qps) || qps > 1e6;
+    refuse(is_wrong, "kube-api-qps", "must be between 0.001 and 1000000, or -1 for no limit")?;
+    let limit = RateLimit { qps, burst: burst.unwrap_or(DEFAULT_BURST) };
+    Ok((qps >= 0.0).then_some(limit))
 }
 
 // KCM: cmd/kube-controller-manager/app/options/attachdetachcontroller.go, Validate.
 fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<AttachDetachOptions, ConfigError> {
     let period = args.attach_detach_reconcile_sync_period;
-    if period < Duration::from_secs(1) {
-        return Err(ConfigError::new(
-            "attach-detach-reconcile-sync-period",
-            "must be at least 1s".to_owned(),
-        ));
-    }
+    refuse(period < Duration::from_secs(1), "attach-detach-reconcile-sync-period", "must be at least 1s")?;
     Ok(AttachDetachOptions {
         force: ForcePolicy {
             on_timeout: !args.disable_force_detach_on_timeout,
@@ -292,9 +236,7 @@ fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<Attach
 
 fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
     let sync_period = args.pvclaimbinder_sync_period;
-    if sync_period < Duration::from_secs(1) {
-        return Err(ConfigError::new("pvclaimbinder-sync-period", "must be at least 1s"));
-    }
+    refuse(sync_period < Duration::from_secs(1), "pvclaimbinder-sync-period", "must be at least 1s")?;
     Ok(BinderOptions { enable_dynamic_provisioning: args.enable_dynamic_provisioning, sync_period })
 }
 
@@ -348,12 +290,10 @@ mod tests {
     fn defaults_are_those_of_kcm_with_a_lease_of_our_own_and_no_limit() {
         let expected = Config {
             kubeconfig: None,
-            election: Some(ElectionConfig {
-                timing: Timing {
-                    lease_duration: Duration::from_secs(15),
-                    renew_deadline: Duration::from_secs(10),
-                    retry_period: Duration::from_secs(2),
-                },
+            election: Some(Timing {
+                lease_duration: Duration::from_secs(15),
+                renew_deadline: Duration::from_secs(10),
+                retry_period: Duration::from_secs(2),
             }),
             own_name: "mooring".to_owned(),
             own_namespace: None,

@@ -16,7 +16,7 @@ pub fn configz(config: &Config) -> Value {
         ContentType::Protobuf => "application/vnd.kubernetes.protobuf",
         ContentType::Json => "application/json",
     };
-    let timing = config.election.as_ref().map(|election| election.timing);
+    let timing = config.election;
     let (serving, force) = (&config.serving, &config.attach_detach.force);
     let sweep = config.attach_detach.sweep_period;
     let binder = &config.binder;

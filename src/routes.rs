@@ -42,7 +42,7 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What the answers are made from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Sources {
     /// Metrics.
     pub metrics: Metrics,

@@ -22,7 +22,7 @@ pub(super) struct Patience {
 
 impl Patience {
     pub fn of(config: &Config) -> Self {
-        let release = config.election.as_ref().map(|election| election.timing.giving_up());
+        let release = config.election.map(|timing| timing.giving_up());
         Self { drain: (config.request_timeout + ANSWER) * 2, release: release.unwrap_or_default() + SLACK }
     }
 }

@@ -26,7 +26,6 @@ use crate::{
 };
 
 /// What the subsystems are built from.
-#[derive(Debug)]
 pub struct Parts {
     /// Configuration.
     pub config: Config,
@@ -60,7 +59,7 @@ pub struct Parts {
 pub struct Subsystem {
     pub(super) name: &'static str,
     pub(super) running: BoxFuture<'static, ()>,
-    pub(super) explained: Option<Explained>,
+    pub(super) explained: Explained,
 }
 
 /// Where and how a subsystem explains what it does: all of it, or what a query asks for.
@@ -73,12 +72,6 @@ struct Document<Page> {
     page: Page,
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Vec<Past>>,
-}
-
-impl std::fmt::Debug for Subsystem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Subsystem").field(&self.name).finish()
-    }
 }
 
 impl Subsystem {
@@ -97,13 +90,7 @@ impl Subsystem {
             let history = asked.past(past_of, &history);
             Answer::json(&Document { page: explanation(asked), history })
         };
-        Self { explained: Some((explained_at, Box::new(document))), ..Self::unexplained(name, running) }
-    }
-
-    /// One that explains nothing.
-    #[must_use]
-    pub fn unexplained(name: &'static str, running: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { name, running: Box::pin(running), explained: None }
+        Self { name, running: Box::pin(running), explained: (explained_at, Box::new(document)) }
     }
 }
 

@@ -17,3 +17,12 @@ impl ConfigError {
         Self { flag, problem: problem.into() }
     }
 }
+
+/// Refuses what a flag says, if it is wrong.
+pub(super) fn refuse(
+    is_wrong: bool,
+    flag: &'static str,
+    problem: impl Into<String>,
+) -> Result<(), ConfigError> {
+    if is_wrong { Err(ConfigError::new(flag, problem)) } else { Ok(()) }
+}

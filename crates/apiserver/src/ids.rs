@@ -2,7 +2,7 @@
 //! volume name belongs. All are cheap to clone (`ArcStr`) and ordered, because everything that
 //! ends in a patch or a printout is sorted.
 
-use std::{borrow::Borrow, fmt};
+use std::fmt;
 
 use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,37 +12,15 @@ use super::text;
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(ArcStr);
+        text::text_type!($(#[$doc])* $name);
 
         impl $name {
-            /// The text itself.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-
             /// Whether the text is empty, which the API uses for "not set".
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }
-        }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&*self.0, f)
-            }
-        }
-
-        impl $name {
             /// The name as the one copy of its text, for names that objects refer to each other by.
             #[must_use]
             pub fn shared(text: &str) -> Self {
@@ -65,24 +43,6 @@ macro_rules! text_id {
         impl From<String> for $name {
             fn from(text: String) -> Self {
                 Self(ArcStr::from(text))
-            }
-        }
-
-        impl Borrow<str> for $name {
-            fn borrow(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::shared(deserializer).map(Self)
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
             }
         }
     };

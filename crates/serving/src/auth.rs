@@ -18,7 +18,7 @@ use super::{
     connections::Peer,
     options::Options,
     reviews::{ReviewError, Reviewer, Share},
-    ttl_cache::{No, TtlCache, Verdicts},
+    ttl_cache::{TtlCache, Verdicts},
     user::User,
 };
 
@@ -70,10 +70,8 @@ impl Denial {
 struct Caches {
     /// By the hash of a token.
     users: Verdicts<Hash, Arc<User>>,
-    /// By the digest of certificates, with the generation of the authorities.
-    verified: TtlCache<Hash, (u64, Arc<User>)>,
-    /// The same.
-    unverified: TtlCache<Hash, u64>,
+    /// By the hash of certificates and of the generation of the authorities.
+    certified: Verdicts<Hash, Arc<User>>,
     /// By the hash of user, verb and path.
     paths: Verdicts<Hash, ()>,
     refusals: TtlCache<Peer, (u32, Instant)>,
@@ -107,8 +105,7 @@ impl DelegatedAuth {
         let certificates = ClientCertificates::new(options, &authentication)?;
         let caches = Caches {
             users: Verdicts::new(ROOM, options.token_ttl, options.token_ttl),
-            verified: TtlCache::new(ROOM, VERDICT_TTL),
-            unverified: TtlCache::new(ROOM, VERDICT_TTL),
+            certified: Verdicts::new(ROOM, VERDICT_TTL, VERDICT_TTL),
             paths: Verdicts::new(ROOM, options.authorized_ttl, options.unauthorized_ttl),
             refusals: TtlCache::new(ROOM, REFUSAL_WINDOW),
             known_peers: TtlCache::new(ROOM, ACQUAINTANCE),
@@ -183,26 +180,10 @@ impl DelegatedAuth {
     async fn user_of_token(&self, from: Peer, token: &str) -> Result<Arc<User>, Denial> {
         // Tokens are not kept: what is not there cannot be read.
         let hash = Sha256::digest(token).into();
-        let (share, charged) = {
-            let mut caches = self.caches.lock();
-            let now = Instant::now();
-            if let Some(user) = caches.users.get(&hash, now) {
-                return user.map_err(|No| Denial::Unauthenticated);
-            }
-            if caches.users.remembers(&hash) {
-                (Share::Known, None)
-            } else {
-                // Held against the peer until its token has proven good, or many at once would pass.
-                caches.charge(from, now)?;
-                // Who is known may come with a new token.
-                let known = caches.known_peers.get(&from, now).is_some();
-                (if known { Share::Known } else { Share::Stranger }, Some(from))
-            }
-        };
-        let answer = self.authentication.token(token, share).await;
-        let mut caches = self.caches.lock();
-        let user = caches.settle(charged, answer)?.map(Arc::new);
-        caches.users.put(hash, user.clone(), Instant::now());
+        // Who is known may come with a new token.
+        let is_known = |caches: &mut Caches, now| caches.known_peers.get(&from, now).is_some();
+        let ask = async |share| Ok(self.authentication.token(token, share).await?.map(Arc::new));
+        let user = self.answer(from, |caches| &mut caches.users, hash, is_known, ask).await?;
         user.ok_or(Denial::Unauthenticated)
     }
 
@@ -218,63 +199,57 @@ impl DelegatedAuth {
 
     /// The same by the authorities that are known, which counts for some seconds.
     async fn verdict(&self, from: Peer, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
-        let digest = *peer.digest();
-        let generation = self.certificates.generation();
-        let charged = {
-            let mut caches = self.caches.lock();
-            let now = Instant::now();
-            match caches.verified.get(&digest, now) {
-                Some((of, user)) if of == generation => return Ok(Some(user)),
-                _ => {}
-            }
-            if caches.unverified.get(&digest, now) == Some(generation) {
-                return Ok(None);
-            }
-            let stranger = !caches.verified.remembers(&digest);
-            if stranger {
-                caches.charge(from, now)?;
-            }
-            stranger
-        };
-        let user = self.certificates.verify(peer).await.map(Arc::new);
-        let mut caches = self.caches.lock();
-        let now = Instant::now();
-        if let Some(user) = &user {
-            if charged {
-                caches.refund(from);
-            }
-            caches.verified.put(digest, (generation, Arc::clone(user)), now);
-        } else {
-            caches.verified.remove(&digest);
-            caches.unverified.put(digest, generation, now);
-        }
-        Ok(user)
+        let generation = self.certificates.generation().to_be_bytes();
+        let hash = Sha256::new().chain_update(peer.digest()).chain_update(generation).finalize().into();
+        let verify = async |_| Ok(self.certificates.verify(peer).await.map(Arc::new));
+        self.answer(from, |caches| &mut caches.certified, hash, |_, _| true, verify).await
     }
 
     async fn may(&self, from: Peer, user: &User, verb: &str, path: &str) -> Result<bool, Denial> {
         // The fields are told apart by their lengths and names.
         let question = serde_json::to_vec(&(user, verb, path)).unwrap_or_default();
-        let hash: Hash = Sha256::digest(question).into();
-        let (share, charged) = {
+        let hash = Sha256::digest(question).into();
+        // A new token is among what a user consists of.
+        let is_known = |caches: &mut Caches, now| caches.known_users.get(&user.username, now).is_some();
+        let ask = async |share| {
+            let allowed = self.authorization.access(user, verb, path, share).await?;
+            Ok(allowed.then_some(()))
+        };
+        Ok(self.answer(from, |caches| &mut caches.paths, hash, is_known, ask).await?.is_some())
+    }
+
+    /// An answer that still counts, or a new one, which is kept. A question of which the answer was yes before is asked
+    /// from the share of the known. Any other is held against the peer until its answer is anything but no, or many at
+    /// once would pass; its share is that of the known if the peer or user is.
+    async fn answer<V: Clone>(
+        &self,
+        from: Peer,
+        kept: impl Fn(&mut Caches) -> &mut Verdicts<Hash, V>,
+        hash: Hash,
+        is_known: impl FnOnce(&mut Caches, Instant) -> bool,
+        ask: impl AsyncFnOnce(Share) -> Result<Option<V>, ReviewError>,
+    ) -> Result<Option<V>, Denial> {
+        let (share, is_charged) = {
             let mut caches = self.caches.lock();
             let now = Instant::now();
-            if let Some(may) = caches.paths.get(&hash, now) {
-                return Ok(may.is_ok());
+            if let Some(answer) = kept(&mut caches).get(&hash, now) {
+                return Ok(answer.ok());
             }
-            if caches.paths.remembers(&hash) {
-                (Share::Known, None)
-            } else {
+            let is_charged = !kept(&mut caches).remembers(&hash);
+            if is_charged {
                 caches.charge(from, now)?;
-                // A new token is among what a user consists of.
-                let known = caches.known_users.get(&user.username, now).is_some();
-                (if known { Share::Known } else { Share::Stranger }, Some(from))
             }
+            let is_known = !is_charged || is_known(&mut caches, now);
+            (if is_known { Share::Known } else { Share::Stranger }, is_charged)
         };
-        let answer = self.authorization.access(user, verb, path, share).await;
+        let answer = ask(share).await;
         let mut caches = self.caches.lock();
-        let may = caches.settle(charged, answer.map(|allowed| allowed.then_some(())))?;
-        caches.paths.put(hash, may, Instant::now());
-        Ok(may.is_some())
+        if is_charged && !matches!(answer, Ok(None)) {
+            caches.refund(from);
+        }
+        let answer = answer.map_err(Denial::Unavailable)?;
+        kept(&mut caches).put(hash, answer.clone(), Instant::now());
+        Ok(answer)
     }
 }
 
@@ -287,19 +262,6 @@ impl Caches {
         }
         self.refusals.put(peer, (count + 1, since), since);
         Ok(())
-    }
-
-    /// What the API server answered about a peer's question: a refusal stays held against a peer that was charged, and nothing
-    /// else does.
-    fn settle<T>(
-        &mut self,
-        charged: Option<Peer>,
-        answer: Result<Option<T>, ReviewError>,
-    ) -> Result<Option<T>, Denial> {
-        if let Some(from) = charged.filter(|_| !matches!(answer, Ok(None))) {
-            self.refund(from);
-        }
-        answer.map_err(Denial::Unavailable)
     }
 
     /// Takes one back.

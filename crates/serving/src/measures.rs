@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use telemetry::metrics::Metrics;
 
 use super::connections::Phase;
@@ -64,13 +64,10 @@ struct Reviews {
 
 impl Reviews {
     fn new(metrics: &Metrics, name: &str) -> Result<Self, prometheus::Error> {
-        let opts = Opts::new(format!("{name}_total"), "Number of HTTP requests partitioned by status code.");
-        let total = IntCounterVec::new(opts, &["code"])?;
-        metrics.register(&total)?;
+        let help = "Number of HTTP requests partitioned by status code.";
+        let total = metrics.counters(&format!("{name}_total"), help, &["code"])?;
         let help = "Request latency in seconds. Broken down by status code.";
-        let opts = HistogramOpts::new(format!("{name}_duration_seconds"), help).buckets(BUCKETS.to_vec());
-        let duration = HistogramVec::new(opts, &["code"])?;
-        metrics.register(&duration)?;
+        let duration = metrics.histograms(&format!("{name}_duration_seconds"), help, &["code"], &BUCKETS)?;
         Ok(Self { total, duration })
     }
 }
@@ -92,21 +89,16 @@ impl Measures {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
-            metrics.register(&counters)?;
-            Ok::<_, prometheus::Error>(counters)
-        };
         let connections = IntGauge::new("mooring_http_connections", "Open connections")?;
         metrics.register(&connections)?;
         let accepted = IntCounter::new("mooring_http_accepted_connections_total", "Accepted connections")?;
         metrics.register(&accepted)?;
-        let ended = counters(
+        let ended = metrics.counters(
             "mooring_http_connections_ended_total",
             "Connections that the server ended, by reason: too many (crowded), or too slow in a phase",
             &["reason"],
         )?;
-        let requests = counters("mooring_http_requests_total", "Requests, by status", &["code"])?;
+        let requests = metrics.counters("mooring_http_requests_total", "Requests, by status", &["code"])?;
         let authentications = Reviews::new(metrics, "apiserver_delegated_authn_request")?;
         let authorizations = Reviews::new(metrics, "apiserver_delegated_authz_request")?;
         Ok(Self { connections, accepted, ended, requests, authentications, authorizations })

@@ -108,12 +108,6 @@ pub struct Reviewer {
     measures: Measures,
 }
 
-impl std::fmt::Debug for Reviewer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reviewer")
-    }
-}
-
 /// What of a review counts.
 #[derive(Default, Deserialize)]
 #[serde(default)]

@@ -3,7 +3,7 @@
 //! In: the findings of `/healthz`, `/livez` and `/readyz` each time they are made: like upstream, what is not asked
 //! for is not there. In a registry of its own, as who wants these wants them more often than the rest.
 
-use prometheus::{Error, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{Error, IntCounterVec, IntGaugeVec};
 use telemetry::metrics::Metrics;
 
 /// `kubernetes_healthcheck*`.
@@ -22,16 +22,10 @@ impl Slis {
     /// See [`Metrics::register`].
     pub fn new() -> Result<Self, Error> {
         let metrics = Metrics::default();
-        let latest = IntGaugeVec::new(
-            Opts::new("kubernetes_healthcheck", "This metric records the result of a single healthcheck."),
-            &["name", "type"],
-        )?;
-        let total = IntCounterVec::new(
-            Opts::new("kubernetes_healthchecks_total", "This metric records the results of all healthcheck."),
-            &["name", "type", "status"],
-        )?;
-        metrics.register(&latest)?;
-        metrics.register(&total)?;
+        let help = "This metric records the result of a single healthcheck.";
+        let latest = metrics.gauges("kubernetes_healthcheck", help, &["name", "type"])?;
+        let help = "This metric records the results of all healthcheck.";
+        let total = metrics.counters("kubernetes_healthchecks_total", help, &["name", "type", "status"])?;
         Ok(Self { metrics, latest, total })
     }
 

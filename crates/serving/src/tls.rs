@@ -5,7 +5,7 @@
 //! kube-controller-manager: so a certificate that means nothing here does not keep its holder from
 //! showing a token, and new authorities count for connections that are open already.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use parking_lot::RwLock;
 use tokio_rustls::rustls::{
@@ -80,13 +80,8 @@ pub fn server_config(options: &Options, own: Arc<OwnCertificate>) -> Result<Serv
 }
 
 /// Lets every client in that holds the key of the certificate shown, and vouches for none.
+#[derive(Debug)]
 struct HolderOfKey(Arc<CryptoProvider>);
-
-impl fmt::Debug for HolderOfKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HolderOfKey")
-    }
-}
 
 impl ClientCertVerifier for HolderOfKey {
     fn client_auth_mandatory(&self) -> bool {

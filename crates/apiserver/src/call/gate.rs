@@ -10,7 +10,6 @@
 //! this process) nothing is kept back.
 
 use std::{
-    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -68,14 +67,8 @@ struct State {
     body: Option<Waker>,
 }
 
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("stage", &self.state.lock().stage).finish_non_exhaustive()
-    }
-}
-
 /// What a client finds among the extensions of a write.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Extension(Arc<Gate>);
 
 impl Gate {
@@ -175,7 +168,6 @@ impl Gate {
 }
 
 /// A request body that may be behind a gate.
-#[derive(Debug)]
 pub struct Gated {
     body: Body,
     gate: Option<Arc<Gate>>,

@@ -23,7 +23,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use prometheus::IntGauge;
+use scopeguard::guard;
 use telemetry::metrics::Alarms;
 use tokio::{
     sync::{Semaphore, watch},
@@ -259,8 +259,15 @@ impl Caller {
         }
         // Last thing before sending, after every wait: the term may have ended meanwhile.
         let server_time = self.allowed(request.verb).await?;
-        let _working = self.work.as_ref().map(Working::begin);
-        let _in_flight = self.subsystem.map(|subsystem| InFlight::begin(self.metrics.in_flight(subsystem)));
+        let _working = self.work.as_ref().map(|work| {
+            work.send_modify(|count| *count += 1);
+            guard(work, |work| work.send_modify(|count| *count -= 1))
+        });
+        let _in_flight = self.subsystem.map(|subsystem| {
+            let gauge = self.metrics.in_flight(subsystem);
+            gauge.inc();
+            guard(gauge, |gauge| gauge.dec())
+        });
         let started = Instant::now();
         let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
         let (exchanged, kept) = if is_of_a_term && request.verb != Verb::Get && !(self.may_be_late)(request) {
@@ -405,38 +412,6 @@ impl Caller {
         }
         let status = Encoding::refusal(&head.headers, &body);
         (code, Err(classify(code, retry_after(&head.headers), &status, request.target().name)))
-    }
-}
-
-/// A request in flight that matters.
-struct Working<'a>(&'a watch::Sender<usize>);
-
-impl<'a> Working<'a> {
-    fn begin(work: &'a watch::Sender<usize>) -> Self {
-        work.send_modify(|count| *count += 1);
-        Self(work)
-    }
-}
-
-impl Drop for Working<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-/// A request of a subsystem, counted until it is answered or given up.
-struct InFlight(IntGauge);
-
-impl InFlight {
-    fn begin(gauge: IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

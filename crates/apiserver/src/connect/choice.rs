@@ -72,27 +72,17 @@ impl ApiServer {
     pub async fn choose(choice: &Choice) -> Result<Self, ConnectError> {
         let variable = env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
         let default = env::home_dir().map(|home| home.join(".kube/config"));
-        let (content, origin) = match (&choice.kubeconfig, &variable) {
-            (Some(file), _) => {
-                let failed =
-                    |error| ConnectError::Kubeconfig { flag: "--kubeconfig", file: file.clone(), error };
-                let content = Kubeconfig::read_from(file).map_err(failed)?;
-                (content, format!("--kubeconfig {}", file.display()))
-            }
-            (None, Some(value)) => {
-                let origin = format!("KUBECONFIG={}", value.display());
-                let content = Kubeconfig::read();
-                (content.map_err(|error| ConnectError::Chosen { origin: origin.clone(), error })?, origin)
-            }
+        let origin = match (&choice.kubeconfig, &variable) {
+            (Some(file), _) => format!("--kubeconfig {}", file.display()),
+            (None, Some(value)) => format!("KUBECONFIG={}", value.display()),
             (None, None) if default.as_ref().is_none_or(|file| !file.is_file()) => {
                 return choice.without_kubeconfig();
             }
-            (None, None) => {
-                let origin = "~/.kube/config".to_owned();
-                let content = Kubeconfig::read();
-                (content.map_err(|error| ConnectError::Chosen { origin: origin.clone(), error })?, origin)
-            }
+            (None, None) => "~/.kube/config".to_owned(),
         };
+        let chosen = |error| ConnectError::Chosen { origin: origin.clone(), error };
+        let content = choice.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+        let content = content.map_err(chosen)?;
         choice.check(&content, &origin)?;
         let options = KubeConfigOptions {
             context: choice.context.clone(),
@@ -100,7 +90,7 @@ impl ApiServer {
             user: choice.user.clone(),
         };
         let config = Config::from_custom_kubeconfig(content, &options).await;
-        let mut config = config.map_err(|error| ConnectError::Chosen { origin: origin.clone(), error })?;
+        let mut config = config.map_err(chosen)?;
         choice.apply(&mut config)?;
         Self::over_network(config, origin, None).prepared().await
     }
@@ -231,7 +221,6 @@ impl Choice {
     }
 }
 
-/// An address as kubectl takes it: without a scheme it is https.
 #[cfg(test)]
 mod tests {
     use std::fs;

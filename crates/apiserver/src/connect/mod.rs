@@ -80,16 +80,6 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Why there is no configuration to connect with.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The named file cannot be used.
-    #[error("{flag} {}: {}", file.display(), first_line(error))]
-    Kubeconfig {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        error: KubeconfigError,
-    },
     /// The pod's service account cannot be used.
     #[error("in-cluster configuration (KUBERNETES_SERVICE_HOST is set, --kubeconfig is not): {0}")]
     InCluster(InClusterError),
@@ -104,7 +94,7 @@ pub enum ConnectError {
         /// What is wrong with it.
         error: KubeconfigError,
     },
-    /// What the flags choose is not in the files, or cannot be used.
+    /// A file that is named, or what the flags choose in it, is not there or cannot be used.
     #[error("{origin}: {}", first_line(error))]
     Chosen {
         /// Where the configuration came from.
@@ -228,13 +218,13 @@ impl ApiServer {
     /// The one of a kubeconfig that a flag names.
     ///
     /// # Errors
-    /// See [`ConnectError::Kubeconfig`].
+    /// See [`ConnectError::Chosen`].
     pub async fn read(flag: &'static str, file: &Path) -> Result<Self, ConnectError> {
-        let failed = |error| ConnectError::Kubeconfig { flag, file: file.to_owned(), error };
-        let content = Kubeconfig::read_from(file).map_err(failed)?;
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(content, &options).await.map_err(failed)?;
-        Self::over_network(config, format!("{flag} {}", file.display()), None).prepared().await
+        let origin = format!("{flag} {}", file.display());
+        let chosen = |error| ConnectError::Chosen { origin: origin.clone(), error };
+        let content = Kubeconfig::read_from(file).map_err(chosen)?;
+        let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
+        Self::over_network(config.map_err(chosen)?, origin, None).prepared().await
     }
 
     fn over(connection: Connection, origin: String) -> Self {

@@ -12,34 +12,27 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, stream};
-use http::{Request, StatusCode};
-use http_body_util::BodyExt;
-use kube::{Client, client::Body};
+use futures::stream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     backoff::Backoff,
-    metrics::ApiMetrics,
-    wire::{Encoding, Splitter, WatchEventKind},
+    tables::watch::{Fetcher, Stream, Trouble},
+    wire::WatchEventKind,
 };
 
 /// Longest pause between attempts to watch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How often it is tried although it is not permitted: a right may be given later.
 const FORBIDDEN_PAUSE: Duration = Duration::from_mins(1);
-/// Time to open a watch.
-const OPENING: Duration = Duration::from_secs(10);
 /// A lease that is held is renewed every few seconds: a watch that is silent for longer is broken.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// A watch that stayed open for so long was well, with or without events.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 
 /// Watches one lease.
-#[derive(Clone)]
 pub(super) struct Hints {
-    pub client: Client,
-    pub metrics: Arc<ApiMetrics>,
+    pub fetcher: Fetcher,
     /// Path of the collection.
     pub collection: String,
     /// Name of the lease.
@@ -62,22 +55,12 @@ struct Watching {
 struct Open {
     since: u64,
     at: Instant,
-    body: Body,
-    splitter: Splitter,
-}
-
-/// What came of waiting for a watch.
-enum Heard {
-    Change,
-    /// The server can say nothing of what was asked.
-    Refusal,
-    /// Nothing more will come.
-    End,
+    stream: Stream,
 }
 
 impl Hints {
     /// One item for each change of the lease, for ever.
-    pub(super) fn stream(self) -> impl Stream<Item = ()> + Send {
+    pub(super) fn stream(self) -> impl stream::Stream<Item = ()> + Send {
         let start = Watching {
             hints: self,
             open: None,
@@ -88,26 +71,13 @@ impl Hints {
         stream::unfold(start, |watching| async { Some(((), watching.next().await)) })
     }
 
-    async fn open(&self, too_old: u64) -> Result<Open, StatusCode> {
+    async fn open(&self, too_old: u64) -> Result<Open, Trouble> {
         let seen = self.seen.load(Ordering::Relaxed);
         let since = if seen == too_old { 0 } else { seen };
         let from = if since == 0 { String::new() } else { format!("&resourceVersion={since}") };
         let (collection, name) = (&self.collection, &self.name);
-        let path = format!("{collection}?watch=true&fieldSelector=metadata.name%3D{name}{from}");
-        // The parts are those of the paths that work for reading it, so there is nothing to go wrong.
-        let Ok(request) = Request::get(path).body(Body::empty()) else { return Err(StatusCode::BAD_REQUEST) };
-        let at = Instant::now();
-        let opened = timeout(OPENING, self.client.send(request)).await;
-        let answer = opened.ok().and_then(Result::ok);
-        let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-        self.metrics.answered(&http::Method::GET, code);
-        match answer {
-            Some(answer) if answer.status().is_success() => {
-                Ok(Open { since, at, body: answer.into_body(), splitter: Encoding::Json.splitter() })
-            }
-            Some(answer) => Err(answer.status()),
-            None => Err(StatusCode::SERVICE_UNAVAILABLE),
-        }
+        let uri = format!("{collection}?watch=true&fieldSelector=metadata.name%3D{name}{from}");
+        Ok(Open { since, at: Instant::now(), stream: self.fetcher.open(&uri).await? })
     }
 }
 
@@ -119,15 +89,16 @@ impl Watching {
                 self.reopen().await;
                 continue;
             };
-            let heard = timeout(LONGEST_SILENCE, open.hear()).await.unwrap_or(Heard::End);
+            let heard = timeout(LONGEST_SILENCE, open.stream.next()).await;
             let (since, is_well) = (open.since, open.at.elapsed() >= WELL_AFTER);
             if is_well {
                 self.backoff = Backoff::new(LONGEST_PAUSE);
             }
             match heard {
-                Heard::Change => return self,
-                Heard::Refusal => self.too_old = since,
-                Heard::End => {}
+                // The server can say nothing of what was asked.
+                Ok(Ok(Some(event))) if event.kind == WatchEventKind::Error => self.too_old = since,
+                Ok(Ok(Some(_))) => return self,
+                Ok(Ok(None) | Err(_)) | Err(_) => {}
             }
             self.open = None;
             // The server ends a watch after some minutes, and that is well.
@@ -141,11 +112,11 @@ impl Watching {
         let was_forbidden = std::mem::take(&mut self.is_forbidden);
         match self.hints.open(self.too_old).await {
             Ok(open) => self.open = Some(open),
-            Err(StatusCode::GONE) => {
+            Err(Trouble::Expired(_)) => {
                 self.too_old = self.hints.seen.load(Ordering::Relaxed);
                 sleep(self.backoff.pause()).await;
             }
-            Err(StatusCode::FORBIDDEN) => {
+            Err(Trouble::Refused { code: 403, .. }) => {
                 self.is_forbidden = true;
                 if !was_forbidden {
                     tracing::info!(lease = %self.hints.name, "may not watch the lease: polling it only");
@@ -157,41 +128,21 @@ impl Watching {
     }
 }
 
-impl Open {
-    async fn hear(&mut self) -> Heard {
-        loop {
-            match self.splitter.next_frame() {
-                Ok(Some(frame)) => {
-                    return match Encoding::Json.watch_event(&frame) {
-                        Ok(event) if event.kind == WatchEventKind::Error => Heard::Refusal,
-                        Ok(_) => Heard::Change,
-                        Err(_) => Heard::End,
-                    };
-                }
-                Ok(None) => {}
-                Err(_) => return Heard::End,
-            }
-            let Some(Ok(frame)) = self.body.frame().await else { return Heard::End };
-            if let Some(data) = frame.data_ref() {
-                self.splitter.push(data);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
     use futures::StreamExt;
-    use http::Response;
-    use http_body_util::{Full, StreamBody};
+    use http::{Request, Response, header::CONTENT_TYPE};
+    use http_body_util::{BodyExt, Full, StreamBody};
     use hyper::body::{Bytes, Frame};
+    use kube::{Client, client::Body};
     use parking_lot::Mutex;
     use serde_json::json;
     use telemetry::metrics::Metrics;
 
     use super::*;
+    use crate::{connect::ApiServer, metrics::ApiMetrics};
 
     /// Paths that were asked for, and what is answered: the status, and lines of a watch that stays open or ends.
     type Asked = Arc<Mutex<Vec<String>>>;
@@ -212,15 +163,14 @@ mod tests {
                 } else {
                     Full::new(Bytes::from(lines.concat())).boxed_unsync()
                 };
-                let mut response = Response::new(body);
-                *response.status_mut() = StatusCode::from_u16(status).unwrap();
-                Ok::<_, Infallible>(response)
+                let response = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
+                Ok::<_, Infallible>(response.body(body).unwrap())
             }
         });
         let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+        let server = ApiServer::in_process(Client::new(service, "default"));
         let hints = Hints {
-            client: Client::new(service, "default"),
-            metrics,
+            fetcher: Fetcher::new(&server, metrics).unwrap(),
             collection: "/leases".to_owned(),
             name: "mooring".to_owned(),
             seen: Arc::new(AtomicU64::new(7)),

@@ -21,7 +21,6 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt, future::Either, stream};
-use kube::Client;
 use thiserror::Error;
 use tokio::{
     sync::watch,
@@ -41,7 +40,7 @@ use super::{
     sight::Sight,
     suspension::Suspended,
 };
-use crate::metrics::ElectionMetrics;
+use crate::{metrics::ElectionMetrics, tables::watch::Fetcher};
 
 /// How long a take-over may last without coming further. Who reads nothing for so long cannot read what it must, and
 /// another may.
@@ -227,14 +226,14 @@ impl Elector {
     }
 
     /// Stands by until everything is `synced` and the lease is won, passes the barrier, leads. Returns once
-    /// `release` is cancelled and the lease is given up. `watch_client`, if given, serves to notice at once when
+    /// `release` is cancelled and the lease is given up. `watching`, if given, serves to notice at once when
     /// the lease changes.
     ///
     /// # Errors
     /// The lease was lost, or given back because this replica cannot do anything with it; the term has ended.
     pub async fn run<S, F>(
         mut self,
-        watch_client: Option<Client>,
+        watching: Option<Fetcher>,
         synced: S,
         barrier: F,
         release: CancellationToken,
@@ -243,7 +242,7 @@ impl Elector {
         S: Future<Output = ()>,
         F: Future<Output = ()>,
     {
-        let Some(deadline) = self.stand_by(watch_client, synced, &release).await else { return Ok(()) };
+        let Some(deadline) = self.stand_by(watching, synced, &release).await else { return Ok(()) };
         tracing::info!(lease = %self.lease(), identity = %self.candidacy.identity, "won the lease");
         self.view.send_modify(|view| view.taking_over = true);
         let result = self.lead(deadline, barrier, &release).await;
@@ -271,12 +270,12 @@ impl Elector {
     /// client-go: tools/leaderelection/leaderelection.go, acquire.
     async fn stand_by<S: Future<Output = ()>>(
         &mut self,
-        client: Option<Client>,
+        watching: Option<Fetcher>,
         synced: S,
         release: &CancellationToken,
     ) -> Option<Instant> {
         let timing = self.candidacy.timing;
-        let mut hints = pin!(self.hints(client));
+        let mut hints = pin!(self.hints(watching));
         let mut synced = pin!(synced);
         let mut is_synced = false;
         let mut noted_until = None;
@@ -330,11 +329,10 @@ impl Elector {
         self.listener.as_mut()?.silence(&self.candidacy.timing, Instant::now())
     }
 
-    fn hints(&self, client: Option<Client>) -> impl stream::Stream<Item = ()> + Send + use<> {
-        let Some(client) = client else { return Either::Left(stream::pending()) };
+    fn hints(&self, fetcher: Option<Fetcher>) -> impl stream::Stream<Item = ()> + Send + use<> {
+        let Some(fetcher) = fetcher else { return Either::Left(stream::pending()) };
         let hints = Hints {
-            client,
-            metrics: self.caller.metrics(),
+            fetcher,
             collection: self.path(Verb::Create),
             name: self.candidacy.name.clone(),
             seen: Arc::clone(&self.seen),

@@ -5,7 +5,7 @@ use std::{
 
 use http::{Method, Response};
 use http_body_util::BodyExt;
-use kube::client::Body;
+use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use telemetry::metrics::Metrics;

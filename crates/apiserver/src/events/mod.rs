@@ -11,7 +11,7 @@ mod spam;
 mod writer;
 
 use arcstr::ArcStr;
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use telemetry::metrics::Metrics;
 use tokio::sync::mpsc;
 
@@ -126,12 +126,8 @@ struct Losses(IntCounterVec);
 
 impl Losses {
     fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let counter = IntCounterVec::new(
-            Opts::new("mooring_events_dropped_total", "Events that did not reach the API server, by cause."),
-            &["cause"],
-        )?;
-        metrics.register(&counter)?;
-        let losses = Self(counter);
+        let help = "Events that did not reach the API server, by cause.";
+        let losses = Self(metrics.counters("mooring_events_dropped_total", help, &["cause"])?);
         for loss in [Loss::QueueFull, Loss::Failed, Loss::Spam] {
             losses.of(loss).reset();
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
 use telemetry::metrics::Metrics;
 
 /// Upper bounds in seconds.
@@ -43,57 +43,48 @@ impl ApiMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics, host: &str) -> Result<Self, prometheus::Error> {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-            metrics.register(&counter)?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let histogram = |name: &str, help: &str, bounds: &[f64]| {
-            let opts = HistogramOpts::new(name, help).buckets(bounds.to_vec());
-            let histogram = HistogramVec::new(opts, &["verb", "host"])?;
-            metrics.register(&histogram)?;
-            Ok::<_, prometheus::Error>(histogram)
-        };
-        let in_flight = IntGaugeVec::new(
-            Opts::new(
-                "mooring_api_requests_in_flight",
-                "Requests of a subsystem to the API server that are not answered yet",
-            ),
+        let by_verb = ["verb", "host"];
+        let in_flight = metrics.gauges(
+            "mooring_api_requests_in_flight",
+            "Requests of a subsystem to the API server that are not answered yet",
             &["subsystem"],
         )?;
-        metrics.register(&in_flight)?;
         Ok(Self {
-            requests: counter(
+            requests: metrics.counters(
                 "rest_client_requests_total",
                 "Number of HTTP requests, partitioned by status code, method, and host.",
                 &["code", "method", "host"],
             )?,
-            duration: histogram(
+            duration: metrics.histograms(
                 "rest_client_request_duration_seconds",
                 "Request latency in seconds. Broken down by verb, and host.",
+                &by_verb,
                 &SECONDS,
             )?,
-            throttled: histogram(
+            throttled: metrics.histograms(
                 "rest_client_rate_limiter_duration_seconds",
                 "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                &by_verb,
                 &SECONDS,
             )?,
-            sent: histogram(
+            sent: metrics.histograms(
                 "rest_client_request_size_bytes",
                 "Request size in bytes. Broken down by verb and host.",
+                &by_verb,
                 &BYTES,
             )?,
-            received: histogram(
+            received: metrics.histograms(
                 "rest_client_response_size_bytes",
                 "Response size in bytes. Broken down by verb and host.",
+                &by_verb,
                 &BYTES,
             )?,
-            retries: counter(
+            retries: metrics.counters(
                 "rest_client_request_retries_total",
                 "Number of request retries, partitioned by status code, verb, and host.",
                 &["code", "verb", "host"],
             )?,
-            timeouts: counter(
+            timeouts: metrics.counters(
                 "mooring_requests_timed_out_total",
                 "Requests that the API server did not answer in time, or answered with a time-out, by verb \
                  and resource",

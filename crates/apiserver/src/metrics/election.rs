@@ -1,6 +1,6 @@
 //! Leader election, under client-go's names.
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{IntCounterVec, IntGaugeVec};
 use telemetry::metrics::Metrics;
 
 /// `leader_election_*`.
@@ -21,34 +21,25 @@ impl ElectionMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics, name: &str) -> Result<Self, prometheus::Error> {
-        let leading = IntGaugeVec::new(
-            Opts::new(
-                "leader_election_master_status",
-                "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 \
-                 indicates master. 'name' is the string used to identify the lease. Please make sure to group \
-                 by name.",
-            ),
+        let leading = metrics.gauges(
+            "leader_election_master_status",
+            "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 \
+             indicates master. 'name' is the string used to identify the lease. Please make sure to group \
+             by name.",
             &["name"],
         )?;
-        let slow_path = IntCounterVec::new(
-            Opts::new(
-                "leader_election_slowpath_total",
-                "Total number of slow path exercised in renewing leader leases. 'name' is the string used to \
-                 identify the lease. Please make sure to group by name.",
-            ),
+        let slow_path = metrics.counters(
+            "leader_election_slowpath_total",
+            "Total number of slow path exercised in renewing leader leases. 'name' is the string used to \
+             identify the lease. Please make sure to group by name.",
             &["name"],
         )?;
-        metrics.register(&leading)?;
-        let fitness = IntGaugeVec::new(
-            Opts::new(
-                "mooring_election_fitness",
-                "1 for the fitness of this replica to lead: fit, blind (a watch receives nothing: it leaves \
-                 the lease to others), unready (not everything is listed yet: it does not take it).",
-            ),
+        let fitness = metrics.gauges(
+            "mooring_election_fitness",
+            "1 for the fitness of this replica to lead: fit, blind (a watch receives nothing: it leaves the \
+             lease to others), unready (not everything is listed yet: it does not take it).",
             &["fitness"],
         )?;
-        metrics.register(&fitness)?;
-        metrics.register(&slow_path)?;
         let election = Self { leading, slow_path, fitness, name: name.to_owned() };
         election.set_leading(false);
         Ok(election)

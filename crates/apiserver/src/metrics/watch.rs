@@ -1,16 +1,10 @@
 //! Lists and watches: what the tables are fed from.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use dashmap::DashMap;
-use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts};
+use parking_lot::Mutex;
+use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use telemetry::metrics::Metrics;
 use tokio::time::Instant;
 
@@ -65,7 +59,7 @@ pub enum ReopenCause {
 
 impl ReopenCause {
     /// All causes.
-    const ALL: [Self; 3] = [Self::Ended, Self::Silent, Self::Failed];
+    const ALL: [Self; 4] = [Self::Ended, Self::Silent, Self::Failed, Self::Behind];
 
     fn label(self) -> &'static str {
         match self {
@@ -78,7 +72,7 @@ impl ReopenCause {
 }
 
 /// `mooring_watch_*`, by kind.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WatchMetrics {
     synced: IntGaugeVec,
     lists: IntCounterVec,
@@ -86,8 +80,7 @@ pub struct WatchMetrics {
     listed: IntGaugeVec,
     reopened: IntCounterVec,
     events: IntCounterVec,
-    kinds: Kinds,
-    start: Instant,
+    kinds: Arc<DashMap<&'static str, Asked>>,
 }
 
 impl WatchMetrics {
@@ -96,9 +89,8 @@ impl WatchMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
-        let counter =
-            |name: &str, help: &str, label| IntCounterVec::new(Opts::new(name, help), &["resource", label]);
+        let gauge = |name: &str, help: &str| metrics.gauges(name, help, &["resource"]);
+        let counter = |name: &str, help: &str, label| metrics.counters(name, help, &["resource", label]);
         let watch = Self {
             synced: gauge(
                 "mooring_watch_synced",
@@ -111,13 +103,11 @@ impl WatchMetrics {
                  (the watch failed again and again), behind (a new leader waited for what the watch had not brought).",
                 "cause",
             )?,
-            list_duration: HistogramVec::new(
-                HistogramOpts::new(
-                    "mooring_watch_list_duration_seconds",
-                    "Duration of complete lists of a kind in seconds, by resource.",
-                )
-                .buckets(LIST_BUCKETS.to_vec()),
+            list_duration: metrics.histograms(
+                "mooring_watch_list_duration_seconds",
+                "Duration of complete lists of a kind in seconds, by resource.",
                 &["resource"],
+                &LIST_BUCKETS,
             )?,
             listed: gauge(
                 "mooring_watch_list_objects",
@@ -133,22 +123,15 @@ impl WatchMetrics {
                 "Watch events read, by resource and type.",
                 "type",
             )?,
-            kinds: Kinds::default(),
-            start: Instant::now(),
+            kinds: Arc::default(),
         };
-        metrics.register(&watch.synced)?;
-        metrics.register(&watch.lists)?;
-        metrics.register(&watch.list_duration)?;
-        metrics.register(&watch.listed)?;
-        metrics.register(&watch.reopened)?;
-        metrics.register(&watch.events)?;
-        let unreadable = gauge(
+        let opts = Opts::new(
             "mooring_watch_unreadable_objects",
             "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
-        )?;
+        );
         let kinds = watch.kinds.clone();
-        metrics.register_scraped(unreadable, move |gauge| {
-            for kind in kinds.0.iter() {
+        metrics.register_scraped(IntGaugeVec::new(opts, &["resource"])?, move |gauge| {
+            for kind in kinds.iter() {
                 let count = i64::try_from((kind.unreadable)()).unwrap_or(i64::MAX);
                 gauge.with_label_values(&[*kind.key()]).set(count);
             }
@@ -160,8 +143,8 @@ impl WatchMetrics {
         );
         let kinds = watch.kinds.clone();
         metrics.register_scraped(GaugeVec::new(opts, &["resource"])?, move |gauge| {
-            for kind in kinds.0.iter() {
-                if let Some(silent) = kind.heard.ago() {
+            for kind in kinds.iter() {
+                if let Some(silent) = kind.silent() {
                     gauge.with_label_values(&[*kind.key()]).set(silent.as_secs_f64());
                 }
             }
@@ -177,7 +160,7 @@ impl WatchMetrics {
             (cause.label(), count)
         });
         WatchReport {
-            silent: self.kinds.0.get(resource).and_then(|kind| kind.heard.ago()),
+            silent: self.kinds.get(resource).and_then(|kind| kind.silent()),
             lists: lists.into_iter().filter(|(_, count)| *count > 0).collect(),
             listed: self.listed.with_label_values(&[resource]).get(),
             events: EVENT_TYPES
@@ -195,8 +178,8 @@ impl WatchMetrics {
         unreadable: impl Fn() -> usize + Send + Sync + 'static,
     ) -> KindMetrics {
         self.synced.with_label_values(&[resource]).set(0);
-        let heard = Arc::new(Heard { start: self.start, at: AtomicI64::new(-1) });
-        self.kinds.0.insert(resource, Asked { heard: Arc::clone(&heard), unreadable: Box::new(unreadable) });
+        let heard = Heard::default();
+        self.kinds.insert(resource, Asked { heard: Arc::clone(&heard), unreadable: Box::new(unreadable) });
         // One that appears with 1 has no increase.
         for cause in ListCause::ALL {
             self.lists.with_label_values(&[resource, cause.label()]);
@@ -236,12 +219,12 @@ impl fmt::Display for WatchReport {
 }
 
 /// What is counted of one kind.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KindMetrics {
     metrics: WatchMetrics,
     resource: &'static str,
     events: [(&'static str, IntCounter); EVENT_TYPES.len()],
-    heard: Arc<Heard>,
+    heard: Heard,
 }
 
 impl KindMetrics {
@@ -256,7 +239,7 @@ impl KindMetrics {
         self.metrics.synced.with_label_values(&[self.resource]).set(1);
         self.metrics.listed.with_label_values(&[self.resource]).set(objects);
         self.metrics.list_duration.with_label_values(&[self.resource]).observe(took.as_secs_f64());
-        self.heard.now();
+        *self.heard.lock() = Some(Instant::now());
     }
 
     /// A watch is opened anew.
@@ -269,46 +252,23 @@ impl KindMetrics {
         if let Some((_, counter)) = self.events.iter().find(|(of, _)| *of == kind) {
             counter.inc();
         }
-        self.heard.now();
+        *self.heard.lock() = Some(Instant::now());
     }
 }
 
-/// When a kind was last heard of, in milliseconds since the metrics were made; negative for never.
-#[derive(Debug)]
-struct Heard {
-    start: Instant,
-    at: AtomicI64,
-}
-
-impl Heard {
-    fn now(&self) {
-        self.at.store(self.elapsed(), Ordering::Relaxed);
-    }
-
-    /// How long ago that was.
-    fn ago(&self) -> Option<Duration> {
-        let at = u64::try_from(self.at.load(Ordering::Relaxed)).ok()?;
-        let now = u64::try_from(self.elapsed()).unwrap_or_default();
-        Some(Duration::from_millis(now.saturating_sub(at)))
-    }
-
-    fn elapsed(&self) -> i64 {
-        i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
-    }
-}
+/// When a kind was last heard of, if ever.
+type Heard = Arc<Mutex<Option<Instant>>>;
 
 /// What is asked of a kind when the metrics are scraped.
 struct Asked {
-    heard: Arc<Heard>,
+    heard: Heard,
     unreadable: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-#[derive(Clone, Default)]
-struct Kinds(Arc<DashMap<&'static str, Asked>>);
-
-impl fmt::Debug for Kinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kinds")
+impl Asked {
+    /// How long nothing has been heard.
+    fn silent(&self) -> Option<Duration> {
+        self.heard.lock().map(|heard| heard.elapsed())
     }
 }
 

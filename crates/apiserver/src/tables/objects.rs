@@ -152,24 +152,18 @@ impl Objects {
     /// Takes an object from the watch.
     pub fn apply<T: Stored>(&self, object: T) {
         let key = object.key();
-        if T::table(self).apply(object) {
-            self.announce(&T::object_ref(key));
-        }
+        self.announce_if::<T>(T::table(self).apply(object), key);
     }
 
     /// Takes a deletion from the watch, with the object as it was.
     pub fn delete<T: Stored>(&self, last: T) {
         let key = last.key();
-        if T::table(self).delete(last) {
-            self.announce(&T::object_ref(key));
-        }
+        self.announce_if::<T>(T::table(self).delete(last), key);
     }
 
     /// Takes a deletion from the watch of which only name and revision can be read.
     pub(crate) fn delete_unreadable<T: Stored>(&self, key: &T::Key, revision: ResourceVersion) {
-        if T::table(self).delete_unreadable(key, revision) {
-            self.announce(&T::object_ref(key.clone()));
-        }
+        self.announce_if::<T>(T::table(self).delete_unreadable(key, revision), key.clone());
     }
 
     /// Notes that a revision of an object cannot be read. Returns whether that is news.
@@ -181,37 +175,31 @@ impl Objects {
         revision: Option<ResourceVersion>,
         error: String,
     ) -> bool {
-        let news = T::table(self).note_unreadable(list, key, uid, revision, error);
-        if news {
-            self.announce(&T::object_ref(key.clone()));
-        }
-        news
+        self.announce_if::<T>(T::table(self).note_unreadable(list, key, uid, revision, error), key.clone())
     }
 
     /// Takes an object from a list that is being taken. Of the first list of a kind no subscriber is told: who reads
     /// the tables begins when all kinds have been listed, and reads them whole.
     pub fn list<T: Stored>(&self, list: &Listing, object: T) {
         let key = object.key();
-        if T::table(self).list(list, object) && self.is_listed::<T>() {
-            self.announce(&T::object_ref(key));
-        }
+        let is_news = T::table(self).list(list, object);
+        self.announce_if::<T>(is_news && self.is_listed::<T>(), key);
     }
 
     /// Ends a list that reached its last page. An object that it lacks and that is kept all the
     /// same is announced, too: no watch event may come when it ends, so it is read live.
     pub fn sweep<T: Stored>(&self, list: &Listing) {
-        let table = T::table(self);
-        for key in table.sweep(list).into_iter().chain(table.unconfirmed()) {
-            self.announce(&T::object_ref(key));
-        }
-        self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
+        self.listed::<T>(T::table(self).sweep(list));
     }
 
     /// Takes a complete list at once.
     pub fn reset<T: Stored>(&self, list: Vec<T>) {
-        let table = T::table(self);
-        for key in table.reset(list).into_iter().chain(table.unconfirmed()) {
-            self.announce(&T::object_ref(key));
+        self.listed::<T>(T::table(self).reset(list));
+    }
+
+    fn listed<T: Stored>(&self, changed: Vec<T::Key>) {
+        for key in changed.into_iter().chain(T::table(self).unconfirmed()) {
+            self.announce_if::<T>(true, key);
         }
         self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
     }
@@ -219,18 +207,12 @@ impl Objects {
     /// Takes the answer to a read or write of our own. Returns whether it said anything new.
     pub fn observe_response<T: Stored>(&self, object: T) -> bool {
         let key = object.key();
-        let news = T::table(self).observe_response(object);
-        if news {
-            self.announce(&T::object_ref(key));
-        }
-        news
+        self.announce_if::<T>(T::table(self).observe_response(object), key)
     }
 
     /// Takes the proof that an object we knew at this revision is gone.
     pub fn prove_gone<T: Stored>(&self, key: &T::Key, known: ResourceVersion) {
-        if T::table(self).prove_gone(key, known) {
-            self.announce(&T::object_ref(key.clone()));
-        }
+        self.announce_if::<T>(T::table(self).prove_gone(key, known), key.clone());
     }
 
     /// Takes the proof that an object is gone of which nothing but answers to our own requests has told since
@@ -317,9 +299,14 @@ impl Objects {
         });
     }
 
-    fn announce(&self, object: &ObjectRef) {
-        for subscriber in self.subscribers.lock().iter() {
-            subscriber.insert(object.clone());
+    /// Has every subscriber look at an object, if there is news of it.
+    fn announce_if<T: Stored>(&self, is_news: bool, key: T::Key) -> bool {
+        if is_news {
+            let object = T::object_ref(key);
+            for subscriber in self.subscribers.lock().iter() {
+                subscriber.insert(object.clone());
+            }
         }
+        is_news
     }
 }

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use prometheus::{IntGaugeVec, Opts};
+use prometheus::IntGaugeVec;
 
 use super::Metrics;
 
@@ -23,11 +23,8 @@ impl Alarms {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let gauge = IntGaugeVec::new(
-            Opts::new("mooring_alarm", "1 while a condition needs an operator, by alarm"),
-            &["alarm"],
-        )?;
-        metrics.register(&gauge)?;
+        let help = "1 while a condition needs an operator, by alarm";
+        let gauge = metrics.gauges("mooring_alarm", help, &["alarm"])?;
         Ok(Self { gauge, raised: Arc::default() })
     }
 

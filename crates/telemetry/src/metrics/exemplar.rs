@@ -134,34 +134,45 @@ impl Collector for TracedHistogram {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let metric = |(values, series): (&Vec<String>, &Series)| {
-            let mut total = 0;
-            let mut cumulative = |count: &u64| {
-                total += count;
-                total
-            };
-            let mut buckets = Vec::with_capacity(self.0.bounds.len());
-            for (bound, count) in self.0.bounds.iter().zip(&series.counts) {
-                let mut bucket = Bucket::default();
-                bucket.set_upper_bound(*bound);
-                bucket.set_cumulative_count(cumulative(count));
-                buckets.push(bucket);
-            }
-            let mut histogram = Histogram::default();
-            histogram.set_bucket(buckets);
-            histogram.set_sample_count(series.counts.iter().sum());
-            histogram.set_sample_sum(series.sum);
-            let mut metric = Metric::from_label(self.labels(values));
-            metric.set_histogram(histogram);
-            metric
-        };
-        let mut family = MetricFamily::default();
-        family.set_name(self.0.desc.fq_name.clone());
-        family.set_help(self.0.desc.help.clone());
-        family.set_field_type(MetricType::HISTOGRAM);
-        family.set_metric(self.0.series.lock().iter().map(metric).collect());
-        vec![family]
+        let all = self.0.series.lock();
+        let series = all.iter().map(|(values, series)| {
+            let bounds = self.0.bounds.iter().copied();
+            (self.labels(values), histogram(bounds, &series.counts, series.sum))
+        });
+        vec![family(&self.0.desc, series)]
     }
+}
+
+/// A histogram of observations that were counted for each bucket alone, that of `+Inf` last.
+pub(super) fn histogram(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> Histogram {
+    let mut total = 0;
+    let buckets = bounds.zip(counts).map(|(bound, count)| {
+        total += count;
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(total);
+        bucket
+    });
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(counts.iter().sum());
+    histogram.set_sample_sum(sum);
+    histogram
+}
+
+/// A family of histograms, each with its labels.
+pub(super) fn family(desc: &Desc, series: impl Iterator<Item = (Vec<LabelPair>, Histogram)>) -> MetricFamily {
+    let metric = |(labels, histogram)| {
+        let mut metric = Metric::from_label(labels);
+        metric.set_histogram(histogram);
+        metric
+    };
+    let mut family = MetricFamily::default();
+    family.set_name(desc.fq_name.clone());
+    family.set_help(desc.help.clone());
+    family.set_field_type(MetricType::HISTOGRAM);
+    family.set_metric(series.map(metric).collect());
+    family
 }
 
 #[cfg(test)]

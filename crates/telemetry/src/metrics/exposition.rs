@@ -22,82 +22,75 @@ pub(super) type ByLabels = HashMap<String, Exemplars>;
 /// The classic text format 0.0.4, whose counters have any name.
 ///
 /// # Errors
-/// See [`writable`].
+/// See [`series`].
 pub(super) fn classic(families: &[MetricFamily]) -> Result<String, Error> {
     let mut text = String::new();
     for family in families {
-        writable(family)?;
         let name = family.name();
         let help = escaped(family.help(), false);
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", kind(family.get_field_type()));
-        for metric in family.get_metric() {
-            let labels = labels(metric.get_label());
-            match family.get_field_type() {
-                MetricType::COUNTER => sample(&mut text, name, &labels, metric.get_counter().get_value()),
-                MetricType::GAUGE => sample(&mut text, name, &labels, metric.get_gauge().get_value()),
-                MetricType::HISTOGRAM => histogram(&mut text, name, &labels, metric, go, None),
-                MetricType::SUMMARY | MetricType::UNTYPED => {}
-            }
-        }
+        series(&mut text, family, name, go, None)?;
     }
     Ok(text)
-}
-
-/// # Errors
-/// A family of a type that no collector here makes.
-fn writable(family: &MetricFamily) -> Result<(), Error> {
-    match family.get_field_type() {
-        MetricType::COUNTER | MetricType::GAUGE | MetricType::HISTOGRAM => Ok(()),
-        MetricType::SUMMARY | MetricType::UNTYPED => {
-            Err(Error::Msg(format!("{} is neither counter, gauge nor histogram", family.name())))
-        }
-    }
 }
 
 /// OpenMetrics 1.0, with what `exemplars` knows of each family, and its end.
 ///
 /// # Errors
-/// See [`writable`].
+/// See [`series`].
 pub(super) fn openmetrics<'a>(
     families: &[MetricFamily],
     exemplars: impl Fn(&str) -> Option<&'a ByLabels>,
 ) -> Result<String, Error> {
     let mut text = String::new();
     for family in families {
-        writable(family)?;
         let sampled = family.name();
-        let (name, kind) = match family.get_field_type() {
-            MetricType::COUNTER => (sampled.strip_suffix(TOTAL).unwrap_or(sampled), "counter"),
-            kind_of => match sampled.strip_suffix("_info") {
-                Some(name) => (name, "info"),
-                None => (sampled, kind(kind_of)),
-            },
+        let is_counter = family.get_field_type() == MetricType::COUNTER;
+        let (name, kind) = match sampled.strip_suffix("_info") {
+            _ if is_counter => (sampled.strip_suffix(TOTAL).unwrap_or(sampled), "counter"),
+            Some(name) => (name, "info"),
+            None => (sampled, kind(family.get_field_type())),
         };
         let _ = writeln!(text, "# TYPE {name} {kind}");
         if let Some(unit) = unit(name).filter(|_| kind != "info") {
             let _ = writeln!(text, "# UNIT {name} {unit}");
         }
         let _ = writeln!(text, "# HELP {name} {}", escaped(family.help(), true));
-        let known = exemplars(sampled);
-        for metric in family.get_metric() {
-            let labels = labels(metric.get_label());
-            match family.get_field_type() {
-                MetricType::COUNTER => {
-                    let value = metric.get_counter().get_value();
-                    let _ = writeln!(text, "{name}{TOTAL}{} {value}", braced(&labels));
-                }
-                MetricType::GAUGE => sample(&mut text, sampled, &labels, metric.get_gauge().get_value()),
-                MetricType::HISTOGRAM => {
-                    let known = known.and_then(|known| known.get(&labels));
-                    histogram(&mut text, name, &labels, metric, canonical, known);
-                }
-                MetricType::SUMMARY | MetricType::UNTYPED => {}
-            }
-        }
+        let total = format!("{name}{TOTAL}");
+        let shown = if is_counter { &total } else { sampled };
+        series(&mut text, family, shown, canonical, exemplars(sampled))?;
     }
     text.push_str("# EOF\n");
     Ok(text)
+}
+
+/// Writes all series of a family.
+///
+/// # Errors
+/// It is of a type that no collector here makes.
+fn series(
+    text: &mut String,
+    family: &MetricFamily,
+    name: &str,
+    bound: fn(f64) -> String,
+    exemplars: Option<&ByLabels>,
+) -> Result<(), Error> {
+    for metric in family.get_metric() {
+        let labels = labels(metric.get_label());
+        match family.get_field_type() {
+            MetricType::COUNTER => sample(text, name, &labels, metric.get_counter().get_value()),
+            MetricType::GAUGE => sample(text, name, &labels, metric.get_gauge().get_value()),
+            MetricType::HISTOGRAM => {
+                let exemplars = exemplars.and_then(|all| all.get(&labels));
+                histogram(text, name, &labels, metric, bound, exemplars);
+            }
+            MetricType::SUMMARY | MetricType::UNTYPED => {
+                return Err(Error::Msg(format!("{} is neither counter, gauge nor histogram", family.name())));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The unit that a name ends in, if it does.
@@ -142,11 +135,7 @@ fn braced(labels: &str) -> String {
 }
 
 fn sample(text: &mut String, name: &str, labels: &str, value: f64) {
-    let _ = if labels.is_empty() {
-        writeln!(text, "{name} {}", Number(value))
-    } else {
-        writeln!(text, "{name}{{{labels}}} {}", Number(value))
-    };
+    let _ = writeln!(text, "{name}{} {}", braced(labels), Number(value));
 }
 
 fn histogram(

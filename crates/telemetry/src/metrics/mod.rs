@@ -23,7 +23,7 @@ use std::{
 
 use parking_lot::Mutex;
 use prometheus::{
-    Registry,
+    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
     core::{Collector, Desc},
     proto::{MetricFamily, MetricType},
 };
@@ -65,6 +65,50 @@ impl Metrics {
     /// A name registered twice, or not a valid name: a mistake in this program.
     pub fn register<C: Collector + Clone + 'static>(&self, metric: &C) -> Result<(), prometheus::Error> {
         self.add(Box::new(metric.clone()))
+    }
+
+    fn registered<C: Collector + Clone + 'static>(
+        &self,
+        made: Result<C, prometheus::Error>,
+    ) -> Result<C, prometheus::Error> {
+        let metric = made?;
+        self.register(&metric)?;
+        Ok(metric)
+    }
+
+    /// Makes and registers counters by these labels.
+    ///
+    /// # Errors
+    /// See [`Self::register`].
+    pub fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        self.registered(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Makes and registers gauges by these labels.
+    ///
+    /// # Errors
+    /// See [`Self::register`].
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Makes and registers histograms by these labels, with these upper bounds.
+    ///
+    /// # Errors
+    /// See [`Self::register`].
+    pub fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        bounds: &[f64],
+    ) -> Result<HistogramVec, prometheus::Error> {
+        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels))
     }
 
     /// Registers histograms whose exemplars are shown where the format has room for them.

@@ -1,6 +1,6 @@
 //! What is running: version, memory, CPU time, open files, tasks, log lines lost.
 
-use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts};
+use prometheus::{IntCounter, IntGauge};
 use tokio::runtime::Handle;
 
 use super::Metrics;
@@ -26,12 +26,9 @@ pub struct Build {
 /// # Errors
 /// See [`Metrics::register`].
 pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error> {
-    let gauge = IntGaugeVec::new(
-        Opts::new("mooring_build_info", "Always 1; the labels name the running version."),
-        &["commit", "rustc", "version"],
-    )?;
+    let help = "Always 1; the labels name the running version.";
+    let gauge = metrics.gauges("mooring_build_info", help, &["commit", "rustc", "version"])?;
     gauge.with_label_values(&[build.commit, build.rustc, build.version]).set(1);
-    metrics.register(&gauge)?;
     let lines = |name: &str, help: &str, count: fn() -> u64| {
         metrics.register_scraped(IntCounter::new(name, help)?, move |counter| {
             counter.inc_by(count().saturating_sub(counter.get()));

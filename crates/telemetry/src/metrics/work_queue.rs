@@ -9,12 +9,14 @@ use parking_lot::Mutex;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
     core::{Collector, Desc},
-    exponential_buckets,
-    proto::{self, Metric, MetricFamily, MetricType},
+    proto::MetricFamily,
 };
 use tokio::time::Instant;
 
-use super::Metrics;
+use super::{
+    Metrics,
+    exemplar::{family, histogram},
+};
 
 /// Upper bounds of client-go's buckets: this, and so many times ten times more, in seconds.
 const FIRST_BOUND: f64 = 1e-8;
@@ -108,10 +110,9 @@ impl WorkQueueMetrics {
         let opts = |metric: &str, help: &str| {
             Opts::new(format!("workqueue_{metric}"), help).const_label("name", name)
         };
-        let histogram = |metric: &str, help: &str| {
-            let buckets = exponential_buckets(FIRST_BOUND, 10.0, BOUNDS)?;
-            Histogram::with_opts(HistogramOpts::from(opts(metric, help)).buckets(buckets))
-        };
+        let worked =
+            opts("work_duration_seconds", "How long in seconds processing an item from workqueue takes.");
+        let bounds = WaitTimes::bounds().collect();
         let queue = Self {
             adds: IntCounter::with_opts(opts("adds_total", "Total number of adds handled by workqueue"))?,
             retries: IntCounter::with_opts(opts(
@@ -128,10 +129,7 @@ impl WorkQueueMetrics {
                 )?),
                 times: Arc::default(),
             },
-            worked: histogram(
-                "work_duration_seconds",
-                "How long in seconds processing an item from workqueue takes.",
-            )?,
+            worked: Histogram::with_opts(HistogramOpts::from(worked).buckets(bounds))?,
             running: Running::default(),
         };
         metrics.register(&queue.adds)?;
@@ -192,26 +190,9 @@ impl Collector for Waited {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let times = *self.times.lock();
-        let mut total = 0;
-        let buckets = WaitTimes::bounds().zip(times.counts).map(|(bound, count)| {
-            total += count;
-            let mut bucket = proto::Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(total);
-            bucket
-        });
-        let mut histogram = proto::Histogram::default();
-        histogram.set_bucket(buckets.collect());
-        histogram.set_sample_count(times.len());
-        histogram.set_sample_sum(times.sum);
-        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        metric.set_histogram(histogram);
-        let mut family = MetricFamily::default();
-        family.set_name(self.desc.fq_name.clone());
-        family.set_help(self.desc.help.clone());
-        family.set_field_type(MetricType::HISTOGRAM);
-        family.set_metric(vec![metric]);
-        vec![family]
+        let waits = histogram(WaitTimes::bounds(), &times.counts, times.sum);
+        let labels = self.desc.const_label_pairs.clone();
+        vec![family(&self.desc, std::iter::once((labels, waits)))]
     }
 }
 

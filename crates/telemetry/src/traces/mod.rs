@@ -11,7 +11,7 @@ pub mod export;
 
 use std::{sync::Arc, time::Duration};
 
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use tokio::{sync::mpsc, time::Instant};
 
 pub use crate::metrics::exemplar::TraceId;
@@ -113,14 +113,11 @@ impl Traces {
         per_million: u32,
         metrics: &Metrics,
     ) -> Result<(Self, mpsc::Receiver<Finished>), prometheus::Error> {
-        let counts = IntCounterVec::new(
-            Opts::new("mooring_traces_total", "Traces of operations, by outcome"),
-            &["outcome"],
-        )?;
+        let help = "Traces of operations, by outcome";
+        let counts = metrics.counters("mooring_traces_total", help, &["outcome"])?;
         for outcome in Outcome::ALL {
             counts.with_label_values(&[outcome.label()]);
         }
-        metrics.register(&counts)?;
         let (queue, finished) = mpsc::channel(QUEUE);
         Ok((Self(Some(Arc::new(Shared { per_million, queue, counts }))), finished))
     }

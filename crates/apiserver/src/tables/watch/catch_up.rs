@@ -24,11 +24,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Fetcher, Pace, Trouble, fetch::list_uri};
+use super::{Fetcher, Pace, Trouble};
 use crate::{
     ids::ResourceVersion,
     progress::Progress,
-    tables::{Objects, Regression, Stored},
+    tables::{Objects, Stored},
 };
 
 /// How long an answer may take that a new leader waits for, before another connection is tried: one API server of
@@ -123,9 +123,10 @@ pub async fn catch_up<T: Stored>(mut fetcher: Fetcher, objects: &Objects, catch_
     let mut last_reason = None;
     let now = loop {
         let asked = Instant::now();
-        match revision_of_now::<T>(&fetcher, objects).await {
-            Ok(Ok(revision)) => break revision,
-            Ok(Err(proof)) => {
+        let observed = T::table(objects).observed();
+        match fetcher.revision_of_now::<T>(observed, AWAITED_ANSWER).await {
+            Ok(revision) => break revision,
+            Err(Trouble::Restored(proof)) => {
                 tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: not leading");
                 objects.restore_grace().begin(Instant::now());
                 return std::future::pending().await;
@@ -147,18 +148,4 @@ pub async fn catch_up<T: Stored>(mut fetcher: Fetcher, objects: &Objects, catch_
     catch_up.reach(now).await;
     let took_ms = started.elapsed().as_millis();
     tracing::info!(kind = T::PLURAL, revision = %now, took_ms, "caught up with what the last leader wrote");
-}
-
-/// At a quorum. One that is below what was watched proves a restore.
-async fn revision_of_now<T: Stored>(
-    fetcher: &Fetcher,
-    objects: &Objects,
-) -> Result<Result<ResourceVersion, Regression>, Trouble> {
-    let observed = T::table(objects).observed();
-    let (encoding, body) = fetcher.get_within(&list_uri::<T>(1, None), AWAITED_ANSWER).await?;
-    let listed = encoding.list_page(&body)?.revision;
-    if listed < observed {
-        return Ok(Err(Regression::List { kind: T::PLURAL, listed, observed }));
-    }
-    Ok(Ok(listed))
 }

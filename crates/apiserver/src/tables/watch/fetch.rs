@@ -18,8 +18,10 @@ use crate::{
     call::answer::retry_after,
     connect::ApiServer,
     error_chain,
+    ids::ResourceVersion,
     kinds::{Narrow, api_root},
     metrics::ApiMetrics,
+    tables::Regression,
     wire::{Accept, DecodeError, Encoding, ListPart, ListReader, Splitter, Status, WatchEvent},
 };
 
@@ -63,6 +65,9 @@ pub enum Trouble {
     /// An answer that cannot be read.
     #[error("the answer cannot be read: {0}")]
     Unreadable(#[from] DecodeError),
+    /// What is answered proves that etcd was restored.
+    #[error(transparent)]
+    Restored(#[from] Regression),
     /// Pages that do not show one revision.
     #[error("a page shows revision {page}, the list began at {list}")]
     TwoRevisions {
@@ -105,21 +110,12 @@ pub(super) fn list_uri<T: Narrow>(limit: usize, next: Option<&str>) -> String {
 }
 
 /// Sends a reflector's requests.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Fetcher {
     api: ApiServer,
-    client: Connection,
+    client: Client,
     accept: Accept,
     metrics: Arc<ApiMetrics>,
-}
-
-#[derive(Clone)]
-struct Connection(Client);
-
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Connection")
-    }
 }
 
 impl Fetcher {
@@ -128,7 +124,7 @@ impl Fetcher {
     /// # Errors
     /// See [`ApiServer::client`].
     pub fn new(api: &ApiServer, metrics: Arc<ApiMetrics>) -> Result<Self, crate::connect::ConnectError> {
-        Ok(Self { api: api.clone(), client: Connection(api.client()?), accept: Accept::default(), metrics })
+        Ok(Self { api: api.clone(), client: api.client()?, accept: Accept::default(), metrics })
     }
 
     /// The same, asking for such answers.
@@ -140,7 +136,7 @@ impl Fetcher {
     /// The same with new connections: what is asked next does not go to a server that does not answer.
     pub(crate) fn reconnect(&mut self) {
         match self.api.client() {
-            Ok(client) => self.client = Connection(client),
+            Ok(client) => self.client = client,
             Err(error) => tracing::warn!(error = %error_chain(&error), "the old connections are kept"),
         }
     }
@@ -189,6 +185,23 @@ impl Fetcher {
         result
     }
 
+    /// Asks for the revision of now, at a quorum.
+    ///
+    /// # Errors
+    /// See [`Trouble`]: one that is below what was observed proves a restore.
+    pub(super) async fn revision_of_now<T: Narrow>(
+        &self,
+        observed: ResourceVersion,
+        limit: Duration,
+    ) -> Result<ResourceVersion, Trouble> {
+        let (encoding, body) = self.get_within(&list_uri::<T>(1, None), limit).await?;
+        let listed = encoding.list_page(&body)?.revision;
+        if listed < observed {
+            return Err(Regression::List { kind: T::PLURAL, listed, observed }.into());
+        }
+        Ok(listed)
+    }
+
     /// Opens a watch.
     ///
     /// # Errors
@@ -210,7 +223,7 @@ impl Fetcher {
             .body(Body::empty())
             .map_err(|error| Trouble::Broken(error.to_string()))?;
         let response =
-            self.client.0.send(request).await.map_err(|error| Trouble::Broken(error_chain(&error)))?;
+            self.client.send(request).await.map_err(|error| Trouble::Broken(error_chain(&error)))?;
         let status = response.status();
         if status == StatusCode::OK {
             return Ok(response);
@@ -277,12 +290,6 @@ pub struct Page {
     metrics: Arc<ApiMetrics>,
 }
 
-impl std::fmt::Debug for Page {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Page").field("encoding", &self.encoding).finish_non_exhaustive()
-    }
-}
-
 impl Page {
     /// How its objects are encoded.
     #[must_use]
@@ -347,12 +354,6 @@ pub struct Stream {
     encoding: Encoding,
     body: Body,
     splitter: Splitter,
-}
-
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("encoding", &self.encoding).finish_non_exhaustive()
-    }
 }
 
 impl Stream {

@@ -25,7 +25,7 @@ pub use pace::Pace;
 
 use self::{
     catch_up::{HURRIED_LIFETIME, SOON},
-    fetch::list_uri,
+    fetch::PAGE_DEADLINE,
 };
 use super::{Listing, Objects, Regression, Stored, Suspect};
 use crate::{
@@ -90,24 +90,6 @@ pub async fn watch<T: Stored>(
     std::future::pending::<()>().await;
 }
 
-/// How one attempt to list ended, if not well.
-enum ListFailure {
-    Trouble(Trouble),
-    Restored(Regression),
-}
-
-impl From<Trouble> for ListFailure {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
-    }
-}
-
-impl From<Regression> for ListFailure {
-    fn from(proof: Regression) -> Self {
-        Self::Restored(proof)
-    }
-}
-
 /// Why a watch cannot be read further.
 enum WatchEnd {
     /// The server ended it.
@@ -161,17 +143,16 @@ impl<T: Stored> Reflector<T> {
             let started = Instant::now();
             self.pace.list_begun(started);
             self.metrics.listing(cause);
-            let late = || ListFailure::Trouble(Trouble::Late(LIST_DEADLINE));
             let listed = timeout_at(started + LIST_DEADLINE, self.list()).await;
-            match listed.unwrap_or_else(|_| Err(late())) {
+            match listed.unwrap_or(Err(Trouble::Late(LIST_DEADLINE))) {
                 Ok(count) => {
                     self.metrics.listed(count, started.elapsed());
                     self.pace.listed();
                     self.well();
                     return Ok(());
                 }
-                Err(ListFailure::Restored(proof)) => return Err(proof),
-                Err(ListFailure::Trouble(trouble)) => {
+                Err(Trouble::Restored(proof)) => return Err(proof),
+                Err(trouble) => {
                     if self.objects.is_listed::<T>() {
                         self.objects.blind_from::<T>(started);
                     }
@@ -202,22 +183,21 @@ impl<T: Stored> Reflector<T> {
             let regular = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
             let lifetime = if is_hurried { HURRIED_LIFETIME } else { regular };
             let open = async {
+                // A watch from the future would open, and stay silent.
                 if std::mem::take(&mut was_cut) {
-                    self.probe().await?;
+                    self.fetcher.revision_of_now::<T>(self.revision, PAGE_DEADLINE).await?;
                 }
-                Ok(self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await?)
+                self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await
             };
-            let late = || Err(ListFailure::Trouble(Trouble::Late(OPEN_DEADLINE)));
-            let end = match timeout(OPEN_DEADLINE, open).await.unwrap_or_else(|_| late()) {
+            let opening = timeout(OPEN_DEADLINE, open).await;
+            let end = match opening.unwrap_or(Err(Trouble::Late(OPEN_DEADLINE))) {
                 Ok(stream) => {
                     self.objects.set_blind_since::<T>(None);
                     self.read(stream, std::mem::take(&mut was_silent), is_hurried).await
                 }
-                Err(ListFailure::Restored(proof)) => WatchEnd::Restored(proof),
-                Err(ListFailure::Trouble(trouble @ Trouble::Expired(_))) => {
-                    WatchEnd::List(ListCause::Expired, trouble)
-                }
-                Err(ListFailure::Trouble(trouble)) => {
+                Err(Trouble::Restored(proof)) => WatchEnd::Restored(proof),
+                Err(trouble @ Trouble::Expired(_)) => WatchEnd::List(ListCause::Expired, trouble),
+                Err(trouble) => {
                     self.objects.blind_from::<T>(opened);
                     WatchEnd::Failed(trouble)
                 }
@@ -282,17 +262,6 @@ impl<T: Stored> Reflector<T> {
                 }
             }
         }
-    }
-
-    /// Asks for the revision of the server, which must not be below ours: a watch from the future would open,
-    /// and stay silent.
-    async fn probe(&self) -> Result<(), ListFailure> {
-        let (encoding, body) = self.fetcher.get(&list_uri::<T>(1, None)).await?;
-        let listed = encoding.list_page(&body).map_err(Trouble::from)?.revision;
-        if listed < self.revision {
-            return Err(Regression::List { kind: T::PLURAL, listed, observed: self.revision }.into());
-        }
-        Ok(())
     }
 
     /// Takes events until the watch ends, or is too slow for who waits for them.
@@ -375,13 +344,9 @@ impl<T: Stored> Reflector<T> {
             });
         }
         let encoding = stream.encoding();
-        let object = if event.kind == WatchEventKind::Bookmark {
-            None
-        } else {
-            Some(encoding.object::<T>(&event.object))
-        };
-        let error = match object {
-            Some(Ok(object)) => {
+        let is_object = event.kind != WatchEventKind::Bookmark;
+        let error = match is_object.then(|| encoding.object::<T>(&event.object)).transpose() {
+            Ok(Some(object)) => {
                 self.revision = self.revision.max(object.metadata().resource_version);
                 if event.kind == WatchEventKind::Deleted {
                     self.objects.delete(object);
@@ -390,8 +355,8 @@ impl<T: Stored> Reflector<T> {
                 }
                 return Ok(());
             }
-            Some(Err(error)) => Some(error),
-            None => None,
+            Ok(None) => None,
+            Err(error) => Some(error),
         };
         let gap = |error| WatchEnd::List(ListCause::Gap, Trouble::Unreadable(error));
         let head = encoding.head(&event.object).map_err(gap)?;

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    FIRST_PAGE, ListFailure, Reflector, Trouble, catch_up::AWAITED_ANSWER, fetch::PAGE_DEADLINE, list_uri,
+    FIRST_PAGE, Reflector, Trouble,
+    catch_up::AWAITED_ANSWER,
+    fetch::{PAGE_DEADLINE, list_uri},
 };
 use crate::{
     tables::{Listing, Stored},
@@ -38,7 +40,7 @@ struct Taken {
 
 impl<T: Stored> Reflector<T> {
     /// Takes a complete list into the table. Returns how many objects it had.
-    pub(super) async fn list(&mut self) -> Result<usize, ListFailure> {
+    pub(super) async fn list(&mut self) -> Result<usize, Trouble> {
         let mut listing = None;
         let mut count = 0;
         let mut next: Option<String> = None;
@@ -62,18 +64,14 @@ impl<T: Stored> Reflector<T> {
     /// Asks for a page until all of it has come. A later one that fails is asked for again with the same token: it
     /// shows the same revision. If a reader waits for it, an answer that stops costs little and another connection
     /// is tried.
-    async fn page(
-        &mut self,
-        from: Option<&str>,
-        listing: &mut Option<Listing>,
-    ) -> Result<Taken, ListFailure> {
+    async fn page(&mut self, from: Option<&str>, listing: &mut Option<Listing>) -> Result<Taken, Trouble> {
         let mut attempts = 1;
         let mut patience = AWAITED_ANSWER;
         loop {
             let asked = Instant::now();
             let trouble = match self.take_page(from, listing, patience).await {
-                Err(ListFailure::Trouble(trouble)) => trouble,
-                result => return result,
+                Ok(taken) => return Ok(taken),
+                Err(trouble) => trouble,
             };
             self.shorten_pages(&trouble);
             match &trouble {
@@ -92,7 +90,7 @@ impl<T: Stored> Reflector<T> {
                 }
                 Trouble::Refused { code: 429 | 500.., .. } | Trouble::Late(_) | Trouble::Broken(_)
                     if from.is_some() && attempts < PAGE_ATTEMPTS => {}
-                _ => return Err(trouble.into()),
+                _ => return Err(trouble),
             }
             attempts += 1;
             self.pause_after(&trouble, asked).await;
@@ -106,7 +104,7 @@ impl<T: Stored> Reflector<T> {
         from: Option<&str>,
         listing: &mut Option<Listing>,
         patience: Duration,
-    ) -> Result<Taken, ListFailure> {
+    ) -> Result<Taken, Trouble> {
         let uri = list_uri::<T>(self.page_limit, from);
         let mut page = self.fetcher.list(&uri, self.patience(patience)).await?;
         let mut taken = Taken { objects: 0, next: None };
@@ -120,7 +118,7 @@ impl<T: Stored> Reflector<T> {
                     };
                     if revision != listing.revision() {
                         let (list, page) = (listing.revision().0, revision.0);
-                        return Err(Trouble::TwoRevisions { list, page }.into());
+                        return Err(Trouble::TwoRevisions { list, page });
                     }
                     taken.next = next;
                     current = Some(&*listing);
@@ -160,9 +158,9 @@ impl<T: Stored> Reflector<T> {
         if self.catch_up.is_behind(self.revision) { while_awaited } else { PAGE_DEADLINE }
     }
 
-    fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), ListFailure> {
+    fn take_listed(&self, listing: &Listing, encoding: Encoding, item: &Bytes) -> Result<(), Trouble> {
         // Without its name it is not known what it blocks, so the list tells nothing.
-        let head = encoding.head(item).map_err(Trouble::from)?;
+        let head = encoding.head(item)?;
         let key = head.key::<T>();
         let (Some(uid), Some(revision)) = (&head.uid, head.resource_version) else {
             let error = DecodeError::value("metadata", "uid or resourceVersion cannot be read");
