@@ -23,7 +23,7 @@ stories *filter:
 
 # The stories on a real API server.
 real *filter:
-    cargo test --test e2e -- real::{{filter}}
+    MOORING_STORIES=all cargo test --test e2e -- real::{{filter}}
 
 # One random history again, by the seed that a failure printed.
 seed number:

@@ -33,17 +33,19 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     force::{set_ready, stuck_volume},
     replicas::{leader, replica},
-    stage::{PROGRAM, Place, Stage, Story, story},
+    stage::{PROGRAM, Stage, Story, story},
 };
 
 pub fn stories() -> Vec<Story> {
     vec![
         story("asked_l18_a_wait_is_told_with_its_end_and_its_past", wait),
         story("asked_a_standby_says_that_it_does_not_decide", standby),
-        story("asked_a_daemon_is_shown_a_token_only_if_it_can_be_verified", verified).at(Place::RealServer),
-        story("asked_a_published_authority_alone_vouches_for_the_daemon", published).at(Place::RealServer),
+        story("asked_a_daemon_is_shown_a_token_only_if_it_can_be_verified", verified)
+            .only_real("The program asks, with a kubeconfig and over TLS."),
+        story("asked_a_published_authority_alone_vouches_for_the_daemon", published)
+            .only_real("The program asks, with a kubeconfig and over TLS."),
         story("asked_an_answer_that_is_followed_stands_with_and_without_a_daemon", followed)
-            .at(Place::RealServer),
+            .only_real("The program asks, with a kubeconfig and over TLS."),
     ]
 }
 

@@ -16,9 +16,11 @@ use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("attach_publishes_what_the_driver_attached", publishes),
+        story("attach_publishes_what_the_driver_attached", publishes)
+            .also_real("kube-apiserver validates each write of an attach, and its event."),
         story("attach_publishes_two_volumes_of_a_node_in_one_patch", one_patch_for_two),
-        story("attach_error_is_told_and_healed", error_is_told_and_healed),
+        story("attach_error_is_told_and_healed", error_is_told_and_healed)
+            .also_real("kube-apiserver validates an event that repeats."),
         story("attach_needs_no_volume_attachment_twice_after_a_lost_answer", lost_answer),
         story("attach_is_asked_for_again_after_a_lost_request", lost_request),
         story("attach_waits_out_a_refused_status_patch", conflict_on_publish),

@@ -11,16 +11,20 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("bind_when_the_volume_comes_first", volume_first),
         story("bind_when_the_claim_comes_first", claim_first),
-        story("bind_many_at_once", many),
+        story("bind_many_at_once", many)
+            .also_real("Many answers of kube-apiserver come before its watch cache has what they say."),
         story("bind_takes_the_smallest_that_fits", smallest_fit),
         story("bind_keeps_a_volume_for_the_claim_it_names", prebound_volume),
         story("bind_to_the_volume_that_the_claim_names", prebound_claim),
         story("bind_a_pair_that_names_each_other_in_four_writes", prebound_pair),
-        story("bind_what_is_provisioned", provisioned),
+        story("bind_what_is_provisioned", provisioned)
+            .also_real("kube-apiserver validates what asks for a volume, and the volume that comes."),
         story("bind_waits_for_the_first_consumer", first_consumer),
         story("bind_by_a_class_that_is_only_a_label", label_class),
-        story("bind_by_a_class_that_its_watch_has_yet_to_tell_of", unwatched_class),
-        story("bind_then_attach_then_run_then_release", whole_life),
+        story("bind_by_a_class_that_its_watch_has_yet_to_tell_of", unwatched_class)
+            .also_real("A class is read live, as the daemon's role has to allow."),
+        story("bind_then_attach_then_run_then_release", whole_life)
+            .also_real("kube-apiserver validates, converts and defaults all that a volume goes through."),
     ]
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 use test_support::cluster::{VolumeShape, create, patch, patch_status, unique_name};
 use testbed::faults::CrashPoint;
 
-use crate::stage::{Place, Stage, Story, seed, story};
+use crate::stage::{Stage, Story, seed, story};
 
 pub fn stories() -> Vec<Story> {
     let mut stories = Vec::new();
@@ -35,7 +35,7 @@ fn add<W: Workflow + 'static>(stories: &mut Vec<Story>, what: &str, workflow: fn
     stories.push(story(name, move |stage| crash_everywhere(stage, workflow())));
     let name = format!("crash_twice_at_each_write_of_{what}");
     let twice = story(name, move |stage| crash_twice_everywhere(stage, workflow()));
-    stories.push(twice.at(Place::EmbeddedServer));
+    stories.push(twice.only_embedded());
 }
 
 /// One round of a workflow, with names of its own.

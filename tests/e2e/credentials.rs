@@ -19,7 +19,7 @@ use test_support::{
 
 use crate::{
     replicas::{new_holder, prepare},
-    stage::{DAEMON_NAMESPACE, PROGRAM, Place, Stage, Story, install, story},
+    stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, install, story},
 };
 
 /// Printed by a plugin that fails.
@@ -30,12 +30,12 @@ const SOON: SignedDuration = SignedDuration::from_secs(59);
 pub fn stories() -> Vec<Story> {
     vec![
         story("credentials_l15_a_plugin_that_hangs_or_fails_under_a_leader_keeps_nothing_waiting", plugin)
-            .at(Place::RealServer),
+            .only_real("A process asks a credential plugin."),
         story(
             "credentials_m14_a_rotated_authority_ends_the_leader_and_is_read_by_the_next_process",
             rotation,
         )
-        .at(Place::RealServer),
+        .only_real("A process believes an authority, which kube-apiserver changes."),
     ]
 }
 

@@ -20,7 +20,8 @@ use crate::{
 pub fn stories() -> Vec<Story> {
     vec![
         story("dashboards_show_what_the_binder_does", binder),
-        story("dashboards_show_what_attaches_and_detaches", attachments),
+        story("dashboards_show_what_attaches_and_detaches", attachments)
+            .also_real("A process serves with a certificate, whose end is a metric."),
     ]
 }
 

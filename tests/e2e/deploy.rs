@@ -18,15 +18,20 @@ use test_support::{cluster::until, control_plane::User, visitor::Authority};
 
 use mooring::config::Controllers;
 
-use crate::stage::{Place, Stage, Story, story};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("deploy_manifests_are_accepted", accepted).at(Place::RealServer),
-        story("deploy_components_add_a_flag_and_its_rights", components).at(Place::RealServer),
-        story("deploy_publishes_who_vouches_for_the_daemon", authority).at(Place::RealServer),
-        story("deploy_monitors_and_rules_fit_the_operators_definitions", monitors).at(Place::RealServer),
-        story("deploy_flags_of_kube_controller_manager_are_those_pinned", pinned_flags).at(Place::RealServer),
+        story("deploy_manifests_are_accepted", accepted)
+            .only_real("kube-apiserver validates manifests, and admits pods."),
+        story("deploy_components_add_a_flag_and_its_rights", components)
+            .only_real("kubectl builds components, and kube-apiserver validates them."),
+        story("deploy_publishes_who_vouches_for_the_daemon", authority)
+            .only_real("A process writes the authority of its certificate, as its role allows."),
+        story("deploy_monitors_and_rules_fit_the_operators_definitions", monitors)
+            .only_real("kube-apiserver validates by definitions of custom resources."),
+        story("deploy_flags_of_kube_controller_manager_are_those_pinned", pinned_flags)
+            .only_real("kube-controller-manager says which flags it has."),
     ]
 }
 

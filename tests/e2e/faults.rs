@@ -9,7 +9,7 @@ use test_support::{actors::Reaction, cluster::DRIVER, daemon::Launch};
 use testbed::faults::Storm;
 use tokio::time::Instant;
 
-use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, seed, story};
+use crate::stage::{DAEMON_NAMESPACE, Stage, Story, seed, story};
 
 /// Kinds that the daemon watches, by their plurals.
 const WATCHED: [&str; 7] = [
@@ -28,7 +28,8 @@ const SEEDS: u64 = 24;
 pub fn stories() -> Vec<Story> {
     let first = seed();
     let mut stories = vec![
-        story("faults_of_every_kind_in_a_storm", move |stage| storm(stage, first)),
+        story("faults_of_every_kind_in_a_storm", move |stage| storm(stage, first))
+            .also_real("Faults hit connections, and a late write arrives while others are under way."),
         story("faults_l16_claims_of_a_moment_of_errors_are_bound_soon_after", |stage| {
             errors(stage, Launch::alone())
         }),
@@ -36,13 +37,14 @@ pub fn stories() -> Vec<Story> {
             errors(stage, Launch::replica_by_default(DAEMON_NAMESPACE))
         }),
         story("faults_end_with_the_outage_of_the_whole_server", outage),
-        story("faults_cut_watches_miss_nothing", cut_watches),
+        story("faults_cut_watches_miss_nothing", cut_watches)
+            .also_real("A watch begins anew in the watch cache of kube-apiserver."),
         story("faults_watches_that_lag_do_no_harm", late_watches),
         story("faults_watches_from_the_past_do_no_harm", past_watches),
     ];
     for seed in first + 1..first + SEEDS {
         let name = format!("faults_of_every_kind_in_storm_{seed}");
-        stories.push(story(name, move |stage| storm(stage, seed)).at(Place::EmbeddedServer));
+        stories.push(story(name, move |stage| storm(stage, seed)).only_embedded());
     }
     stories
 }

@@ -1,5 +1,5 @@
 //! Six minutes: how long a volume in use stays attached to a node that is not Ready (S4–S6, L6). On the
-//! embedded server they pass at once; with `MOORING_SLOW=1` these stories also play on the real one.
+//! embedded server they pass at once; on the real one, where these stories play if all are asked for, they do not.
 
 use std::time::Duration;
 
@@ -10,18 +10,15 @@ use test_support::{
     cluster::{patch_status, unique_name},
 };
 
-use crate::stage::{Place, Stage, Story, story};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
-    let is_slow_too = std::env::var("MOORING_SLOW").is_ok_and(|value| value == "1");
-    let place = if is_slow_too { Place::Anywhere } else { Place::EmbeddedServer };
-    let stories = [
+    vec![
         story("force_after_six_minutes_of_a_node_that_is_not_ready", not_ready),
         story("force_never_from_a_node_that_is_ready", ready),
         story("force_not_by_time_when_it_is_switched_off", switched_off),
         story("force_begins_anew_when_the_node_was_ready_between", flapping),
-    ];
-    stories.into_iter().map(|story| story.at(place)).collect()
+    ]
 }
 
 /// A volume in use on n1 that no pod wants there any more, while a pod on n2 waits for it.

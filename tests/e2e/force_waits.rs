@@ -1,5 +1,5 @@
 //! The time that a dead node is given runs on over a change of leader if the lease carries it, and is never shorter (S6).
-//! On the embedded server six minutes pass at once; with `MOORING_SLOW=1` these stories also play on the real one.
+//! On the embedded server six minutes pass at once.
 
 use std::time::Duration;
 
@@ -19,17 +19,14 @@ use tokio::time::Instant;
 
 use crate::{
     force::{set_ready, stuck_volume},
-    stage::{DAEMON_NAMESPACE, Place, Stage, Story, story},
+    stage::{DAEMON_NAMESPACE, Stage, Story, story},
 };
 
 pub fn stories() -> Vec<Story> {
-    let is_slow_too = std::env::var("MOORING_SLOW").is_ok_and(|value| value == "1");
-    let place = if is_slow_too { Place::Anywhere } else { Place::EmbeddedServer };
-    let stories = [
+    vec![
         story("force_waits_run_on_over_a_change_of_leader", run_on),
         story("force_waits_begin_anew_if_another_program_led_meanwhile", begin_anew),
-    ];
-    stories.into_iter().map(|story| story.at(place)).collect()
+    ]
 }
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -23,10 +23,13 @@ use crate::stage::{Stage, Story, story};
 pub fn stories() -> Vec<Story> {
     vec![
         story("harness_stand_ins_follow_a_controller", stand_ins_follow_a_controller),
-        story("harness_checkers_see_wrongdoing", checkers_see_wrongdoing),
-        story("harness_checkers_know_who_did_it", checkers_know_who_did_it),
+        story("harness_checkers_see_wrongdoing", checkers_see_wrongdoing)
+            .also_real("Who wrote what is in the audit log there, and what there was in etcd."),
+        story("harness_checkers_know_who_did_it", checkers_know_who_did_it)
+            .also_real("Who wrote what is in the audit log there, and what there was in etcd."),
         story("harness_checkers_see_wrong_writes", checkers_see_wrong_writes),
-        story("harness_proxy_disturbs_one_write", proxy_disturbs_one_write),
+        story("harness_proxy_disturbs_one_write", proxy_disturbs_one_write)
+            .also_real("The proxy stands between sockets there."),
         story("harness_proxy_stops_the_world", proxy_stops_the_world),
         story("harness_provisioner_serves_a_binder", provisioner_serves_a_binder),
     ]

@@ -27,7 +27,8 @@ const VOLUMES: [(&str, &str); 7] = [
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins),
+        story("attach_and_detach_inline_volumes_of_all_in_tree_plugins", all_plugins)
+            .also_real("kube-apiserver validates inline volumes of pods and attachments."),
         story("exclusive_s41_a_holder_in_another_namespace_is_not_named", holder_in_another_namespace),
         story("attach_an_iscsi_volume_to_one_node_after_the_other", iscsi),
         story("exclusive_iscsi_volume_stays_with_its_node_while_the_object_is_gone", iscsi_node_gone),

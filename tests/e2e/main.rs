@@ -1,8 +1,9 @@
 //! The end-to-end stories: the daemon, an API server, stand-ins for the rest.
 //!
 //! Each story is a function in one of the modules and reads as one; what it takes for granted is in
-//! `tests/support`, a crate that knows the daemon from outside only. It plays twice: as `embedded::…` on the embedded server in paused time, and as
-//! `real::…` on a real kube-apiserver and etcd with the daemon as a process. Stories on the real server
+//! `tests/support`, a crate that knows the daemon from outside only. It plays as `embedded::…` on the embedded server in
+//! paused time. If its declaration says what the embedded server cannot show, it also plays as `real::…` on a real
+//! kube-apiserver and etcd with the daemon as a process; with `MOORING_STORIES=all`, all do. Stories on the real server
 //! share one control plane and run one after another, because a daemon acts on the whole cluster.
 //! After each, what really happened is checked against safety.md.
 
@@ -102,12 +103,18 @@ fn main() {
 
     let real_name = |story: &Story| format!("real::{}", story.name);
     let mut trials = Vec::new();
-    let is_embedded = |story: &&Story| matches!(story.place, Place::Anywhere | Place::EmbeddedServer);
-    for story in stories.iter().filter(is_embedded).cloned() {
-        let name = format!("embedded::{}", story.name);
-        trials.push(Trial::test(name, move || stage::play_on_embedded(&story)));
+    for story in &stories {
+        if matches!(story.place, Place::Embedded | Place::EmbeddedAlone | Place::Both) {
+            let (name, story) = (format!("embedded::{}", story.name), story.clone());
+            trials.push(Trial::test(name, move || stage::play_on_embedded(&story)));
+        }
     }
-    stories.retain(|story| story.place != Place::EmbeddedServer);
+    let are_all_real = std::env::var("MOORING_STORIES").is_ok_and(|value| value == "all");
+    stories.retain(|story| match story.place {
+        Place::Embedded | Place::RealIfAll => are_all_real,
+        Place::EmbeddedAlone => false,
+        Place::Both | Place::Real | Place::RealAtTheEnd => true,
+    });
 
     // A filter that is meant for other tests must not start a build of the control plane.
     let is_asked_for =
@@ -122,7 +129,7 @@ fn main() {
     }
     let is_complete = stories.iter().all(|story| is_selected(&arguments, &real_name(story)));
     trials.extend(stories.into_iter().map(|story| match assets.clone() {
-        Ok(_) if story.place == Place::RealServerAtTheEnd && !is_complete => {
+        Ok(_) if story.place == Place::RealAtTheEnd && !is_complete => {
             let reason = || Err("this needs all other stories to be played before".into());
             Trial::test(real_name(&story), reason).with_ignored_flag(true)
         }

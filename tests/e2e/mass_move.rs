@@ -17,7 +17,10 @@ const KILLS: usize = 12;
 const WRITES: usize = 4;
 
 pub fn stories() -> Vec<Story> {
-    vec![story("exclusive_volumes_move_by_the_dozen_while_the_daemon_is_killed", move_all)]
+    vec![
+        story("exclusive_volumes_move_by_the_dozen_while_the_daemon_is_killed", move_all)
+            .also_real("A process that is killed leaves requests in its sockets; S1 is checked in etcd."),
+    ]
 }
 
 async fn move_all(stage: Stage) {

@@ -10,14 +10,16 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::stage::{PROGRAM, Place, Stage, Story, story};
+use crate::stage::{PROGRAM, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("page_of_one_person_is_for_who_has_its_address", for_one).at(Place::RealServer),
+        story("page_of_one_person_is_for_who_has_its_address", for_one)
+            .only_real("The program serves, with the rights of a kubeconfig."),
         story("page_of_one_namespace_claims_nothing_of_what_it_may_not_read", of_one_namespace)
-            .at(Place::RealServer),
-        story("page_of_one_person_in_a_browser", in_a_browser).at(Place::RealServer),
+            .only_real("The program serves, with the rights of a kubeconfig."),
+        story("page_of_one_person_in_a_browser", in_a_browser)
+            .only_real("A browser opens what the program serves."),
     ]
 }
 

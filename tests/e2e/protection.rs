@@ -7,7 +7,10 @@ use test_support::daemon::Launch;
 use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
-    vec![story("protection_of_what_is_used", protected)]
+    vec![
+        story("protection_of_what_is_used", protected)
+            .also_real("kube-apiserver removes what has lost its last finalizer."),
+    ]
 }
 
 async fn protected(stage: Stage) {

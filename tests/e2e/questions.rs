@@ -23,7 +23,7 @@ use mooring::{
 use serde_json::json;
 use test_support::{cluster::VolumeShape, control_plane::User};
 
-use crate::stage::{PROGRAM, Place, Stage, Story, story};
+use crate::stage::{PROGRAM, Stage, Story, story};
 
 /// Where the claims of the stories are.
 const NAMESPACE: &str = "default";
@@ -31,7 +31,8 @@ const NAMESPACE: &str = "default";
 pub fn stories() -> Vec<Story> {
     vec![
         story("questions_read_all_that_their_answers_need", reads_enough),
-        story("questions_are_answered_and_a_repair_is_sent", program).at(Place::RealServer),
+        story("questions_are_answered_and_a_repair_is_sent", program)
+            .only_real("The program asks with a kubeconfig, and kubectl sends the repair."),
     ]
 }
 

@@ -24,7 +24,7 @@ use test_support::{
     control_plane::User,
 };
 
-use crate::stage::{PROGRAM, Place, Stage, Story, story};
+use crate::stage::{PROGRAM, Stage, Story, story};
 
 /// Where the claims of the stories are.
 const NAMESPACE: &str = "default";
@@ -38,10 +38,12 @@ pub fn stories() -> Vec<Story> {
             "reader_finds_who_holds_a_volume_under_the_stock_loops",
             finds_the_holder_under_the_stock_loops,
         )
-        .at(Place::RealServer),
+        .only_real("The stock controllers are at work there."),
         story("reader_sees_an_attachment_that_does_not_go", sees_a_stuck_attachment),
-        story("commands_answer_where_the_stock_loops_rule", commands).at(Place::RealServer),
-        story("reader_of_one_namespace_says_what_it_may_not_see", one_namespace).at(Place::RealServer),
+        story("commands_answer_where_the_stock_loops_rule", commands)
+            .only_real("The stock controllers are at work there."),
+        story("reader_of_one_namespace_says_what_it_may_not_see", one_namespace)
+            .only_real("kube-apiserver refuses by roles."),
     ]
 }
 

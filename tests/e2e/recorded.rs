@@ -30,7 +30,7 @@ use test_support::{cases, cluster::VolumeShape, control_plane::User};
 
 use crate::{
     form::Case,
-    stage::{Place, Stage, Story, story},
+    stage::{Stage, Story, story},
 };
 
 /// In place of the namespace of the cases.
@@ -146,9 +146,10 @@ const RULED: &[Different] = &[
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("recorded_clusters_are_explained_alike_on_a_real_server", as_recorded).at(Place::RealServer),
+        story("recorded_clusters_are_explained_alike_on_a_real_server", as_recorded)
+            .only_real("kube-apiserver shows whether clusters can be as they are recorded."),
         story("recorded_clusters_are_explained_alike_where_the_stock_loops_rule", ruled)
-            .at(Place::RealServer),
+            .only_real_if_all("The stock controllers are at work there."),
     ]
 }
 

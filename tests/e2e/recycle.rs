@@ -22,10 +22,12 @@ use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("recycle_empties_the_volume_and_gives_it_back", recycled),
+        story("recycle_empties_the_volume_and_gives_it_back", recycled)
+            .also_real("kube-apiserver validates the recycler's pod, and its role has to allow it."),
         story("recycle_says_what_its_pod_died_of", failed),
         story("recycle_off_marks_the_volume_failed", off),
-        story("host_path_is_made_bound_and_deleted", host_path),
+        story("host_path_is_made_bound_and_deleted", host_path)
+            .also_real("kube-apiserver validates the volume that is made, and a role has to allow it."),
     ]
 }
 

@@ -19,7 +19,10 @@ const WORDS: &str = "volumes are changed on Tuesdays";
 const TRIES: usize = 4;
 
 pub fn stories() -> Vec<Story> {
-    vec![story("refused_writes_to_a_volume_are_told_on_its_claim", policy)]
+    vec![
+        story("refused_writes_to_a_volume_are_told_on_its_claim", policy)
+            .also_real("An admission policy refuses the write, in the words of kube-apiserver."),
+    ]
 }
 
 /// An admission policy, such as one that exempts the stock binder alone, denies what the daemon writes to volumes.

@@ -15,7 +15,8 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("release_when_the_claim_is_deleted", claim_deleted),
         story("release_waits_for_a_live_read_that_tells", unreadable_claim),
-        story("release_with_protection_controllers", with_protection),
+        story("release_with_protection_controllers", with_protection)
+            .also_real("The stock protection controllers are at work there."),
         story("release_keeps_the_volume_from_a_claim_of_the_same_name", recreated_claim),
         story("release_again_when_people_clear_the_reference", cleared_reference),
         story("release_noticed_although_the_daemon_was_down", deleted_while_down),

@@ -21,7 +21,7 @@ use test_support::{
 };
 use tokio::time::Instant;
 
-use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, story};
+use crate::stage::{DAEMON_NAMESPACE, Stage, Story, story};
 
 /// Longer than the server takes over a request with the lease of these tests.
 const SHORTEST_HOLD: Duration = Duration::from_secs(8);
@@ -32,22 +32,33 @@ const CLOCK_SLACK: i64 = 2;
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("replicas_go_on_when_the_leader_is_killed", leader_killed),
-        story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped),
-        story("replicas_begin_with_what_the_former_leader_wrote_last", leader_behind),
+        story("replicas_go_on_when_the_leader_is_killed", leader_killed)
+            .also_real("The leader is a process that is killed, and its lease expires in real time."),
+        story("replicas_hand_over_when_the_leader_is_stopped", leader_stopped)
+            .also_real("A process that is asked to end gives back its lease in time."),
+        story("replicas_begin_with_what_the_former_leader_wrote_last", leader_behind)
+            .also_real("The watch cache of kube-apiserver may be behind what a leader wrote last."),
         story("replicas_l18_begin_with_waits_of_their_own", own_waits),
         story("replicas_l15_look_at_wanted_claims_first_and_measure_no_time_of_the_standby", wanted_claims),
-        story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch),
-        story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete),
-        story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up).at(Place::RealServer),
-        story("replicas_e9_a_create_whose_body_is_held_up_never_lands", body_held_up).at(Place::RealServer),
-        story("replicas_e9_a_patch_whose_body_is_held_up_never_lands", patch_held_up).at(Place::RealServer),
-        story("replicas_e9_a_delete_whose_body_is_held_up_never_lands", delete_held_up).at(Place::RealServer),
+        story("replicas_refuse_a_late_patch_of_a_former_leader", late_patch)
+            .also_real("kube-apiserver refuses a patch that names an older revision."),
+        story("replicas_refuse_a_late_delete_of_a_former_leader", late_delete)
+            .also_real("kube-apiserver refuses a deletion that names another UID."),
+        story("replicas_e9_a_create_whose_head_is_held_up_never_lands", head_held_up)
+            .only_real("kube-apiserver reads requests that come in pieces."),
+        story("replicas_e9_a_create_whose_body_is_held_up_never_lands", body_held_up)
+            .only_real("kube-apiserver reads requests that come in pieces."),
+        story("replicas_e9_a_patch_whose_body_is_held_up_never_lands", patch_held_up)
+            .only_real_if_all("kube-apiserver reads requests that come in pieces."),
+        story("replicas_e9_a_delete_whose_body_is_held_up_never_lands", delete_held_up)
+            .only_real_if_all("kube-apiserver reads requests that come in pieces."),
         story("replicas_e9_a_leader_that_was_stopped_writes_nothing_when_it_goes_on", leader_frozen)
-            .at(Place::RealServer),
+            .only_real("A process is stopped by a signal."),
         story("replicas_s10_a_deleted_lease_is_left_to_its_holder", lease_deleted),
-        story("replicas_take_over_what_does_not_fit_on_a_page_without_listing_it", large_take_over),
-        story("restart_with_attached_volumes_writes_nothing", quiet_restart),
+        story("replicas_take_over_what_does_not_fit_on_a_page_without_listing_it", large_take_over)
+            .also_real("Pages and resumed watches are those of etcd and the watch cache."),
+        story("restart_with_attached_volumes_writes_nothing", quiet_restart)
+            .also_real("kube-apiserver stores something else than was sent: it converts and defaults."),
     ]
 }
 

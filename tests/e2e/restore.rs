@@ -15,10 +15,12 @@ use test_support::{
 };
 use tokio::time::Instant;
 
-use crate::stage::{DAEMON_NAMESPACE, PROGRAM, Place, Stage, Story, install, story};
+use crate::stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, install, story};
 
 /// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
 const BUMP: u64 = 1_000_000_000;
+
+const RESTORED: &str = "etcd is restored there, and all servers begin anew.";
 
 pub fn stories() -> Vec<Story> {
     let mut stories = Vec::new();
@@ -26,23 +28,23 @@ pub fn stories() -> Vec<Story> {
         for (replica, with_lease) in [("alone", false), ("with_a_lease", true)] {
             let play = move |stage| embedded(stage, bump, with_lease);
             let name = format!("restore_of_{name}_revisions_takes_nothing_away_for_five_minutes_{replica}");
-            stories.push(story(name, play).at(Place::EmbeddedServer));
+            stories.push(story(name, play).only_embedded());
         }
     }
     for (name, bumped) in [("plain", false), ("bumped", true)] {
         let story = story(format!("restore_of_etcd_with_{name}_revisions_starts_over"), move |stage| {
             real(stage, bumped)
         });
-        stories.push(story.at(Place::RealServer));
+        stories.push(story.only_real(RESTORED));
     }
     for (name, bump) in [("plain", 0), ("bumped", BUMP)] {
         let play = move |stage| embedded_unwatched(stage, bump);
         let name = format!("restore_of_{name}_revisions_while_the_only_replica_is_away_is_not_noticed");
-        stories.push(story(name, play).at(Place::EmbeddedServer));
+        stories.push(story(name, play).only_embedded());
     }
     stories.push(
         story("restore_of_etcd_while_the_only_replica_is_away_is_not_noticed", real_unwatched)
-            .at(Place::RealServer),
+            .only_real(RESTORED),
     );
     stories
 }

@@ -19,7 +19,8 @@ use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("second_binder_stops_every_release", stops_every_release),
+        story("second_binder_stops_every_release", stops_every_release)
+            .also_real("kube-apiserver keeps the field managers."),
         story("second_binder_is_not_a_populator", is_not_a_populator),
         story("second_binder_is_not_a_person_nor_a_backup_tool", is_not_a_person),
         story("second_binder_is_not_a_restore_an_expansion_nor_an_editor", is_not_a_restore),

@@ -17,7 +17,8 @@ use crate::stage::{DAEMON_NAMESPACE, Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("second_controller_stops_every_detach", stops_every_detach),
+        story("second_controller_stops_every_detach", stops_every_detach)
+            .also_real("kube-apiserver keeps the field managers."),
         story("second_controller_is_not_an_agent", is_not_an_agent),
         story("second_controller_is_not_the_leader_to_one_that_stands_by", is_not_the_leader),
         story("second_controller_is_not_an_administrator", is_not_an_administrator),

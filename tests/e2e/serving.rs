@@ -8,13 +8,15 @@ use test_support::{
 };
 use testbed::faults::Write;
 
-use crate::stage::{Place, Stage, Story, story};
+use crate::stage::{Stage, Story, story};
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("serving_the_api_server_says_who_may_read_what", tokens),
+        story("serving_the_api_server_says_who_may_read_what", tokens)
+            .also_real("kube-apiserver reviews tokens and access, by the roles of `deploy`."),
         story("serving_z_pages_are_for_who_may_read_them", z_pages),
-        story("serving_a_client_certificate_is_as_good_as_a_token", certificates).at(Place::RealServer),
+        story("serving_a_client_certificate_is_as_good_as_a_token", certificates)
+            .only_real("kube-apiserver publishes its authorities of clients."),
     ]
 }
 

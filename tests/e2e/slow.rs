@@ -7,7 +7,7 @@ use test_support::{cluster::create, daemon::Launch};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::stage::{DAEMON_NAMESPACE, Place, Stage, Story, story};
+use crate::stage::{DAEMON_NAMESPACE, Stage, Story, story};
 
 /// Of the black hole.
 const WEBHOOK: &str = "mooring-test-black-hole";
@@ -15,9 +15,10 @@ const WEBHOOK: &str = "mooring-test-black-hole";
 pub fn stories() -> Vec<Story> {
     vec![
         story("slow_a_webhook_that_hangs_and_fails_open_slows_down_and_no_more", webhook)
-            .at(Place::RealServer),
-        story("slow_what_never_ends_in_time_is_told", told).at(Place::RealServer),
-        story("slow_a_webhook_that_hangs_and_fails_closed_is_told", fails_closed).at(Place::RealServer),
+            .only_real("kube-apiserver calls webhooks."),
+        story("slow_what_never_ends_in_time_is_told", told).only_real("kube-apiserver calls webhooks."),
+        story("slow_a_webhook_that_hangs_and_fails_closed_is_told", fails_closed)
+            .only_real("kube-apiserver calls webhooks."),
     ]
 }
 

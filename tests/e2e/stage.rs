@@ -62,17 +62,21 @@ const AUDIT_IS_WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 
 type Play = dyn Fn(Stage) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// Where a story can play.
+/// Where a story plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
+    /// On the embedded server, and on the real one only if all stories are asked for there.
+    Embedded,
+    /// On the embedded server alone: there is too much of it for a server in real time.
+    EmbeddedAlone,
     /// On each server.
-    Anywhere,
-    /// There is too much of it for a server in real time.
-    EmbeddedServer,
-    /// It is about something that only the real one has.
-    RealServer,
-    /// It looks at what all the others have left on the real one, so that it needs all of them.
-    RealServerAtTheEnd,
+    Both,
+    /// On the real server alone.
+    Real,
+    /// The same, and only if all stories are asked for: it takes minutes.
+    RealIfAll,
+    /// On the real server, after all other stories, at what they have left.
+    RealAtTheEnd,
 }
 
 /// A named story.
@@ -80,6 +84,8 @@ pub enum Place {
 pub struct Story {
     pub name: String,
     pub place: Place,
+    /// What the embedded server cannot show, if it plays on the real one.
+    why_real: &'static str,
     deadline: Duration,
     play: Arc<Play>,
 }
@@ -96,16 +102,42 @@ where
 {
     Story {
         name: name.into(),
-        place: Place::Anywhere,
+        place: Place::Embedded,
+        why_real: "All stories are asked for.",
         deadline: DEADLINE,
         play: Arc::new(move |stage| Box::pin(play(stage))),
     }
 }
 
 impl Story {
-    /// The same with a place of its own.
-    pub fn at(self, place: Place) -> Self {
-        Self { place, ..self }
+    /// The same on each server. The sentence says what the embedded one cannot show.
+    pub fn also_real(self, why: &'static str) -> Self {
+        self.at(Place::Both, why)
+    }
+
+    /// The same on the real server alone. The sentence says what the embedded one cannot show.
+    pub fn only_real(self, why: &'static str) -> Self {
+        self.at(Place::Real, why)
+    }
+
+    /// The same on the real server alone, and only if all stories are asked for.
+    pub fn only_real_if_all(self, why: &'static str) -> Self {
+        self.at(Place::RealIfAll, why)
+    }
+
+    /// The same on the real server, after all others.
+    pub fn real_at_the_end(self, why: &'static str) -> Self {
+        self.at(Place::RealAtTheEnd, why)
+    }
+
+    /// The same on the embedded server alone.
+    pub fn only_embedded(self) -> Self {
+        Self { place: Place::EmbeddedAlone, ..self }
+    }
+
+    fn at(self, place: Place, why: &'static str) -> Self {
+        assert!(why.ends_with('.'), "{}: why the real server?", self.name);
+        Self { place, why_real: why, ..self }
     }
 
     /// The same, given that long if that is more than others have.
@@ -150,7 +182,11 @@ pub fn play_on_real(assets: &Assets, story: &Story) -> Result<(), Failed> {
     let Some(theatre) = theatre(assets) else { return Err("the control plane did not start".into()) };
     theatre.runtime.block_on(async {
         Cluster::new(theatre.real.client(User::Admin)).clear().await;
-        play(theatre.real.clone(), Log::default(), story).await
+        let played = play(theatre.real.clone(), Log::default(), story).await;
+        played.map_err(|failed| {
+            let report = failed.message().unwrap_or_default();
+            format!("It plays on the real server, because: {}\n{report}", story.why_real).into()
+        })
     })
 }
 

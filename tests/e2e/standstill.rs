@@ -9,15 +9,15 @@ use test_support::{cluster::within_deadline, daemon::Daemon};
 
 use crate::{
     replicas::{leader, new_holder, prepare, replica},
-    stage::{Place, Stage, Story, story},
+    stage::{Stage, Story, story},
 };
 
 pub fn stories() -> Vec<Story> {
     vec![
         story("standstill_l14_of_a_leader_another_leads_and_it_ends_when_it_goes_on", of_a_leader)
-            .at(Place::RealServer),
+            .only_real("A thread of a process is stopped."),
         story("standstill_l14_that_does_not_end_fails_liveness_which_a_restart_mends", without_end)
-            .at(Place::RealServer),
+            .only_real("A thread of a process is stopped."),
     ]
 }
 

@@ -11,7 +11,7 @@ use test_support::{
     visitor::{Credentials, ask},
 };
 
-use crate::stage::{Place, Stage, Story, story};
+use crate::stage::{Stage, Story, story};
 
 /// Of kube-controller-manager's, those that it shows once something happens that does not happen here, and why not.
 const NOT_SHOWN: &[(&str, &str)] = &[
@@ -24,7 +24,10 @@ const NOT_SHOWN: &[(&str, &str)] = &[
 ];
 
 pub fn stories() -> Vec<Story> {
-    vec![story("metrics_that_are_called_stock_are_those_of_the_stock_loops", compared).at(Place::RealServer)]
+    vec![
+        story("metrics_that_are_called_stock_are_those_of_the_stock_loops", compared)
+            .only_real("The stock controllers are at work there."),
+    ]
 }
 
 /// A family: its type, and the names of its labels.

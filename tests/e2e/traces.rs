@@ -8,14 +8,14 @@ use test_support::{cluster::within_deadline, daemon::Launch, process::temporary_
 
 use crate::{
     collector::Collector,
-    stage::{Place, Stage, Story, story},
+    stage::{Stage, Story, story},
 };
 
 pub fn stories() -> Vec<Story> {
     // The collector is reached by a real connection, which paused time would not wait for.
     vec![
         story("traces_of_bind_attach_and_detach_reach_the_collector", reach_the_collector)
-            .at(Place::RealServer),
+            .only_real("The collector is reached by a connection, which paused time does not wait for."),
     ]
 }
 

@@ -24,16 +24,17 @@ use testbed::{
     },
 };
 
-use crate::stage::{Place, Stage, Story, seed, story};
+use crate::stage::{Stage, Story, seed, story};
 
 /// Seats of the demo's script.
 const SEATS: usize = 8;
 
 pub fn stories() -> Vec<Story> {
     vec![
-        story("troubles_a_pod_moves_with_its_volume_and_goes_with_it", comes_moves_and_goes),
+        story("troubles_a_pod_moves_with_its_volume_and_goes_with_it", comes_moves_and_goes)
+            .also_real("kube-apiserver validates what the stand-ins do, and taints new nodes."),
         story("troubles_a_node_out_of_service_gives_its_volume_away", out_of_service),
-        story("troubles_of_the_demo_end_well", script).at(Place::EmbeddedServer),
+        story("troubles_of_the_demo_end_well", script).only_embedded(),
     ]
 }
 
