@@ -107,12 +107,6 @@ impl Dispatcher {
         }
     }
 
-    /// When a request was sent that is under way.
-    #[must_use]
-    pub fn asked_at(&self, sent: Sequence) -> Option<Instant> {
-        self.under_way.get(&sent).copied()
-    }
-
     /// For how many keys there is room.
     pub fn room(&self) -> Room {
         let volumes = self.most.saturating_sub(self.creates + self.other_attachment_calls);
@@ -221,7 +215,6 @@ mod tests {
             let sent = dispatcher.take().into_iter().map(|(sent, _)| sent).collect::<Vec<_>>();
             assert_eq!((sent, dispatcher.take().len()), (vec![Sequence(1)], 0), "{call:?}");
             assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (1, room), "{call:?}");
-            assert_eq!(dispatcher.asked_at(Sequence(1)), Some(second(1)), "{call:?}");
             assert_eq!(dispatcher.ended(&call, Sequence(1), true, second(3)), second(1), "{call:?}");
             assert_eq!(dispatcher.give_up(&call, Sequence(1)), None, "{call:?}");
             assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (0, [8, NODE_CALLS]), "{call:?}");

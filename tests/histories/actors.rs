@@ -195,19 +195,6 @@ impl Server {
         volumes
     }
 
-    /// What the kubelet of a node has to do: report, mount, unmount.
-    pub(super) fn kubelet_has_to(&self, name: &NodeName) -> [bool; 3] {
-        if !self.is_alive(name) {
-            return [false; 3];
-        }
-        let wanted = self.wanted_on(name);
-        [
-            self.nodes[name].status.volumes_in_use != self.in_use(name),
-            !self.to_mount(name).is_empty(),
-            self.mounted.keys().any(|(node, volume)| node == name && !wanted.contains(volume)),
-        ]
-    }
-
     pub(super) fn kubelet_unmounts(&mut self, name: &NodeName) {
         let wanted = self.wanted_on(name);
         self.mounted.retain(|(node, volume), _| node != name || wanted.contains(volume));

@@ -232,29 +232,6 @@ impl Daemon {
         self.reconcile()
     }
 
-    /// How many events the watch of a kind has yet to deliver.
-    pub fn is_behind(&self, server: &Server, wanted: &'static str) -> usize {
-        server.history.iter().skip(self.delivered[wanted]).filter(|event| kind(&event.key) == wanted).count()
-    }
-
-    /// Forgets what all watches have delivered, and which attachments that are gone were to be deleted.
-    pub fn forget_delivered(&mut self, server: &mut Server) {
-        let history = &mut server.history;
-        for (wanted, delivered) in &mut self.delivered {
-            let mut left = history.iter().enumerate().skip(*delivered);
-            *delivered =
-                left.find(|(_, event)| kind(&event.key) == *wanted).map_or(history.len(), |(next, _)| next);
-        }
-        let by_all = self.delivered.values().copied().min().unwrap_or_default();
-        history.drain(..by_all);
-        self.delivered.values_mut().for_each(|delivered| *delivered -= by_all);
-        let known = self.objects.attachments.snapshot();
-        let known = known.values().map(|attachment| &attachment.metadata.uid);
-        let there = server.attachments.values().map(|attachment| &attachment.metadata.uid);
-        let left: BTreeSet<&Uid> = known.chain(there).collect();
-        self.deleted.retain(|uid| left.contains(uid));
-    }
-
     /// The watch of a kind delivers its next event, if there is one.
     pub fn deliver(&mut self, server: &Server, wanted: &'static str) -> bool {
         let from = self.delivered[wanted];
@@ -390,16 +367,6 @@ impl Daemon {
             }
             _ => None,
         })
-    }
-
-    /// Whether a patch of the node is on its way.
-    pub fn is_writing(&self, node: &NodeName) -> bool {
-        self.on_their_way.iter().any(|(_, call)| matches!(call, Call::PatchNode(name, ..) if name == node))
-    }
-
-    /// How long until the daemon looks again by itself.
-    pub fn wakes_in(&self) -> Option<Duration> {
-        self.controller.wake_at().map(|at| at.saturating_duration_since(self.now))
     }
 
     /// Whether it has noticed another controller.

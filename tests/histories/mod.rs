@@ -5,8 +5,6 @@ mod authors;
 mod clocks;
 mod daemon;
 pub mod explained;
-pub mod explore;
-mod fingerprint;
 mod justified;
 mod rivals;
 mod server;

@@ -40,17 +40,6 @@ pub enum Object {
 }
 
 impl Object {
-    pub fn metadata(&self) -> &Meta {
-        match self {
-            Self::Node(object) => &object.metadata,
-            Self::Pod(object) => &object.metadata,
-            Self::Attachment(object) => &object.metadata,
-            Self::Volume(object) => &object.metadata,
-            Self::Claim(object) => &object.metadata,
-            Self::Driver(object) => &object.metadata,
-        }
-    }
-
     pub(super) fn metadata_mut(&mut self) -> &mut Meta {
         match self {
             Self::Node(object) => &mut object.metadata,
