@@ -37,10 +37,7 @@ use mooring::{
     supervise::Threads,
 };
 use serde_json::json;
-use testbed::{
-    Server,
-    request::{Query, Request},
-};
+use testbed::Server;
 
 fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -214,87 +211,6 @@ async fn a_pod_has_its_grace() {
     assert_eq!(code(pods.get("waiting")).await.0, 404);
     pods.delete("placed", &DeleteParams::default().grace_period(0)).await.unwrap();
     assert_eq!(code(pods.get("placed")).await.0, 404);
-}
-
-/// Figures of one core: `cargo test --release --test embedded -- --ignored --nocapture`.
-#[tokio::test]
-#[ignore = "prints figures; asserts nothing"]
-#[allow(clippy::print_stderr)]
-async fn figures() {
-    const REQUESTS: u32 = 20_000;
-    const WATCHERS: u32 = 100;
-    let server = Server::default();
-    let answer = async |method: &str, path: &str, media: &str, body: serde_json::Value| {
-        let request = Request {
-            method: method.parse().unwrap(),
-            path: path.to_owned(),
-            query: Query::default(),
-            accept: "application/json".to_owned(),
-            content_type: media.to_owned(),
-            user_agent: String::new(),
-            body: body.to_string().into(),
-        };
-        server.answer(request).await
-    };
-    let path = "/api/v1/persistentvolumes";
-    let body = |name: String| serde_json::to_value(volume(&name)).unwrap();
-    let begin = tokio::time::Instant::now();
-    for index in 0..REQUESTS {
-        assert_eq!(answer("POST", path, "", body(format!("v{index}"))).await.status(), 201);
-    }
-    report("POST", begin, REQUESTS);
-    let begin = tokio::time::Instant::now();
-    for index in 0..REQUESTS {
-        assert_eq!(answer("GET", &format!("{path}/v{index}"), "", json!(null)).await.status(), 200);
-    }
-    report("GET", begin, REQUESTS);
-    let phase = |phase: &str| json!({"status": {"phase": phase}});
-    let media = "application/merge-patch+json";
-    let begin = tokio::time::Instant::now();
-    for index in 0..REQUESTS {
-        let path = format!("{path}/v{index}/status");
-        assert_eq!(answer("PATCH", &path, media, phase("Available")).await.status(), 200);
-    }
-    report("PATCH status", begin, REQUESTS);
-
-    let volumes: Api<PersistentVolume> = Api::all(server.client());
-    let mut watches = Vec::new();
-    for _ in 0..WATCHERS {
-        let parameters = WatchParams::default().timeout(60);
-        let mut events =
-            volumes.watch_metadata(&parameters, &server.revision().to_string()).await.unwrap().boxed();
-        watches.push(tokio::spawn(async move {
-            for _ in 0..REQUESTS / WATCHERS {
-                events.try_next().await.unwrap();
-            }
-        }));
-    }
-    let begin = tokio::time::Instant::now();
-    for index in 0..REQUESTS / WATCHERS {
-        answer("PATCH", &format!("{path}/v{index}/status"), media, phase("Bound")).await;
-    }
-    for watch in watches {
-        watch.await.unwrap();
-    }
-    report("events to 100 watchers, client included", begin, REQUESTS);
-
-    for index in REQUESTS..50_000 {
-        answer("POST", path, "", body(format!("v{index}"))).await;
-    }
-    for index in 0..50_000 {
-        let claim = json!({
-            "metadata": {"name": format!("c{index}")},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-        });
-        answer("POST", "/api/v1/namespaces/default/persistentvolumeclaims", "", claim).await;
-    }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    eprintln!("50 000 volumes and claims: {:?}", status.lines().find(|line| line.starts_with("VmRSS")));
-}
-
-#[allow(clippy::print_stderr)]
-fn report(what: &str, begin: tokio::time::Instant, count: u32) {
-    eprintln!("{what}: {:.0} per second", f64::from(count) / begin.elapsed().as_secs_f64());
 }
 
 #[tokio::test]

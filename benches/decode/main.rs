@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench decode`
 //!
-//! The objects (`tests/cases/wire/realistic.yaml`) are as large as in clusters and encoded by the API server's own
+//! The objects (`tests/cases/wire/realistic.txt`) are as large as in clusters and encoded by the API server's own
 //! serializers. What comes out are two tables. It measures, it does not judge.
 //!
 //! `cargo bench --bench decode -- loop pod protobuf 100000`

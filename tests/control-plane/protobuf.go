@@ -3,8 +3,12 @@
 // Prints what the Rust side's protobuf decoding (crates/apiserver/src/protobuf) is held against, as text:
 //
 //	go run protobuf.go cases <../cases/wire/objects.yaml >../cases/wire/encoded.txt
-//	go run protobuf.go cases <../cases/wire/realistic.yaml >../cases/wire/realistic.txt
 //	go run protobuf.go fields >../cases/wire/fields.txt
+//
+// The large objects of benches/decode are encoded anew from the JSON beside them:
+//
+//	sed 1d ../cases/wire/realistic.txt | awk -F'\t' '{ print "- name: " $1 "\n  object: " $3 }' |
+//	  go run protobuf.go cases >anew && mv anew ../cases/wire/realistic.txt
 //
 // `cases` encodes each case by the API server's own serializers. A line per case, tab-separated: name, what it is
 // (`object` and `list`: a single answer; `event`: a frame of a watch, with its length), JSON, protobuf in hexadecimal.
