@@ -10,7 +10,6 @@ use test_support::{
     cluster::{DRIVER, until},
     history::Change,
 };
-use testbed::faults::CrashPoint;
 
 use crate::stage::{Stage, Story, story};
 
@@ -19,7 +18,6 @@ pub fn stories() -> Vec<Story> {
         story("exclusive_volume_moves_between_nodes", moves),
         story("exclusive_volume_waits_out_a_detach_error", waits_out_detach_error),
         story("exclusive_volume_in_use_stays_although_its_attachment_is_deleted_by_hand", deleted_by_hand),
-        story("exclusive_volume_moves_through_crashes_of_the_daemon", moves_through_crashes),
     ]
 }
 
@@ -116,41 +114,4 @@ async fn deleted_by_hand(stage: Stage) {
 
     cluster.delete_pod("p1").await;
     cluster.running("p0").await;
-}
-
-/// Killed at each write of a move in each way; two VolumeAttachments at once would be seen in the
-/// history.
-async fn moves_through_crashes(stage: Stage) {
-    let attacher = stage.attacher();
-    attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(Duration::from_millis(30)));
-    let _kubelets = stage.kubelets();
-    let cluster = &stage.cluster;
-    cluster.node("n0").await;
-    cluster.node("n1").await;
-    {
-        let _daemon = stage.daemon().await;
-        cluster.bound_pair("v1", "c1").await;
-        cluster.pod("p0", "n0", &["c1"]).await;
-        cluster.running("p0").await;
-    }
-    // Un-publish, delete, create, publish.
-    let writes_of_a_move = 4;
-    let mut round = 0;
-    for number in 1..=writes_of_a_move {
-        for point in CrashPoint::ALL {
-            let daemon = stage.daemon().await;
-            let (old, new) = (format!("p{round}"), format!("p{}", round + 1));
-            let node = format!("n{}", (round + 1) % 2);
-            let crash = stage.proxy.crash_at(stage.proxy.counted() + number, point);
-            cluster.pod(&new, &node, &["c1"]).await;
-            cluster.delete_pod(&old).await;
-            crash.reached().await;
-            daemon.kill();
-            stage.proxy.thaw();
-            let _daemon = stage.daemon().await;
-            cluster.running(&new).await;
-            cluster.published(&node, &["v1"]).await;
-            round += 1;
-        }
-    }
 }

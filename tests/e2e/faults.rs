@@ -22,13 +22,9 @@ const WATCHED: [&str; 7] = [
     "csidrivers",
 ];
 
-/// Storms on the embedded server.
-const SEEDS: u64 = 24;
-
 pub fn stories() -> Vec<Story> {
-    let first = seed();
-    let mut stories = vec![
-        story("faults_of_every_kind_in_a_storm", move |stage| storm(stage, first))
+    vec![
+        story("faults_of_every_kind_in_a_storm", |stage| storm(stage, seed()))
             .also_real("Faults hit connections, and a late write arrives while others are under way."),
         story("faults_l16_claims_of_a_moment_of_errors_are_bound_soon_after", |stage| {
             errors(stage, Launch::alone())
@@ -41,12 +37,7 @@ pub fn stories() -> Vec<Story> {
             .also_real("A watch begins anew in the watch cache of kube-apiserver."),
         story("faults_watches_that_lag_do_no_harm", late_watches),
         story("faults_watches_from_the_past_do_no_harm", past_watches),
-    ];
-    for seed in first + 1..first + SEEDS {
-        let name = format!("faults_of_every_kind_in_storm_{seed}");
-        stories.push(story(name, move |stage| storm(stage, seed)).only_embedded());
-    }
-    stories
+    ]
 }
 
 /// Pods with exclusive volumes are moved between nodes, while a third of all writes and a tenth of all
