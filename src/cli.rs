@@ -7,17 +7,17 @@
 //! Anything clap objects to becomes one line that names the flag.
 
 pub mod arguments;
-pub mod asking;
 #[cfg(test)]
 mod flag_docs;
 pub mod kcm_flags;
+pub mod query;
 pub mod values;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
-use asking::{
-    ASKING, ExplainArgs,
+use query::{
+    COMMANDS, ExplainArgs,
     questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
 };
 use values::{parse_bool, parse_duration};
@@ -45,17 +45,17 @@ pub struct Cli {
 pub enum Command {
     /// Run the daemon.
     Run(Box<RunArgs>),
-    /// Say why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe. Reads
-    /// with your own rights, on any cluster, and writes nothing.
+    /// Explain why a pod, a claim, a volume, an attachment, a node or a class waits, who has to act, and what is safe.
+    /// Reads with your own rights, in any cluster, and writes nothing.
     Explain(Box<ExplainArgs>),
-    /// Look at the whole cluster: what is blocked, what waits, what is at risk; from which most pods suffer first.
+    /// Report what is blocked, waits or is at risk in the whole cluster. Causes that affect most pods come first.
     Doctor(Box<DoctorArgs>),
-    /// A node's volumes: what still holds them, and which pods.
+    /// List the volumes of a node, what still holds them, and their pods.
     Node(Box<NodeArgs>),
-    /// What would follow if something were done. Nothing is written.
+    /// Show what would follow from a change. Writes nothing.
     #[command(name = "whatif")]
     WhatIf(Box<WhatIfArgs>),
-    /// The few patches that people make by hand, each with the proof it demands. Nothing is sent without --yes.
+    /// Make one of the few patches that people make by hand, with the proof that it needs. Sends nothing without --yes.
     Repair(Box<RepairArgs>),
     /// Print the completion script of a shell.
     Completion {
@@ -143,9 +143,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAMESPACE")]
     pub leader_elect_resource_namespace: Option<String>,
 
-    /// How long the API server may take over a request. Less than an admission webhook takes that hangs and
-    /// fails open (10s unless it says otherwise) means that nothing is written at all [default: as long as
-    /// the lease allows, 11.5s with the defaults, and at most 34s].
+    /// How long the API server may take to answer a request. If this is less than the timeout of an admission webhook
+    /// that hangs and fails open (10s by default), nothing is written at all [default: as long as the lease allows,
+    /// 11.5s with the defaults, and at most 34s].
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub request_timeout: Option<Duration>,
 
@@ -191,13 +191,13 @@ pub struct RunArgs {
     #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     pub worker_threads: usize,
 
-    /// Never look at attachments unless something happened.
+    /// Reconcile attachments only when something has happened.
     #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub disable_attach_detach_reconcile_sync: bool,
 
-    /// How often to look at all attachments although nothing happened, at least 1s. A safety net
-    /// that sends nothing when all is well, so it is wider than kube-controller-manager's of 1m.
+    /// How often to reconcile all attachments although nothing has happened, at least 1s. This safety net
+    /// sends nothing when all is well, so its period is longer than kube-controller-manager's 1m.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub attach_detach_reconcile_sync_period: Duration,
 
@@ -207,24 +207,24 @@ pub struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub disable_force_detach_on_timeout: bool,
 
-    /// How long a volume that may be in use on a node whose object was deleted is left attached there.
-    /// A node object that is gone does not prove that its machine is off.
+    /// How long a volume that may be in use stays attached to a node whose object was deleted. A missing node object
+    /// does not prove that its machine is off.
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = parse_duration)]
     pub force_detach_gone_node_after: Duration,
 
-    /// How often to look at all claims and volumes that are not settled although nothing happened, at
-    /// least 1s. A safety net that sends nothing when all is well, so it is wider than
-    /// kube-controller-manager's of 15s, which is how that one finds work.
+    /// How often to reconcile all claims and volumes that are not settled although nothing has happened, at
+    /// least 1s. This safety net sends nothing when all is well, so its period is longer than the 15s of
+    /// kube-controller-manager, which finds its work in this way.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub pvclaimbinder_sync_period: Duration,
 
-    /// Ask provisioners for volumes for claims that nothing matches.
+    /// Hand claims that no volume matches to their provisioners.
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_dynamic_provisioning: bool,
 
-    /// Make and delete volumes of kubernetes.io/host-path below /tmp of the machine this runs on. For
-    /// test clusters of one machine only. Needs the rights in deploy/optional/host-path.
+    /// Create and delete volumes of kubernetes.io/host-path below /tmp of the machine that mooring runs on. Only for
+    /// test clusters of one machine. Needs the rights in deploy/optional/host-path.
     #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
     pub enable_hostpath_provisioner: bool,
@@ -331,7 +331,7 @@ where
         let word = words.remove(1);
         words.push(if word == "help" { "--help".into() } else { "--version".into() });
     }
-    let asks = words.get(1).is_some_and(|word| ASKING.iter().any(|asking| word == asking));
+    let asks = words.get(1).is_some_and(|word| COMMANDS.iter().any(|asking| word == asking));
     let stop = |error: &clap::Error| match stop(error) {
         Stop::Mistake(line) if asks => Stop::Usage(line),
         stop => stop,

@@ -15,7 +15,7 @@
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
 //! - What the binder has done on this machine, if that is asked for: [`host_plugins`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
-//! - The process: [`program`], [`terminal`], [`cli`], [`asking`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
+//! - The process: [`program`], [`terminal`], [`cli`], [`query`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
 //!   [`telemetry`].
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
@@ -26,7 +26,6 @@
 //! A crash after any write is therefore recovered by planning again.
 
 pub mod app;
-pub mod asking;
 pub mod attach_detach;
 pub mod binder;
 pub mod build_info;
@@ -40,6 +39,7 @@ pub mod host_plugins;
 pub mod metrics;
 pub mod program;
 pub mod protection;
+pub mod query;
 pub mod routes;
 pub mod serving_flags;
 pub mod supervise;

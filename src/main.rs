@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use mooring::{
-    asking::completion,
     cli::{self, Cli},
-    program, telemetry,
+    program,
+    query::completion,
+    telemetry,
 };
 
 fn main() -> ExitCode {

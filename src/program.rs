@@ -2,7 +2,7 @@
 //!
 //! Exit codes of `run`: 0 after an orderly end; 1 when a part died or the lease was lost; 2 when it could not
 //! start as told to (flags, kubeconfig, address); 128 + signal when a second signal cut the shutdown
-//! short. The commands that ask have their own ([`asking`]).
+//! short. The commands that ask have their own ([`query`]).
 
 use std::{
     backtrace::Backtrace,
@@ -12,10 +12,9 @@ use std::{
 
 use crate::{
     app::{self, Failure},
-    asking,
     cli::{Command, RunArgs, Stop, arguments::Ignored},
     config::Config,
-    supervise, telemetry,
+    query, supervise, telemetry,
     terminal::{FAILED, block_on, complain},
 };
 
@@ -28,13 +27,13 @@ const TARGET: &str = "mooring";
 pub fn execute(command: Command) -> ExitCode {
     match command {
         Command::Run(args) => run(*args),
-        Command::Explain(args) => asking::run(&args),
-        Command::Doctor(args) => asking::questions::doctor(&args),
-        Command::Node(args) => asking::questions::node(&args),
-        Command::WhatIf(args) => asking::questions::whatif(&args),
-        Command::Repair(args) => asking::repair::run(&args),
-        Command::Completion { shell } => asking::completion::script(shell),
-        Command::Man { folder } => asking::completion::manual(folder.as_deref()),
+        Command::Explain(args) => query::finish(query::explain(&args)),
+        Command::Doctor(args) => query::finish(query::doctor(&args)),
+        Command::Node(args) => query::finish(query::node(&args)),
+        Command::WhatIf(args) => query::finish(query::whatif(&args)),
+        Command::Repair(args) => query::finish(query::repair::run(&args)),
+        Command::Completion { shell } => query::completion::script(shell),
+        Command::Man { folder } => query::completion::manual(folder.as_deref()),
     }
 }
 
@@ -79,7 +78,7 @@ pub fn stop(stop: &Stop) -> ExitCode {
         Stop::Mistake(line) => mistake(line),
         Stop::Usage(line) => {
             complain(line);
-            ExitCode::from(asking::USAGE)
+            ExitCode::from(query::USAGE)
         }
     }
 }

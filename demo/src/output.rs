@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use mooring::explain::text::command;
+use mooring::explain::sheet::command;
 use testbed::troubles::{
     script::SHOWN_SEAT,
     stage::{HOPELESS_CLAIM, QUARANTINE, TOLERATION},

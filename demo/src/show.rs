@@ -17,11 +17,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
 use mooring::{
     app::{self, Daemon},
-    asking::Page,
     cli::{self, Cli, Command},
     config::Config,
     explain::assumptions::Assumptions,
     kube_api::{connect::ApiServer, lease, restore::RestoreGrace},
+    query::Page,
     supervise::Threads,
     telemetry,
 };

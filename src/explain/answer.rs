@@ -14,9 +14,9 @@ use super::{
     node, pod, reasons,
     report::{API_VERSION, Action, Explanation, Next, Observed, Risk, Step, Verdict},
     said::last_word,
+    sheet::next_condition,
     snapshot::Snapshot,
     subject::Subject,
-    text::goes_on,
     view::{View, get},
     volume,
 };
@@ -32,8 +32,8 @@ use crate::{
 };
 
 /// What no object says of a forced detach.
-pub(super) const TIMER: &str = "Since when a pod there last had the volume, the controller saw; no object says. It counts anew after \
-    a restart, unless the lease carries it.";
+pub(super) const TIMER: &str = "Only the controller knows when a pod there last had the volume; no object shows it. After a restart it \
+    counts again, unless the lease carries the time.";
 
 /// Explains one object.
 #[must_use]
@@ -48,7 +48,6 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
     let is_missing = snapshot.is_absent(&subject.object())
         && view.whole(subject).is_none()
         && !matches!(subject, Subject::Node(_));
-    let worst = links.iter().map(|link| link.verdict).max().unwrap_or(Verdict::Healthy);
     // Of what is being deleted people ask why it is still there, not why its volume gets nowhere.
     let is_own = |link: &Link| {
         link.step.reason == claim::TERMINATING
@@ -60,10 +59,10 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
                 _ => false,
             }
     };
-    let (worst, deciding) = match links.first().filter(|link| is_own(link)) {
-        Some(own) => (own.verdict, 0),
-        None => (worst, links.iter().rposition(|link| link.verdict == worst).unwrap_or_default()),
-    };
+    let last_of_worst = links.iter().enumerate().max_by_key(|(_, link)| link.verdict);
+    let own = links.first().filter(|link| is_own(link)).map(|link| (0, link));
+    let (deciding, worst) =
+        own.or(last_of_worst).map_or((0, Verdict::Healthy), |(at, link)| (at, link.verdict));
     let is_well = worst == Verdict::Healthy;
     for (index, link) in links.iter_mut().enumerate() {
         link.step.is_blocker = !is_well && index == deciding;
@@ -86,7 +85,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions
         if let Some(word) = uid.and_then(|uid| last_word(&view, &Uid::from(uid))) {
             summary = format!("{summary}; {word}");
         }
-        let text = "ask one who may read these, or have the rights granted: deploy/optional/explain-reader is a role with all";
+        let text = "ask a user who may read these, or request the rights: deploy/optional/explain-reader has a role with all of them";
         actions.push(Action { risk: Risk::Safe, text: text.to_owned(), command: Vec::new() });
     }
     let (candidates, others) = match subject {
@@ -194,7 +193,7 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
 
 /// What a step says, and on which condition it goes on.
 pub(super) fn sentence(step: &Step) -> String {
-    match step.next.as_ref().and_then(goes_on) {
+    match step.next.as_ref().and_then(next_condition) {
         Some(until) => format!("{}{until}", step.message.trim_end_matches('.')),
         None => step.message.clone(),
     }
@@ -230,14 +229,14 @@ fn not_looked_for(view: &View<'_>, subject: &Subject) -> Option<String> {
             if !view.snapshot.is_listed::<PersistentVolumeClaim>()
                 && get::<StorageClass>(view, name).is_some() =>
         {
-            Some("Which claims of the class wait was not looked for: mooring doctor tells.".to_owned())
+            Some("The claims of the class were not read: mooring doctor reports those that wait.".to_owned())
         }
         Subject::Node(name)
             if !view.snapshot.is_listed::<VolumeAttachment>() && get::<Node>(view, name).is_some() =>
         {
             Some(format!(
-                "Attachments that neither the node's lists nor its pods name were not looked for: mooring node {name} \
-                 lists all."
+                "Attachments that neither the node's lists nor its pods name were not read: mooring node {name} \
+                 lists them all."
             ))
         }
         _ => None,

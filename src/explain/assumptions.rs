@@ -19,26 +19,18 @@ pub struct Assumptions {
     pub binder: BinderOptions,
 }
 
-/// What both would do next.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outlooks {
-    /// Attach/detach.
-    pub attach_detach: attach_detach::dry_run::Outlook,
-    /// The binder.
-    pub binder: binder::dry_run::Outlook,
-}
+impl Assumptions {
+    /// What attach/detach would do next.
+    #[must_use]
+    pub fn ask_attach_detach(&self, snapshot: &Snapshot) -> attach_detach::dry_run::Outlook {
+        let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
+        attach_detach::dry_run::dry_run(&snapshot.objects, self.attach_detach, &is_absent, snapshot.taken_at)
+    }
 
-/// Asks both.
-#[must_use]
-pub fn ask(snapshot: &Snapshot, assumptions: &Assumptions) -> Outlooks {
-    let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
-    Outlooks {
-        attach_detach: attach_detach::dry_run::dry_run(
-            &snapshot.objects,
-            assumptions.attach_detach,
-            &is_absent,
-            snapshot.taken_at,
-        ),
-        binder: binder::dry_run::dry_run(&snapshot.objects, &assumptions.binder, &is_absent),
+    /// What the binder would do next.
+    #[must_use]
+    pub fn ask_binder(&self, snapshot: &Snapshot) -> binder::dry_run::Outlook {
+        let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
+        binder::dry_run::dry_run(&snapshot.objects, &self.binder, &is_absent)
     }
 }

@@ -9,7 +9,6 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    actions::logs_of,
     age,
     exclusive::{ATTACHED_TWICE, Twice},
     links::Link,
@@ -44,6 +43,7 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
         for link in &mut links {
             link.verdict = Verdict::Healthy;
             link.step.blocked_by.clear();
+            link.step.next = None;
         }
         links.push(on_two_nodes(view, twice, node));
         return links;
@@ -198,7 +198,7 @@ fn full(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<String> {
             Some(format!("takes {limit} of {driver}, and has {listed} already"))
         }
         _ if code == Some(RESOURCE_EXHAUSTED) => {
-            Some(format!("takes no more volumes of {driver}, as the driver says (ResourceExhausted)"))
+            Some(format!("takes no more volumes of {driver}, as the driver reports (ResourceExhausted)"))
         }
         _ => None,
     }
@@ -330,7 +330,7 @@ fn waits(
     };
     let asked = match waiting {
         Waiting::AttachError { at, .. } | Waiting::DetachError { at, .. } => {
-            at.map_or(String::new(), |at| format!(", told {} ago", ago(at)))
+            at.map_or(String::new(), |at| format!(" {} ago", ago(at)))
         }
         _ if is_of_attacher && is_long => {
             since.map_or(String::new(), |since| format!(" {} ago, and is there", ago(since)))
@@ -346,13 +346,14 @@ fn waits(
         ("full", full.as_ref().map_or(&"", |full| full)),
     ];
     let mut link = Link::told_of(&subject, case, "attachment", facts);
-    let logs = || logs_of(view, driver, Sidecar::Attacher);
     match waiting {
         Waiting::AttachError { .. } | Waiting::DetachError { .. } => {
             let verdict = link.verdict.max(Verdict::of_wait(since, view.now()));
-            link.verdict(verdict).act(logs())
+            link.verdict(verdict).and_log(view, driver, Sidecar::Attacher)
         }
-        _ if is_of_attacher && is_long => link.verdict(Verdict::Blocked).act(logs()),
+        _ if is_of_attacher && is_long => {
+            link.verdict(Verdict::Blocked).and_log(view, driver, Sidecar::Attacher)
+        }
         _ if is_of_attacher && view.sidecars.is_limited(driver, Sidecar::Attacher) => {
             link.and("+limited", &[])
         }

@@ -185,7 +185,7 @@ fn unseen(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
     } else if let Some(class) = missing_class(view, &claim.metadata.uid) {
         Link::told(&subject, "ClassNotFound said", &[("class", &class)])
     } else {
-        let told = format!("why the claim waits is told by what you may not read: {what}");
+        let told = format!("why the claim waits is unknown: you may not read {what}");
         Link::told(&subject, "Forbidden", &[("told", &told)])
     })
 }

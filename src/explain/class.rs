@@ -1,6 +1,7 @@
 //! A class: who provisions, when its claims are bound, and which of them wait.
 
 use super::{
+    age,
     claim::{self, NO_PROVISIONER},
     links::{Link, missing},
     report::Verdict,
@@ -73,10 +74,8 @@ fn waiting(view: &View<'_>, name: &ClassName) -> Vec<ClaimKey> {
 }
 
 fn counted(waiting: &[ClaimKey]) -> String {
-    match waiting.len() {
-        1 => "1 claim waits".to_owned(),
-        count => format!("{count} claims wait"),
-    }
+    let verb = if waiting.len() == 1 { "waits" } else { "wait" };
+    format!("{} {verb}", age::counted(waiting.len(), "claim"))
 }
 
 /// Which claims wait for a class that does not exist: for volumes that are made by hand, or by mistake.

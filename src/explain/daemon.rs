@@ -4,7 +4,7 @@
 //! the same answer with what they say. What a page does not say changes nothing. A replica that stands by decides nothing, and so
 //! has nothing to add.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of},
-    kube_api::ids::{AttachmentName, NodeName},
+    kube_api::ids::{NodeName, VolumeName},
 };
 
 /// Names that are asked for: the head of a request has some room.
@@ -61,15 +61,14 @@ struct Change {
     reason: String,
 }
 
-/// Which volume on which node an attachment stands for.
-type Pairs = BTreeMap<AttachmentName, (VolumeId, NodeName)>;
-
 /// The pages to ask for.
 #[must_use]
 pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
-    let pairs = pairs(explanation, snapshot);
     let (mut attach_detach, mut binder) = (BTreeSet::new(), BTreeSet::new());
     for subject in subjects(explanation) {
+        // Rows about attachments have the volume as kubelets name it.
+        let id = persistent_volume(&subject, snapshot).and_then(|name| volume_of(&snapshot.objects, &name));
+        attach_detach.extend(id.map(|id| ("volume", id.to_string())));
         match subject {
             Subject::Claim(key) => binder.insert(("claim", key.to_string())),
             Subject::Volume(name) => binder.insert(("volume", name.to_string())),
@@ -79,7 +78,6 @@ pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
             Subject::Class(_) => false,
         };
     }
-    attach_detach.extend(pairs.into_values().map(|(volume, _)| ("volume", volume.as_str().to_owned())));
     let pages = [("/debug/attach-detach", attach_detach), ("/debug/binder", binder)];
     let asked = pages.into_iter().filter(|(_, names)| !names.is_empty()).map(|(page, names)| {
         let mut query = form_urlencoded::Serializer::new(String::new());
@@ -90,24 +88,33 @@ pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
     asked.collect()
 }
 
+/// The PersistentVolume that a volume or an attachment is of.
+fn persistent_volume(subject: &Subject, snapshot: &Snapshot) -> Option<VolumeName> {
+    match subject {
+        Subject::Volume(name) => Some(name.clone()),
+        Subject::Attachment(name) => {
+            snapshot.objects.attachments.get(name)?.spec.source.persistent_volume_name.clone()
+        }
+        _ => None,
+    }
+}
+
 /// Adds what the pages say.
-pub fn add(explanation: &mut Explanation, snapshot: &Snapshot, boards: &[Board]) {
+pub fn add(explanation: &mut Explanation, boards: &[Board]) {
     if boards.is_empty() {
         return;
     }
     if boards.iter().any(|board| !board.leads) {
-        let text =
-            "The daemon that was asked stands by: timers, pauses and the past are known to the leader alone.";
+        let text = "The daemon is a standby: only the leader knows timers, pauses and the past.";
         explanation.unknown.push(text.to_owned());
         return;
     }
     explanation.observed.source = Source::Daemon;
-    let pairs = pairs(explanation, snapshot);
     let waits: Vec<&Wait> = boards.iter().flat_map(|board| &board.waiting).collect();
     let is_well = explanation.verdict == Verdict::Healthy;
     for step in &mut explanation.steps {
         let Some(subject) = Subject::of(&step.object) else { continue };
-        let Some(wait) = waits.iter().find(|wait| wait.is_of(&subject, &pairs)) else { continue };
+        let Some(wait) = waits.iter().find(|wait| wait.is_of(&subject)) else { continue };
         let node = wait.node.as_deref();
         if tell(step, wait, node) && is_well {
             // Objects show no reason to wait, and the controller has one.
@@ -127,16 +134,19 @@ pub fn add(explanation: &mut Explanation, snapshot: &Snapshot, boards: &[Board])
 }
 
 impl Wait {
-    fn is_of(&self, subject: &Subject, pairs: &Pairs) -> bool {
+    fn is_of(&self, subject: &Subject) -> bool {
         let is = |kind: &str, field: &Option<String>, name: &str| {
             self.kind == kind && field.as_deref() == Some(name) && self.since.is_some()
         };
         match subject {
             Subject::Claim(key) => is("claim", &self.claim, &key.to_string()),
             Subject::Volume(name) => is("volume", &self.volume, name.as_str()),
-            Subject::Attachment(name) => pairs.get(name).is_some_and(|(volume, node)| {
-                is("attachment", &self.volume, volume.as_str()) && self.node.as_deref() == Some(node.as_str())
-            }),
+            Subject::Attachment(name) => {
+                let id = self.volume.as_deref().and_then(VolumeId::parse_csi);
+                let node = self.node.as_deref().map(NodeName::from);
+                let own = id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string());
+                is("attachment", &own, name.as_str())
+            }
             Subject::Pod(_) | Subject::Node(_) | Subject::Class(_) => false,
         }
     }
@@ -171,40 +181,6 @@ fn tell(step: &mut Step, said: &Wait, node: Option<&str>) -> bool {
         next.condition = None;
     }
     is_news
-}
-
-/// Which volume on which node the attachments of the answer stand for, also those that are not there yet.
-fn pairs(explanation: &Explanation, snapshot: &Snapshot) -> Pairs {
-    let objects = &snapshot.objects;
-    let mut pairs = Pairs::new();
-    let mut open = BTreeSet::new();
-    for subject in subjects(explanation) {
-        let Subject::Attachment(name) = subject else { continue };
-        let attachment = objects.attachments.get(&name);
-        let volume = attachment.as_ref().and_then(|it| it.spec.source.persistent_volume_name.as_ref());
-        match (volume.and_then(|volume| volume_of(objects, volume)), attachment) {
-            (Some(volume), Some(attachment)) => {
-                pairs.insert(name, (volume, attachment.spec.node_name.clone()));
-            }
-            _ => {
-                open.insert(name);
-            }
-        }
-    }
-    let volumes = subjects(explanation).into_iter().filter_map(|subject| match subject {
-        Subject::Volume(name) => volume_of(objects, &name),
-        _ => None,
-    });
-    let nodes = objects.nodes.keys();
-    for volume in volumes.filter(|_| !open.is_empty()) {
-        for node in &nodes {
-            let name = volume.attachment_name(node);
-            if open.contains(&name) {
-                pairs.insert(name, (volume.clone(), node.clone()));
-            }
-        }
-    }
-    pairs
 }
 
 /// The objects of the answer that can be asked about, each once.
@@ -290,7 +266,7 @@ mod tests {
             "from": "Attached", "to": "Detaching", "reason": "DetachWaitingForUnmount", "attempt": 1,
         });
         let board = json!({ "leads": true, "waiting": [row("n2"), row("n1")], "history": [change] });
-        add(&mut told, &snapshot, &[serde_json::from_value(board).unwrap()]);
+        add(&mut told, &[serde_json::from_value(board).unwrap()]);
         let step = told.steps.iter().find(|step| step.object["name"] == attachment.as_str()).unwrap();
         assert_eq!(
             (step.reason.as_str(), step.message.as_str()),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{
     report::{Evidence, Happened},
     said,
+    subject::field,
     view::View,
 };
 use crate::kube_api::{ids::Uid, kinds::ObjectRef};
@@ -24,13 +25,12 @@ pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String])
         let Some(whole) = view.snapshot.details.get(object) else { continue };
         let managers = whole.pointer("/metadata/managedFields").and_then(Value::as_array);
         for entry in managers.into_iter().flatten() {
-            let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default();
-            let part = match text("subresource") {
+            let part = match field(entry, "subresource") {
                 "" => fields(entry),
                 subresource => format!("its {subresource}"),
             };
-            let at = text("time").parse().ok();
-            let text = format!("{} wrote {part} of {object}", text("manager"));
+            let at = field(entry, "time").parse().ok();
+            let text = format!("{} wrote {part} of {object}", field(entry, "manager"));
             found.push(Evidence { at, from: "managedFields".to_owned(), text });
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn timeline(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Happened> {
             let grace = whole.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
             let grace = SignedDuration::from_secs(grace.unwrap_or_default());
             let at = over.checked_sub(grace).unwrap_or(over);
-            past.push(Happened { at, text: format!("the deletion of {object} was asked for") });
+            past.push(Happened { at, text: format!("the deletion of {object} was requested") });
         }
         if let ObjectRef::Node(name) = object
             && let Some(ready) = view.objects().nodes.get(name).and_then(|node| node.ready().cloned())

@@ -5,7 +5,6 @@
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    actions::logs_of,
     attachment::absent_attacher,
     links::Link,
     report::Verdict,
@@ -56,7 +55,7 @@ fn foreign_deleted(
         let facts: Facts<'_> = &[("driver", &driver), ("finalizers", &finalizers(&object.metadata))];
         Link::told(subject, "DetachWaitingForAttacher foreign", facts)
             .verdict(Verdict::of_wait(Some(deleted), view.now()))
-            .act(logs_of(view, driver, Sidecar::Attacher))
+            .and_log(view, driver, Sidecar::Attacher)
     });
     link.detail(format!("on {node}")).since(Some(deleted))
 }

@@ -4,7 +4,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    report::{Action, Blocker, Next, Step, Verdict},
+    report::{Action, Blocker, Next, Risk, Step, Verdict},
+    sidecars::Sidecar,
     subject::Subject,
     table::{Facts, Part, Row, fill, find, find_of},
     view::{Missing, View},
@@ -94,8 +95,17 @@ impl Link {
         self
     }
 
-    pub fn act(mut self, action: Action) -> Self {
-        self.actions.push(action);
+    /// Adds where the attacher or provisioner of a driver says more than it writes into objects and events.
+    pub fn and_log(mut self, view: &View<'_>, driver: &str, sidecar: Sidecar) -> Self {
+        let command = match view.sidecars.holder(driver, sidecar) {
+            Some((namespace, pod)) => {
+                vec!["kubectl", "logs", "-n", namespace, pod, "--all-containers", "--tail=50"]
+            }
+            None => vec!["kubectl", "get", "leases,pods", "-A"],
+        };
+        let text = format!("read the log of {driver}'s controller, and the storage's own console");
+        let command = command.into_iter().map(str::to_owned).collect();
+        self.actions.push(Action { risk: Risk::Safe, text, command });
         self
     }
 }

@@ -11,7 +11,6 @@
 //! next is asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason
 //! is what a decision returned, never worked out anew.
 
-mod actions;
 pub mod age;
 mod answer;
 pub mod assumptions;
@@ -39,16 +38,15 @@ pub mod report;
 mod resize;
 mod running;
 mod said;
+pub mod sheet;
 pub mod sidecars;
 pub mod snapshot;
 pub mod subject;
 mod table;
-pub mod text;
 mod topology;
 mod view;
 mod volume;
 pub mod whatif;
-mod wrap;
 mod writes;
 
 pub use answer::explain;

@@ -32,7 +32,7 @@ use crate::{
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
         kinds::{
-            InTreeSource, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
+            InTreeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
             VolumeAttachment,
         },
     },
@@ -268,7 +268,9 @@ fn is_protected(view: &View<'_>, link: &Link) -> bool {
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.
 fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -> Option<Link> {
-    let other = why.object().map(|object| object_name(&object)).unwrap_or_default();
+    let other = why.object().map(|object| object.to_string()).unwrap_or_default();
+    // Its name, behind its kind.
+    let other = other.split_once('/').map(|(_, name)| name).unwrap_or_default();
     let facts: Facts<'_> = &[("volume", &name), ("told", why), ("other", &other), ("node", &other)];
     match why {
         WhyUnresolved::NodeNotManaged(node) if view.is_gone(node) => Some(node_gone(view, pod, facts)),
@@ -281,15 +283,6 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
             Some(Link::told_of(pod, why.code(), if is_up { "pod" } else { "pending pod" }, facts))
         }
         _ => Some(Link::told_of(pod, why.code(), "pod", facts)),
-    }
-}
-
-fn object_name(object: &ObjectRef) -> String {
-    match object {
-        ObjectRef::Node(name) => name.to_string(),
-        ObjectRef::Claim(key) => key.to_string(),
-        ObjectRef::Volume(name) => name.to_string(),
-        other => other.to_string(),
     }
 }
 

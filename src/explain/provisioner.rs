@@ -7,8 +7,8 @@
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
-    actions::logs_of, age, links::Link, report::Verdict, said::last_warning, sidecars::Sidecar,
-    subject::Subject, table::Facts, view::View, writes,
+    age, links::Link, report::Verdict, said::last_warning, sidecars::Sidecar, subject::Subject, table::Facts,
+    view::View, writes,
 };
 use crate::{
     binder::{annotations::SELECTED_NODE, calls::WriteKind},
@@ -31,21 +31,22 @@ pub(super) fn link(
     }
     let asked = asked(view, claim);
     let is_asked = write != Some(WriteKind::AskProvisioner);
-    let logs = || logs_of(view, driver, Sidecar::Provisioner);
+    let and_log = |link: Link| link.and_log(view, driver, Sidecar::Provisioner);
     let link = if let Some(link) = for_gone_node(view, claim, subject) {
         link
     } else if let Some(warning) = last_warning(view, &claim.metadata.uid, &["ProvisioningFailed"]) {
         let age = age::between(warning.at, view.now());
         let facts: Facts<'_> = &[("told", &warning.message), ("driver", &driver), ("age", &age)];
         let verdict = Verdict::of_wait(asked, view.now());
-        Link::told(subject, "ProvisionerError", facts).verdict(verdict).act(logs())
+        and_log(Link::told(subject, "ProvisionerError", facts).verdict(verdict))
     } else if let Some(told) = view.sidecars.absence(driver, Sidecar::Provisioner, asked) {
         Link::told(subject, "ProvisionerNotSeen waiting", &[("told", &told), ("driver", &driver)])
     } else {
         // It is there, was asked long ago, and says nothing.
         let asked = asked.filter(|asked| is_asked && age::is_long(Some(*asked), view.now()))?;
         let age = age::between(asked, view.now());
-        Link::told(subject, "WaitingForProvisioner silent", &[("driver", &driver), ("age", &age)]).act(logs())
+        let facts: Facts<'_> = &[("driver", &driver), ("age", &age)];
+        and_log(Link::told(subject, "WaitingForProvisioner silent", facts))
     };
     Some(writes::of_claim(link, write))
 }

@@ -36,6 +36,18 @@ impl Verdict {
         if age::is_long(since, now) { Self::Blocked } else { Self::Waiting }
     }
 
+    /// As it is printed.
+    #[must_use]
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "Healthy",
+            Self::Waiting => "Waiting",
+            Self::Blocked => "Blocked",
+            Self::NotFound => "NotFound",
+            Self::Forbidden => "Forbidden",
+        }
+    }
+
     /// Exit code of the commands that ask (0 healthy, 1 waiting, 2 blocked, 3 not found, 6 forbidden).
     #[must_use]
     pub fn exit_code(self) -> u8 {

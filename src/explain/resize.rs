@@ -6,7 +6,12 @@
 
 use serde_json::Value;
 
-use super::{candidates::quantity, links::Link, subject::Subject, view::View};
+use super::{
+    candidates::quantity,
+    links::Link,
+    subject::{Subject, field},
+    view::View,
+};
 use crate::kube_api::kinds::{Narrow, PersistentVolumeClaim};
 
 /// What is pending on a bound claim.
@@ -18,10 +23,9 @@ pub(super) fn link(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
 
 /// The message of the first of these conditions that holds.
 fn condition<'a>(whole: &'a Value, kinds: &[&str]) -> Option<&'a str> {
-    let text = |one: &'a Value, field: &str| one.get(field).and_then(Value::as_str).unwrap_or_default();
-    let holds = |one: &&'a Value| text(one, "status") == "True" && kinds.contains(&text(one, "type"));
+    let holds = |one: &&Value| field(one, "status") == "True" && kinds.contains(&field(one, "type"));
     let mut all = whole.pointer("/status/conditions").and_then(Value::as_array)?.iter();
-    all.find(holds).map(|one| text(one, "message"))
+    all.find(holds).map(|one| field(one, "message"))
 }
 
 /// What went wrong, as the end of a sentence.
@@ -47,8 +51,9 @@ fn size(subject: &Subject, claim: &PersistentVolumeClaim, whole: &Value) -> Opti
 
 fn attributes(subject: &Subject, whole: &Value) -> Option<Link> {
     let status = whole.pointer("/status/modifyVolumeStatus")?;
-    let text = |field: &str| status.get(field).and_then(Value::as_str).unwrap_or_default();
-    let state = Some(text("status")).filter(|it| ["Pending", "Infeasible", "InProgress"].contains(it))?;
-    let (class, said) = (text("targetVolumeAttributesClassName"), error(whole, &["ModifyVolumeError"]));
+    let state =
+        Some(field(status, "status")).filter(|it| ["Pending", "Infeasible", "InProgress"].contains(it))?;
+    let (class, said) =
+        (field(status, "targetVolumeAttributesClassName"), error(whole, &["ModifyVolumeError"]));
     Some(Link::told_of(subject, "ModifyingAttributes", state, &[("class", &class), ("said", &said)]))
 }

@@ -142,7 +142,7 @@ impl<'a> Sidecars<'a> {
             Presence::Gone(since) => {
                 let age = age::between(since, now);
                 Some(format!(
-                    "{name} {driver} was asked, and was seen last {age} ago: its lease is not renewed"
+                    "{name} {driver} does not run: it was last seen {age} ago, and does not renew its lease"
                 ))
             }
             Presence::NoLease => {
@@ -155,7 +155,7 @@ impl<'a> Sidecars<'a> {
                 ))
             }
             Presence::NotSeen => Some(format!(
-                "{name} {driver} was asked, and nothing of that name is there: no lease, no CSIDriver, no event"
+                "{name} {driver} is not installed: there is no lease, no CSIDriver and no event of that name"
             )),
         }
     }

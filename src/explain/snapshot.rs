@@ -173,39 +173,53 @@ impl Snapshot {
         Self { objects: Arc::new((*self.objects).clone()), ..self.clone() }
     }
 
+    /// Changes an object of a copy.
+    pub fn change<T: Stored>(&self, key: &T::Key, change: impl FnOnce(&mut T)) {
+        let Some(object) = self.objects.get::<T>(key) else { return };
+        let mut changed = T::clone(&object);
+        change(&mut changed);
+        // Of two with one revision, the first would stay.
+        self.objects.prove_gone::<T>(key, object.metadata().resource_version);
+        self.objects.apply(changed);
+    }
+
+    /// Takes an object out of a copy, where it is known to be gone.
+    pub fn remove<T: Stored>(&mut self, key: &T::Key) {
+        if let Some(object) = self.objects.get::<T>(key) {
+            self.objects.prove_gone::<T>(key, object.metadata().resource_version);
+        }
+        self.note_absent(T::object_ref(key.clone()));
+    }
+
     /// Whether an object was taken.
     #[must_use]
     pub fn holds(&self, object: &ObjectRef) -> bool {
-        let objects = &self.objects;
-        match object {
-            ObjectRef::Node(key) => objects.nodes.get(key).is_some(),
-            ObjectRef::Pod(key) => objects.pods.get(key).is_some(),
-            ObjectRef::Volume(key) => objects.volumes.get(key).is_some(),
-            ObjectRef::Claim(key) => objects.claims.get(key).is_some(),
-            ObjectRef::Attachment(key) => objects.attachments.get(key).is_some(),
-            ObjectRef::Class(key) => objects.classes.get(key).is_some(),
-            ObjectRef::Driver(key) => objects.drivers.get(key).is_some(),
-        }
+        self.found(object).0
     }
 
     /// Whether an object is known not to be there.
     #[must_use]
     pub fn is_absent(&self, object: &ObjectRef) -> bool {
-        let is_missing = match object {
-            ObjectRef::Node(key) => self.lacks::<Node>(key),
-            ObjectRef::Pod(key) => self.lacks::<Pod>(key),
-            ObjectRef::Volume(key) => self.lacks::<PersistentVolume>(key),
-            ObjectRef::Claim(key) => self.lacks::<PersistentVolumeClaim>(key),
-            ObjectRef::Attachment(key) => self.lacks::<VolumeAttachment>(key),
-            ObjectRef::Class(key) => self.lacks::<StorageClass>(key),
-            ObjectRef::Driver(key) => self.lacks::<CsiDriver>(key),
-        };
-        (is_missing && !self.unreadable.contains(object)) || self.absent.contains(object)
+        let (is_there, plural) = self.found(object);
+        let is_missing = !is_there && self.listed.contains(plural) && !self.unreadable.contains(object);
+        is_missing || self.absent.contains(object)
     }
 
-    /// Whether an object is not among those of its kind that there are.
-    fn lacks<T: Stored>(&self, key: &T::Key) -> bool {
-        self.objects.get::<T>(key).is_none() && self.is_listed::<T>()
+    /// Whether an object was taken, and the plural of its kind.
+    fn found(&self, object: &ObjectRef) -> (bool, &'static str) {
+        fn found<T: Stored>(objects: &Objects, key: &T::Key) -> (bool, &'static str) {
+            (objects.get::<T>(key).is_some(), T::PLURAL)
+        }
+        let objects = &self.objects;
+        match object {
+            ObjectRef::Node(key) => found::<Node>(objects, key),
+            ObjectRef::Pod(key) => found::<Pod>(objects, key),
+            ObjectRef::Volume(key) => found::<PersistentVolume>(objects, key),
+            ObjectRef::Claim(key) => found::<PersistentVolumeClaim>(objects, key),
+            ObjectRef::Attachment(key) => found::<VolumeAttachment>(objects, key),
+            ObjectRef::Class(key) => found::<StorageClass>(objects, key),
+            ObjectRef::Driver(key) => found::<CsiDriver>(objects, key),
+        }
     }
 }
 

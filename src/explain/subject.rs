@@ -148,8 +148,7 @@ impl Subject {
     /// The subject of an object of an answer; none for programs.
     #[must_use]
     pub fn of(object: &Value) -> Option<Self> {
-        let text = |field| object.get(field).and_then(Value::as_str).unwrap_or_default();
-        Self::new(text("kind"), text("namespace"), text("name")).ok()
+        Self::new(field(object, "kind"), field(object, "namespace"), field(object, "name")).ok()
     }
 
     /// As JSON: kind, name, and the namespace if there is one.
@@ -162,6 +161,11 @@ impl Subject {
         fields.insert("name".to_owned(), json!(self.name()));
         Value::Object(fields)
     }
+}
+
+/// The text of a field; empty if there is none.
+pub(super) fn field<'a>(object: &'a Value, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Whether an object can have the name: another could lead to another path, or do things to a terminal.

@@ -7,6 +7,8 @@
 
 use serde_json::Value;
 
+use super::subject::field;
+
 /// Why a volume may not be used on a node, if it may not.
 pub(super) fn refusal(volume: &Value, node: &Value) -> Option<String> {
     let terms = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms")?.as_array()?;
@@ -23,8 +25,8 @@ pub(crate) fn hosts(volume: &Value) -> Option<Vec<String>> {
     let named = |term: &Value| {
         let mut all = requirements(term, "matchExpressions").chain(requirements(term, "matchFields"));
         let is_name = |one: &&Value| {
-            text(one, "operator") == "In"
-                && ["kubernetes.io/hostname", "metadata.name"].contains(&text(one, "key"))
+            field(one, "operator") == "In"
+                && ["kubernetes.io/hostname", "metadata.name"].contains(&field(one, "key"))
         };
         Some(values(all.find(is_name)?).into_iter().map(str::to_owned).collect::<Vec<_>>())
     };
@@ -36,10 +38,6 @@ fn requirements<'a>(term: &'a Value, field: &str) -> impl Iterator<Item = &'a Va
     term.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
 fn values(requirement: &Value) -> Vec<&str> {
     let values = requirement.get("values").and_then(Value::as_array).into_iter().flatten();
     values.filter_map(Value::as_str).collect()
@@ -48,11 +46,11 @@ fn values(requirement: &Value) -> Vec<&str> {
 /// An empty term fits nothing.
 fn fits(term: &Value, node: &Value) -> bool {
     let label = |key: &str| node.pointer("/metadata/labels").and_then(|labels| labels.get(key)?.as_str());
-    let field =
+    let own =
         |key: &str| (key == "metadata.name").then(|| node.pointer("/metadata/name")?.as_str()).flatten();
     let mut all = requirements(term, "matchExpressions")
-        .map(|one| holds(one, label(text(one, "key"))))
-        .chain(requirements(term, "matchFields").map(|one| holds(one, field(text(one, "key")))))
+        .map(|one| holds(one, label(field(one, "key"))))
+        .chain(requirements(term, "matchFields").map(|one| holds(one, own(field(one, "key")))))
         .peekable();
     all.peek().is_some() && all.all(|holds| holds)
 }
@@ -61,7 +59,7 @@ fn holds(requirement: &Value, found: Option<&str>) -> bool {
     let values = values(requirement);
     let number = |text: &str| text.parse::<i64>().ok();
     let compared = || Some((number(found?)?, number(values.first()?)?));
-    match text(requirement, "operator") {
+    match field(requirement, "operator") {
         "In" => found.is_some_and(|found| values.contains(&found)),
         "NotIn" => found.is_none_or(|found| !values.contains(&found)),
         "Exists" => found.is_some(),
@@ -76,8 +74,8 @@ fn told(term: &Value) -> String {
     let all = requirements(term, "matchExpressions").chain(requirements(term, "matchFields"));
     let all: Vec<String> = all
         .map(|one| {
-            let (key, values) = (text(one, "key"), values(one).join(" or "));
-            match text(one, "operator") {
+            let (key, values) = (field(one, "key"), values(one).join(" or "));
+            match field(one, "operator") {
                 "In" => format!("{key} is {values}"),
                 "NotIn" => format!("{key} is not {values}"),
                 "Exists" => format!("{key} is set"),

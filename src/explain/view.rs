@@ -27,7 +27,7 @@ use crate::{
     },
     kube_api::{
         ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Meta, Narrow, Node, ObjectRef, PersistentVolume, Pod},
+        kinds::{Meta, Node, ObjectRef, PersistentVolume, Pod},
     },
     state::{Objects, Stored},
 };
@@ -44,20 +44,16 @@ pub(super) struct View<'a> {
     using: OnceCell<BTreeMap<ClaimKey, Vec<PodKey>>>,
     twice: OnceCell<BTreeMap<VolumeId, Twice>>,
     occupied: OnceCell<BTreeSet<NodeName>>,
-    naming: OnceCell<BTreeMap<ClaimKey, Vec<VolumeName>>>,
+    naming: OnceCell<BTreeMap<ClaimKey, Vec<Arc<PersistentVolume>>>>,
 }
 
 impl<'a> View<'a> {
     pub fn new(snapshot: &'a Snapshot, assumptions: &'a Assumptions) -> Self {
-        let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
-        let options = assumptions.attach_detach;
-        let attach_detach =
-            attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
         let (binder, wanting, using, twice, occupied, naming) = Default::default();
         Self {
             snapshot,
             sidecars: Sidecars::new(snapshot),
-            attach_detach,
+            attach_detach: assumptions.ask_attach_detach(snapshot),
             binder,
             assumptions,
             wanting,
@@ -70,9 +66,7 @@ impl<'a> View<'a> {
 
     /// The same for questions about all claims and volumes: the binder is asked once.
     pub fn of_all(snapshot: &'a Snapshot, assumptions: &'a Assumptions) -> Self {
-        let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
-        let binder = binder::dry_run::dry_run(&snapshot.objects, &assumptions.binder, &is_absent);
-        Self { binder: Some(binder), ..Self::new(snapshot, assumptions) }
+        Self { binder: Some(assumptions.ask_binder(snapshot)), ..Self::new(snapshot, assumptions) }
     }
 
     pub fn objects(&self) -> &'a Objects {
@@ -126,13 +120,9 @@ impl<'a> View<'a> {
     /// Pods that want a volume on a node.
     pub fn users(&self, volume: &VolumeId, node: &NodeName) -> impl Iterator<Item = &PodKey> {
         let wanting = self.wanting.get_or_init(|| {
-            let mut wanting: BTreeMap<_, Vec<PodKey>> = BTreeMap::new();
-            for (pod, wanted) in &self.attach_detach.desired {
-                for it in wanted {
-                    wanting.entry((it.volume.clone(), it.node.clone())).or_default().push(pod.clone());
-                }
-            }
-            wanting
+            let desired = self.attach_detach.desired.iter();
+            let desired = desired.flat_map(|(pod, all)| all.iter().map(move |wanted| (pod, wanted)));
+            index(desired.map(|(pod, it)| ((it.volume.clone(), it.node.clone()), pod.clone())))
         });
         wanting.get(&(volume.clone(), node.clone())).into_iter().flatten()
     }
@@ -140,15 +130,10 @@ impl<'a> View<'a> {
     /// Volumes that name a claim of this name.
     pub fn volumes_naming(&self, claim: &ClaimKey) -> impl Iterator<Item = Arc<PersistentVolume>> {
         let naming = self.naming.get_or_init(|| {
-            let mut naming: BTreeMap<ClaimKey, Vec<VolumeName>> = BTreeMap::new();
-            self.objects().volumes.for_each(|volume| {
-                if let Some(reference) = &volume.spec.claim_ref {
-                    naming.entry(reference.key()).or_default().push(volume.key());
-                }
-            });
-            naming
+            let volumes = self.objects().volumes.snapshot().into_values();
+            index(volumes.filter_map(|volume| Some((volume.spec.claim_ref.as_ref()?.key(), volume))))
         });
-        naming.get(claim).into_iter().flatten().filter_map(|name| self.objects().volumes.get(name))
+        naming.get(claim).into_iter().flatten().cloned()
     }
 
     /// Whether a node has volumes, or is to have some.
@@ -219,18 +204,21 @@ pub(super) fn finalizers(metadata: &Meta) -> String {
 /// Pods on nodes that use a claim and have not ended: those for which it is protected.
 // KCM: pkg/controller/volume/pvcprotection, podUsesPVC.
 pub(super) fn users(objects: &Objects) -> BTreeMap<ClaimKey, Vec<PodKey>> {
-    let mut using: BTreeMap<ClaimKey, Vec<PodKey>> = BTreeMap::new();
-    objects.pods.for_each(|pod| {
-        if !pod.spec.node_name.is_empty() && !pod.is_terminated() {
-            for claim in claims_of(pod) {
-                using.entry(claim).or_default().push(pod.key());
-            }
-        }
-    });
-    for pods in using.values_mut() {
-        pods.sort();
+    let pods = objects.pods.snapshot().into_iter();
+    let pods = pods.filter(|(_, pod)| !pod.spec.node_name.is_empty() && !pod.is_terminated());
+    let claims = |(key, pod): (PodKey, Arc<Pod>)| {
+        claims_of(&pod).map(|claim| (claim, key.clone())).collect::<Vec<_>>()
+    };
+    index(pods.flat_map(claims))
+}
+
+/// Values by their keys, in their order.
+pub(super) fn index<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, Vec<V>> {
+    let mut index: BTreeMap<K, Vec<V>> = BTreeMap::new();
+    for (key, value) in pairs {
+        index.entry(key).or_default().push(value);
     }
-    using
+    index
 }
 
 /// Why an object is in no table.

@@ -93,7 +93,7 @@ fn of_reason(
 ) -> Link {
     let claims = |what: &str| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim");
     if let (VolumeReason::Proving(_), Some(what)) = (reason, view.lacks_rights(claims)) {
-        let told = format!("it cannot be told whether its claim is there: {what} may not be read");
+        let told = format!("whether its claim exists is unknown: you may not read {what}");
         return Link::told(subject, "Forbidden", &[("told", &told)]);
     }
     let told = reason.to_string();

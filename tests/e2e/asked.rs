@@ -164,7 +164,7 @@ async fn verified(stage: Stage) {
     let known = authority.file().display().to_string();
     let stranger = Authority::another().file().display().to_string();
     let plain = url.replace("https://", "http://");
-    let without = "What the daemon knows beside (its timers, the past) is missing: ";
+    let without = "What only the daemon knows (its timers, the past) is missing: ";
     let rows: [(&Path, &[&str], &str, &str); 5] = [
         (&admin, &["--daemon", &url, "--daemon-ca", &known], "daemon", ""),
         (&person, &["--daemon", &url, "--daemon-ca", &known], "offline", "/debug/binder: 403 Forbidden"),

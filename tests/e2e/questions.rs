@@ -38,7 +38,7 @@ pub fn stories() -> Vec<Story> {
 
 async fn look(stage: &Stage, question: Question) -> Reading {
     let reader = Reader::new(&ApiServer::in_process(stage.proxied_client()), None).unwrap();
-    let reading = reader.look(&question, &|_| {}).await.unwrap();
+    let reading = reader.read(&question, &|_| {}).await.unwrap();
     assert_eq!(reading.snapshot.unseen, [], "{question:?}");
     reading
 }
@@ -65,16 +65,16 @@ async fn reads_enough(stage: Stage) {
     let reading = look(&stage, Question::Cluster(NAMESPACE.to_owned())).await;
     let findings = doctor(&reading.snapshot, &assumptions, None);
     assert_eq!(findings.unchecked, []);
-    assert!(findings.findings.iter().any(|it| it.reason == "Retained"), "{findings}");
-    assert!(!matches!(findings.verdict, Verdict::Blocked | Verdict::Waiting), "{findings}");
+    assert!(findings.findings.iter().any(|it| it.reason == "Retained"), "{findings:?}");
+    assert!(!matches!(findings.verdict, Verdict::Blocked | Verdict::Waiting), "{findings:?}");
     // Nothing in this namespace suffers from what the cluster has.
     let findings = doctor(&reading.snapshot, &assumptions, Some("other"));
     assert_eq!(findings.findings, []);
 
     let reading = look(&stage, Question::Drain("n1".into())).await;
     let view = drain(&reading.snapshot, &assumptions, &"n1".into(), None);
-    assert_eq!((view.volumes.len(), view.exists), (1, Some(true)), "{view}");
-    assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view}");
+    assert_eq!((view.volumes.len(), view.exists), (1, Some(true)), "{view:?}");
+    assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view:?}");
 
     for (change, told) in [
         (Change::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
@@ -86,7 +86,7 @@ async fn reads_enough(stage: Stage) {
     ] {
         let reading = look(&stage, Question::Change(change.clone())).await;
         let found = whatif(&reading.snapshot, &assumptions, &change);
-        assert!(found.summary.contains(told), "{found}");
+        assert!(found.summary.contains(told), "{found:?}");
     }
 
     for (what, is_proposed) in [
@@ -97,7 +97,7 @@ async fn reads_enough(stage: Stage) {
     ] {
         let reading = look(&stage, Question::Repair(what.clone())).await;
         let advice = repair(&reading.snapshot, &assumptions, &what);
-        assert_eq!(!advice.requests.is_empty(), is_proposed, "{advice}");
+        assert_eq!(!advice.requests.is_empty(), is_proposed, "{advice:?}");
     }
 }
 

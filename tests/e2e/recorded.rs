@@ -21,7 +21,13 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use mooring::{
-    explain::{assumptions::Assumptions, explain, read::Reader, report::Explanation, subject::Subject},
+    explain::{
+        assumptions::Assumptions,
+        explain,
+        read::{Question, Reader},
+        report::Explanation,
+        subject::Subject,
+    },
     kube_api::connect::ApiServer,
 };
 use serde::de::DeserializeOwned;
@@ -182,7 +188,7 @@ async fn play(stage: &Stage, is_ruled: bool, known_here: &[Different]) {
             let expected = explain(&case.snapshot(), &subject("shop"), &Assumptions::default());
             assert_eq!(expected.reason, *reason, "{name}: {question}");
             let here = subject(NAMESPACE);
-            let snapshot = reader.read(&here, &|_| {}).await.unwrap().snapshot;
+            let snapshot = reader.read(&Question::Object(here.clone()), &|_| {}).await.unwrap().snapshot;
             let found = told(&explain(&snapshot, &here, &Assumptions::default()), is_ruled);
             let expected = told(&expected, is_ruled);
             let entry =

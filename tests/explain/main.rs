@@ -15,8 +15,11 @@ use mooring::explain::{
     assumptions::Assumptions,
     explain,
     report::Explanation,
+    sheet::{
+        dot,
+        text::{Style, text},
+    },
     subject::Subject,
-    text::{Style, dot, text},
 };
 use serde_json::json;
 use test_support::cases::{self, blesses, fields_of};

@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use mooring::{
     binder::calls::WriteKind,
     explain::{
-        assumptions::{Assumptions, ask},
+        assumptions::Assumptions,
         repair::{Advice, Repair, repair},
     },
 };
@@ -17,11 +17,11 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
     let patches: Vec<_> = advice.requests.iter().map(|it| (it.path.as_str(), &it.body)).collect();
     let (before, after) = (given.snapshot(), given.snapshot_after(&patches));
     let assumptions = Assumptions::default();
-    let outlook = ask(&after, &assumptions);
+    let outlook = assumptions.ask_binder(&after);
     match what {
         Repair::Relink(claim, volume) => {
             // Which one it binds to, the volumes say below.
-            let reason = &outlook.binder.claims[claim].reason;
+            let reason = &outlook.claims[claim].reason;
             if reason.as_ref().is_some_and(|reason| !["Bound", "Binding"].contains(&reason.code())) {
                 return Err(format!("the claim is not bound: {reason:?}").into());
             }
@@ -36,9 +36,8 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
             }
         }
         Repair::Free(volume, _) => {
-            let write = outlook.binder.volumes[volume].write;
-            let is_taken =
-                outlook.binder.claims.values().any(|it| it.write == Some(WriteKind::ReserveVolume));
+            let write = outlook.volumes[volume].write;
+            let is_taken = outlook.claims.values().any(|it| it.write == Some(WriteKind::ReserveVolume));
             if !is_taken && write != Some(WriteKind::VolumeAvailable) {
                 return Err(format!("the volume does not become available: {write:?}").into());
             }

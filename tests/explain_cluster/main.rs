@@ -20,6 +20,10 @@ use mooring::{
         reasons,
         repair::{FreeFor, Repair, repair},
         report::Verdict,
+        sheet::{
+            Printed,
+            text::{Style, text},
+        },
         whatif::{Change, whatif},
     },
     kube_api::ids::{ClaimKey, PodKey},
@@ -133,13 +137,13 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
             if let Some(reason) = without_page {
                 return Err(format!("{}: {reason} has no page in docs/reasons", case.name).into());
             }
-            return answer(found.to_string(), &found, found.verdict);
+            return answer(&found, found.verdict);
         }
         ["node", name, rest @ ..] => {
             let earlier = case.earlier.as_ref().map(Cluster::snapshot);
-            let found = drain(&snapshot, &assumptions, &(*name).into(), earlier.as_ref());
-            let text = if rest == ["--drain"] { found.to_drain_text() } else { found.to_string() };
-            return answer(text, &found, found.verdict);
+            let mut found = drain(&snapshot, &assumptions, &(*name).into(), earlier.as_ref());
+            found.is_drained = rest == ["--drain"];
+            return answer(&found, found.verdict);
         }
         ["repair", rest @ ..] => {
             let what = match rest {
@@ -153,7 +157,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
             if !found.requests.is_empty() {
                 applied::check(&case.given, &what, &found)?;
             }
-            return answer(found.to_string(), &found, found.verdict);
+            return answer(&found, found.verdict);
         }
         ["whatif", "bind"] => Change::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
         ["whatif", "taint", node] => Change::Taint((*node).into()),
@@ -164,9 +168,10 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         other => return Err(format!("{other:?} is no question").into()),
     };
     let found = whatif(&snapshot, &assumptions, &change);
-    answer(found.to_string(), &found, found.verdict)
+    answer(&found, found.verdict)
 }
 
-fn answer(text: String, found: &impl serde::Serialize, verdict: Verdict) -> Result<Answer, Failed> {
+fn answer<T: Printed + serde::Serialize>(found: &T, verdict: Verdict) -> Result<Answer, Failed> {
+    let text = text(found, Style::default());
     Ok(Answer { text, json: serde_json::to_value(found)?, exit: verdict.exit_code() })
 }

@@ -53,7 +53,7 @@ const LAYERS: [Layer; 6] = [
         name: "process: what puts the parts together",
         modules: &[
             "app",
-            "asking",
+            "query",
             "cli",
             "config",
             "configz",

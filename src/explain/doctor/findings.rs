@@ -31,16 +31,6 @@ impl Severity {
             Verdict::Healthy | Verdict::NotFound => Self::Risk,
         }
     }
-
-    /// As it is printed.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Blocked => "BLOCKED",
-            Self::Waiting => "WAITING",
-            Self::Risk => "RISK",
-        }
-    }
 }
 
 /// One cause, and what suffers from it.

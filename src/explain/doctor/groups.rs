@@ -21,13 +21,8 @@ const EXAMPLES: usize = 3;
 /// What makes objects belong together: how bad it is, the reason, and the class, driver or node.
 type Cause = (Severity, &'static str, String);
 
-/// One object that suffers.
-pub(super) struct Victim {
-    pub subject: Subject,
-    /// What is counted: `claim`.
-    pub unit: &'static str,
-    pub since: Option<Timestamp>,
-}
+/// One object that suffers, what is counted (`claim`), and since when it does.
+pub(super) type Victim = (Subject, &'static str, Option<Timestamp>);
 
 struct Group {
     finding: Finding,
@@ -60,8 +55,12 @@ impl<'a> Groups<'a> {
 
     /// Adds an object to the cause that its link names, unless it is of another namespace. The sentence is that of the first.
     /// Pods that suffer from what is told of something else are not objects of that.
-    pub(super) fn note(&mut self, link: &Link, about: impl Into<String>, victim: Victim) -> Option<usize> {
-        let Victim { subject, unit, since } = victim;
+    pub(super) fn note(
+        &mut self,
+        link: &Link,
+        about: impl Into<String>,
+        (subject, unit, since): Victim,
+    ) -> Option<usize> {
         if self.is_elsewhere(subject.namespace()) {
             return None;
         }

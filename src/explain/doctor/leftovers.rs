@@ -7,10 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    groups::{Groups, Victim},
-    writers::in_phase_since,
-};
+use super::{groups::Groups, writers::in_phase_since};
 use crate::{
     binder::{matching::predicate::capacity, tell::reason::VolumeReason},
     explain::{
@@ -20,7 +17,7 @@ use crate::{
         snapshot::Snapshot,
         subject::Subject,
         table::Facts,
-        view::View,
+        view::{View, index},
         volume,
     },
     kube_api::{
@@ -35,12 +32,10 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
     let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
     let volumes = snapshot.objects.volumes.snapshot();
     let attachments = snapshot.objects.attachments.snapshot();
-    let mut handles: BTreeMap<(&str, &str), Vec<&VolumeName>> = BTreeMap::new();
+    let csi = volumes.iter().filter_map(|(name, volume)| Some((volume.spec.csi.as_ref()?, name)));
+    let mut handles = index(csi.map(|(csi, name)| ((csi.driver.as_str(), &*csi.volume_handle), name)));
     let mut kept = Kept::default();
     for (name, volume) in &volumes {
-        if let Some(csi) = &volume.spec.csi {
-            handles.entry((csi.driver.as_str(), &csi.volume_handle)).or_default().push(name);
-        }
         let place = view.binder.as_ref().and_then(|binder| binder.volumes.get(name));
         let reason = place.and_then(|place| place.reason.as_deref());
         let is_kept = volume.status.phase == VolumePhase::Released
@@ -69,7 +64,7 @@ fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
         for (name, since) in &twice.attachments {
             let subject = Subject::Attachment(name.clone());
             let link = Link::told(&subject, "ExclusiveAttachedTwice several", &[("told", &twice.told)]);
-            let victim = Victim { subject, unit: "attachment", since: *since };
+            let victim = (subject, "attachment", *since);
             let Some(index) = groups.note(&link, handle, victim) else { continue };
             // The page of the volume shows all nodes of its attachments.
             if let Some(node) = &twice.in_use {
@@ -90,7 +85,7 @@ fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &m
             let link = Link::told(&subject, "HandleShared", facts);
             // Many handles of a driver are one mistake.
             let about = if handles.len() > 5 { *driver } else { *handle };
-            groups.note(&link, about, Victim { subject, unit: "volume", since: None });
+            groups.note(&link, about, (subject, "volume", None));
         }
     }
 }
@@ -146,7 +141,7 @@ impl Kept {
         for (since, _, name, _) in self.volumes {
             let subject = Subject::Volume(name);
             let link = Link::told(&subject, "Retained kept", &[("told", &summary)]);
-            groups.note(&link, "", Victim { subject, unit: "volume", since });
+            groups.note(&link, "", (subject, "volume", since));
         }
     }
 }
@@ -169,7 +164,7 @@ fn look_at_attachments(
         };
         let link = Link::told(&subject, case, &[("node", node), ("driver", driver)]);
         let since = attachment.metadata.creation_timestamp;
-        groups.note(&link, about, Victim { subject: subject.clone(), unit: "attachment", since });
+        groups.note(&link, about, (subject.clone(), "attachment", since));
         // Of the others, the controller tells what they wait for.
         if let Some(deleted) = &attachment.metadata.deletion_timestamp {
             let own = attacher_finalizer(driver.as_str());
@@ -218,7 +213,7 @@ fn finalizers(
         let Some(who) = owner(finalizer.as_str()) else { continue };
         let facts: Facts<'_> = &[("finalizer", finalizer), ("told", &who)];
         let link = Link::told(subject, "FinalizerWithoutOwner", facts);
-        let victim = Victim { subject: subject.clone(), unit, since: Some(deleted) };
+        let victim = (subject.clone(), unit, Some(deleted));
         groups.note(&link, finalizer.as_str(), victim);
     }
 }

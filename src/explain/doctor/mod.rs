@@ -11,7 +11,7 @@ mod leftovers;
 mod programs;
 #[cfg(test)]
 mod scale_tests;
-mod text;
+mod sheet;
 mod waits;
 mod writers;
 

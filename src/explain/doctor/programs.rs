@@ -121,7 +121,7 @@ fn clocks(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) 
         groups.tell("ClockSkew", holder, (1, "clock"), facts);
     }
     if compared > 0 {
-        fine.push(format!("{} looked at for the clocks of their holders", age::counted(compared, "lease")));
+        fine.push(format!("{} checked for the clocks of their holders", age::counted(compared, "lease")));
     }
 }
 

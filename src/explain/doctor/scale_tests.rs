@@ -10,7 +10,8 @@ use super::doctor;
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
     explain::{
-        assumptions::{Assumptions, ask},
+        assumptions::Assumptions,
+        sheet::text::{Style, text},
         snapshot::Snapshot,
     },
     kube_api::{
@@ -156,11 +157,13 @@ fn a_large_cluster() {
     let snapshot = large();
     println!("read in {:?}: {}", began.elapsed(), memory());
     let began = Instant::now();
-    let outlooks = ask(&snapshot, &Assumptions::default());
+    let assumptions = Assumptions::default();
+    let outlooks = (assumptions.ask_attach_detach(&snapshot), assumptions.ask_binder(&snapshot));
     println!("of that, both dry runs {:?}: {}", began.elapsed(), memory());
     drop(outlooks);
     let began = Instant::now();
-    let findings = doctor(&snapshot, &Assumptions::default(), None);
-    println!("doctor in {:?}: {}\n{findings}", began.elapsed(), memory());
+    let findings = doctor(&snapshot, &assumptions, None);
+    let found = text(&findings, Style::default());
+    println!("doctor in {:?}: {}\n{found}", began.elapsed(), memory());
     assert!(!findings.findings.is_empty());
 }

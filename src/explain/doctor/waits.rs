@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::groups::{Groups, Victim};
+use super::groups::Groups;
 use crate::{
     attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::state::State},
     binder::{
@@ -109,7 +109,7 @@ fn claims(
             _ => class.to_owned(),
         };
         let is_of_class = !class.is_empty() && about == class;
-        let victim = Victim { subject: Subject::Claim(key.clone()), unit: "claim", since };
+        let victim = (Subject::Claim(key.clone()), "claim", since);
         let index = groups.note(&link, about, victim);
         // The class explains more than one of many claims does.
         if let Some(index) = index.filter(|index| is_of_class && groups.count(*index) == 2) {
@@ -152,7 +152,7 @@ fn volumes(view: &View<'_>, outlook: &Outlook, groups: &mut Groups<'_>) -> usize
         let is_reclaimed = matches!(reason, VolumeReason::LeftToProvisioner | VolumeReason::UsedByPods(_));
         if link.verdict == Verdict::Blocked || is_reclaimed {
             // When a volume was released is not kept in what is listed.
-            let victim = Victim { subject: Subject::Volume(name.clone()), unit: "volume", since: None };
+            let victim = (Subject::Volume(name.clone()), "volume", None);
             groups.note(&link, volume_class(&volume), victim);
         }
     }
@@ -165,11 +165,7 @@ fn nodes(view: &View<'_>, groups: &mut Groups<'_>) {
         let link = node::own(view, &name, &object);
         if link.verdict != Verdict::Healthy && (link.step.reason != "NotReady" || view.has_volumes(&name)) {
             let since = link.step.since;
-            groups.note(
-                &link,
-                name.as_str(),
-                Victim { subject: Subject::Node(name.clone()), unit: "node", since },
-            );
+            groups.note(&link, name.as_str(), (Subject::Node(name.clone()), "node", since));
         }
     }
 }
@@ -208,7 +204,7 @@ fn node_volumes(view: &View<'_>, groups: &mut Groups<'_>) -> usize {
                 .or_else(|| attachment::first_user(view, volume, node).map(|(made, _)| made));
             let driver = if driver.is_empty() { volume.plugin() } else { driver };
             let about = about(view, link).unwrap_or_else(|| driver.to_owned());
-            groups.note(link, about, Victim { subject, unit: "volume", since })
+            groups.note(link, about, (subject, "volume", since))
         };
         for pod in pods {
             groups.suffers(index, pod);
@@ -254,8 +250,7 @@ fn pods(
             subject => subject.map(|it| it.to_string()).unwrap_or_default(),
         });
         let since = pod.metadata.creation_timestamp;
-        let index =
-            groups.note(&link, about, Victim { subject: Subject::Pod(key.clone()), unit: "pod", since });
+        let index = groups.note(&link, about, (Subject::Pod(key.clone()), "pod", since));
         groups.suffers(index, &key);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::groups::{Groups, Victim};
+use super::groups::Groups;
 use crate::{
     explain::{
         age,
@@ -75,16 +75,16 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
             );
             let kind = if takes_turns { "in turns" } else { "after change" };
             let link = Link::told_of(&stock.subject, "ForeignWriter", kind, &[("told", &told)]);
-            let victim = Victim { subject: stock.subject, unit: "object", since: Some(stock.last) };
+            let victim = (stock.subject, "object", Some(stock.last));
             groups.note(&link, STOCK, victim);
         }
     }
     if told > 0 {
-        fine.push(format!("{} looked at for who wrote last", age::counted(told, "object")));
+        fine.push(format!("{} checked for the last writer", age::counted(told, "object")));
     }
     (looked > 0 && told == 0).then(|| Unseen {
         what: "who writes".to_owned(),
-        why: "the objects carry no managedFields: whether two controllers are at work is not told".to_owned(),
+        why: "the objects carry no managedFields: whether two controllers are at work is unknown".to_owned(),
         forbidden: false,
     })
 }

@@ -3,7 +3,7 @@
 //! In: a snapshot, the node's name, and an earlier snapshot if there is one. Out: counts, a row for each volume, and for
 //! each attacher how many are in its queue; how fast they leave only if two snapshots show it.
 
-mod text;
+mod sheet;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,6 +17,8 @@ use super::{
     report::{API_VERSION, Observed, Verdict},
     sidecars::{Presence, Sidecar},
     snapshot::{PODS_THERE, Snapshot, Unseen},
+    subject::field,
+    table::{Facts, fill, find},
     view::{View, get},
 };
 use crate::{
@@ -127,6 +129,9 @@ pub struct DrainView {
     pub cordoned: Option<bool>,
     /// Its taints that keep new pods away, or end those that are there: `key:effect`.
     pub taints: Vec<String>,
+    /// Whether only what a drain still waits for is printed.
+    #[serde(skip)]
+    pub is_drained: bool,
     /// How many left it since the earlier look, if there was one.
     pub detached: Option<usize>,
     /// Each volume, those that hold the node longest first.
@@ -169,24 +174,26 @@ pub fn drain(
     let whole = snapshot.details.get(&ObjectRef::Node(name.clone()));
     let unschedulable = whole.map(|it| it.pointer("/spec/unschedulable").and_then(Value::as_bool));
     let cordoned = unschedulable.map(Option::unwrap_or_default);
-    let verdict = verdict(snapshot, exists, &volumes, &attachers, cordoned == Some(true) || !is_ready);
-    DrainView {
+    let mut answer = DrainView {
         api_version: API_VERSION,
         kind: "NodeVolumes",
         node: name.to_string(),
-        verdict,
+        verdict: Verdict::Healthy,
         observed: Observed::of(snapshot),
         exists,
         ready: is_ready,
         unready_since: ready.filter(|_| !is_ready).and_then(|ready| ready.last_transition_time),
         cordoned,
         taints: whole.map(taints).unwrap_or_default(),
+        is_drained: false,
         detached,
         volumes,
         attachers,
         unseen: snapshot.unseen.clone(),
         unknown,
-    }
+    };
+    answer.verdict = verdict(snapshot, &answer);
+    answer
 }
 
 /// Taints by which the cluster itself says that a node is cordoned or not Ready, which is told already.
@@ -196,23 +203,15 @@ const TOLD: [&str; 3] =
 /// Taints that keep new pods away, or end those that are there.
 fn taints(node: &Value) -> Vec<String> {
     let all = node.pointer("/spec/taints").and_then(Value::as_array).into_iter().flatten();
-    let text =
-        |taint: &Value, field: &str| taint.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    all.map(|taint| (text(taint, "key"), text(taint, "effect")))
-        .filter(|(key, effect)| !TOLD.contains(&key.as_str()) && effect != "PreferNoSchedule")
+    all.map(|taint| (field(taint, "key"), field(taint, "effect")))
+        .filter(|(key, effect)| !TOLD.contains(key) && *effect != "PreferNoSchedule")
         .map(|(key, effect)| format!("{key}:{effect}"))
         .collect()
 }
 
-fn verdict(
-    snapshot: &Snapshot,
-    exists: Option<bool>,
-    volumes: &[NodeVolume],
-    attachers: &[Queue],
-    is_leaving: bool,
-) -> Verdict {
-    if volumes.is_empty() {
-        return match exists {
+fn verdict(snapshot: &Snapshot, of: &DrainView) -> Verdict {
+    if of.volumes.is_empty() {
+        return match of.exists {
             Some(false) => Verdict::NotFound,
             _ if !sees_pods(snapshot) || !snapshot.is_listed::<VolumeAttachment>() => Verdict::Forbidden,
             _ => Verdict::Healthy,
@@ -221,11 +220,12 @@ fn verdict(
     let is_stuck = |volume: &NodeVolume| {
         volume.stage != Stage::InUse && !volume.is_timed && age::is_long(volume.since, snapshot.taken_at)
     };
-    if !is_leaving && volumes.iter().all(|volume| volume.stage == Stage::InUse) {
+    let is_leaving = of.cordoned == Some(true) || !of.ready;
+    if !is_leaving && of.volumes.iter().all(|volume| volume.stage == Stage::InUse) {
         return Verdict::Healthy;
     }
-    let lacks_attacher = attachers.iter().any(|queue| queue.is_there == Some(false));
-    if lacks_attacher || volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
+    let lacks_attacher = of.attachers.iter().any(|queue| queue.is_there == Some(false));
+    if lacks_attacher || of.volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
 }
 
 /// Whether all pods of the node were read.
@@ -283,11 +283,7 @@ fn node_volume(
         pod: pods.first().map(|pod| pod.key().to_string()),
         stage,
         since,
-        waits_for: if is_timed {
-            format!("{waits_for}; by force six minutes after its pod and its node")
-        } else {
-            waits_for
-        },
+        waits_for: if is_timed { told("+drain timed", &[("told", &waits_for)]) } else { waits_for },
         is_timed,
     })
 }
@@ -307,46 +303,44 @@ fn stage(
     if let Some(attachment) = attachment
         && let Some(deleted) = attachment.metadata.deletion_timestamp.as_deref()
     {
-        let text = match &attachment.status.detach_error {
-            Some(error) => format!("attacher: {}", error.message.lines().next().unwrap_or_default()),
-            None => format!("attacher of {driver}"),
-        };
+        let error = attachment.status.detach_error.as_ref().and_then(|error| error.message.lines().next());
+        let case = if error.is_some() { "+drain attacher error" } else { "+drain attacher" };
+        let text = told(case, &[("driver", &driver), ("told", &error.unwrap_or_default())]);
         return (Stage::Detaching, Some(*deleted), text);
     }
     if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
-        let (since, text) = container_exit(view.snapshot, pod);
-        let silent = || "container exit, but no kubelet is there to end it".to_owned();
-        return (Stage::Mounted, since, if is_alive { text } else { silent() });
+        let (since, grace) = grace(view.snapshot, pod);
+        let case = if is_alive { "+drain ending pod" } else { "+drain ending pod without kubelet" };
+        return (Stage::Mounted, since, told(case, &[("grace", &grace)]));
     }
     match (pods.first(), code) {
         (Some(pod), Some(code)) if !attachment.is_some_and(|it| it.status.attached) => {
             (Stage::Attaching, pod.metadata.creation_timestamp, code.to_owned())
         }
-        (Some(pod), _) => {
-            (Stage::InUse, pod.metadata.creation_timestamp, "the pod is not asked to end".to_owned())
-        }
+        (Some(pod), _) => (Stage::InUse, pod.metadata.creation_timestamp, told("+drain pod", &[])),
         (None, _) if is_used => {
-            let text =
-                if is_alive { "kubelet unmount" } else { "kubelet unmount, but the kubelet is silent" };
-            (Stage::Mounted, None, text.to_owned())
+            let case = if is_alive { "+drain unmount" } else { "+drain unmount without kubelet" };
+            (Stage::Mounted, None, told(case, &[]))
         }
-        (None, code) => (Stage::DetachesNext, None, code.unwrap_or("the controller").to_owned()),
+        (None, Some(code)) => (Stage::DetachesNext, None, code.to_owned()),
+        (None, None) => (Stage::DetachesNext, None, told("+drain controller", &[])),
     }
 }
 
-/// `deletionTimestamp` of a pod is when its grace ends.
-fn container_exit(snapshot: &Snapshot, pod: &Pod) -> (Option<Timestamp>, String) {
-    let Some(end) = pod.metadata.deletion_timestamp.as_deref().copied() else {
-        return (None, "container exit".to_owned());
-    };
+/// What the table says that a volume waits for.
+fn told(case: &str, facts: Facts<'_>) -> String {
+    fill(find(case).message, facts)
+}
+
+/// Since when a pod is to end, and what is left of its grace; its `deletionTimestamp` is when that ends.
+fn grace(snapshot: &Snapshot, pod: &Pod) -> (Option<Timestamp>, String) {
+    let Some(end) = pod.metadata.deletion_timestamp.as_deref().copied() else { return (None, String::new()) };
     let whole = snapshot.details.get(&ObjectRef::Pod(pod.key()));
     let grace = whole.and_then(|it| it.pointer("/metadata/deletionGracePeriodSeconds")?.as_i64());
-    let left = end.as_second().saturating_sub(snapshot.taken_at.as_second());
     let said = grace.map(|grace| format!("grace {grace}s, ")).unwrap_or_default();
-    let text = if left >= 0 {
-        format!("container exit ({said}{left}s left)")
-    } else {
-        format!("container exit ({said}over since {}s)", left.unsigned_abs())
+    let text = match end.as_second().saturating_sub(snapshot.taken_at.as_second()) {
+        left @ 0.. => format!(" ({said}{left}s left)"),
+        late => format!(" ({said}over for {}s)", late.unsigned_abs()),
     };
     let since = grace.and_then(|grace| Timestamp::from_second(end.as_second().saturating_sub(grace)).ok());
     (since, text)

@@ -4,12 +4,9 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::{
     links::Links,
-    text::{self, Text},
+    text::{Text, moment},
 };
-use crate::explain::{
-    report::{Observed, Verdict},
-    snapshot::Unseen,
-};
+use crate::explain::report::{Observed, Verdict};
 
 /// A page around its content.
 pub(super) fn page(links: &Links, title: &str, observed: Option<&Observed>, content: &Markup) -> String {
@@ -67,7 +64,7 @@ fn search(links: &Links) -> Markup {
 
 fn looked_at(observed: &Observed) -> Markup {
     html! {
-        "As of " (text::at(observed.at))
+        "As of " (moment(observed.at))
         ", read with your rights; only the controller knows its timers"
         @if let Some(revision) = &observed.resource_version { ", revision " (Text(revision)) }
         "."
@@ -75,13 +72,13 @@ fn looked_at(observed: &Observed) -> Markup {
 }
 
 /// How something stands: a word and a sign, with a colour that says the same again.
-pub(super) fn verdict(verdict: Verdict) -> Markup {
+pub(super) fn verdict(verdict: Verdict, shown: &str) -> Markup {
     let (class, sign, word) = match verdict {
-        Verdict::Healthy => ("healthy", "✓", "Healthy"),
-        Verdict::Waiting => ("waiting", "…", "Waiting"),
-        Verdict::Blocked => ("blocked", "✗", "Blocked"),
+        Verdict::Healthy => ("healthy", "✓", shown),
+        Verdict::Waiting => ("waiting", "…", shown),
+        Verdict::Blocked => ("blocked", "✗", shown),
         Verdict::NotFound => ("unknown", "?", "Not found"),
-        Verdict::Forbidden => ("unknown", "?", "Forbidden"),
+        Verdict::Forbidden => ("unknown", "?", shown),
     };
     html! { strong .verdict .(class) { span aria-hidden="true" { (sign) } " " (word) } }
 }
@@ -89,22 +86,6 @@ pub(super) fn verdict(verdict: Verdict) -> Markup {
 /// A table that may be wider than the window: it is scrolled on its own, also by keyboard.
 pub(super) fn scrolled(label: &str, table: &Markup) -> Markup {
     html! { div .scrolled role="region" aria-label=(label) tabindex="0" { (table) } }
-}
-
-/// What could not be read, and why, and what cannot be known.
-pub(super) fn unseen<'a>(unseen: impl Iterator<Item = &'a Unseen>, unknown: &[String]) -> Markup {
-    let mut unseen = unseen.peekable();
-    html! {
-        @if unseen.peek().is_some() || !unknown.is_empty() {
-            section aria-labelledby="unseen" {
-                h2 #unseen { "What is not known" }
-                ul {
-                    @for one in unseen { li { (Text(&one.what)) ": " (Text(&one.why)) } }
-                    @for one in unknown { li { (Text(one)) } }
-                }
-            }
-        }
-    }
 }
 
 /// A page that says why there is none.

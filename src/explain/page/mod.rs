@@ -1,7 +1,7 @@
 //! The page: explanations for a browser. *Waiting now*, *Object*, *Node*.
 //!
 //! ```text
-//! path and query ─▶ routes ─▶ Source (a reader with the user's rights) ─▶ waiting, object, node ─▶ HTML
+//! path and query ─▶ routes ─▶ Source (a reader with the user's rights) ─▶ views: a sheet each ─▶ HTML
 //! ```
 //!
 //! In: the answers of explain, doctor and drain. Out: whole pages that need no script, no cookie and nothing from
@@ -9,10 +9,9 @@
 //! [`text::Text`] into the page, where it can be read and nothing else.
 
 pub mod guard;
+mod html;
 mod layout;
 pub(super) mod links;
-mod node;
-mod object;
 mod reason;
 pub mod routes;
 pub mod serve;
@@ -20,4 +19,4 @@ pub mod source;
 #[cfg(test)]
 mod tests;
 mod text;
-mod waiting;
+mod views;

@@ -1,19 +1,26 @@
 //! Paths in, answers out.
 //!
-//! In: a request's head, and a [`Source`]. Out: an answer with the headers that keep a page to itself: nothing from elsewhere is
-//! loaded or run, no other page frames it, and no link out of it tells where it came from.
+//! In: a [`Source`]. Out: a router whose answers have the headers that keep a page to itself: nothing from elsewhere is loaded or
+//! run, no other page frames it, and no link out of it tells where it came from. Names that Kubernetes would not allow lead to
+//! no object.
 
-use http::{HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use std::sync::Arc;
 
-use super::{
-    guard::Guard,
-    layout,
-    links::{Asked, Links},
-    node, object, reason,
-    source::Source,
-    waiting,
+use axum::{
+    Router,
+    extract::{Path, RawQuery, Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
 };
-use crate::explain::{report::Verdict, subject::Subject};
+use http::{StatusCode, header};
+
+use super::{guard::Guard, layout, links::Links, reason, source::Source, views};
+use crate::explain::{
+    reasons,
+    report::Verdict,
+    subject::{Subject, is_name},
+};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -26,93 +33,113 @@ const POLICY: &str =
 const HTML: &str = "text/html; charset=utf-8";
 
 /// The pages of a source.
-#[derive(Debug)]
-pub struct Site<S> {
+struct Site<S> {
     source: S,
     links: Links,
-    guard: Guard,
 }
 
-impl<S: Source> Site<S> {
-    /// Pages for one person on this machine.
-    pub fn new(source: S, guard: Guard) -> Self {
-        Self { source, links: Links::new(&guard.base()), guard }
-    }
+type Shared<S> = State<Arc<Site<S>>>;
 
-    /// Answers a request.
-    pub async fn answer(&self, request: &Parts) -> Response<String> {
-        let path = request.uri.path();
-        if let Err(why) = self.guard.admits(path, &request.headers) {
-            return reply(StatusCode::FORBIDDEN, "text/plain; charset=utf-8", format!("{why}\n"));
-        }
-        if !matches!(request.method, Method::GET | Method::HEAD) {
-            let mut refusal = self.without(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "Nothing is changed here",
-                "Only GET and HEAD are answered.",
-            );
-            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return refusal;
-        }
-        let query = request.uri.query().unwrap_or_default();
-        match self.links.asked(path) {
-            None => self.without(
-                StatusCode::NOT_FOUND,
-                "There is no such page",
-                "The address is not one of this page.",
-            ),
-            Some(Asked::Style) => reply(StatusCode::OK, "text/css; charset=utf-8", STYLE.to_owned()),
-            Some(Asked::Script) => reply(StatusCode::OK, "text/javascript; charset=utf-8", SCRIPT.to_owned()),
-            Some(Asked::Icon) => reply(StatusCode::OK, "image/svg+xml", ICON.to_owned()),
-            Some(Asked::Reason(code, text)) => {
-                reply(StatusCode::OK, HTML, reason::page(&self.links, code, text))
-            }
-            Some(Asked::Go) => self.go(query),
-            Some(Asked::Waiting) => {
-                let found = self.source.waiting().await;
-                self.told(found.map(|now| (Verdict::Healthy, waiting::page(&self.links, &now))))
-            }
-            Some(Asked::Object(subject)) => {
-                let found = self.source.explain(&subject).await;
-                self.told(found.map(|it| (it.verdict, object::page(&self.links, &it))))
-            }
-            Some(Asked::Node(name)) => {
-                let found = self.source.node(&name).await;
-                self.told(found.map(|now| (now.verdict, node::page(&self.links, &now))))
-            }
-        }
-    }
+/// Pages for one person on this machine.
+pub fn router<S: Source + 'static>(source: S, guard: Guard) -> Router {
+    let links = Links::new(&guard.base(), source.program());
+    let path = |rest: &str| links.path(rest);
+    let asset = |kind, text: &'static str| get(async move || reply(StatusCode::OK, kind, text.to_owned()));
+    Router::new()
+        .route(path("").trim_end_matches('/'), get(waiting::<S>))
+        .route(&path(""), get(waiting::<S>))
+        .route(&path("page.css"), asset("text/css; charset=utf-8", STYLE))
+        .route(&path("page.js"), asset("text/javascript; charset=utf-8", SCRIPT))
+        .route(&path("icon.svg"), asset("image/svg+xml", ICON))
+        .route(&path("go"), get(go::<S>))
+        .route(&path("reason/{code}"), get(about_reason::<S>))
+        .route(&path("node/{name}"), get(node::<S>))
+        .route(&path("o/{kind}/{name}"), get(object::<S>))
+        .route(&path("o/{kind}/{namespace}/{name}"), get(object::<S>))
+        .fallback(async |State(site): Shared<S>| site.nowhere())
+        .method_not_allowed_fallback(async |State(site): Shared<S>| {
+            let why = ("Nothing is changed here", "Only GET and HEAD are answered.");
+            ([(header::ALLOW, "GET, HEAD")], site.without(StatusCode::METHOD_NOT_ALLOWED, why.0, why.1))
+        })
+        .layer(middleware::from_fn_with_state(guard, admitted))
+        .with_state(Arc::new(Site { source, links }))
+}
 
-    fn told(&self, found: Result<(Verdict, String), String>) -> Response<String> {
+async fn admitted(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    match guard.admits(request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(why) => reply(StatusCode::FORBIDDEN, "text/plain; charset=utf-8", format!("{why}\n")),
+    }
+}
+
+async fn waiting<S: Source>(State(site): Shared<S>) -> Response {
+    let found = site.source.waiting().await;
+    site.told(found.map(|now| (Verdict::Healthy, views::waiting(&site.links, &now))))
+}
+
+async fn object<S: Source>(State(site): Shared<S>, Path(parts): Path<Vec<String>>) -> Response {
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let subject = match parts.as_slice() {
+        [kind, name] => Subject::new(kind, "", name).ok().filter(|it| it.namespace().is_none()),
+        [kind, namespace, name] => {
+            Subject::new(kind, namespace, name).ok().filter(|it| it.namespace().is_some())
+        }
+        _ => None,
+    };
+    let Some(subject) = subject.filter(|_| parts.iter().all(|part| is_name(part))) else {
+        return site.nowhere();
+    };
+    let found = site.source.explain(&subject).await;
+    site.told(found.map(|it| (it.verdict, views::object(&site.links, &it))))
+}
+
+async fn node<S: Source>(State(site): Shared<S>, Path(name): Path<String>) -> Response {
+    if !is_name(&name) {
+        return site.nowhere();
+    }
+    let found = site.source.node(&name.as_str().into()).await;
+    site.told(found.map(|now| (now.verdict, views::node(&site.links, &now))))
+}
+
+async fn about_reason<S: Source>(State(site): Shared<S>, Path(code): Path<String>) -> Response {
+    match reasons::page(&code) {
+        Some(text) => reply(StatusCode::OK, HTML, reason::page(&site.links, &code, text)),
+        None => site.nowhere(),
+    }
+}
+
+/// Leads from the form to an object's page.
+async fn go<S: Source>(State(site): Shared<S>, RawQuery(query): RawQuery) -> Response {
+    let field = |name: &str| {
+        let found = form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes())
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.trim().to_owned());
+        found.unwrap_or_default()
+    };
+    let namespace = Some(field("namespace")).filter(|namespace| !namespace.is_empty());
+    let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+    let subject = Subject::new(&field("kind"), &namespace, &field("name")).ok();
+    match subject.and_then(|subject| site.links.path_of(&subject)) {
+        Some(path) => {
+            ([(header::LOCATION, path)], reply(StatusCode::SEE_OTHER, HTML, String::new())).into_response()
+        }
+        None => site.without(StatusCode::BAD_REQUEST, "That is no name", "Kubernetes would not allow it."),
+    }
+}
+
+impl<S> Site<S> {
+    fn told(&self, found: Result<(Verdict, String), String>) -> Response {
         match found {
             Ok((verdict, page)) => reply(status(verdict), HTML, page),
             Err(why) => self.without(StatusCode::SERVICE_UNAVAILABLE, "There is no answer", &why),
         }
     }
 
-    /// Leads from the form to an object's page.
-    fn go(&self, query: &str) -> Response<String> {
-        let field = |name: &str| {
-            let found = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == name);
-            found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
-        };
-        let namespace = Some(field("namespace")).filter(|namespace| !namespace.is_empty());
-        let namespace = namespace.unwrap_or_else(|| "default".to_owned());
-        let subject = Subject::new(&field("kind"), &namespace, &field("name")).ok();
-        let path = subject.and_then(|subject| HeaderValue::try_from(self.links.path_of(&subject)?).ok());
-        let Some(path) = path else {
-            return self.without(
-                StatusCode::BAD_REQUEST,
-                "That is no name",
-                "Kubernetes would not allow it.",
-            );
-        };
-        let mut answer = reply(StatusCode::SEE_OTHER, HTML, String::new());
-        answer.headers_mut().insert(header::LOCATION, path);
-        answer
+    fn nowhere(&self) -> Response {
+        self.without(StatusCode::NOT_FOUND, "There is no such page", "The address is not one of this page.")
     }
 
-    fn without(&self, status: StatusCode, title: &str, why: &str) -> Response<String> {
+    fn without(&self, status: StatusCode, title: &str, why: &str) -> Response {
         reply(status, HTML, layout::trouble(&self.links, title, why))
     }
 }
@@ -126,9 +153,7 @@ fn status(verdict: Verdict) -> StatusCode {
     }
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
+fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type),
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -136,8 +161,5 @@ fn reply(status: StatusCode, content_type: &'static str, body: String) -> Respon
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ];
-    for (name, value) in headers {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
+    (status, headers, body).into_response()
 }

@@ -5,9 +5,9 @@
 
 use std::{convert::Infallible, io, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use http::{Method, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::{Request, body::Bytes, body::Incoming, server::conn::http1, service::service_fn};
+use axum::{Router, response::IntoResponse};
+use http::{Request, StatusCode};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -16,8 +16,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
-use super::{guard::Guard, routes::Site, source::Source};
+use super::{guard::Guard, routes::router, source::Source};
 
 /// Connections at once: a browser opens six.
 const CONNECTIONS: usize = 32;
@@ -56,7 +57,7 @@ impl Place {
 
     /// Answers until it is told to stop; what is under way then is broken off.
     pub async fn serve(self, source: impl Source + 'static, stop: CancellationToken) {
-        let site = Arc::new(Site::new(source, self.guard));
+        let pages = router(source, self.guard);
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
@@ -71,19 +72,24 @@ impl Place {
             };
             // One too many is closed at once.
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let site = Arc::clone(&site);
+            let pages = pages.clone();
             connections.spawn(async move {
-                connection(stream, site).await;
+                connection(stream, pages).await;
                 drop(place);
             });
         }
     }
 }
 
-async fn connection<S: Source + 'static>(stream: TcpStream, site: Arc<Site<S>>) {
+async fn connection(stream: TcpStream, pages: Router) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(answer(&site, request).await) }
+        let answer = timeout(ANSWER, pages.clone().oneshot(request));
+        async move {
+            Ok::<_, Infallible>(match answer.await {
+                Ok(answer) => answer.into_response(),
+                Err(_) => StatusCode::GATEWAY_TIMEOUT.into_response(),
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -92,20 +98,4 @@ async fn connection<S: Source + 'static>(stream: TcpStream, site: Arc<Site<S>>) 
         .serve_connection(TokioIo::new(stream), service);
     // What a peer does wrong is its own affair.
     let _ = connection.await;
-}
-
-/// The body of a request is not read: the connection ends then.
-async fn answer<S: Source>(site: &Site<S>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let (head, _) = request.into_parts();
-    let Ok(answer) = timeout(ANSWER, site.answer(&head)).await else {
-        let mut late = Response::new(Full::default());
-        *late.status_mut() = StatusCode::GATEWAY_TIMEOUT;
-        return late;
-    };
-    let (parts, body) = answer.into_parts();
-    let length = body.len();
-    let body = if head.method == Method::HEAD { Full::default() } else { Full::from(body) };
-    let mut response = Response::from_parts(parts, body);
-    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-    response
 }

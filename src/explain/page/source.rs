@@ -12,6 +12,10 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, String>>;
 
 /// Who knows what waits: a reader with the rights of the one who looks.
 pub trait Source: Send + Sync {
+    /// The name under which a person types the commands of an answer.
+    fn program(&self) -> &'static str {
+        "mooring"
+    }
     /// Everything that waits.
     fn waiting(&self) -> Answer<'_, Findings>;
     /// One object.

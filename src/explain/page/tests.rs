@@ -3,23 +3,26 @@
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
+use axum::{Router, body::Body};
 use futures::{FutureExt, executor::block_on, future::ready};
 use http::{Method, Request, header};
+use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use super::{
     guard::Guard,
     links::Links,
-    node, object, reason,
-    routes::Site,
+    reason,
+    routes::router,
     serve::Place,
     source::{Answer, Source},
-    waiting,
+    views,
 };
 use crate::{
     explain::{
@@ -147,6 +150,7 @@ fn node_volumes(value: &Value) -> DrainView {
         unready_since: None,
         cordoned: Some(true),
         taints: Vec::new(),
+        is_drained: false,
         detached: None,
         volumes: value["volumes"].as_array().into_iter().flatten().map(volume).collect(),
         attachers: Vec::new(),
@@ -156,15 +160,15 @@ fn node_volumes(value: &Value) -> DrainView {
 }
 
 fn page(view: &str, value: Value) -> String {
-    let links = Links::default();
+    let links = Links::new("", "mooring");
     match view {
-        "object" => object::page(&links, &explanation(value)),
-        "waiting" => waiting::page(&links, &findings(&value)),
+        "object" => views::object(&links, &explanation(value)),
+        "waiting" => views::waiting(&links, &findings(&value)),
         "reason" => {
             let code = value["code"].as_str().unwrap();
             reason::page(&links, code, reasons::page(code).unwrap())
         }
-        "node" => node::page(&links, &node_volumes(&value)),
+        "node" => views::node(&links, &node_volumes(&value)),
         other => panic!("no view {other}"),
     }
 }
@@ -338,21 +342,26 @@ impl Source for Double {
     }
 }
 
-fn get(site: &Site<Double>, method: Method, path: &str, host: &str) -> http::Response<String> {
-    let request = Request::builder().method(method).uri(path).header(header::HOST, host).body(()).unwrap();
-    block_on(site.answer(&request.into_parts().0))
+fn get(pages: &Router, method: Method, path: &str, host: &str) -> http::Response<String> {
+    let request = Request::builder().method(method).uri(path).header(header::HOST, host);
+    block_on(async {
+        let answer = pages.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.unwrap().to_bytes().to_vec();
+        http::Response::from_parts(head, String::from_utf8(body).unwrap())
+    })
 }
 
 #[test]
 fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
     let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
     let base = guard.base();
-    let site = Site::new(Double, guard);
+    let site = router(Double, guard);
     let get = |method, path: &str| get(&site, method, &format!("{base}{path}"), "127.0.0.1:7000");
     let rows = [
         (Method::GET, "/explain/", 200, "Waiting now"),
         (Method::GET, "/explain", 200, "Waiting now"),
-        (Method::HEAD, "/explain/?utm=x", 200, "Waiting now"),
+        (Method::HEAD, "/explain/?utm=x", 200, ""),
         (Method::GET, "/explain/o/pvc/shop/data", 200, "PersistentVolumeClaim shop/data"),
         (Method::GET, "/explain/o/pv/pv-1", 200, "PersistentVolume pv-1"),
         (Method::GET, "/explain/o/pv/gone", 404, "Not found"),
@@ -366,6 +375,13 @@ fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
         (Method::GET, "/explain/reason/HeldByNode", 200, "<h2>Who acts</h2>"),
         (Method::GET, "/explain/reason/Nonsense", 404, "There is no such page"),
         (Method::GET, "/explain/nowhere", 404, "There is no such page"),
+        (Method::GET, "/explain/o/pvc/data", 404, "There is no such page"),
+        (Method::GET, "/explain/o/pv/shop/data", 404, "There is no such page"),
+        (Method::GET, "/explain/o/pv/..", 404, "There is no such page"),
+        (Method::GET, "/explain/o/pv/a%2fb", 404, "There is no such page"),
+        (Method::GET, "/explain/o/pv/", 404, "There is no such page"),
+        (Method::GET, "/explain/o/pv/a/b/c", 404, "There is no such page"),
+        (Method::GET, "/explain/node/a%20b", 404, "There is no such page"),
         (Method::POST, "/explain/", 405, "Nothing is changed here"),
         (Method::GET, "/explain/go?kind=pvc&namespace=&name=data", 303, ""),
         (Method::GET, "/explain/go?kind=pvc&name=%22%3E", 400, "That is no name"),
@@ -389,7 +405,7 @@ fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
 fn a_page_for_one_person_has_its_secret_in_every_path_and_is_answered_for_no_other() {
     let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
     let (base, url) = (guard.base(), guard.url());
-    let site = Site::new(Double, guard);
+    let site = router(Double, guard);
     let path = url.strip_prefix("http://127.0.0.1:7000").unwrap();
     let answer = get(&site, Method::GET, path, "127.0.0.1:7000");
     assert_eq!(answer.status().as_u16(), 200);

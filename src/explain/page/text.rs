@@ -1,14 +1,11 @@
-//! Words, ages and times as they stand in a page. Pure.
+//! Text and times as they stand in a page. Pure.
 
 use std::fmt::Write;
 
 use k8s_openapi::jiff::Timestamp;
 use maud::{Escaper, Markup, Render, html};
 
-use crate::explain::{
-    age,
-    text::{is_deceiving, stamp},
-};
+use crate::explain::sheet::{is_deceiving, stamp};
 
 /// Text of strangers: a name, a driver's error. It is escaped, and what would change how the rest is read or copied (control
 /// characters, marks of writing direction) is shown as a replacement.
@@ -26,29 +23,9 @@ impl Render for Text<'_> {
     }
 }
 
-/// Since when, as an age; the time itself for who asks.
-pub(super) fn since(at: Option<Timestamp>, now: Timestamp) -> Markup {
-    let Some(at) = at else { return html! { "unknown" } };
-    let stamp = stamp(at);
-    html! { time datetime=(stamp) title=(stamp) { (age::between(at, now)) } }
-}
-
 /// A point in time.
-pub(super) fn at(at: Timestamp) -> Markup {
-    let stamp = stamp(at);
-    html! { time datetime=(stamp) { (stamp) } }
-}
-
-/// A time to come, with what is left until then, which the script counts down.
-pub(super) fn until(at: Timestamp, now: Timestamp) -> Markup {
-    let stamp = stamp(at);
-    let left = at.as_second() - now.as_second();
-    html! {
-        time datetime=(stamp) { (stamp) }
-        " " span .countdown data-until=(at.as_second()) {
-            @if left > 0 { "in " (age::short(left)) } @else { "now" }
-        }
-    }
+pub(super) fn moment(at: Timestamp) -> Markup {
+    html! { time datetime=(stamp(at)) { (stamp(at)) } }
 }
 
 #[cfg(test)]

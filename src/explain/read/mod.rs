@@ -5,6 +5,7 @@
 //! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
 
+mod exchange;
 mod plan;
 mod requests;
 #[cfg(test)]
@@ -19,7 +20,6 @@ use std::{
 
 use futures::{StreamExt, stream};
 use http::{StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
@@ -29,18 +29,14 @@ use tokio::time::{Instant, timeout};
 
 use self::requests::{Comes, page};
 pub use self::{
-    plan::needed,
+    exchange::exchange,
     requests::Read,
     whole::{Question, needed_by},
 };
-use super::{
-    snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen},
-    subject::Subject,
-};
+use super::snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen};
 use crate::{
     kube_api::{
         connect::{ApiServer, ConnectError},
-        error_chain,
         ids::ResourceVersion,
         kinds::{
             CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
@@ -63,8 +59,6 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const PAGE: usize = 10_000;
 /// A list that takes longer is worth a word, and then another each time it has taken as long again.
 const LONG: Duration = Duration::from_secs(1);
-/// Most of an object or a short list, in bytes: far more than the largest object that etcd takes.
-const LARGEST_ANSWER: usize = 16 << 20;
 /// Rounds of reading: each follows references one step, and the longest chain has six.
 const MOST_ROUNDS: usize = 12;
 
@@ -162,18 +156,13 @@ struct Clock {
     ours: Timestamp,
 }
 
-/// What became of a read.
+/// What came back.
 enum Found {
     Object(Box<Value>),
     /// A list, and whether that is all of it.
     Few(Vec<Value>, bool),
     /// It is in the tables.
     Narrow(Listed),
-    Absent,
-    Unseen {
-        why: String,
-        forbidden: bool,
-    },
 }
 
 /// A list that was taken into the tables.
@@ -209,38 +198,16 @@ impl Reader {
         })
     }
 
-    /// Reads what an answer about a subject needs.
+    /// Reads what an answer needs, in rounds, until nothing more is wanted.
     ///
     /// # Errors
     /// See [`Unreachable`].
-    pub async fn read(&self, subject: &Subject, progress: Progress<'_>) -> Result<Reading, Unreachable> {
-        self.gather(&|seen| needed(subject, seen), progress).await
-    }
-
-    /// Reads what a question about more than one object needs.
-    ///
-    /// # Errors
-    /// See [`Unreachable`].
-    pub async fn look(&self, question: &Question, progress: Progress<'_>) -> Result<Reading, Unreachable> {
-        let mut reading = self.gather(&|seen| needed_by(question, seen), progress).await?;
-        if reading.snapshot.was_read(LEASES) {
-            // Each program's pod was asked for by its lease.
-            reading.snapshot.note_read(DRIVER_PODS);
-        }
-        Ok(reading)
-    }
-
-    /// In rounds, until nothing more is wanted.
-    async fn gather(
-        &self,
-        needed: &(dyn Fn(&Snapshot) -> BTreeSet<Read> + Sync),
-        progress: Progress<'_>,
-    ) -> Result<Reading, Unreachable> {
+    pub async fn read(&self, question: &Question, progress: Progress<'_>) -> Result<Reading, Unreachable> {
         let version = self.version().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
         for _ in 0..MOST_ROUNDS {
-            let new: Vec<Read> = needed(&snapshot).difference(&done).cloned().collect();
+            let new: Vec<Read> = needed_by(question, &snapshot).difference(&done).cloned().collect();
             if new.is_empty() {
                 break;
             }
@@ -254,11 +221,16 @@ impl Reader {
             };
             let answers: Vec<_> = stream::iter(new).map(ask).buffered(AT_ONCE).collect().await;
             for (read, found) in answers {
-                take(&mut snapshot, &read, found?);
+                // Credentials may expire while one reads.
+                take(&mut snapshot, &read, found).map_err(|why| self.unauthorized(why))?;
                 done.insert(read);
             }
         }
         snapshot.unseen.sort();
+        if snapshot.was_read(LEASES) {
+            // Each program's pod was asked for by its lease.
+            snapshot.note_read(DRIVER_PODS);
+        }
         let clock = *self.clock.lock();
         let ahead = clock.map(|clock| clock.ours.duration_since(clock.server));
         if let Some(clock) = clock {
@@ -284,49 +256,23 @@ impl Reader {
         Ok(number("major").zip(number("minor")))
     }
 
-    async fn one(
-        &self,
-        read: &Read,
-        objects: &Objects,
-        progress: Progress<'_>,
-    ) -> Result<Found, Unreachable> {
-        let Some(path) = &read.path else { return Ok(Found::Absent) };
-        let found = match &read.comes {
+    async fn one(&self, read: &Read, objects: &Objects, progress: Progress<'_>) -> Result<Found, Failure> {
+        let Some(path) = &read.path else { return Err(Failure::Absent) };
+        match &read.comes {
             Comes::Object(..) | Comes::CsiNode(_) => {
                 self.json(path).await.map(|object| Found::Object(Box::new(object)))
             }
-            Comes::Few(kind, _) => self.few(path, kind).await,
+            Comes::Few(..) => self.few(path).await,
             Comes::Narrow(plural, _) => self.narrow(plural, path, objects, progress).await.map(Found::Narrow),
-        };
-        match found {
-            Ok(found) => Ok(found),
-            Err(Failure::Absent) if matches!(read.comes, Comes::Object(..) | Comes::CsiNode(_)) => {
-                Ok(Found::Absent)
-            }
-            Err(Failure::Absent) => {
-                Ok(Found::Unseen { why: "there is no such kind".to_owned(), forbidden: false })
-            }
-            Err(Failure::Unseen { why, forbidden }) => Ok(Found::Unseen { why, forbidden }),
-            Err(Failure::NoAnswer(why)) => Ok(Found::Unseen { why, forbidden: false }),
-            // Credentials that expire while one reads.
-            Err(Failure::Unauthorized(why)) => Err(self.unauthorized(why)),
         }
     }
 
-    async fn few(&self, path: &str, kind: &str) -> Result<Found, Failure> {
+    async fn few(&self, path: &str) -> Result<Found, Failure> {
         let mut list = self.json(path).await?;
         let more = list.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
         let is_whole = more.is_empty();
-        let items =
-            list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default();
-        let named = items.into_iter().map(|mut item| {
-            // Items of a list do not say what they are.
-            if let Some(fields) = item.as_object_mut() {
-                fields.insert("kind".to_owned(), json!(kind));
-            }
-            item
-        });
-        Ok(Found::Few(named.collect(), is_whole))
+        let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
+        Ok(Found::Few(items.unwrap_or_default(), is_whole))
     }
 
     /// A list of a kind by its plural.
@@ -389,17 +335,10 @@ impl Reader {
     async fn json(&self, path: &str) -> Result<Value, Failure> {
         let request = http::Request::get(path).header(header::ACCEPT, "application/json").body(Body::empty());
         let request = request.map_err(|error| Failure::NoAnswer(error.to_string()))?;
-        let answer = timeout(self.patience, async {
-            let answer = self.client.send(request).await;
-            let answer = answer.map_err(|error| Failure::NoAnswer(error_chain(&error)))?;
-            let (parts, body) = answer.into_parts();
-            self.note_time(&parts.headers);
-            let body = Limited::new(body, LARGEST_ANSWER).collect().await;
-            let body = body.map_err(|error| Failure::NoAnswer(error.to_string()))?.to_bytes();
-            Ok((parts, body))
-        });
-        let late = || Failure::NoAnswer(format!("no answer within {:?}", self.patience));
-        let (parts, body) = answer.await.map_err(|_| late())??;
+        let late = |_| Failure::NoAnswer(format!("no answer within {:?}", self.patience));
+        let answer = timeout(self.patience, exchange(&self.client, request)).await.map_err(late)?;
+        let (parts, body) = answer.map_err(Failure::NoAnswer)?;
+        self.note_time(&parts.headers);
         if parts.status != StatusCode::OK {
             let said = Encoding::refusal(&parts.headers, &body);
             return Err(refusal(parts.status.as_u16(), said));
@@ -474,33 +413,40 @@ fn take_listed<T: Stored>(
 }
 
 /// Puts what was found into the snapshot.
-fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
-    let not_seen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
+///
+/// # Errors
+/// The server does not know who asks, in its own words.
+fn take(snapshot: &mut Snapshot, read: &Read, found: Result<Found, Failure>) -> Result<(), String> {
+    let unseen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
     match (found, &read.comes) {
-        (Found::Absent, Comes::Object(object, _)) => snapshot.note_absent(object.clone()),
-        (Found::Absent, Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
-        (Found::Absent, _) => {}
-        (Found::Unseen { why, forbidden }, _) => snapshot.unseen.push(not_seen(why, forbidden)),
-        (Found::Object(mut object), comes) => {
+        (Err(Failure::Unauthorized(why)), _) => return Err(why),
+        (Err(Failure::Absent), Comes::Object(object, _)) => snapshot.note_absent(object.clone()),
+        (Err(Failure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
+        // No object can have such a name.
+        (Err(Failure::Absent), _) if read.path.is_none() => {}
+        (Err(Failure::Absent), _) => {
+            snapshot.unseen.push(unseen("there is no such kind".to_owned(), false));
+        }
+        (Err(Failure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
+        (Err(Failure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
+        (Ok(Found::Object(object)), comes) => {
             let kind = if let Comes::Object(_, kind) = comes { *kind } else { "CSINode" };
-            if let Some(fields) = object.as_object_mut() {
-                fields.insert("kind".to_owned(), json!(kind));
-            }
-            if let Err(error) = snapshot.take(*object) {
-                snapshot.unseen.push(not_seen(error, false));
+            if let Err(error) = snapshot.take(named(*object, kind)) {
+                snapshot.unseen.push(unseen(error, false));
             }
         }
-        (Found::Few(items, is_whole), comes) => {
-            if let (true, Comes::Few(_, Some(noted))) = (is_whole, comes) {
+        (Ok(Found::Few(items, is_whole)), comes) => {
+            let Comes::Few(kind, noted) = comes else { return Ok(()) };
+            if let Some(noted) = noted.filter(|_| is_whole) {
                 snapshot.note_read(noted);
             }
             for item in items {
-                if let Err(error) = snapshot.take(item) {
-                    snapshot.unseen.push(not_seen(error, false));
+                if let Err(error) = snapshot.take(named(item, kind)) {
+                    snapshot.unseen.push(unseen(error, false));
                 }
             }
         }
-        (Found::Narrow(listed), comes) => {
+        (Ok(Found::Narrow(listed)), comes) => {
             for (object, why) in listed.unreadable {
                 snapshot.note_unreadable(object.clone());
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
@@ -511,4 +457,13 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Found) {
             }
         }
     }
+    Ok(())
+}
+
+/// With its kind, which items of a list do not say.
+fn named(mut object: Value, kind: &str) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert("kind".to_owned(), json!(kind));
+    }
+    object
 }

@@ -224,21 +224,10 @@ impl Plan<'_> {
         if !self.is_attached_by_program(&volume.driver) {
             return;
         }
-        let attachment = ObjectRef::Attachment(volume.id.attachment_name(node));
-        self.object(attachment.clone());
-        if !self.is_waited_for(&attachment) {
-            return;
-        }
-        self.programs();
-        self.list::<VolumeAttachment>();
-        let mut nodes = BTreeSet::new();
-        self.seen.objects.attachments.for_each(|other| {
-            if volume.id.attachment_name(&other.spec.node_name) == other.metadata.name.clone().into() {
-                nodes.insert(other.spec.node_name.clone());
-            }
-        });
-        for node in nodes.iter().take(MANY_NODES) {
-            self.node(node);
+        if self.is_waited_for(&volume.id, node) {
+            self.programs();
+            self.list::<VolumeAttachment>();
+            self.holders(|other| volume.id.attachment_name(&other.spec.node_name) == other.key());
         }
     }
 
@@ -264,8 +253,7 @@ impl Plan<'_> {
             None => self.list::<PersistentVolumeClaim>(),
         }
         if volume.spec.csi.is_some() || volume.spec.in_tree.is_some() {
-            self.list::<VolumeAttachment>();
-            self.holders(name);
+            self.all_holders(name);
         }
     }
 
@@ -364,8 +352,7 @@ impl Plan<'_> {
                 self.listed(&id, nodes, &volume);
             } else if volume.spec.in_tree.is_some() && !nodes.is_empty() {
                 // Its attachment is named by what the driver in its place calls it.
-                self.list::<VolumeAttachment>();
-                self.holders(name);
+                self.all_holders(name);
             }
             return;
         };
@@ -373,22 +360,18 @@ impl Plan<'_> {
             return;
         }
         if nodes.len() > MANY_NODES {
-            self.list::<VolumeAttachment>();
-            self.holders(name);
+            self.all_holders(name);
             return;
         }
         let id = VolumeId::csi(&csi.driver, &csi.volume_handle);
         for node in nodes {
             self.node(node);
-            let attachment = ObjectRef::Attachment(id.attachment_name(node));
-            self.object(attachment.clone());
-            if !self.is_waited_for(&attachment) && self.is_listed(node, &id) {
+            if !self.is_waited_for(&id, node) && self.is_listed(node, &id) {
                 continue;
             }
             self.programs();
             if is_exclusive(&volume) {
-                self.list::<VolumeAttachment>();
-                self.holders(name);
+                self.all_holders(name);
                 if let Some(claim) = &volume.spec.claim_ref {
                     self.reads.insert(Read::pods_in(&claim.namespace));
                 }
@@ -414,20 +397,27 @@ impl Plan<'_> {
         self.seen.objects.nodes.get(node).is_none_or(|node| node.lists(id.as_str()))
     }
 
-    /// Whether an attachment is known not to be there as it is wanted.
-    fn is_waited_for(&self, attachment: &ObjectRef) -> bool {
-        let ObjectRef::Attachment(name) = attachment else { return false };
-        match self.seen.objects.attachments.get(name) {
+    /// Whether a volume's attachment to a node, which is wanted, is known not to be there as it should be.
+    fn is_waited_for(&mut self, volume: &VolumeId, node: &NodeName) -> bool {
+        let name = volume.attachment_name(node);
+        self.object(ObjectRef::Attachment(name.clone()));
+        match self.seen.objects.attachments.get(&name) {
             Some(attachment) => !is_settled(&attachment),
-            None => !self.is_open(attachment),
+            None => !self.is_open(&ObjectRef::Attachment(name)),
         }
     }
 
+    /// All attachments, for those of a volume.
+    fn all_holders(&mut self, name: &VolumeName) {
+        self.list::<VolumeAttachment>();
+        self.holders(|it| it.spec.source.persistent_volume_name.as_ref() == Some(name));
+    }
+
     /// The nodes of a volume's attachments: all of a few, else those where something is under way.
-    fn holders(&mut self, name: &VolumeName) {
+    fn holders(&mut self, is_its: impl Fn(&VolumeAttachment) -> bool) {
         let mut nodes = BTreeMap::new();
         self.seen.objects.attachments.for_each(|attachment| {
-            if attachment.spec.source.persistent_volume_name.as_ref() == Some(name) {
+            if is_its(attachment) {
                 nodes.insert(attachment.spec.node_name.clone(), is_settled(attachment));
             }
         });

@@ -145,21 +145,20 @@ impl Read {
 }
 
 /// The namespace, if there is one, the name, the kind and the path of an object.
-fn parts(object: &ObjectRef) -> (Option<&str>, &str, &'static str, String) {
+type Parts<'a> = (Option<&'a str>, &'a str, &'static str, String);
+
+fn parts(object: &ObjectRef) -> Parts<'_> {
+    fn of<'a, T: Narrow>(space: Option<&'a str>, name: &'a str, key: &T::Key) -> Parts<'a> {
+        (space, name, T::KIND, T::path(key))
+    }
     match object {
-        ObjectRef::Node(name) => (None, name.as_str(), Node::KIND, Node::path(name)),
-        ObjectRef::Pod(key) => (Some(key.namespace()), key.name(), Pod::KIND, Pod::path(key)),
-        ObjectRef::Volume(name) => {
-            (None, name.as_str(), PersistentVolume::KIND, PersistentVolume::path(name))
-        }
-        ObjectRef::Claim(key) => {
-            (Some(key.namespace()), key.name(), PersistentVolumeClaim::KIND, PersistentVolumeClaim::path(key))
-        }
-        ObjectRef::Attachment(name) => {
-            (None, name.as_str(), VolumeAttachment::KIND, VolumeAttachment::path(name))
-        }
-        ObjectRef::Class(name) => (None, name.as_str(), StorageClass::KIND, StorageClass::path(name)),
-        ObjectRef::Driver(name) => (None, name.as_str(), CsiDriver::KIND, CsiDriver::path(name)),
+        ObjectRef::Node(name) => of::<Node>(None, name.as_str(), name),
+        ObjectRef::Pod(key) => of::<Pod>(Some(key.namespace()), key.name(), key),
+        ObjectRef::Volume(name) => of::<PersistentVolume>(None, name.as_str(), name),
+        ObjectRef::Claim(key) => of::<PersistentVolumeClaim>(Some(key.namespace()), key.name(), key),
+        ObjectRef::Attachment(name) => of::<VolumeAttachment>(None, name.as_str(), name),
+        ObjectRef::Class(name) => of::<StorageClass>(None, name.as_str(), name),
+        ObjectRef::Driver(name) => of::<CsiDriver>(None, name.as_str(), name),
     }
 }
 

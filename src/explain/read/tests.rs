@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, convert::Infallible};
 use http::Response;
 
 use super::*;
+use crate::explain::subject::Subject;
 use crate::{attach_detach::desired::volume_name::VolumeId, kube_api::ids::ClaimKey};
 
 /// The server's time, an hour ago by any clock that runs these tests.
@@ -69,7 +70,7 @@ fn played(said: impl IntoIterator<Item = (&'static str, Said)>) -> Played {
 impl Played {
     async fn read(&self, subject: &str) -> Result<Reading, Unreachable> {
         let subject = Subject::parse(&[subject], "shop").unwrap();
-        self.reader.read(&subject, &|_| {}).await
+        self.reader.read(&Question::Object(subject), &|_| {}).await
     }
 
     /// Paths that were asked for, without `/version` and events.

@@ -1,4 +1,4 @@
-//! What a question about more than one object needs: a cluster, a node that is drained, a change, a repair.
+//! What a question needs: about an object, see [`plan`](super::plan); about more than one: a cluster, a node that is drained, a change, a repair.
 //!
 //! In: a [`Question`] and what has been read so far. Out: all [`Read`]s that are wanted with what is known now. A proof
 //! wants whole lists, so repairs list what they conclude from; a drain reads the node's pods and what these name. Where
@@ -31,9 +31,11 @@ use crate::{
 /// How leases of attachers begin.
 const ATTACHER_LEASE: &str = "external-attacher-leader-";
 
-/// A question about more than one object.
+/// What an answer is about.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
+    /// One object.
+    Object(Subject),
     /// The whole cluster; of who may not see all of it, this namespace.
     Cluster(String),
     /// A node and what holds it.
@@ -49,6 +51,7 @@ pub enum Question {
 pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
     let mut plan = Plan { seen, reads: BTreeSet::new() };
     match question {
+        Question::Object(subject) => plan.reads = needed(subject, seen),
         Question::Cluster(namespace) => {
             plan.reads.insert(Read::claim_events());
             plan.cluster();
@@ -223,7 +226,7 @@ impl Plan<'_> {
             let before = claims.len();
             claims.extend(claims_of(pod));
             if pod.metadata.is_terminating() && claims.len() > before {
-                ending.insert(PodKey::new(&pod.metadata.namespace, &pod.metadata.name));
+                ending.insert(pod.key());
             }
         });
         // The time that they were given, only the whole object says.

@@ -4,17 +4,14 @@
 
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, attached_to, claimants, listed, next, patch, suits, twins};
+use super::proof::{Proof, Proposal, attached_to, claimants, forget, listed, patch, suits, twins};
 use crate::{
     binder::{
         annotations::{BOUND_BY_CONTROLLER, has},
         calls::WriteKind,
         tell::reason::ClaimReason,
     },
-    explain::{
-        assumptions::{Assumptions, ask},
-        snapshot::Snapshot,
-    },
+    explain::{assumptions::Assumptions, snapshot::Snapshot},
     kube_api::{
         ids::{Uid, VolumeName},
         kinds::{
@@ -107,20 +104,18 @@ pub(super) fn propose(
 
     // The binder is asked what it makes of it.
     let changed = snapshot.fork();
-    let mut freed = (*volume).clone();
-    freed.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference }).filter(|_| !for_anyone);
-    let kept = freed.metadata.annotations.iter().filter(|(key, _)| key.as_str() != BOUND_BY_CONTROLLER);
-    freed.metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
-    freed.metadata.resource_version = next(freed.metadata.resource_version);
-    changed.objects.apply(freed);
-    let outlook = ask(&changed, assumptions).binder;
+    changed.change::<PersistentVolume>(name, |volume| {
+        volume.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference }).filter(|_| !for_anyone);
+        forget(&mut volume.metadata, &[BOUND_BY_CONTROLLER]);
+    });
+    let outlook = assumptions.ask_binder(&changed);
     let write = outlook.volumes.get(name).and_then(|place| place.write);
     let taken = outlook.claims.values().any(
         |place| matches!(place.reason.as_deref(), Some(ClaimReason::Binding(volume, _)) if volume == name),
     );
     proof.demand(
         taken || matches!(write, Some(WriteKind::VolumeAvailable)),
-        "asked over a copy with this change, the binder makes it available or gives it to a claim",
+        "in a dry run with this change, the binder makes it available or gives it to a claim",
         "the binder would not make it available",
     );
     let whom = if for_anyone {

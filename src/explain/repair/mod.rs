@@ -10,7 +10,6 @@
 mod free;
 mod proof;
 mod relink;
-mod text;
 mod unstick;
 
 pub use self::proof::Write;
@@ -22,6 +21,7 @@ use self::proof::Proof;
 use super::{
     assumptions::Assumptions,
     report::{API_VERSION, Verdict},
+    sheet::{Item, Printed, Sheet},
     snapshot::Snapshot,
 };
 use crate::kube_api::ids::{AttachmentName, ClaimKey, VolumeName};
@@ -109,5 +109,20 @@ pub fn repair(snapshot: &Snapshot, assumptions: &Assumptions, what: &Repair) -> 
         consequence,
         requests,
         at: snapshot.taken_at,
+    }
+}
+
+impl Printed for Advice {
+    fn sheet(&self, _: bool) -> Sheet {
+        let mut sheet = Sheet::new(self.at, []);
+        let title = if self.requests.is_empty() { "REFUSED  " } else { "PROPOSED  " };
+        sheet.say(title, self.repair.as_str());
+        sheet.notes("  no:  ", &self.refused);
+        sheet.notes("  ok:  ", &self.proof);
+        let sent = |write: &Write| vec![format!("{} {}", write.method, write.path), write.body.to_string()];
+        let requests = self.requests.iter().map(|write| Item { verbatim: sent(write), ..Item::default() });
+        sheet.extend(requests);
+        sheet.notes("THEN  ", Some(self.consequence.as_str()).filter(|it| !it.is_empty()));
+        sheet
     }
 }

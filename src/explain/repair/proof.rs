@@ -10,8 +10,8 @@ use crate::{
     binder::matching::predicate::{Requirements, mismatch_for_named},
     explain::snapshot::Snapshot,
     kube_api::{
-        ids::{ClaimKey, ResourceVersion, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        ids::{ClaimKey, VolumeName},
+        kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     state::Stored,
 };
@@ -117,7 +117,7 @@ pub(super) fn twins(snapshot: &Snapshot, volume: &PersistentVolume) -> Vec<Volum
 pub(super) fn claimants(snapshot: &Snapshot, name: &VolumeName, but: Option<&ClaimKey>) -> Vec<ClaimKey> {
     let mut claimants = Vec::new();
     snapshot.objects.claims.for_each(|claim: &PersistentVolumeClaim| {
-        let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+        let key = claim.key();
         if claim.spec.volume_name == *name && Some(&key) != but {
             claimants.push(key);
         }
@@ -163,7 +163,8 @@ pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, pr
     }
 }
 
-/// Later than what was read.
-pub(super) fn next(revision: ResourceVersion) -> ResourceVersion {
-    ResourceVersion(revision.0.saturating_add(1))
+/// Takes annotations off.
+pub(super) fn forget(metadata: &mut Meta, annotations: &[&str]) {
+    let kept = metadata.annotations.iter().filter(|(key, _)| !annotations.contains(&key.as_str()));
+    metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
 }

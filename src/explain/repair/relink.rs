@@ -5,16 +5,13 @@
 
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, claimants, listed, next, patch, suits, twins};
+use super::proof::{Proof, Proposal, claimants, forget, listed, patch, suits, twins};
 use crate::{
     binder::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
         tell::reason::ClaimReason,
     },
-    explain::{
-        assumptions::{Assumptions, ask},
-        snapshot::Snapshot,
-    },
+    explain::{assumptions::Assumptions, snapshot::Snapshot},
     kube_api::{
         ids::{ClaimKey, VolumeName},
         kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
@@ -60,22 +57,14 @@ pub(super) fn propose(
 
     // The binder is asked what it makes of it.
     let changed = snapshot.fork();
-    let mut relinked = (*volume).clone();
-    relinked.spec.claim_ref = Some(ClaimRef {
-        namespace: key.namespace().into(),
-        name: key.name().into(),
-        uid: claim.metadata.uid.clone(),
+    changed.change::<PersistentVolume>(name, |volume| {
+        let (namespace, name) = (key.namespace().into(), key.name().into());
+        volume.spec.claim_ref = Some(ClaimRef { namespace, name, uid: claim.metadata.uid.clone() });
     });
-    relinked.metadata.resource_version = next(relinked.metadata.resource_version);
-    changed.objects.apply(relinked);
     if forgets {
-        let mut unbound = (*claim).clone();
-        let kept = unbound.metadata.annotations.iter().filter(|(key, _)| !FORGOTTEN.contains(&key.as_str()));
-        unbound.metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
-        unbound.metadata.resource_version = next(unbound.metadata.resource_version);
-        changed.objects.apply(unbound);
+        changed.change::<PersistentVolumeClaim>(key, |claim| forget(&mut claim.metadata, &FORGOTTEN));
     }
-    let outlook = ask(&changed, assumptions).binder;
+    let outlook = assumptions.ask_binder(&changed);
     let reason = outlook.claims.get(key).and_then(|place| place.reason.as_deref());
     let binds = match reason {
         None | Some(ClaimReason::Bound(_)) => true,
@@ -84,14 +73,14 @@ pub(super) fn propose(
     };
     proof.demand(
         binds,
-        format!("asked over a copy with these changes, the binder binds {key} to {name}"),
+        format!("in a dry run with these changes, the binder binds {key} to {name}"),
         format!("the binder would not bind it: {}", reason.map_or("Bound", ClaimReason::code)),
     );
     Some((requests, format!("The binder then sets both to Bound. The data on {name} is not touched.")))
 }
 
 fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentVolume, proof: &mut Proof) {
-    let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+    let key = claim.key();
     let name = VolumeName::from(volume.metadata.name.clone());
     proof.refuse_if(claim.metadata.is_terminating(), format!("pvc/{} is being deleted", key.name()));
     proof.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
@@ -110,7 +99,7 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
     proof.refuse_if(
         named.is_empty() && is_asked && !has(&claim.metadata, BIND_COMPLETED),
         format!(
-            "a provisioner was asked for a volume for pvc/{}, and may make one at any moment: the claim would have two",
+            "the claim pvc/{} waits for a provisioner, which may create a volume at any moment: the claim would have two",
             key.name()
         ),
     );

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::proof::{Proof, Proposal, patch};
 use crate::{
     explain::{
-        assumptions::{Assumptions, ask},
+        assumptions::Assumptions,
         sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
         snapshot::Snapshot,
     },
@@ -94,7 +94,7 @@ pub(super) fn propose(
         "no claim is bound to its volume",
         "a claim is bound to its volume, or the volume is unknown: a pod could write to it elsewhere",
     );
-    let outlook = ask(snapshot, assumptions).attach_detach;
+    let outlook = assumptions.ask_attach_detach(snapshot);
     let is_wanted = outlook.desired.values().flatten().any(|wanted| {
         wanted.volume.attachment_name(&wanted.node) == *name
             || source.is_some_and(|source| {
@@ -107,5 +107,5 @@ pub(super) fn propose(
     });
     proof.demand(!is_wanted, "no pod wants its volume", "a pod wants its volume");
     let request = patch(&*attachment, json!({ "finalizers": null }), json!({}));
-    Some((vec![request], "The object goes. The driver is not asked: look at the storage itself.".to_owned()))
+    Some((vec![request], "The object is removed without the driver: check the storage itself.".to_owned()))
 }

@@ -6,9 +6,6 @@ use crate::explain::report::Verdict::{Blocked, Healthy, Waiting};
 
 const ANSWERS: &str = "the attacher answers: within seconds as a rule";
 
-const OUTLIVED: &str = "on {node}: the node has no object, and may still use the volume; kube-controller-manager \
-    detaches it by force six minutes after pod {pod} is gone, which has outlived the node";
-
 rows! {
     "Attached": Healthy, "attached to {node}; its kubelet may mount";
     "NotAttachable": Healthy, "nothing is attached for a volume of this kind: the kubelet mounts it at once";
@@ -25,21 +22,16 @@ rows! {
     "+controller": Waiting, "",
         safe("if this lasts: see whether the attach/detach controller runs and what it says",
             "kubectl get leases -n kube-system");
-    "WaitingForVolumeAttachment": Waiting, "on {node}: {told}",
-        next("CreateVolumeAttachment", "");
-    "Publishing": Waiting, "on {node}: {told}", next("WriteNodeStatus", "");
-    "DetachWaitingForUnpublish": Waiting, "on {node}: {told}", next("WriteNodeStatus", "");
-    "WaitingForDeletion": Waiting, "on {node}: {told}";
-    "DetachWaitingForSettlement": Waiting, "on {node}: {told}";
-    "Uncertain attachment": Waiting, "on {node}: {told}";
-    "RetryBackoff": Waiting, "on {node}: {told}";
-    "NodeStatusRefused": Waiting, "on {node}: {told}";
-    "ForeignWriter attachment": Waiting, "on {node}: {told}", next("Detach", "");
-    "RestoreGrace attachment": Waiting, "on {node}: {told}", next("Detach", "");
+    "WaitingForVolumeAttachment": Waiting, "on {node}: {told}", next("CreateVolumeAttachment", "");
+    "Publishing" | "DetachWaitingForUnpublish": Waiting, "on {node}: {told}", next("WriteNodeStatus", "");
+    "WaitingForDeletion" | "DetachWaitingForSettlement" | "Uncertain attachment" | "RetryBackoff" |
+    "NodeStatusRefused": Waiting,
+        "on {node}: {told}";
+    "ForeignWriter attachment" | "RestoreGrace attachment": Waiting, "on {node}: {told}", next("Detach", "");
     "WriteUndone": Blocked, "on {node}: {told}",
-        safe("find out who undoes it, and end that: it is in the message", "");
+        safe("find out who undoes it, and stop that: the message names it", "");
     "ObjectUnreadable attachment": Blocked, "on {node}: {told}",
-        safe("mend {other}: what is wrong with it is in the message", "");
+        safe("correct {other}: the message describes what is wrong", "");
     "ClaimOrVolumeChanged": Blocked, "on {node}: {told}",
         safe("see why claim and volume do not belong together any more", "");
     // The attacher.
@@ -59,10 +51,9 @@ rows! {
         waits("Attacher", "{driver}", "not seen"),
         Also("+absent program"),
         Also("+never by hand");
-    "AttachError": Waiting, "on {node}: {told}", Also("+error");
-    "DetachError": Waiting, "on {node}: {told}", Also("+error");
+    "AttachError" | "DetachError": Waiting, "on {node}: {told}", Also("+error");
     "+error": Waiting, "",
-        waits("Attacher", "{driver}", "gets an error{asked}"),
+        waits("Attacher", "{driver}", "reported an error{asked}"),
         next("Retry", "the attacher's own pause is over: five minutes at most"),
         Also("+never by hand");
     "AttachError full": Blocked, "on {node}: {told}",
@@ -111,9 +102,7 @@ rows! {
         never("let a pod start there to see whether it works: each write may destroy what the other wrote"),
         Also("+never by hand");
     // A kubelet is to unmount.
-    "DetachWaitingForUnmount": Waiting, "on {node}: {told}", Also("+unmount");
-    "DetachWaitingForNode": Waiting, "on {node}: {told}", Also("+unmount");
-    "+unmount": Waiting, "",
+    "DetachWaitingForUnmount" | "DetachWaitingForNode": Waiting, "on {node}: {told}",
         waits("Node", "{node}", "its kubelet has not unmounted the volume"),
         next("Detach", "the kubelet reports that it has unmounted the volume: within seconds as a rule"),
         safe("if it lasts: see what the kubelet says, and whether a container of the old pod still runs",
@@ -128,13 +117,12 @@ rows! {
         waits("Node", "{node}", "{state}"),
         next("ForceDetach",
             "{patience} have passed since {node} was last {what} and a pod there last had the volume");
-    "DetachWaitingForUnmount never forced": Blocked, "on {node}: {told}",
-        waits("Node", "{node}", "{state}");
+    "DetachWaitingForUnmount never forced" |
     "DetachWaitingForNode never forced": Blocked, "on {node}: {told}",
         waits("Node", "{node}", "{state}");
-    "DetachWaitingForNode outlived": Waiting, OUTLIVED, Also("+outlived");
-    "DetachWaitingForUnmount outlived": Waiting, OUTLIVED, Also("+outlived");
-    "+outlived": Waiting, "",
+    "DetachWaitingForNode outlived" | "DetachWaitingForUnmount outlived": Waiting,
+        "on {node}: the node has no object, and may still use the volume; kube-controller-manager detaches it \
+         by force six minutes after pod {pod} is gone, which has outlived the node",
         waits("Pod", "{pod}", "is still there"),
         next("ForceDetach", "six minutes have passed since {pod} went, and {node} has not come back"),
         Also("+gone node");
@@ -162,10 +150,10 @@ rows! {
          leaves it, and it stays until it is deleted",
         Also("+foreign");
     "VolumeMissing of attachment": Blocked,
-        "its volume is not there, so that it cannot be told whose it is: it stays until it is deleted",
+        "its volume does not exist, so whose it is is unknown: it stays until it is deleted",
         Also("+foreign");
     "VolumeMissing unread": Blocked,
-        "the volume that it is about could not be read: nothing can be said of it on {node}";
+        "its volume could not be read: its state on {node} is unknown";
     "+foreign": Blocked, "",
         safe("find out who made it, and what for",
             "kubectl get volumeattachment {name} -o yaml --show-managed-fields");
@@ -198,7 +186,7 @@ rows! {
               restart it: the annotation has to be \"true\"",
             r"kubectl get node {node} -o jsonpath={.metadata.annotations.volumes\.kubernetes\.io/controller-managed-attach-detach}");
     "OutOfServiceTaint": Blocked, "{told}",
-        care("if the node is back for good, take the taint off: pods come back, and volumes wait for its \
+        care("if the node is back for good, remove the taint: pods come back, and volumes wait for its \
               kubelet again",
             "kubectl taint node {name} node.kubernetes.io/out-of-service-");
     "NodeGone": Waiting, "{told}";

@@ -4,36 +4,28 @@
 use super::row::{Part::Also, Row, care, never, next, rows, safe, waits};
 use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, NotFound, Waiting};
 
-const MORE_VOLUMES: &str = "a volume of this class appears or changes; no timer runs";
-
 rows! {
     "Bound": Healthy, "bound to {volume}";
     "Bound unseen": Healthy, "bound to {volume}, as it says itself";
     "Forbidden": Forbidden, "{told}";
-    "ObjectUnreadable": Blocked, "{told}";
     "NotFound": NotFound, "{told}";
     "ClaimMissing": Blocked, "{told}",
         next("Recheck", "the claim appears"),
-        safe("create the claim, or mend the name in the pod's template; see which there are",
+        safe("create the claim, or correct the name in the pod's template; see which claims exist",
             "kubectl get pvc -n {namespace}");
     // What the binder writes next, or waits for.
-    "Annotating": Waiting, "{told}", next("WriteClaim", "");
-    "AssigningDefaultClass": Waiting, "{told}", next("WriteClaim", "");
+    "Annotating" | "AssigningDefaultClass": Waiting, "{told}", next("WriteClaim", "");
     "Binding": Waiting, "volume {volume} suits it, and is being bound: {step}", next("Bind", "");
     "VolumeBusy": Waiting, "{told}", next("Bind", "");
-    "ForeignWriter": Waiting, "{told}";
-    "RestoreGrace": Waiting, "{told}";
-    "ConfirmingClass": Waiting, "{told}";
-    "ConfirmingLost": Waiting, "{told}";
-    "HoldsOtherVolume": Waiting, "{told}";
-    "Uncertain": Waiting, "{told}";
-    "MalformedClaim": Blocked, "{told}";
-    "NoCapacity": Blocked, "{told}";
-    "UnknownBindingMode": Blocked, "{told}";
+    "ForeignWriter" | "RestoreGrace" | "ConfirmingClass" | "ConfirmingLost" | "HoldsOtherVolume" |
+    "Uncertain" | "Provisioning": Waiting,
+        "{told}";
+    "ObjectUnreadable" | "MalformedClaim" | "NoCapacity" | "UnknownBindingMode" |
+    "ProvisioningUnsupported" | "ProvisionerChanged": Blocked,
+        "{told}";
     // No volume fits.
-    "NoClassAndNoMatch": Blocked, "{told}", next("Recheck", MORE_VOLUMES);
-    "ProvisionerUnknown": Blocked, "{told}", next("Recheck", MORE_VOLUMES);
-    "DynamicProvisioningDisabled": Blocked, "{told}", next("Recheck", MORE_VOLUMES);
+    "NoClassAndNoMatch" | "ProvisionerUnknown" | "DynamicProvisioningDisabled": Blocked, "{told}",
+        next("Recheck", "a volume of this class appears or changes; no timer runs");
     "+make volume": Blocked, "",
         safe("create a volume that fits, or change one that nearly does (see the candidates)", "");
     "+make volume or give class": Blocked, "",
@@ -55,10 +47,10 @@ rows! {
         next("Recheck", "the class appears"),
         safe(r#"create the class "{class}", or make a new claim of one that exists"#,
             "kubectl get storageclass");
-    "ClassNotFound said": Blocked, r#"there is no class "{class}", as the binder has said last of the claim"#,
+    "ClassNotFound said": Blocked, r#"there is no class "{class}", as the binder last reported on the claim"#,
         waits("StorageClass", "{class}", "does not exist"),
         next("Recheck", "the class appears"),
-        safe("make the claim anew with a class that exists (its class cannot be changed), or ask for the class",
+        safe("recreate the claim with a class that exists (its class cannot be changed), or request the class",
             "kubectl get storageclass");
     // The scheduler.
     "WaitingForFirstConsumer": Waiting, "{told}",
@@ -69,7 +61,7 @@ rows! {
          pod's maker set spec.nodeName, or the claim is younger than the pod",
         waits("Pod", "{pod}", "is on a node without the scheduler"),
         next("Bind", "the claim names its node, or a pod that uses it is scheduled"),
-        safe("make the pod anew without spec.nodeName (a nodeSelector for kubernetes.io/hostname keeps it on \
+        safe("recreate the pod without spec.nodeName (a nodeSelector for kubernetes.io/hostname keeps it on \
               its node): the scheduler then chooses for pod and claim",
             "kubectl get pod {pod.name} -n {pod.namespace} -o yaml"),
         care("or, if a provisioner makes the volume, say what the scheduler would: the volume is made for {node}",
@@ -79,11 +71,11 @@ rows! {
         next("Bind", "the scheduler finds a node for the pod"),
         safe("see why the pod is not scheduled", "kubectl describe pod {pod.name} -n {pod.namespace}");
     // The provisioner.
-    "WaitingForProvisioner": Waiting, "provisioner {driver} was asked for a volume, and has not made it yet",
-        waits("Provisioner", "{driver}", "has been asked for a volume"),
+    "WaitingForProvisioner": Waiting, "provisioner {driver} has not created the volume yet",
+        waits("Provisioner", "{driver}", "is to create the volume"),
         Also("+provisioner");
-    "WaitingForProvisioner next": Waiting, "provisioner {driver} is about to be asked for a volume",
-        waits("Provisioner", "{driver}", "is about to be asked for a volume"),
+    "WaitingForProvisioner next": Waiting, "provisioner {driver} is about to receive the claim",
+        waits("Provisioner", "{driver}", "is about to receive the claim"),
         Also("+provisioner");
     "+provisioner": Waiting, "",
         next("Bind", "the provisioner makes a volume"),
@@ -92,42 +84,38 @@ rows! {
         safe("see whether the VolumeAttributesClass that the claim asks for exists: without it no volume is made",
             "kubectl get volumeattributesclass {attributes}");
     "WaitingForProvisioner silent": Blocked,
-        "provisioner {driver} was asked for a volume {age} ago, and has neither made it nor said why not",
-        waits("Provisioner", "{driver}", "has been asked {age} ago"),
+        "provisioner {driver} has had the claim for {age}, and has neither created the volume nor reported an error",
+        waits("Provisioner", "{driver}", "has had the claim for {age}"),
         next("Bind", "the provisioner makes a volume");
     "WaitingForProvisioner selector": Blocked,
         "the claim has a selector, so that it takes a volume that is there, and none fits; {driver} makes no \
          volume for a claim with a selector",
         waits("Provisioner", "{driver}", "refuses claims with a selector"),
         next("Bind", "a volume that the selector takes is there"),
-        safe("make the claim anew without the selector, or create a volume with these labels",
+        safe("recreate the claim without the selector, or create a volume with these labels",
             "kubectl get pvc {name} -n {namespace} -o yaml");
     "WaitingForProvisioner gone node": Blocked,
         "the volume is to be made for node {node}, which the scheduler chose and which does not exist",
         waits("Node", "{node}", "does not exist"),
         next("Bind", "the scheduler has chosen another node, for a pod that is not on one"),
         safe("see whether the node is to come back", "kubectl get nodes"),
-        care("if it is not: take the annotation off, and the scheduler chooses anew (a pod that is bound to \
-              the node already has to be made anew)",
+        care("if it is not: remove the annotation, and the scheduler chooses again (a pod that is bound to \
+              the node already has to be recreated)",
             "kubectl annotate pvc {name} -n {namespace} {annotation}-");
-    "ProvisionerError": Waiting, "the provisioner could not make the volume, and tries again: {told}",
-        waits("Provisioner", "{driver}", "got an error, told {age} ago"),
+    "ProvisionerError": Waiting, "the provisioner could not create the volume, and tries again: {told}",
+        waits("Provisioner", "{driver}", "reported an error {age} ago"),
         next("Retry", "the provisioner's own pause is over: five minutes at most");
     "ProvisionerNotSeen waiting": Blocked, "{told}",
-        waits("Provisioner", "{driver}", "not seen"),
-        Also("+absent program"),
+        Also("ProvisionerNotSeen"),
         next("Bind", "the provisioner makes a volume");
     "ProvisionerNotSeen": Blocked, "{told}",
         waits("Provisioner", "{driver}", "not seen"),
         Also("+absent program");
     "+absent program": Blocked, "",
-        safe("install or repair the controller of driver {driver}: its pods, their logs, their leases",
+        safe("install or repair the controller of driver {driver}: check its pods, their logs and their leases",
             "kubectl get leases,pods -A");
-    "Provisioning": Waiting, "{told}";
     "ProvisioningError": Blocked, "{told}",
         next("Provision", "after a pause that grows with each try");
-    "ProvisioningUnsupported": Blocked, "{told}";
-    "ProvisionerChanged": Blocked, "{told}";
     // A volume that the claim names, or that is reserved for it.
     "NamedVolumeMissing": Blocked, "{told}",
         waits("PersistentVolume", "{volume}", "does not exist"),
@@ -148,7 +136,7 @@ rows! {
             "mooring repair relink {name} {volume} -n {namespace}"),
         never("free it for another tenant: the earlier claim's data is on it");
     "NamedVolumeMismatch": Blocked, "{told}",
-        next("Recheck", "the volume suits it, or the claim is made anew"),
+        next("Recheck", "the volume suits it, or the claim is recreated"),
         Also("+unsuited");
     "HoldsUnfitVolume": Blocked, "{told}", Also("+unsuited");
     "+see volume": Blocked, "",
@@ -156,7 +144,7 @@ rows! {
     "+unsuited": Blocked, "",
         waits("PersistentVolume", "{volume}", "does not suit the claim"),
         Also("+see volume"),
-        safe("make the claim anew with what the volume has: a claim's class and modes cannot be changed",
+        safe("recreate the claim with what the volume has: a claim's class and modes cannot be changed",
             "kubectl get pvc {name} -n {namespace} -o yaml");
     "+earlier volume": Waiting, "",
         care("{earlier} is the volume of an earlier claim of this name, and has its data: to have it, free it \
@@ -176,8 +164,8 @@ rows! {
             "kubectl get pvc {name} -n {namespace} -o yaml"),
         never("delete the claim before its volume is back: it is the last that says which volume it had");
     "LostMisbound": Blocked,
-        "volume {volume} belongs to an earlier claim of this name, by its UID {uid}: one of the two was made \
-         anew, as a restore does",
+        "volume {volume} belongs to an earlier claim of this name, by its UID {uid}: one of the two was \
+         recreated, as a restore does",
         Also("+misbound");
     "LostMisbound to other": Blocked, "volume {volume}, which the claim was bound to, belongs to claim {other}",
         Also("+misbound");
@@ -221,10 +209,10 @@ rows! {
               what owns them",
             "kubectl describe pod {pod.name} -n {pod.namespace}");
     "+finalizer": Waiting, "",
-        never("take the finalizer off by hand: a pod may still write to the volume");
+        never("remove the finalizer by hand: a pod may still write to the volume");
     // A bound claim that is to become another (KEP-1790, KEP-3751).
     "Resizing infeasible": Blocked, "the volume has {is} and cannot become {wanted}{said}",
-        next("Resize", "another size is asked for, or the storage allows this one"),
+        next("Resize", "another size is requested, or the storage allows this one"),
         safe("ask for a size that the storage allows, not below what it has; or mend what the message names, \
               such as a quota",
             "kubectl describe pvc {name} -n {namespace}");
@@ -240,7 +228,7 @@ rows! {
         Also("+see attributes");
     "ModifyingAttributes Infeasible": Blocked,
         r#"the driver refuses the attributes of class "{class}" for the volume{said}"#,
-        next("Modify", "another class is asked for"),
+        next("Modify", "another class is requested"),
         Also("+see attributes");
     "ModifyingAttributes InProgress": Waiting, r#"its volume gets the attributes of class "{class}"{said}"#,
         waits("Resizer", "external-resizer", "has been asked"),
@@ -254,5 +242,5 @@ rows! {
     "ProvisionerUnknown without lease": Healthy,
         "served by {driver}; there is no lease of it: it runs without leader election, or not";
     "ProvisionerUnknown unread": Healthy,
-        "served by {driver}; whether it is there cannot be told from what was read";
+        "served by {driver}; whether it runs is unknown from what was read";
 }

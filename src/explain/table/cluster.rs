@@ -9,9 +9,9 @@ rows! {
     "ExclusiveAttachedTwice several": Blocked, "{told}";
     "AttachmentOfGoneNode": Healthy, "node {node} is gone, and no controller knows the volume";
     "VolumeMissing left": Healthy,
-        "of {driver}, and their volumes are gone: whose they were cannot be told, so that they stay";
+        "of {driver}, and their volumes are gone: whose they were is unknown, so they stay";
     "ForeignAttachment left": Healthy, "of {driver}, under names that no controller makes: not touched";
-    "FinalizerWithoutOwner": Blocked, "deleted, and {finalizer} is to be taken off by {told}";
+    "FinalizerWithoutOwner": Blocked, "it is being deleted, and only {told} removes {finalizer}";
     "NoDefaultClass": Healthy, "no class is the default: claims without a class are given no volume";
     "ManyDefaultClasses": Healthy, "{told} are all the default: the newest is taken";
     "CsiDriverMissing": Healthy, "there is no CSIDriver object {driver}: attaching is taken to be needed",
@@ -24,4 +24,14 @@ rows! {
     "ClockSkew": Healthy, "the clock of {told} is {age} {word} the API server's";
     "ForeignWriter in turns": Blocked, "{told} (migration unfinished?)";
     "ForeignWriter after change": Waiting, "{told} (has one just taken over from the other?)";
+    // What holds a volume on a node that is drained.
+    "+drain pod": Waiting, "the pod is not being deleted";
+    "+drain ending pod": Waiting, "container exit{grace}";
+    "+drain ending pod without kubelet": Waiting, "container exit, but no kubelet is there to end it";
+    "+drain unmount": Waiting, "kubelet unmount";
+    "+drain unmount without kubelet": Waiting, "kubelet unmount, but the kubelet does not report";
+    "+drain attacher": Waiting, "attacher of {driver}";
+    "+drain attacher error": Waiting, "attacher: {told}";
+    "+drain controller": Waiting, "the controller";
+    "+drain timed": Waiting, "{told}; by force six minutes after its pod and its node";
 }

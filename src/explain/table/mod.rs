@@ -20,11 +20,15 @@ use crate::explain::report::Verdict;
 const TABLE: [&[Row]; 5] = [claims::ROWS, volumes::ROWS, attachments::ROWS, pods::ROWS, cluster::ROWS];
 
 /// What is said where nothing more is known than what the decision says.
-const OTHER: Row = Row { case: "", verdict: Verdict::Blocked, message: "{told}", parts: &[] };
+const OTHER: Row = Row { cases: &[], verdict: Verdict::Blocked, message: "{told}", parts: &[] };
 
 /// By their cases: a cluster in trouble asks a hundred thousand times.
 static INDEX: LazyLock<HashMap<&str, &Row>> =
-    LazyLock::new(|| TABLE.iter().copied().flatten().map(|row| (row.case, row)).collect());
+    LazyLock::new(|| rows().flat_map(|row| row.cases.iter().map(move |case| (*case, row))).collect());
+
+fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().copied().flatten()
+}
 
 /// The row of a situation.
 pub(super) fn find(case: &str) -> &'static Row {
@@ -46,13 +50,13 @@ mod tests {
     #[test]
     fn each_case_is_there_once_and_its_reason_has_a_page() {
         let mut known = BTreeSet::new();
-        for row in TABLE.iter().copied().flatten() {
-            assert!(known.insert(row.case), "{} is there twice", row.case);
-            let code = row.case.split(' ').next().unwrap();
+        for case in rows().flat_map(|row| row.cases) {
+            assert!(known.insert(*case), "{case} is there twice");
+            let code = case.split(' ').next().unwrap();
             let is_state = ["Scheduled", "Detached"].contains(&code);
             assert!(code.starts_with('+') || is_state || reasons::page(code).is_some(), "{code} has no page");
         }
-        for part in TABLE.iter().copied().flatten().flat_map(|row| row.parts) {
+        for part in rows().flat_map(|row| row.parts) {
             if let Part::Also(case) = part {
                 assert!(known.contains(case), "{case} is not there");
             }

@@ -14,8 +14,8 @@ rows! {
         next("Schedule", "the scheduler finds a node for it"),
         safe("see what the scheduler says, and whether one runs", "kubectl describe pod {name} -n {namespace}");
     "NoPodScheduled gated": Waiting,
-        "the scheduler does not look at the pod as long as it has scheduling gates: {told}",
-        next("Schedule", "the program that set the gates takes them off"),
+        "the scheduler skips the pod as long as it has scheduling gates: {told}",
+        next("Schedule", "the program that set the gates removes them"),
         safe("if it lasts: find the program that the gates are named after, and see what it waits for",
             "kubectl get pod {name} -n {namespace} -o yaml");
     // Its node.
@@ -43,7 +43,7 @@ rows! {
     "NodeAffinityMismatch": Blocked,
         "the volume may be used only where {told}, which does not hold of node {node}",
         waits("Node", "{node}", "is out of the volume's reach"),
-        safe("the pod has to be made anew on a node that the volume reaches: see what put it there \
+        safe("the pod has to be recreated on a node that the volume reaches: see what put it there \
               (spec.nodeName, or labels of the node that have changed)",
             "kubectl get nodes --show-labels");
     // A volume that leads nowhere.
@@ -54,15 +54,12 @@ rows! {
             "kubectl delete pvc {other.name} -n {other.namespace}");
     "VolumeBoundElsewhere": Blocked, "volume {volume}: {told}",
         safe("see whose the volume is, and what became of the claim", "mooring explain pv {other}");
-    "MalformedSource pod": Blocked, "volume {volume}: {told}", Also("+template");
-    "FlexVolumeUnsupported": Blocked, "volume {volume}: {told}", Also("+template");
     "ObjectUnreadable pod": Blocked, "volume {volume}: {told}";
-    "+template": Blocked, "",
-        safe("mend the volume in the template that the pod was made from, and make the pod anew",
+    "MalformedSource pod" | "FlexVolumeUnsupported": Blocked, "volume {volume}: {told}",
+        safe("correct the volume in the template of the pod, and recreate the pod",
             "kubectl get pod {name} -n {namespace} -o yaml");
     // Its volumes are ready.
-    "Terminating": Waiting, "it is being deleted, and has the time to end",
-        next("Delete", "its kubelet has ended its containers");
+    "Terminating": Waiting, "it is being deleted, and has the time to end", next("Delete", "its kubelet has ended its containers");
     "Terminating late": Waiting,
         "it is being deleted, its time was over {age} ago, and the kubelet of {node} has not ended it",
         next("Delete", "its kubelet has ended its containers"),
@@ -77,7 +74,7 @@ rows! {
         safe("see whether both pods are meant to run: one of them has to go",
             "kubectl describe pod {other.name} -n {other.namespace}");
     "MountError": Waiting, "the kubelet of {node} could not mount, and tries again: {told}",
-        waits("Node", "{node}", "got an error, told {age} ago"),
+        waits("Node", "{node}", "reported an error {age} ago"),
         next("Mount", "the kubelet's own pause is over: two minutes at most"),
         Also("+see node");
     "+see node": Waiting, "",

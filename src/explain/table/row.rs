@@ -16,8 +16,8 @@ pub(crate) type Facts<'a> = &'a [(&'static str, &'a dyn Display)];
 /// One situation.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// The reason's code and, where a reason has several, a word for the situation.
-    pub case: &'static str,
+    /// The reasons' codes and, where a reason has several situations, a word for the situation.
+    pub cases: &'static [&'static str],
     pub verdict: Verdict,
     /// The sentence; `{told}` is what the controller's decision says itself.
     pub message: &'static str,
@@ -37,11 +37,11 @@ pub(crate) enum Part {
     Also(&'static str),
 }
 
-/// Rows, each as `case: verdict, message, parts;`.
+/// Rows, each as `case | case: verdict, message, parts;`.
 macro_rules! rows {
-    ($($case:literal: $verdict:expr, $message:expr $(, $part:expr)*;)*) => {
+    ($($($case:literal)|+: $verdict:expr, $message:expr $(, $part:expr)*;)*) => {
         pub(super) const ROWS: &[Row] = &[
-            $(Row { case: $case, verdict: $verdict, message: $message, parts: &[$($part),*] }),*
+            $(Row { cases: &[$($case),+], verdict: $verdict, message: $message, parts: &[$($part),*] }),*
         ];
     };
 }

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::story::{Story, When, later, remove};
+use super::story::{Story, When};
 use crate::{
     binder::{
         dry_run::{Outlook, all_mismatches},
@@ -12,13 +12,13 @@ use crate::{
         tell::reason::ClaimReason,
     },
     explain::{
-        assumptions::{Assumptions, ask},
+        assumptions::Assumptions,
         report::{Risk, Verdict},
         snapshot::Snapshot,
     },
     kube_api::{
         ids::{ClaimKey, ClassName, VolumeName},
-        kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass},
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
         text::Text,
     },
 };
@@ -36,10 +36,10 @@ pub(super) fn story(
         Ok(claim) => claim,
         Err(why) => return Story { summary: why, verdict: Some(Verdict::Blocked), ..Story::default() },
     };
-    let key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+    let key = claim.key();
     let mut story = Story::default();
     if snapshot.objects.claims.get(&key).is_some() {
-        story.summary = format!("pvc/{key} exists already: mooring explain pvc/{} tells of it", key.name());
+        story.summary = format!("pvc/{key} exists already: see mooring explain pvc/{}", key.name());
         story.verdict = Some(Verdict::Blocked);
         return story;
     }
@@ -47,18 +47,17 @@ pub(super) fn story(
         story.assume("not all volumes and classes could be read: there may be others that fit");
     }
     story.assume("the manifest passes validation and admission as it is");
-    let before = ask(snapshot, assumptions).binder;
+    let before = assumptions.ask_binder(snapshot);
     let copy = snapshot.fork();
     copy.objects.apply(claim.clone());
-    let mut reason = reason(&ask(&copy, assumptions).binder, &key);
+    let mut reason = reason(&assumptions.ask_binder(&copy), &key);
     if let Some(ClaimReason::AssigningClass(class)) = &reason {
         story.tell(When::Now, Risk::Safe, "AssignClass", &key, format!("gets the default class {class}"));
         claim.spec.storage_class_name = Some(Text::from(ClassName::as_str(class)));
-        claim.metadata.resource_version = later(&claim);
-        copy.objects.apply(claim.clone());
-        reason = self::reason(&ask(&copy, assumptions).binder, &key);
+        copy.change::<PersistentVolumeClaim>(&key, |it| *it = claim.clone());
+        reason = self::reason(&assumptions.ask_binder(&copy), &key);
     }
-    let after = ask(&copy, assumptions).binder;
+    let after = assumptions.ask_binder(&copy);
     told(&mut story, &key, reason.as_ref());
     if let Some(ClaimReason::Binding(first, _)) = &reason {
         second(&mut story, &copy, assumptions, &key, first);
@@ -69,7 +68,7 @@ pub(super) fn story(
         let was = place.reason.as_deref();
         let is = after.claims.get(other).and_then(|place| place.reason.as_deref());
         if let (Some(ClaimReason::Binding(volume, _)), true) = (was, was != is) {
-            let text = format!("wants {volume}, too: the first to be looked at gets it");
+            let text = format!("wants {volume}, too: the first that the binder reconciles gets it");
             story.tell(When::Now, Risk::Care, "OtherClaimWants", other, text);
         }
     }
@@ -109,9 +108,9 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
             (Verdict::Healthy, format!("{key} would be bound to {volume}"))
         }
         Some(ClaimReason::WaitsForProvisioner(provisioner)) => {
-            let text = format!("would be asked to make a volume for {key}");
+            let text = format!("would create a volume for {key}");
             story.tell(When::Now, Risk::Safe, "AskProvisioner", provisioner, text);
-            (Verdict::Waiting, format!("no volume fits; {provisioner} would be asked to make one"))
+            (Verdict::Waiting, format!("no volume fits; {provisioner} would create one"))
         }
         Some(ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_)) => {
             (Verdict::Waiting, format!("{key} would wait for a pod that uses it: its class binds then"))
@@ -125,12 +124,9 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
 
 /// What it would get if the first were not there.
 fn second(story: &mut Story, copy: &Snapshot, assumptions: &Assumptions, key: &ClaimKey, first: &VolumeName) {
-    let Some(volume) = copy.objects.volumes.get(first) else { return };
     let mut without = copy.fork();
-    remove::<PersistentVolume>(&mut without, first, (*volume).clone(), |volume, revision| {
-        volume.metadata.resource_version = revision;
-    });
-    match reason(&ask(&without, assumptions).binder, key) {
+    without.remove::<PersistentVolume>(first);
+    match reason(&assumptions.ask_binder(&without), key) {
         Some(ClaimReason::Binding(next, _)) => {
             story.tell(
                 When::Later,

@@ -8,7 +8,6 @@ mod bind;
 mod nodes;
 mod objects;
 mod story;
-mod text;
 
 pub use self::story::{Effect, When};
 
@@ -19,6 +18,7 @@ use serde_json::Value;
 use super::{
     assumptions::Assumptions,
     report::{API_VERSION, Risk, Verdict},
+    sheet::{Item, Printed, Sheet},
     snapshot::{Snapshot, Unseen},
 };
 use crate::kube_api::ids::{ClaimKey, NodeName, PodKey};
@@ -103,5 +103,36 @@ pub fn whatif(snapshot: &Snapshot, assumptions: &Assumptions, change: &Change) -
         assumed: story.assumed,
         at: snapshot.taken_at,
         unseen: snapshot.unseen.clone(),
+    }
+}
+
+/// So many effects of a time are printed; JSON has all of them.
+const ROWS: usize = 20;
+
+impl Printed for Consequences {
+    fn sheet(&self, is_wide: bool) -> Sheet {
+        let mut sheet = Sheet::new(self.at, []);
+        sheet.say("WHAT IF  ", self.change.as_str());
+        sheet.say("    ", self.summary.as_str());
+        for (when, title) in [(When::Now, "Now"), (When::Then, "Then"), (When::Later, "Later")] {
+            sheet.section(title);
+            let effects: Vec<_> = self.effects.iter().filter(|effect| effect.when == when).collect();
+            sheet.extend(effects.iter().take(ROWS).map(|effect| {
+                let label = match effect.risk {
+                    Risk::Safe => "     ",
+                    Risk::Care => "  !  ",
+                    Risk::Danger => "  !! ",
+                };
+                let at = effect.at.map(|at| at.strftime(" at %H:%M:%SZ").to_string()).unwrap_or_default();
+                Item::new(label, [format!("{} {}{at}: {}", effect.action, effect.object, effect.text).into()])
+            }));
+            if let Some(more) = effects.len().checked_sub(ROWS).filter(|more| *more > 0) {
+                sheet.say("     ", format!("… and {more} more: -o json"));
+            }
+        }
+        sheet.section("");
+        sheet.notes("assumed: ", &self.assumed);
+        sheet.unseen("not checked: ", &self.unseen, is_wide);
+        sheet
     }
 }

@@ -5,22 +5,17 @@
 
 use std::collections::BTreeSet;
 
-use super::story::{Story, When, later, remove};
+use super::story::{Story, When};
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, Outlook},
     },
-    explain::{
-        age,
-        assumptions::{Assumptions, ask},
-        report::Risk,
-        snapshot::Snapshot,
-    },
+    explain::{age, assumptions::Assumptions, report::Risk, snapshot::Snapshot},
     kube_api::{
         ids::{NodeName, PodKey},
-        kinds::{Node, ObjectRef, Pod, Taint},
+        kinds::{Narrow, Node, ObjectRef, Pod, Taint},
     },
 };
 
@@ -36,13 +31,10 @@ pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeN
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
     };
     let mut story = Story::default();
-    let before = ask(snapshot, assumptions).attach_detach;
+    let before = assumptions.ask_attach_detach(snapshot);
     let mut copy = snapshot.fork();
-    let mut tainted = (*node).clone();
-    tainted.spec.taints.push(Taint { key: OUT_OF_SERVICE.into() });
-    tainted.metadata.resource_version = later(&*node);
-    copy.objects.apply(tainted);
-    let now = ask(&copy, assumptions).attach_detach;
+    copy.change::<Node>(name, |node| node.spec.taints.push(Taint { key: OUT_OF_SERVICE.into() }));
+    let now = assumptions.ask_attach_detach(&copy);
     let forced_now = forced(&before, &now, name);
     for volume in &forced_now {
         story.tell(When::Now, risk(&node), "ForceDetach", handle(volume), "not wanted by any pod here");
@@ -62,9 +54,9 @@ pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeN
                 if *is_ending { "removed without asking its kubelet" } else { "evicted, then removed" };
             story.tell(When::Then, Risk::Care, "PodRemoved", pod, text);
         }
-        remove_pod(&mut copy, pod);
+        copy.remove::<Pod>(pod);
     }
-    let then = ask(&copy, assumptions).attach_detach;
+    let then = assumptions.ask_attach_detach(&copy);
     let forced_then = forced(&before, &then, name).difference(&forced_now).cloned().collect::<BTreeSet<_>>();
     for volume in &forced_then {
         story.tell(When::Then, risk(&node), "ForceDetach", handle(volume), "as soon as its pods are removed");
@@ -107,10 +99,10 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
     };
     let mut story = Story::default();
-    let before = ask(snapshot, assumptions).attach_detach;
+    let before = assumptions.ask_attach_detach(snapshot);
     let mut copy = snapshot.fork();
     let is_ready = node.is_ready();
-    remove(&mut copy, name, (*node).clone(), |node, revision| node.metadata.resource_version = revision);
+    copy.remove::<Node>(name);
     let pods = pods(snapshot, name);
     for (pod, _) in &pods {
         let (risk, text) = if is_ready {
@@ -119,9 +111,9 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
             (Risk::Care, "removed, as its node is gone")
         };
         story.tell(When::Then, risk, "PodRemoved", pod, text);
-        remove_pod(&mut copy, pod);
+        copy.remove::<Pod>(pod);
     }
-    let then = ask(&copy, assumptions).attach_detach;
+    let then = assumptions.ask_attach_detach(&copy);
     let mut late = BTreeSet::new();
     for ((volume, node), node_volume) in &then.node_volumes {
         if node != name {
@@ -150,7 +142,7 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
     freed(&mut story, &before, name, late.iter());
     // kubelet: pkg/kubelet/kubelet_node_status.go, registerWithAPIServer: once in its life.
     let alive = if is_ready {
-        "; it is READY: its machine runs on, and makes the object anew only when its kubelet is restarted"
+        "; it is READY: its machine runs on, and recreates the object only when its kubelet is restarted"
     } else {
         ""
     };
@@ -169,7 +161,7 @@ pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
     if snapshot.objects.nodes.get(name).is_none() {
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
     }
-    let outlook = ask(snapshot, assumptions).attach_detach;
+    let outlook = assumptions.ask_attach_detach(snapshot);
     let volumes = outlook.node_volumes.keys().filter(|(_, node)| node == name).count();
     let mut story = Story {
         summary: format!(
@@ -230,18 +222,11 @@ fn pods(snapshot: &Snapshot, name: &NodeName) -> Vec<(PodKey, bool)> {
     let mut pods = Vec::new();
     snapshot.objects.pods.for_each(|pod| {
         if pod.spec.node_name == *name && !pod.is_terminated() {
-            let key = PodKey::new(&pod.metadata.namespace, &pod.metadata.name);
-            pods.push((key, pod.metadata.is_terminating()));
+            pods.push((pod.key(), pod.metadata.is_terminating()));
         }
     });
     pods.sort();
     pods
-}
-
-pub(super) fn remove_pod(copy: &mut Snapshot, key: &PodKey) {
-    if let Some(pod) = copy.objects.pods.get(key) {
-        remove::<Pod>(copy, key, (*pod).clone(), |pod, revision| pod.metadata.resource_version = revision);
-    }
 }
 
 /// As people know a volume.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::{
     nodes,
-    story::{Story, When, later, remove},
+    story::{Story, When},
 };
 use crate::{
     binder::{calls::WriteKind, tell::reason::VolumeReason},
     explain::{
         age,
-        assumptions::{Assumptions, ask},
+        assumptions::Assumptions,
         report::Risk,
         snapshot::{PODS_THERE, Snapshot},
         view::users,
@@ -26,9 +26,9 @@ use crate::{
 };
 
 pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: &ClaimKey) -> Story {
-    let Some(claim) = snapshot.objects.claims.get(key) else {
+    if snapshot.objects.claims.get(key).is_none() {
         return Story::missing(snapshot, &ObjectRef::Claim(key.clone()));
-    };
+    }
     let mut story = Story::default();
     let users = users(&snapshot.objects).remove(key).unwrap_or_default();
     let when = if users.is_empty() { When::Now } else { When::Then };
@@ -40,21 +40,19 @@ pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: 
         story.assume("whether pods use the claim is not known: not all could be read");
     }
     let mut copy = snapshot.fork();
-    remove::<PersistentVolumeClaim>(&mut copy, key, (*claim).clone(), |claim, revision| {
-        claim.metadata.resource_version = revision;
-    });
+    copy.remove::<PersistentVolumeClaim>(key);
     for pod in &users {
-        nodes::remove_pod(&mut copy, pod);
+        copy.remove::<Pod>(pod);
     }
     let mut lost = 0;
-    let before = ask(snapshot, assumptions).binder;
-    let after = ask(&copy, assumptions).binder;
+    let before = assumptions.ask_binder(snapshot);
+    let after = assumptions.ask_binder(&copy);
     for (name, place) in &after.volumes {
         let released = matches!(place.write, Some(WriteKind::VolumeReleased | WriteKind::VolumeFailed));
         let did = before.volumes.get(name).and_then(|place| place.write);
         let Some(volume) = snapshot.objects.volumes.get(name) else { continue };
         if released && did != place.write {
-            lost += usize::from(released_volume(&mut story, &mut copy, assumptions, name, &volume, when));
+            lost += usize::from(released_volume(&mut story, &copy, assumptions, name, &volume, when));
         } else if place.write == Some(WriteKind::VolumeAvailable) && did != place.write {
             story.tell(when, Risk::Safe, "VolumeAvailable", name, "is free again: it was never bound");
         }
@@ -72,17 +70,14 @@ pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: 
 /// What becomes of a volume that is released. Whether its data is lost.
 fn released_volume(
     story: &mut Story,
-    copy: &mut Snapshot,
+    copy: &Snapshot,
     assumptions: &Assumptions,
     name: &VolumeName,
     volume: &Arc<PersistentVolume>,
     when: When,
 ) -> bool {
-    let mut released = PersistentVolume::clone(volume);
-    released.status.phase = VolumePhase::Released;
-    released.metadata.resource_version = later(&**volume);
-    copy.objects.apply(released);
-    let outlook = ask(copy, assumptions).binder;
+    copy.change::<PersistentVolume>(name, |volume| volume.status.phase = VolumePhase::Released);
+    let outlook = assumptions.ask_binder(copy);
     let place = outlook.volumes.get(name);
     let reason = place.and_then(|place| place.reason.as_deref());
     let (risk, action, text) = match (&volume.spec.reclaim_policy, reason) {
@@ -116,10 +111,10 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
         return Story::missing(snapshot, &ObjectRef::Pod(key.clone()));
     };
     let mut story = Story::default();
-    let before = ask(snapshot, assumptions).attach_detach;
+    let before = assumptions.ask_attach_detach(snapshot);
     let mut copy = snapshot.fork();
-    nodes::remove_pod(&mut copy, key);
-    let after = ask(&copy, assumptions).attach_detach;
+    copy.remove::<Pod>(key);
+    let after = assumptions.ask_attach_detach(&copy);
     let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
     let (mut let_go, mut is_ended) = (0, true);
     for wanted in mine {
@@ -149,7 +144,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
         let Some(claim) = pod.claim_of(volume).and_then(|claim| snapshot.objects.claims.get(&claim)) else {
             continue;
         };
-        let claim_key = ClaimKey::new(&claim.metadata.namespace, &claim.metadata.name);
+        let claim_key = claim.key();
         if claim.metadata.is_terminating() && !users(&copy.objects).contains_key(&claim_key) {
             let text = "is deleted already, and goes with its last pod: see whatif delete pvc";
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);

@@ -1,4 +1,4 @@
-//! What a change leads to, while it is gathered, and the copy in which it is made.
+//! What a change leads to, while it is gathered.
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -8,11 +8,7 @@ use crate::{
         report::{Risk, Verdict},
         snapshot::Snapshot,
     },
-    kube_api::{
-        ids::ResourceVersion,
-        kinds::{Narrow, ObjectRef},
-    },
-    state::Stored,
+    kube_api::kinds::ObjectRef,
 };
 
 /// When something happens.
@@ -85,22 +81,4 @@ impl Story {
         };
         Self { summary: format!("{object} {words}"), verdict: Some(verdict), ..Self::default() }
     }
-}
-
-/// A revision later than that of this object.
-pub(super) fn later<T: Narrow>(object: &T) -> ResourceVersion {
-    ResourceVersion(object.metadata().resource_version.0.saturating_add(1))
-}
-
-/// The object goes from the copy, and is known to be gone.
-pub(super) fn remove<T: Stored>(
-    copy: &mut Snapshot,
-    key: &T::Key,
-    mut object: T,
-    set: fn(&mut T, ResourceVersion),
-) {
-    let revision = later(&object);
-    set(&mut object, revision);
-    copy.objects.delete(object);
-    copy.note_absent(T::object_ref(key.clone()));
 }

@@ -1,4 +1,4 @@
-//! Flags of the commands that ask about more than one object: `doctor`, `node`, `whatif`, `repair`.
+//! Flags of the commands about more than one object: `doctor`, `node`, `whatif`, `repair`.
 //!
 //! In: the words of the command line. Out: the arguments of each, and what their words ask for.
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{ConnectionArgs, EXIT_CODES};
+use super::{EXIT_CODES, OutputForm, ViewArgs};
 use crate::{
     explain::{
         repair::{FreeFor, Repair},
@@ -28,35 +28,33 @@ pub enum PlainForm {
     Yaml,
 }
 
-/// How and where.
+impl From<PlainForm> for OutputForm {
+    fn from(form: PlainForm) -> Self {
+        match form {
+            PlainForm::Text => Self::Text,
+            PlainForm::Json => Self::Json,
+            PlainForm::Yaml => Self::Yaml,
+        }
+    }
+}
+
+/// How an answer without a chain is printed, and the connection.
 #[derive(Debug, Args)]
-pub struct ViewArgs {
+pub struct PlainArgs {
     /// How the answer is printed.
     #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
     pub output: PlainForm,
 
-    /// No characters beyond ASCII.
-    #[arg(long)]
-    pub ascii: bool,
-
-    /// As of explain; here nothing has colours.
-    #[arg(long)]
-    pub no_color: bool,
-
-    /// As of explain; here all times are of UTC.
-    #[arg(long)]
-    pub utc: bool,
-
-    /// Whom to ask.
+    /// How and where.
     #[command(flatten)]
-    pub connection: ConnectionArgs,
+    pub view: ViewArgs,
 }
 
 /// Flags of `mooring doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct DoctorArgs {
-    /// All namespaces, as without -n.
+    /// All namespaces, which is the default.
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     pub all_namespaces: bool,
 
@@ -66,7 +64,7 @@ pub struct DoctorArgs {
 
     /// How and where.
     #[command(flatten)]
-    pub view: ViewArgs,
+    pub plain: PlainArgs,
 }
 
 /// Flags of `mooring node`.
@@ -81,13 +79,13 @@ pub struct NodeArgs {
     #[arg(long)]
     pub drain: bool,
 
-    /// Print the answer again whenever it has changed, with how fast volumes leave.
+    /// Print the answer again whenever it has changed, with the rate at which volumes leave.
     #[arg(long, short)]
     pub watch: bool,
 
     /// How and where.
     #[command(flatten)]
-    pub view: ViewArgs,
+    pub plain: PlainArgs,
 }
 
 /// What can be asked of `mooring whatif`.
@@ -98,7 +96,7 @@ const CHANGES: &str =
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct WhatIfArgs {
-    /// What would be done.
+    /// The change.
     #[arg(value_name = "bind -f FILE | taint NODE | delete-node NODE | cordon NODE | delete pvc|pod NAME")]
     #[arg(required = true, num_args = 1..=3)]
     pub change: Vec<String>,
@@ -109,12 +107,12 @@ pub struct WhatIfArgs {
 
     /// How and where.
     #[command(flatten)]
-    pub view: ViewArgs,
+    pub plain: PlainArgs,
 }
 
 /// What words ask for; of a claim to be created, that alone.
 #[derive(Debug, PartialEq)]
-pub enum Asked {
+pub enum WhatIf {
     /// A claim is created, as its manifest says.
     Bind(PathBuf),
     /// Anything else.
@@ -126,10 +124,10 @@ impl WhatIfArgs {
     ///
     /// # Errors
     /// What is wrong with the words.
-    pub fn asked(&self, namespace: &str) -> Result<Asked, String> {
+    pub fn asked(&self, namespace: &str) -> Result<WhatIf, String> {
         let words: Vec<&str> = self.change.iter().map(String::as_str).collect();
         if let ["bind"] = words.as_slice() {
-            return self.filename.clone().map(Asked::Bind).ok_or_else(|| "bind: want -f FILE".to_owned());
+            return self.filename.clone().map(WhatIf::Bind).ok_or_else(|| "bind: want -f FILE".to_owned());
         }
         if self.filename.is_some() {
             return Err("-f goes with bind alone".to_owned());
@@ -146,7 +144,7 @@ impl WhatIfArgs {
             },
             other => return Err(format!("{:?}: {CHANGES}", other.join(" "))),
         };
-        Ok(Asked::Change(change))
+        Ok(WhatIf::Change(change))
     }
 }
 
@@ -162,21 +160,21 @@ pub struct RepairArgs {
     #[arg(required = true, num_args = 1..=3)]
     pub repair: Vec<String>,
 
-    /// Of free: for any claim that fits, rather than one of the name that it had.
+    /// With free: for any claim that fits, in place of a claim of the name that the volume had.
     #[arg(long)]
     pub for_anyone: bool,
 
-    /// Only print what would be sent, as without --yes.
+    /// Only print the requests, as without --yes.
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,
 
-    /// Send what was printed.
+    /// Send the printed requests.
     #[arg(long)]
     pub yes: bool,
 
     /// How and where.
     #[command(flatten)]
-    pub view: ViewArgs,
+    pub plain: PlainArgs,
 }
 
 impl RepairArgs {
@@ -243,7 +241,7 @@ mod tests {
         Ok(parse(["mooring"].into_iter().chain(line.split(' ')))?.command)
     }
 
-    fn whatif(line: &str) -> Result<Asked, String> {
+    fn whatif(line: &str) -> Result<WhatIf, String> {
         match command(line).unwrap() {
             Command::WhatIf(args) => args.asked("shop"),
             other => panic!("{other:?}"),
@@ -262,14 +260,14 @@ mod tests {
         let node = || NodeName::from("a");
         let claim = || ClaimKey::new("shop", "data");
         let cases = [
-            ("whatif bind -f c.yaml", Asked::Bind("c.yaml".into())),
-            ("whatif taint a", Asked::Change(Change::Taint(node()))),
-            ("whatif delete-node node/a", Asked::Change(Change::DeleteNode(node()))),
-            ("whatif delete node a", Asked::Change(Change::DeleteNode(node()))),
-            ("whatif cordon a", Asked::Change(Change::Cordon(node()))),
-            ("whatif delete pvc data", Asked::Change(Change::DeleteClaim(claim()))),
-            ("whatif delete pvc/data", Asked::Change(Change::DeleteClaim(claim()))),
-            ("whatif delete pod p", Asked::Change(Change::DeletePod(PodKey::new("shop", "p")))),
+            ("whatif bind -f c.yaml", WhatIf::Bind("c.yaml".into())),
+            ("whatif taint a", WhatIf::Change(Change::Taint(node()))),
+            ("whatif delete-node node/a", WhatIf::Change(Change::DeleteNode(node()))),
+            ("whatif delete node a", WhatIf::Change(Change::DeleteNode(node()))),
+            ("whatif cordon a", WhatIf::Change(Change::Cordon(node()))),
+            ("whatif delete pvc data", WhatIf::Change(Change::DeleteClaim(claim()))),
+            ("whatif delete pvc/data", WhatIf::Change(Change::DeleteClaim(claim()))),
+            ("whatif delete pod p", WhatIf::Change(Change::DeletePod(PodKey::new("shop", "p")))),
         ];
         for (line, expected) in cases {
             assert_eq!(whatif(line), Ok(expected), "{line}");

@@ -4,62 +4,51 @@
 //! revision that it was decided on, so that it does nothing to what has changed since; the first that is not accepted
 //! ends it.
 
-use std::process::ExitCode;
-
 use http::{StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use super::{
-    called::Called,
     connection::Connection,
-    output::{Stop, UNREACHABLE, USAGE, finish, print},
-    questions::form,
+    output::{Stop, UNREACHABLE, USAGE, form, print, program},
 };
 use crate::{
-    cli::asking::questions::{PlainForm, RepairArgs},
+    cli::query::questions::{PlainForm, RepairArgs},
     explain::{
         assumptions::Assumptions,
         explain,
-        read::Question,
+        read::{Question, exchange},
         repair::{Advice, Repair, Write, repair},
         report::Verdict,
+        sheet::clean,
         subject::Subject,
-        text::clean,
     },
-    kube_api::{error_chain, wire::Encoding},
+    kube_api::wire::Encoding,
     terminal::complain,
 };
 
 /// How long an answer to a write may take, unless the user says otherwise: as long as the server itself takes at most.
 const PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
-/// Most of an answer, in bytes.
-const LARGEST_ANSWER: usize = 4 << 20;
 
 /// `mooring repair`, to its end.
-#[must_use]
-pub fn run(args: &RepairArgs) -> ExitCode {
-    finish(answer(args))
-}
-
-async fn answer(args: &RepairArgs) -> Result<Verdict, Stop> {
+///
+/// # Errors
+/// There is no answer, or a request was not accepted.
+pub async fn run(args: &RepairArgs) -> Result<Verdict, Stop> {
     let usage = |line| Stop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     args.asked("").map_err(usage)?;
-    let mut connection = Connection::new(&args.view.connection).await?;
+    let mut connection = Connection::new(&args.plain.view.connection).await?;
     let what = args.asked(&connection.namespace).map_err(usage)?;
-    let reading = connection.look(&Question::Repair(what.clone())).await?;
+    let reading = connection.read(&Question::Repair(what.clone())).await?;
     let advice: Advice = repair(&reading.snapshot, &Assumptions::default(), &what);
-    let called = Called::here();
-    let mut named = advice.clone();
-    named.refused = named.refused.iter().map(|against| called.sentence(against)).collect();
-    let is_printed = print(&form(&advice, &named, &args.view)?);
+    let output = args.plain.output;
+    let is_printed = print(&form(&advice, output.into(), &args.plain.view)?);
     if advice.requests.is_empty() {
         return Ok(advice.verdict);
     }
     if !args.yes {
-        if args.view.output == PlainForm::Text {
+        if output == PlainForm::Text {
             print("Nothing was sent. The same command with --yes sends it.\n");
         }
         return Ok(advice.verdict);
@@ -69,7 +58,7 @@ async fn answer(args: &RepairArgs) -> Result<Verdict, Stop> {
         return Err(Stop(UNREACHABLE, "stdout is closed: nothing was sent".to_owned()));
     }
     let client = connection.api.client()?;
-    let patience = args.view.connection.patience().unwrap_or(PATIENCE);
+    let patience = args.plain.view.connection.patience().unwrap_or(PATIENCE);
     for (sent, write) in advice.requests.iter().enumerate() {
         let said = timeout(patience, send(&client, write)).await;
         let said = said.unwrap_or_else(|_| {
@@ -83,7 +72,7 @@ async fn answer(args: &RepairArgs) -> Result<Verdict, Stop> {
         }
         complain(&format!("accepted: {} {}", write.method, write.path));
     }
-    came_of_it(&connection, &what, args.view.output).await
+    came_of_it(&connection, &what, output).await
 }
 
 /// Sends one request. What the server refuses was not carried out.
@@ -97,10 +86,7 @@ async fn send(client: &Client, write: &Write) -> Result<(), Stop> {
     let in_doubt = |why: String| {
         unreachable(format!("{why}: whether it was carried out is not known; ask again before you repeat it"))
     };
-    let answer = client.send(request).await.map_err(|error| in_doubt(error_chain(&error)))?;
-    let (parts, body) = answer.into_parts();
-    let body = Limited::new(body, LARGEST_ANSWER).collect().await;
-    let body = body.map_err(|error| in_doubt(error.to_string()))?.to_bytes();
+    let (parts, body) = exchange(client, request).await.map_err(in_doubt)?;
     if parts.status == StatusCode::OK {
         return Ok(());
     }
@@ -109,7 +95,7 @@ async fn send(client: &Client, write: &Write) -> Result<(), Stop> {
     Err(match parts.status.as_u16() {
         409 => Stop(
             Verdict::Blocked.exit_code(),
-            format!("it has changed since it was looked at, and is left alone: {said}"),
+            format!("it has changed since it was read, and stays as it is: {said}"),
         ),
         403 => Stop(Verdict::Forbidden.exit_code(), said),
         404 => Stop(Verdict::NotFound.exit_code(), said),
@@ -125,13 +111,13 @@ async fn came_of_it(connection: &Connection, what: &Repair, form: PlainForm) -> 
         Repair::Free(volume, _) => Subject::Volume(volume.clone()),
         Repair::Unstick(name) => Subject::Attachment(name.clone()),
     };
-    let reading = connection.reader.read(&subject, &|_| {}).await?;
+    let reading = connection.reader.read(&Question::Object(subject.clone()), &|_| {}).await?;
     let now = explain(&reading.snapshot, &subject, &Assumptions::default());
     let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject.object());
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
     let namespace = subject.namespace().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     if form == PlainForm::Text {
-        let next = Called::here().sentence(&format!("mooring explain {subject}{namespace}"));
+        let next = format!("{} explain {subject}{namespace}", program());
         print(&format!("SENT  {subject} now: {line}\n{next}\n"));
     } else {
         complain(&format!("sent; {subject} now: {line}"));

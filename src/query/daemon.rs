@@ -6,24 +6,19 @@
 use std::{path::Path, time::Duration};
 
 use http::{StatusCode, header::ACCEPT};
-use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use crate::{
     explain::{
         daemon::{self, Board},
+        read::exchange,
         report::Explanation,
         snapshot::Snapshot,
     },
-    kube_api::{
-        connect::{ApiServer, Authority},
-        error_chain,
-    },
+    kube_api::connect::{ApiServer, Authority},
 };
 
-/// Most of a page, in bytes.
-const LARGEST: usize = 4 << 20;
 /// A daemon answers from what it has; one that takes longer is not there.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -66,7 +61,7 @@ impl Daemon {
         };
         let late = || Err(format!("{} gives no answer within {} s", self.url, PATIENCE.as_secs()));
         match timeout(PATIENCE, asking).await.unwrap_or_else(|_| late()) {
-            Ok(boards) => daemon::add(explanation, snapshot, &boards),
+            Ok(boards) => daemon::add(explanation, &boards),
             Err(why) => stand_without(explanation, &why),
         }
     }
@@ -77,8 +72,8 @@ impl Daemon {
         let of = |why: &str| format!("{}{page}: {why}", self.url);
         let request = http::Request::get(path).header(ACCEPT, "application/json").body(Body::empty());
         let request = request.map_err(|error| of(&error.to_string()))?;
-        let answer = self.client.send(request).await.map_err(|error| of(&error_chain(&error)))?;
-        match answer.status() {
+        let (parts, body) = exchange(&self.client, request).await.map_err(|why| of(&why))?;
+        match parts.status {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => return Ok(None),
             status @ (StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED) => {
@@ -88,17 +83,13 @@ impl Daemon {
             }
             status => return Err(of(&status.to_string())),
         }
-        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-        let body = body.map_err(|error| of(&error.to_string()))?.to_bytes();
         serde_json::from_slice(&body).map(Some).map_err(|error| of(&error.to_string()))
     }
 }
 
 /// Says that there is nothing from the daemon in an answer, and why.
 pub(super) fn stand_without(explanation: &mut Explanation, why: &str) {
-    explanation
-        .unknown
-        .push(format!("What the daemon knows beside (its timers, the past) is missing: {why}"));
+    explanation.unknown.push(format!("What only the daemon knows (its timers, the past) is missing: {why}"));
 }
 
 #[cfg(test)]
@@ -194,8 +185,8 @@ mod tests {
             (401, String::new(), "/debug/binder: 401 Unauthorized; deploy/optional/debug-reader is a role"),
             (503, String::new(), "/debug/binder: 503 Service Unavailable"),
             (200, "no JSON".to_owned(), "/debug/binder: expected"),
-            (200, "x".repeat(LARGEST + 1), "/debug/binder: length limit exceeded"),
-            (200, page(false), "stands by: timers"),
+            (200, "x".repeat((16 << 20) + 1), "/debug/binder: length limit exceeded"),
+            (200, page(false), "is a standby: only"),
         ];
         let (_, alone) = asked();
         for (status, body, line) in rows {

@@ -22,15 +22,14 @@ use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 use http::header::ACCEPT;
-use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use serde_json::Value;
 
 use self::words::{Asked, Wanted, asked};
 use crate::{
-    cli::Cli,
-    explain::subject::is_name,
-    kube_api::connect::{ApiServer, Choice},
+    cli::{Cli, query::ConnectionArgs},
+    explain::{read::exchange, subject::is_name},
+    kube_api::connect::ApiServer,
     terminal::{block_on, failure},
 };
 
@@ -41,8 +40,6 @@ pub const COMPLETER: &str = "kubectl_complete-mooring";
 const PATIENCE: Duration = Duration::from_secs(1);
 /// More names than this are no help.
 const MOST: usize = 500;
-/// Most of an answer, in bytes.
-const LARGEST: usize = 8 << 20;
 
 /// What the shell is to do with the candidates, as Cobra counts it.
 #[derive(Clone, Copy)]
@@ -111,22 +108,21 @@ pub fn complete(words: &[OsString]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let mut program = Cli::command();
     program.build();
-    let asked = asked(&words, &program);
-    let (found, directive) = match &asked.wanted {
+    let Asked { wanted, begun, connection } = asked(&words, &program);
+    let (found, directive) = match wanted {
         Wanted::Words(found) => {
             let goes_on = !found.is_empty() && found.iter().all(|word| word.ends_with('/'));
-            let directive = if goes_on { Directive::NoFilesNoSpace } else { Directive::NoFiles };
-            (found.clone(), directive)
+            (found, if goes_on { Directive::NoFilesNoSpace } else { Directive::NoFiles })
         }
         Wanted::Names { kind, head } => {
-            let names = listed(&asked, kind).into_iter().map(|name| format!("{head}{name}"));
+            let names = listed(connection, kind).into_iter().map(|name| format!("{head}{name}"));
             (names.collect(), Directive::NoFiles)
         }
-        Wanted::Namespaces => (listed(&asked, "namespace"), Directive::NoFiles),
+        Wanted::Namespaces => (listed(connection, "namespace"), Directive::NoFiles),
         Wanted::Files => (Vec::new(), Directive::Files),
     };
     let mut lines = String::new();
-    for candidate in found.iter().filter(|candidate| candidate.starts_with(&asked.begun)) {
+    for candidate in found.iter().filter(|candidate| candidate.starts_with(&begun)) {
         lines.push_str(candidate);
         lines.push('\n');
     }
@@ -135,19 +131,19 @@ pub fn complete(words: &[OsString]) -> ExitCode {
 }
 
 /// Names of objects, by the user's rights; none if they cannot be had soon.
-fn listed(asked: &Asked, kind: &'static str) -> Vec<String> {
-    let (asked, (found, told)) = (asked.clone(), mpsc::channel());
+fn listed(connection: ConnectionArgs, kind: &'static str) -> Vec<String> {
+    let (found, told) = mpsc::channel();
     // A program that the kubeconfig names for credentials is waited for by its thread, which ends with the process.
     thread::spawn(move || {
-        let names = block_on(1, names(&asked, kind)).ok().flatten();
+        let names = block_on(1, names(&connection, kind)).ok().flatten();
         let _ = found.send(names);
     });
     told.recv_timeout(PATIENCE).ok().flatten().unwrap_or_default()
 }
 
-async fn names(asked: &Asked, kind: &str) -> Option<Vec<String>> {
-    let api = ApiServer::choose(&choice(asked)).await.ok()?;
-    let namespace = asked.flag("namespace").unwrap_or_else(|| api.default_namespace());
+async fn names(connection: &ConnectionArgs, kind: &str) -> Option<Vec<String>> {
+    let api = ApiServer::choose(&connection.choice()).await.ok()?;
+    let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
     let path = match kind {
         "namespace" => "/api/v1/namespaces".to_owned(),
         kind => LISTS.iter().find(|(known, _)| *known == kind)?.1.replace("{}", namespace),
@@ -157,31 +153,9 @@ async fn names(asked: &Asked, kind: &str) -> Option<Vec<String>> {
     }
     let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
     let request = http::Request::get(format!("{path}?limit={MOST}")).header(ACCEPT, accept);
-    let answer = api.client().ok()?.send(request.body(Body::empty()).ok()?).await.ok()?;
-    let body = Limited::new(answer.into_body(), LARGEST).collect().await.ok()?.to_bytes();
+    let (_, body) = exchange(&api.client().ok()?, request.body(Body::empty()).ok()?).await.ok()?;
     let list: Value = serde_json::from_slice(&body).ok()?;
     let names =
         list.get("items")?.as_array()?.iter().filter_map(|item| item.pointer("/metadata/name")?.as_str());
     Some(names.filter(|name| is_name(name)).map(str::to_owned).collect())
-}
-
-/// Which API server, and as whom, as the command itself would be told.
-fn choice(asked: &Asked) -> Choice {
-    let owned = |id| asked.flag(id).map(str::to_owned);
-    Choice {
-        kubeconfig: asked.flag("kubeconfig").map(Into::into),
-        context: owned("context"),
-        cluster: owned("cluster"),
-        user: owned("user"),
-        server: owned("server"),
-        certificate_authority: asked.flag("certificate_authority").map(Into::into),
-        tls_server_name: owned("tls_server_name"),
-        token: owned("token"),
-        client_certificate: asked.flag("client_certificate").map(Into::into),
-        client_key: asked.flag("client_key").map(Into::into),
-        impersonated: owned("impersonated"),
-        impersonated_uid: owned("impersonated_uid"),
-        impersonated_groups: asked.flags.get("impersonated_groups").cloned().unwrap_or_default(),
-        skips_verification: asked.flags.contains_key("insecure_skip_tls_verify"),
-    }
 }

@@ -1,4 +1,4 @@
-//! Flags of the commands that ask: whom, as whom, and how the answer is printed.
+//! Flags of the commands that query a cluster: which, as which user, and how the answer is printed.
 //!
 //! In: the words of the command line. Out: [`ExplainArgs`]. Names and notation are kubectl's, so that what is typed after
 //! `kubectl` can be typed here.
@@ -12,12 +12,12 @@ use clap::{Args, ValueEnum};
 use super::values::parse_duration;
 use crate::kube_api::connect::Choice;
 
-/// Commands that ask, whose exit codes are their own.
-pub const ASKING: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
+/// Commands that query a cluster, whose exit codes are their own.
+pub const COMMANDS: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
 
-/// Exit codes of the commands that ask, for their help.
-const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and goes on by itself; 2 a person has to act; 3 not found; \
-    4 usage; 5 the API server cannot be reached; 6 you may not see enough to tell.";
+/// Exit codes of these commands, for their help.
+const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and continues by itself; 2 a person has to act; 3 not found; \
+    4 usage; 5 the API server cannot be reached; 6 your rights are not sufficient for an answer.";
 
 /// kubectl's flags for connections.
 #[derive(Debug, Default, Args)]
@@ -43,11 +43,11 @@ pub struct ConnectionArgs {
     #[arg(long, short, value_name = "URL")]
     pub server: Option<String>,
 
-    /// Certificate authority that vouches for the API server, as PEM, in place of the cluster's.
+    /// Certificate authority of the API server, as PEM, in place of the cluster's.
     #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
 
-    /// Name that the API server's certificate is to be for [default: the server's].
+    /// Name in the API server's certificate [default: the server's].
     #[arg(long, value_name = "NAME")]
     pub tls_server_name: Option<String>,
 
@@ -75,7 +75,7 @@ pub struct ConnectionArgs {
     #[arg(long = "as-group", value_name = "GROUP", action = clap::ArgAction::Append)]
     pub impersonated_groups: Vec<String>,
 
-    /// Refused unless the kubeconfig says the same of its cluster.
+    /// Do not verify the API server's certificate. Refused unless the kubeconfig sets the same for its cluster.
     #[arg(long)]
     pub insecure_skip_tls_verify: bool,
 
@@ -133,10 +133,29 @@ pub enum OutputForm {
     Dot,
 }
 
+/// Characters, and the connection.
+#[derive(Debug, Args)]
+pub struct ViewArgs {
+    /// Times in full beside ages.
+    #[arg(long)]
+    pub utc: bool,
+
+    /// No characters beyond ASCII.
+    #[arg(long)]
+    pub ascii: bool,
+
+    /// No colours, as with NO_COLOR.
+    #[arg(long)]
+    pub no_color: bool,
+
+    /// The cluster.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+}
+
 /// Flags of `mooring explain`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct ExplainArgs {
     /// What to explain: pod, pvc, pv, va, node or sc, and its name.
     #[arg(value_name = "KIND/NAME | KIND NAME", required_unless_present = "serve", num_args = 1..=2)]
@@ -160,31 +179,19 @@ pub struct ExplainArgs {
     #[arg(conflicts_with_all = ["watch", "wait", "subject"])]
     pub serve: Option<u16>,
 
-    /// Ask this daemon, too, for its timers and what was before. You need the right to read its pages below /debug/. It is shown
-    /// your token or certificate, and so has to be verified: see --daemon-ca.
+    /// Also read the timers and the history of this daemon. You need the right to read its pages below /debug/. The daemon
+    /// receives your token or certificate, so its own certificate is verified: see --daemon-ca.
     #[arg(long, value_name = "URL", conflicts_with = "serve")]
     pub daemon: Option<String>,
 
-    /// Certificate authority that vouches for the daemon, as PEM [default: what the ConfigMap mooring-explain-ca of the namespace
-    /// mooring-system has under ca.crt].
+    /// Certificate authority of the daemon, as PEM [default: ca.crt of the ConfigMap mooring-explain-ca in the namespace
+    /// mooring-system].
     #[arg(long, value_name = "FILE", requires = "daemon")]
     pub daemon_ca: Option<PathBuf>,
 
-    /// Times in full beside ages.
-    #[arg(long)]
-    pub utc: bool,
-
-    /// No characters beyond ASCII.
-    #[arg(long)]
-    pub ascii: bool,
-
-    /// No colours, as with NO_COLOR.
-    #[arg(long)]
-    pub no_color: bool,
-
-    /// Whom to ask.
+    /// How and where.
     #[command(flatten)]
-    pub connection: ConnectionArgs,
+    pub view: ViewArgs,
 }
 
 #[cfg(test)]
@@ -225,7 +232,7 @@ mod tests {
         ];
         let args = explain(&words).unwrap();
         assert_eq!((args.subject.as_slice(), args.output), (&["pvc/data".to_owned()][..], OutputForm::Json));
-        let connection = &args.connection;
+        let connection = &args.view.connection;
         assert_eq!(connection.namespace.as_deref(), Some("shop"));
         assert_eq!(connection.patience(), Some(Duration::from_secs(5)));
         let choice = connection.choice();
@@ -239,7 +246,7 @@ mod tests {
         let files = files.map(|file| file.as_ref().and_then(|file| file.to_str()));
         assert_eq!(files, [Some("ca.crt"), Some("me.crt"), Some("me.key")]);
         let args = explain(&["-w", "pod", "web-0", "--request-timeout=0"]).unwrap();
-        assert!(args.watch && args.connection.patience().is_none());
+        assert!(args.watch && args.view.connection.patience().is_none());
         assert_eq!(args.subject, ["pod", "web-0"]);
     }
 

@@ -2,11 +2,8 @@
 
 use super::output::{Stop, progress};
 use crate::{
-    cli::asking::ConnectionArgs,
-    explain::{
-        read::{Question, Reader, Reading},
-        subject::Subject,
-    },
+    cli::query::ConnectionArgs,
+    explain::read::{Question, Reader, Reading},
     kube_api::connect::ApiServer,
     terminal::complain,
 };
@@ -27,21 +24,9 @@ impl Connection {
         Ok(Self { api, reader, namespace, noted: 0 })
     }
 
-    /// What an answer about one object needs.
-    pub(super) async fn read(&mut self, subject: &Subject) -> Result<Reading, Stop> {
-        let reading = self.reader.read(subject, &progress).await?;
-        self.note(&reading);
-        Ok(reading)
-    }
-
-    /// What a question about more than one needs.
-    pub(super) async fn look(&mut self, question: &Question) -> Result<Reading, Stop> {
-        let reading = self.reader.look(question, &progress).await?;
-        self.note(&reading);
-        Ok(reading)
-    }
-
-    fn note(&mut self, reading: &Reading) {
+    /// What an answer needs.
+    pub(super) async fn read(&mut self, question: &Question) -> Result<Reading, Stop> {
+        let reading = self.reader.read(question, &progress).await?;
         let notes = reading.server.notes();
         if notes.len() > self.noted {
             for note in &notes {
@@ -49,5 +34,6 @@ impl Connection {
             }
             self.noted = notes.len();
         }
+        Ok(reading)
     }
 }

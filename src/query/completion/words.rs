@@ -1,13 +1,11 @@
 //! What may stand in place of the word that is being typed. Pure.
 //!
 //! In: the words so far, the last of which is the begun one, and the definition of the command line. Out: what there is to
-//! complete, and the values of the flags before it, which say whose names are wanted.
+//! complete, and the connection that the flags before it name, which says whose names are wanted.
 
-use std::collections::BTreeMap;
+use clap::{Arg, ArgMatches, Command, FromArgMatches, ValueHint};
 
-use clap::{Arg, Command, ValueHint};
-
-use crate::explain::subject::Subject;
+use crate::{cli::query::ConnectionArgs, explain::subject::Subject};
 
 /// Kinds in the order in which they are offered.
 const KINDS: [&str; 6] = ["node", "pod", "pv", "pvc", "sc", "va"];
@@ -26,144 +24,104 @@ pub(super) enum Wanted {
 }
 
 /// The question of a shell. It may have a token in it: it is not to be printed.
-#[derive(Clone)]
 pub(super) struct Asked {
     /// What is wanted.
     pub wanted: Wanted,
     /// How it begins.
     pub begun: String,
-    /// Values of the flags so far, by their ids; a switch has none.
-    pub flags: BTreeMap<String, Vec<String>>,
-}
-
-impl Asked {
-    /// The last value of a flag.
-    pub(super) fn flag(&self, id: &str) -> Option<&str> {
-        self.flags.get(id)?.last().map(String::as_str)
-    }
+    /// Which API server, and as whom, if the command asks one.
+    pub connection: ConnectionArgs,
 }
 
 /// What is asked for. The command is built.
 pub(super) fn asked(words: &[&str], program: &Command) -> Asked {
+    let begun = words.last().copied().unwrap_or_default().to_owned();
+    understood(words, program).unwrap_or(Asked {
+        wanted: nothing(),
+        begun,
+        connection: ConnectionArgs::default(),
+    })
+}
+
+fn understood(words: &[&str], program: &Command) -> Option<Asked> {
     let (begun, before) = words.split_last().map_or(("", &[][..]), |(begun, before)| (*begun, before));
-    let mut typed = Typed { command: program, plain: Vec::new(), open: None, flags: BTreeMap::new() };
-    for word in before {
-        typed.take(word);
-    }
+    // What is not complete is no mistake yet.
+    let lenient = program.clone().ignore_errors(true);
+    let matches = lenient.try_get_matches_from(std::iter::once(&"mooring").chain(before)).ok()?;
+    let (command, matches) = match matches.subcommand() {
+        Some((name, matches)) => (program.find_subcommand(name)?, matches),
+        None => (program, &matches),
+    };
     let of_flag = begun.strip_prefix("--").and_then(|flag| flag.split_once('='));
-    let (wanted, begun) = match (typed.open, of_flag) {
+    let (wanted, begun) = match (before.last().and_then(|word| open_flag(command, word)), of_flag) {
         (Some(flag), _) => (values(flag), begun),
         // What stands before the `=` is the shell's to keep.
-        (None, Some((name, value))) => (typed.long(name).map_or_else(nothing, values), value),
-        (None, None) if begun.starts_with('-') => (typed.long_flags(), begun),
-        (None, None) => (typed.next(begun), begun),
+        (None, Some((name, value))) => (long(command, name).map_or_else(nothing, values), value),
+        (None, None) if begun.starts_with('-') => (long_flags(command), begun),
+        (None, None) => (next(command, matches, begun), begun),
     };
-    Asked { wanted, begun: begun.to_owned(), flags: typed.flags }
+    let asks = command.get_arguments().any(|arg| arg.get_id() == "impersonated");
+    let connection = asks.then(|| ConnectionArgs::from_arg_matches(matches).ok()).flatten();
+    Some(Asked { wanted, begun: begun.to_owned(), connection: connection.unwrap_or_default() })
 }
 
-/// What the words before it come to.
-struct Typed<'a> {
-    /// The command that they lead to.
-    command: &'a Command,
-    /// Words after the command that are neither flags nor values of flags.
-    plain: Vec<String>,
-    /// A flag that waits for its value.
-    open: Option<&'a Arg>,
-    flags: BTreeMap<String, Vec<String>>,
+/// The flag that waits for its value after this word.
+fn open_flag<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
+    let flag = match word.strip_prefix("--") {
+        Some(name) => long(command, name)?,
+        None => {
+            let short = |letter| command.get_arguments().find(|flag| flag.get_short() == Some(letter));
+            // Switches may stand together, and a value behind its letter: `-wn shop`, `-nshop`.
+            let mut letters = word.strip_prefix('-')?.chars();
+            let valued = letters.by_ref().find_map(|letter| short(letter).filter(|it| takes_word(it)))?;
+            return letters.as_str().is_empty().then_some(valued);
+        }
+    };
+    takes_word(flag).then_some(flag)
 }
 
-impl<'a> Typed<'a> {
-    fn take(&mut self, word: &str) {
-        if let Some(flag) = self.open.take() {
-            self.note(flag, Some(word));
-        } else if let Some(flag) = word.strip_prefix("--") {
-            match flag.split_once('=') {
-                Some((name, value)) => {
-                    if let Some(flag) = self.long(name) {
-                        self.note(flag, Some(value));
-                    }
-                }
-                None => {
-                    if let Some(flag) = self.long(flag) {
-                        self.note(flag, None);
-                    }
-                }
-            }
-        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
-            self.short(letters);
-        } else if let Some(command) = self.command.find_subcommand(word) {
-            self.command = command;
-        } else {
-            self.plain.push(word.to_owned());
-        }
-    }
+/// Whether a flag takes the next word.
+fn takes_word(flag: &Arg) -> bool {
+    flag.get_action().takes_values() && !flag.is_require_equals_set()
+}
 
-    /// Switches may stand together, and a value behind its letter: `-wn shop`, `-nshop`.
-    fn short(&mut self, letters: &str) {
-        for (at, letter) in letters.char_indices() {
-            let Some(flag) = self.command.get_arguments().find(|flag| flag.get_short() == Some(letter))
-            else {
-                return;
-            };
-            let rest = letters.get(at + letter.len_utf8()..).unwrap_or_default();
-            if flag.get_action().takes_values() && !rest.is_empty() {
-                self.note(flag, Some(rest.strip_prefix('=').unwrap_or(rest)));
-                return;
-            }
-            self.note(flag, None);
-        }
-    }
+fn long<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    command.get_arguments().find(|flag| flag.get_long() == Some(name))
+}
 
-    /// Without a value, one that takes the next word waits for it.
-    fn note(&mut self, flag: &'a Arg, value: Option<&str>) {
-        let values = self.flags.entry(flag.get_id().to_string()).or_default();
-        match value {
-            Some(value) => values.push(value.to_owned()),
-            None if flag.get_action().takes_values() && !flag.is_require_equals_set() => {
-                self.open = Some(flag);
-            }
-            None => {}
-        }
-    }
+fn long_flags(command: &Command) -> Wanted {
+    let shown = command.get_arguments().filter(|flag| !flag.is_hide_set());
+    Wanted::Words(shown.filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect())
+}
 
-    fn long(&self, name: &str) -> Option<&'a Arg> {
-        self.command.get_arguments().find(|flag| flag.get_long() == Some(name))
+/// The next word that is no flag.
+fn next(command: &Command, matches: &ArgMatches, begun: &str) -> Wanted {
+    if command.has_subcommands() {
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        return Wanted::Words(shown.map(|command| command.get_name().to_owned()).collect());
     }
-
-    fn long_flags(&self) -> Wanted {
-        let shown = self.command.get_arguments().filter(|flag| !flag.is_hide_set());
-        Wanted::Words(shown.filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect())
-    }
-
-    /// The next word that is no flag.
-    fn next(&self, begun: &str) -> Wanted {
-        if self.command.has_subcommands() {
-            let shown = self.command.get_subcommands().filter(|command| !command.is_hide_set());
-            return Wanted::Words(shown.map(|command| command.get_name().to_owned()).collect());
+    let given = command.get_positionals().filter_map(|arg| matches.get_raw(arg.get_id().as_str()));
+    let plain: Vec<&str> = given.flatten().filter_map(|word| word.to_str()).collect();
+    match (command.get_name(), plain.as_slice()) {
+        ("explain", []) => match begun.split_once('/') {
+            Some((kind, _)) => kind_of(kind).map_or_else(nothing, |kind| names(kind, begun)),
+            None => Wanted::Words(KINDS.map(|kind| format!("{kind}/")).to_vec()),
+        },
+        ("explain", [kind]) | ("whatif", ["delete", kind]) if !kind.contains('/') => {
+            kind_of(kind).map_or_else(nothing, |kind| names(kind, ""))
         }
-        let plain: Vec<&str> = self.plain.iter().map(String::as_str).collect();
-        match (self.command.get_name(), plain.as_slice()) {
-            ("explain", []) => match begun.split_once('/') {
-                Some((kind, _)) => kind_of(kind).map_or_else(nothing, |kind| names(kind, begun)),
-                None => Wanted::Words(KINDS.map(|kind| format!("{kind}/")).to_vec()),
-            },
-            ("explain", [kind]) | ("whatif", ["delete", kind]) if !kind.contains('/') => {
-                kind_of(kind).map_or_else(nothing, |kind| names(kind, ""))
-            }
-            ("node", []) | ("whatif", ["taint" | "delete-node" | "cordon"]) => names("node", begun),
-            ("whatif", []) => words(&["bind", "cordon", "delete", "delete-node", "taint"]),
-            ("whatif", ["delete"]) => words(&["pod", "pvc"]),
-            ("repair", []) => words(&["free", "relink", "unstick"]),
-            ("repair", ["relink"]) => names("pvc", begun),
-            ("repair", ["free"] | ["relink", _]) => names("pv", begun),
-            ("repair", ["unstick"]) => names("va", begun),
-            (_, plain) => self
-                .command
-                .get_positionals()
-                .nth(plain.len())
-                .filter(|positional| is_general(positional))
-                .map_or_else(nothing, values),
-        }
+        ("node", []) | ("whatif", ["taint" | "delete-node" | "cordon"]) => names("node", begun),
+        ("whatif", []) => words(&["bind", "cordon", "delete", "delete-node", "taint"]),
+        ("whatif", ["delete"]) => words(&["pod", "pvc"]),
+        ("repair", []) => words(&["free", "relink", "unstick"]),
+        ("repair", ["relink"]) => names("pvc", begun),
+        ("repair", ["free"] | ["relink", _]) => names("pv", begun),
+        ("repair", ["unstick"]) => names("va", begun),
+        (_, plain) => command
+            .get_positionals()
+            .nth(plain.len())
+            .filter(|positional| is_general(positional))
+            .map_or_else(nothing, values),
     }
 }
 
@@ -297,10 +255,10 @@ mod tests {
     fn the_flags_before_say_whose_names_are_wanted() {
         let asked =
             ask("explain -n old -wnshop --context=x --as alice --as-group a --as-group=b --output=js");
-        assert_eq!((asked.begun.as_str(), asked.flag("namespace")), ("js", Some("shop")));
-        assert_eq!((asked.flag("context"), asked.flag("server")), (Some("x"), None));
-        assert_eq!(asked.flag("impersonated"), Some("alice"));
-        assert_eq!(asked.flags.get("impersonated_groups"), Some(&vec!["a".to_owned(), "b".to_owned()]));
-        assert!(asked.flags.contains_key("watch"));
+        let (connection, choice) = (&asked.connection, asked.connection.choice());
+        assert_eq!((asked.begun.as_str(), connection.namespace.as_deref()), ("js", Some("shop")));
+        assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("x"), None));
+        assert_eq!(choice.impersonated.as_deref(), Some("alice"));
+        assert_eq!(choice.impersonated_groups, ["a", "b"]);
     }
 }

@@ -11,12 +11,11 @@ use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    called::Called,
     connection::Connection,
-    output::{Stop, UNREACHABLE, USAGE, print},
+    output::{Stop, UNREACHABLE, USAGE, print, program},
 };
 use crate::{
-    cli::asking::ExplainArgs,
+    cli::query::ExplainArgs,
     explain::{
         assumptions::Assumptions,
         doctor::{Findings, doctor},
@@ -38,14 +37,14 @@ const FRESH: Duration = Duration::from_secs(5);
 
 /// Serves until it is interrupted.
 pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop> {
-    let Connection { reader, namespace, .. } = Connection::new(&args.connection).await?;
+    let Connection { reader, namespace, .. } = Connection::new(&args.view.connection).await?;
     let place = Place::take(port).await;
     let place = place.map_err(|error| Stop(USAGE, format!("--serve={port}: {error}")))?;
     if !print(&format!("{}\n", place.url())) {
-        return Err(Stop(UNREACHABLE, "stdout is closed: there is no one to tell the address".to_owned()));
+        return Err(Stop(UNREACHABLE, "stdout is closed: nobody can read the address".to_owned()));
     }
     let stop = CancellationToken::new();
-    let of = args.connection.namespace.clone();
+    let of = args.view.connection.namespace.clone();
     let source = Reads { reader, namespace, of, assumptions: Assumptions::default(), last: Mutex::new(None) };
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
@@ -101,6 +100,10 @@ struct Reads {
 }
 
 impl Source for Reads {
+    fn program(&self) -> &'static str {
+        program()
+    }
+
     fn waiting(&self) -> Answer<'_, Findings> {
         async {
             let mut last = self.last.lock().await;
@@ -110,9 +113,8 @@ impl Source for Reads {
                 return Ok(findings.clone());
             }
             let question = Question::Cluster(self.namespace.clone());
-            let reading = self.reader.look(&question, &|_| {}).await.map_err(|error| error.to_string())?;
+            let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
             let findings = doctor(&reading.snapshot, &self.assumptions, self.of.as_deref());
-            let findings = Called::here().findings(findings);
             *last = Some((Instant::now(), findings.clone()));
             Ok(findings)
         }
@@ -121,8 +123,12 @@ impl Source for Reads {
 
     fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation> {
         async move {
-            let reading = self.reader.read(subject, &|_| {}).await.map_err(|error| error.to_string())?;
-            Ok(Called::here().explanation(explain(&reading.snapshot, subject, &self.assumptions)))
+            let reading = self
+                .reader
+                .read(&Question::Object(subject.clone()), &|_| {})
+                .await
+                .map_err(|error| error.to_string())?;
+            Ok(explain(&reading.snapshot, subject, &self.assumptions))
         }
         .boxed()
     }
@@ -130,7 +136,7 @@ impl Source for Reads {
     fn node<'a>(&'a self, name: &'a NodeName) -> Answer<'a, DrainView> {
         async move {
             let question = Question::Drain(name.clone());
-            let reading = self.reader.look(&question, &|_| {}).await.map_err(|error| error.to_string())?;
+            let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
             Ok(drain(&reading.snapshot, &self.assumptions, name, None))
         }
         .boxed()

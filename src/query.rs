@@ -1,0 +1,162 @@
+//! The commands that query a cluster, from their arguments to their exit code.
+//!
+//! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`. Out: an answer on stdout, what is worth a line beside it on
+//! stderr, and the exit code of the verdict. Only [`repair`] writes to the cluster, and only what it was told to.
+
+pub mod completion;
+mod connection;
+mod daemon;
+mod output;
+pub mod repair;
+mod serve;
+
+use std::{
+    fmt::Display,
+    io::{self, Read},
+    path::Path,
+};
+
+use self::{
+    connection::Connection,
+    daemon::{Daemon, stand_without},
+    output::{Looks, Repeats, form, print},
+};
+pub use self::{
+    output::{Stop, USAGE, finish},
+    serve::Page,
+};
+use crate::{
+    cli::query::{
+        ExplainArgs, OutputForm,
+        questions::{DoctorArgs, NodeArgs, WhatIf, WhatIfArgs, node_name},
+    },
+    explain::{
+        assumptions::Assumptions, doctor as find, drain::drain, explain as answer, read::Question,
+        report::Verdict, sheet::dot, subject::Subject, whatif as consequences,
+    },
+    kube_api::ids::NodeName,
+};
+
+/// Most of a manifest, in bytes: more than an API server takes.
+const LARGEST_MANIFEST: u64 = 4 << 20;
+
+/// `mooring explain`, to its end.
+///
+/// # Errors
+/// There is no answer.
+pub async fn explain(args: &ExplainArgs) -> Result<Verdict, Stop> {
+    if let Some(port) = args.serve {
+        return serve::serve(args, port).await;
+    }
+    let words: Vec<&str> = args.subject.iter().map(String::as_str).collect();
+    let usage = |line| Stop(USAGE, line);
+    // Before a server is looked for: the words may be wrong without one.
+    Subject::parse(&words, "").map_err(usage)?;
+    let mut connection = Connection::new(&args.view.connection).await?;
+    let subject = Subject::parse(&words, &connection.namespace).map_err(usage)?;
+    let question = Question::Object(subject.clone());
+    let daemon = match &args.daemon {
+        Some(url) => Some(Daemon::find(&connection.api, url, args.daemon_ca.as_deref()).await),
+        None => None,
+    };
+    let mut looks = Looks::new(match args.wait {
+        Some(time) => Repeats::until_well(time),
+        None => Repeats::watch(args.watch),
+    });
+    loop {
+        let reading = connection.read(&question).await?;
+        let mut explanation = answer(&reading.snapshot, &subject, &Assumptions::default());
+        match &daemon {
+            Some(Ok(daemon)) => daemon.add(&mut explanation, &reading.snapshot).await,
+            Some(Err(why)) => stand_without(&mut explanation, why),
+            None => {}
+        }
+        let printed = match args.output {
+            OutputForm::Dot => dot(&explanation),
+            output => form(&explanation, output, &args.view)?,
+        };
+        if !looks.again(printed, explanation.verdict).await {
+            return Ok(explanation.verdict);
+        }
+    }
+}
+
+/// `mooring doctor`, to its end.
+///
+/// # Errors
+/// There is no answer.
+pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, Stop> {
+    let view = &args.plain.view;
+    let mut connection = Connection::new(&view.connection).await?;
+    let of = view.connection.namespace.as_deref();
+    let question = Question::Cluster(connection.namespace.clone());
+    let mut looks = Looks::new(Repeats::watch(args.watch));
+    loop {
+        let reading = connection.read(&question).await?;
+        let findings = find::doctor(&reading.snapshot, &Assumptions::default(), of);
+        let printed = form(&findings, args.plain.output.into(), view)?;
+        if !looks.again(printed, findings.verdict).await {
+            return Ok(findings.verdict);
+        }
+    }
+}
+
+/// `mooring node`, to its end.
+///
+/// # Errors
+/// There is no answer.
+pub async fn node(args: &NodeArgs) -> Result<Verdict, Stop> {
+    let name: NodeName = node_name(&args.node).map_err(|line| Stop(USAGE, line))?;
+    let mut connection = Connection::new(&args.plain.view.connection).await?;
+    let question = Question::Drain(name.clone());
+    let (mut looks, mut earlier) = (Looks::new(Repeats::watch(args.watch)), None);
+    loop {
+        let reading = connection.read(&question).await?;
+        let mut view = drain(&reading.snapshot, &Assumptions::default(), &name, earlier.as_ref());
+        view.is_drained = args.drain;
+        if args.drain && !view.volumes.is_empty() {
+            // What is as it should be on a node that stays is waited for on one that is to go.
+            view.verdict = view.verdict.max(Verdict::Waiting);
+        }
+        let printed = form(&view, args.plain.output.into(), &args.plain.view)?;
+        if !looks.again(printed, view.verdict).await {
+            return Ok(view.verdict);
+        }
+        earlier = Some(reading.snapshot);
+    }
+}
+
+/// `mooring whatif`, to its end.
+///
+/// # Errors
+/// There is no answer.
+pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, Stop> {
+    let usage = |line| Stop(USAGE, line);
+    // Before a server is looked for: the words may be wrong without one.
+    let manifest = match args.asked("").map_err(usage)? {
+        WhatIf::Bind(file) => Some(manifest(&file).map_err(usage)?),
+        WhatIf::Change(_) => None,
+    };
+    let mut connection = Connection::new(&args.plain.view.connection).await?;
+    let change = match (manifest, args.asked(&connection.namespace).map_err(usage)?) {
+        (Some(manifest), _) => consequences::Change::Bind(connection.namespace.clone(), Box::new(manifest)),
+        (None, WhatIf::Change(change)) => change,
+        (None, WhatIf::Bind(_)) => return Err(usage("bind: want -f FILE".to_owned())),
+    };
+    let reading = connection.read(&Question::Change(change.clone())).await?;
+    let found = consequences::whatif(&reading.snapshot, &Assumptions::default(), &change);
+    print(&form(&found, args.plain.output.into(), &args.plain.view)?);
+    Ok(found.verdict)
+}
+
+fn manifest(file: &Path) -> Result<serde_json::Value, String> {
+    let wrong = |error: &dyn Display| format!("-f {}: {error}", file.display()).replace('\n', " ");
+    let mut text = String::new();
+    let read = if file == Path::new("-") {
+        io::stdin().lock().take(LARGEST_MANIFEST).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|file| file.take(LARGEST_MANIFEST).read_to_string(&mut text))
+    };
+    read.map_err(|error| wrong(&error))?;
+    serde_saphyr::from_str(&text).map_err(|error| wrong(&error))
+}

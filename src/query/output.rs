@@ -1,0 +1,189 @@
+//! How the commands end, and how they look again: a line, an answer on stdout, an exit code.
+
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use rustix::termios::tcgetwinsize;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    cli::{
+        PLUGIN, is_called,
+        query::{OutputForm, ViewArgs},
+    },
+    explain::{
+        read::Unreachable,
+        report::Verdict,
+        sheet::{
+            Printed,
+            text::{Style, text},
+        },
+    },
+    kube_api::connect::ConnectError,
+    terminal::{block_on, complain},
+};
+
+/// The command line cannot be followed.
+pub const USAGE: u8 = 4;
+/// The API server cannot be reached, or does not know who asks.
+pub const UNREACHABLE: u8 = 5;
+
+/// Columns where no one says how many there are.
+const WIDTH: usize = 80;
+/// Least time between two looks while one waits.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Looking is at most one part in so many of the time: a look at all volumes of a large cluster takes seconds.
+const SHARE: u32 = 5;
+
+/// Why there is no answer: the exit code, and a line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stop(pub(super) u8, pub(super) String);
+
+impl From<ConnectError> for Stop {
+    fn from(error: ConnectError) -> Self {
+        let code = if matches!(error, ConnectError::Refused { .. }) { USAGE } else { UNREACHABLE };
+        Self(code, error.to_string())
+    }
+}
+
+impl From<Unreachable> for Stop {
+    fn from(error: Unreachable) -> Self {
+        match error {
+            Unreachable::Connect(error) => error.into(),
+            Unreachable::NoAnswer { .. } | Unreachable::Unauthorized { .. } => {
+                Self(UNREACHABLE, error.to_string())
+            }
+        }
+    }
+}
+
+/// From an answer to the exit code of its verdict.
+#[must_use]
+pub fn finish(answer: impl Future<Output = Result<Verdict, Stop>>) -> ExitCode {
+    match block_on(1, answer) {
+        Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),
+        Ok(Err(Stop(code, line))) => {
+            complain(&line);
+            ExitCode::from(code)
+        }
+        Err(error) => {
+            complain(&format!("cannot start the runtime: {error}"));
+            ExitCode::from(UNREACHABLE)
+        }
+    }
+}
+
+/// Of lists that take long a line is worth it where one looks on.
+pub(super) fn progress(line: &str) {
+    if io::stderr().is_terminal() {
+        complain(line);
+    }
+}
+
+/// An answer in the form that was asked for.
+pub(super) fn form<T: Printed + Serialize>(
+    answer: &T,
+    output: OutputForm,
+    view: &ViewArgs,
+) -> Result<String, Stop> {
+    let unprintable =
+        |error: &dyn std::error::Error| Stop(UNREACHABLE, format!("the answer cannot be printed: {error}"));
+    match output {
+        OutputForm::Json => {
+            Ok(serde_json::to_string_pretty(answer).map_err(|error| unprintable(&error))? + "\n")
+        }
+        OutputForm::Yaml => serde_saphyr::to_string(answer).map_err(|error| unprintable(&error)),
+        OutputForm::Text | OutputForm::Wide | OutputForm::Dot => {
+            Ok(text(answer, style(view, output == OutputForm::Wide)))
+        }
+    }
+}
+
+/// How text is printed here.
+fn style(view: &ViewArgs, wide: bool) -> Style {
+    let is_terminal = io::stdout().is_terminal();
+    let asks_for_none = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_dumb = env::var_os("TERM").is_some_and(|value| value == "dumb");
+    let columns = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|it| *it > 0);
+    Style {
+        color: is_terminal && !view.no_color && !asks_for_none && !is_dumb,
+        ascii: view.ascii,
+        utc: view.utc,
+        wide,
+        width: columns.unwrap_or(WIDTH).max(WIDTH),
+        program: program(),
+    }
+}
+
+/// The name under which a person called the program, so that the commands of an answer can be typed again: to kubectl, it is a
+/// plugin.
+pub(super) fn program() -> &'static str {
+    if is_called(env::args_os().next().as_ref(), PLUGIN) { "kubectl mooring" } else { "mooring" }
+}
+
+/// When a command looks again.
+pub(super) enum Repeats {
+    /// Never.
+    Never,
+    /// Always, to print what has changed.
+    Always,
+    /// Until all is well, or until then; the last answer is printed.
+    UntilWell(Option<Instant>),
+}
+
+impl Repeats {
+    pub(super) fn watch(watches: bool) -> Self {
+        if watches { Self::Always } else { Self::Never }
+    }
+
+    pub(super) fn until_well(time: Option<Duration>) -> Self {
+        Self::UntilWell(time.map(|time| Instant::now() + time))
+    }
+}
+
+/// Looks that follow each other.
+pub(super) struct Looks {
+    repeats: Repeats,
+    printed: String,
+    began: Instant,
+}
+
+impl Looks {
+    pub(super) fn new(repeats: Repeats) -> Self {
+        Self { repeats, printed: String::new(), began: Instant::now() }
+    }
+
+    /// Prints what is new. Whether to look again, once it is time to.
+    pub(super) async fn again(&mut self, form: String, verdict: Verdict) -> bool {
+        let (is_last, is_shown, left) = match self.repeats {
+            Repeats::Never => (true, true, None),
+            Repeats::Always => (false, true, None),
+            Repeats::UntilWell(until) => {
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                let is_last = verdict == Verdict::Healthy || left.is_some_and(|left| left.is_zero());
+                (is_last, is_last, left)
+            }
+        };
+        // A closed pipe (`-w | head`) is an orderly end.
+        let is_open = !is_shown || form == self.printed || print(&form);
+        if is_last || !is_open {
+            return false;
+        }
+        self.printed = form;
+        let pause = PAUSE.max(self.began.elapsed() * SHARE);
+        sleep(left.map_or(pause, |left| pause.min(left))).await;
+        self.began = Instant::now();
+        true
+    }
+}
+
+/// Whether there is still someone to print for.
+pub(super) fn print(form: &str) -> bool {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(form.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+}
