@@ -18,7 +18,7 @@ use mooring::{
         calls,
         desired::{state::AttachSource, volume_name::VolumeId},
     },
-    binder::{calls::Object, decide::binding::next_write},
+    binder::decide::binding::next_write,
     kube_api::{
         call::{Caller, Request, Verb},
         ids::{AttachmentName, DriverName, NodeName},

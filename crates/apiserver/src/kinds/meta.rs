@@ -70,6 +70,7 @@ pub(super) fn labelled(values: Values<'_, '_>) -> Result<Meta, DecodeError> {
     Ok(Meta { labels, ..referenced(values)? })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as functions of a table are")]
 fn unread(_: Values<'_, '_>) -> Result<TextMap, DecodeError> {
     Ok(TextMap::default())
 }

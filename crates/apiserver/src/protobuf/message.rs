@@ -318,6 +318,7 @@ pub(crate) fn own(values: Values<'_, '_>) -> Result<ArcStr, DecodeError> {
 }
 
 /// What can be read of a field; none if it is empty, too.
+#[expect(clippy::unnecessary_wraps, reason = "as functions of a table are")]
 pub(crate) fn lenient<T: FromProtobuf + Default + PartialEq>(
     values: Values<'_, '_>,
 ) -> Result<Option<T>, DecodeError> {
