@@ -5,7 +5,7 @@
 
 use tokio::time::Instant;
 
-use super::{calls::Target, planner::Planner, second_writer::Sight};
+use super::{calls::Target, planner::Planner, second_writer::ShownPhase};
 use crate::{
     kube_api::{
         ids::{ClaimKey, ClassName, PodKey, VolumeName},
@@ -219,10 +219,10 @@ impl Planner {
     }
 
     /// Notes that another has changed what we wrote of late, if so (S14).
-    fn look_for_others(&mut self, object: impl Into<Sight>, now: Instant) {
-        let sight = object.into();
-        if self.own_writes.take_changed_by_another(&sight, now) {
-            self.state.writers.note(&sight.target, &sight.uid, now);
+    fn look_for_others(&mut self, object: impl Into<ShownPhase>, now: Instant) {
+        let shown = object.into();
+        if self.own_writes.take_changed_by_another(&shown, now) {
+            self.state.writers.note(&shown.target, &shown.uid, now);
         }
     }
 

@@ -73,15 +73,11 @@ impl Doubts {
         write.until
     }
 
-    /// The claim is gone.
+    /// The claim is gone, or in doubt no more.
     pub fn forget(&mut self, claim: &ClaimKey) {
-        self.remove(claim);
-    }
-
-    fn remove(&mut self, claim: &ClaimKey) -> Option<Doubt> {
-        let doubt = self.claims.remove(claim)?;
-        self.by_volume.remove(&doubt.volume, claim);
-        Some(doubt)
+        if let Some(doubt) = self.claims.remove(claim) {
+            self.by_volume.remove(&doubt.volume, claim);
+        }
     }
 
     /// The claims that are or were in doubt about a volume.
@@ -92,9 +88,9 @@ impl Doubts {
     /// Ends the doubt about a claim if its request can no longer be carried out. Returns the object that is still to be
     /// read: our tables may be older.
     pub fn take_over(&mut self, claim: &ClaimKey, objects: &Objects, now: Instant) -> Option<ObjectRef> {
-        self.claims.get(claim).filter(|doubt| doubt.write.until <= now)?;
-        let doubt = self.remove(claim).filter(|doubt| !doubt.is_settled(objects))?;
-        Some(doubt.object)
+        let doubt = self.claims.get(claim).filter(|doubt| doubt.write.until <= now)?.clone();
+        self.forget(claim);
+        (!doubt.is_settled(objects)).then_some(doubt.object)
     }
 
     /// The volume that may become a claim's.

@@ -63,20 +63,10 @@ impl<T> Change<T> {
 /// The annotation MIG: which CSI driver acts for a plugin.
 pub type Migration = Change<&'static str>;
 
-/// Notes on a claim which CSI driver acts for its provisioner.
+/// Notes on a claim or volume which CSI driver acts for its provisioner, if that changes, and replaces its finalizers, if
+/// they do.
 #[must_use]
-pub fn annotate_claim(claim: &PersistentVolumeClaim, migration: &Migration) -> Write {
-    let metadata = json!({"annotations": {MIGRATED_TO: migration.set()}});
-    patch(WriteKind::Annotate, claim, "", json!({"metadata": metadata}))
-}
-
-/// Notes the same on a volume, if it changes, and replaces its finalizers, if they do.
-#[must_use]
-pub fn annotate_volume(
-    volume: &PersistentVolume,
-    migration: &Migration,
-    finalizers: Option<&[Text]>,
-) -> Write {
+pub fn annotate<T: Narrow>(object: &T, migration: &Migration, finalizers: Option<&[Text]>) -> Write {
     let mut metadata = Map::new();
     if *migration != Change::Keep {
         metadata.insert("annotations".to_owned(), json!({MIGRATED_TO: migration.set()}));
@@ -84,7 +74,7 @@ pub fn annotate_volume(
     if let Some(finalizers) = finalizers {
         metadata.insert("finalizers".to_owned(), json!(finalizers));
     }
-    patch(WriteKind::Annotate, volume, "", json!({"metadata": metadata}))
+    patch(WriteKind::Annotate, object, "", json!({"metadata": metadata}))
 }
 
 /// Step 1 of a bind: the volume names the claim.
@@ -273,12 +263,12 @@ mod tests {
                 json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
             ),
             (
-                annotate_volume(&volume(), &Change::Remove, None),
+                annotate(&volume(), &Change::Remove, None),
                 pv.to_owned(),
                 json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
             ),
             (
-                annotate_volume(&volume(), &Change::Keep, Some(&["a".into()])),
+                annotate(&volume(), &Change::Keep, Some(&["a".into()])),
                 pv.to_owned(),
                 json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
             ),
@@ -414,7 +404,7 @@ mod tests {
                 }}),
             ),
             (
-                annotate_claim(&claim(), &Change::Set("d")),
+                annotate(&claim(), &Change::Set("d"), None),
                 pvc.to_owned(),
                 json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/migrated-to": "d"}))}),
             ),

@@ -19,7 +19,7 @@ use super::{
     },
     matching::predicate::{Requirements, volume_class},
     planner::{Plan, Planner},
-    queue::Next,
+    queue::Turn,
     tell::reason::{ClaimReason, HeldBack, VolumeReason},
 };
 use crate::{
@@ -53,9 +53,9 @@ impl Planner {
                 continue;
             }
             match self.queue.pop(now) {
-                Some(Next::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
-                Some(Next::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
-                Some(Next::Offer(name)) => self.wake_candidate(&name, BTreeSet::new(), now, &mut plan),
+                Some(Turn::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
+                Some(Turn::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
+                Some(Turn::Offer(name)) => self.wake_candidate(&name, BTreeSet::new(), now, &mut plan),
                 None => break,
             }
         }
@@ -235,21 +235,18 @@ impl Planner {
         if decision.step.is_none() {
             self.note_candidate(&claim, &reason);
         }
-        let volume = match &*reason {
-            ClaimReason::Binding(volume, _) => self.state.objects.volumes.get(volume),
+        let binds_to = match &*reason {
+            ClaimReason::Binding(volume, _) => Some(volume.clone()),
             _ => None,
         };
+        let volume = binds_to.as_ref().and_then(|name| self.state.objects.volumes.get(name));
         let (looked_at, since) = ((&*claim, self.attempt(&target)), self.queue.taken_since().unwrap_or(now));
         self.recorder.claim_looked(looked_at, &reason, volume.as_deref(), &self.reasons, (since, now));
         // 4. Its step, one at most: its claim and volume are busy from here on.
         if let Some(step) = decision.step
             && !self.joins_read(&step, key)
         {
-            let volume = match &*reason {
-                ClaimReason::Binding(volume, _) => Some(volume.clone()),
-                _ => None,
-            };
-            self.start(target, volume, step, plan);
+            self.start(target, binds_to, step, plan);
         }
         // 5. The volumes that were left alone while its class was read.
         if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {

@@ -20,7 +20,7 @@ use super::{
         decision::{ClaimDecision, VolumeDecision},
         volume::sync_volume,
     },
-    queue::Queue,
+    queue::Lanes,
     reasons::Reasons,
     second_writer::OwnWrites,
     state::{BinderOptions, Plugins, State},
@@ -71,7 +71,7 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Planner {
     pub(super) state: State,
-    pub(super) queue: Queue,
+    pub(super) queue: Lanes,
     /// Objects that the last list lacked, known from answers to our own requests alone, each with the claim or volume about
     /// which nothing is decided before it is read live: such an object may have gone between our answer and the list, and
     /// then no event tells of it any more. Of one that is there after all the watch tells, which is about to pass our
@@ -97,7 +97,7 @@ impl Planner {
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
             state: State::new(objects, options),
-            queue: Queue::closed(),
+            queue: Lanes::closed(),
             unconfirmed: BTreeSet::new(),
             retries: RetryMap::default(),
             recorder: Recorder::default(),

@@ -17,7 +17,7 @@ use crate::{controller::queue::Lane, kube_api::ids::VolumeName, metrics::QueueCo
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Turn {
     /// Look at this.
     Look(Target),
     /// Find a claim for this free volume.
@@ -26,7 +26,7 @@ pub enum Next {
 
 /// Keys to look at.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct Lanes {
     /// Nothing is decided here, so nothing waits for a decision.
     is_closed: bool,
     urgent: Lane<Target>,
@@ -46,7 +46,7 @@ pub struct Queue {
     counts: [QueueCounts; 2],
 }
 
-impl Queue {
+impl Lanes {
     /// One that takes nothing until it is opened.
     #[must_use]
     pub fn closed() -> Self {
@@ -215,26 +215,26 @@ impl Queue {
 
     /// Takes what comes next: a pair that has begun, else claims, volumes and offers in turn, the oldest
     /// of each first, so that a burst of one kind does not hold up the others (L15).
-    pub fn pop(&mut self, now: Instant) -> Option<Next> {
-        let next = self.urgent.first().cloned().map(Next::Look).or_else(|| self.in_turn())?;
+    pub fn pop(&mut self, now: Instant) -> Option<Turn> {
+        let next = self.urgent.first().cloned().map(Turn::Look).or_else(|| self.in_turn())?;
         match &next {
-            Next::Look(target) => self.remove(target, now),
-            Next::Offer(volume) => self.taken_since = self.offers.remove(volume).flatten(),
+            Turn::Look(target) => self.remove(target, now),
+            Turn::Offer(volume) => self.taken_since = self.offers.remove(volume).flatten(),
         }
         Some(next)
     }
 
-    fn in_turn(&mut self) -> Option<Next> {
+    fn in_turn(&mut self) -> Option<Turn> {
         let [claims, last_claims, volumes] = &self.slow;
         (0..3).find_map(|_| {
             self.turn = (self.turn + 1) % 3;
             match self.turn {
                 1 => {
                     let slow = claims.keys().chain(last_claims.keys());
-                    self.claims.first().into_iter().chain(slow).next().cloned().map(Next::Look)
+                    self.claims.first().into_iter().chain(slow).next().cloned().map(Turn::Look)
                 }
-                2 => self.volumes.first().into_iter().chain(volumes.keys()).next().cloned().map(Next::Look),
-                _ => self.offers.first().cloned().map(Next::Offer),
+                2 => self.volumes.first().into_iter().chain(volumes.keys()).next().cloned().map(Turn::Look),
+                _ => self.offers.first().cloned().map(Turn::Offer),
             }
         })
     }
@@ -271,19 +271,19 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_secs(2);
         let (a, b, volume) = (claim("a"), claim("b"), volume("v"));
-        let mut queue = Queue::default();
+        let mut queue = Lanes::default();
         queue.extend([a.clone(), b.clone(), a.clone(), volume.clone()], start);
         queue.add_urgent(b.clone(), later);
         queue.add_urgent(b.clone(), later);
         assert!(queue.contains(&a) && queue.contains(&b));
-        assert_eq!(queue.pop(later), Some(Next::Look(b.clone())));
-        assert_eq!(queue.pop(start), Some(Next::Look(a.clone())));
+        assert_eq!(queue.pop(later), Some(Turn::Look(b.clone())));
+        assert_eq!(queue.pop(start), Some(Turn::Look(a.clone())));
         queue.retry(b.clone(), start);
         let [claims, volumes] = queue.take_counts();
         assert_eq!(claims, QueueCounts { adds: 3, retries: 1, waits: waits(&[2, 0]), depth: 1 });
         assert_eq!(volumes, QueueCounts { adds: 1, depth: 1, ..QueueCounts::default() });
         queue.remove(&b, start);
-        assert_eq!((queue.pop(start), queue.pop(start)), (Some(Next::Look(volume)), None));
+        assert_eq!((queue.pop(start), queue.pop(start)), (Some(Turn::Look(volume)), None));
         let [claims, volumes] = queue.take_counts();
         assert_eq!((claims.adds, claims.depth, volumes.depth), (0, 0, 0));
     }
@@ -292,7 +292,7 @@ mod tests {
     fn what_comes_slowly_comes_once_when_nothing_else_waits() {
         let start = Instant::now();
         let later = start + Duration::from_secs(2);
-        let mut queue = Queue::default();
+        let mut queue = Lanes::default();
         for (target, comes_last) in
             [("a", true), ("z", false), ("b", false)].map(|(name, last)| (claim(name), last))
         {
@@ -304,9 +304,9 @@ mod tests {
         queue.extend([claim("now"), volume("w"), claim("now")], later);
         queue.add_slowly(claim("now"), false, later);
         assert!(queue.contains(&claim("b")) && queue.contains(&volume("v")) && !queue.contains(&claim("c")));
-        let order: Vec<Next> = std::iter::from_fn(|| queue.pop(later)).collect();
+        let order: Vec<Turn> = std::iter::from_fn(|| queue.pop(later)).collect();
         let expected = [claim("now"), volume("w"), claim("b"), volume("v"), claim("z"), claim("a")];
-        assert_eq!(order, expected.map(Next::Look));
+        assert_eq!(order, expected.map(Turn::Look));
         let [claims, volumes] = queue.take_counts();
         let waited = waits(&[0, 2, 2, 2]);
         assert_eq!(claims, QueueCounts { adds: 4, waits: waited, ..QueueCounts::default() });
@@ -317,20 +317,20 @@ mod tests {
     #[test]
     fn l15_a_burst_of_claims_holds_up_neither_volumes_nor_older_claims() {
         let now = Instant::now();
-        let mut queue = Queue::default();
+        let mut queue = Lanes::default();
         queue.extend(["z", "a", "b"].map(claim), now);
         queue.extend(["w", "v"].map(volume), now);
         queue.offer("free".into(), now);
         queue.offer("taken".into(), now);
         queue.withdraw_offer(&"taken".into());
-        let order: Vec<Next> = std::iter::from_fn(|| queue.pop(now)).collect();
-        let look = Next::Look;
+        let order: Vec<Turn> = std::iter::from_fn(|| queue.pop(now)).collect();
+        let look = Turn::Look;
         assert_eq!(
             order,
             [
                 look(claim("z")),
                 look(volume("w")),
-                Next::Offer("free".into()),
+                Turn::Offer("free".into()),
                 look(claim("a")),
                 look(volume("v")),
                 look(claim("b")),

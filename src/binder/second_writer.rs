@@ -53,14 +53,14 @@ impl second_writer::Target for Target {
 }
 
 /// Each write is undone, so each is news: it is told as often as events last.
-const TOLD: Duration = Duration::from_mins(30);
+const TOLD_FOR: Duration = Duration::from_mins(30);
 
 /// So many writes to one object are told apart.
 const CONTENTS: usize = 16;
 
 /// A claim or volume at one revision.
 #[derive(Clone, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ShownPhase {
     pub(crate) target: Target,
     pub(crate) uid: Uid,
     revision: ResourceVersion,
@@ -68,7 +68,7 @@ pub(crate) struct Sight {
     phase: &'static str,
 }
 
-impl From<&PersistentVolumeClaim> for Sight {
+impl From<&PersistentVolumeClaim> for ShownPhase {
     fn from(claim: &PersistentVolumeClaim) -> Self {
         Self {
             target: Target::Claim(claim.key()),
@@ -79,7 +79,7 @@ impl From<&PersistentVolumeClaim> for Sight {
     }
 }
 
-impl From<&PersistentVolume> for Sight {
+impl From<&PersistentVolume> for ShownPhase {
     fn from(volume: &PersistentVolume) -> Self {
         Self {
             target: Target::Volume(volume.key()),
@@ -95,7 +95,7 @@ impl From<&PersistentVolume> for Sight {
 struct Written {
     at: Instant,
     /// The answer, until the object is written to again: the outcome of that may be told late.
-    shown: Option<Sight>,
+    shown: Option<ShownPhase>,
     /// The number of the last write of each content.
     contents: Vec<(u64, u64)>,
     /// The number of the last write.
@@ -146,10 +146,10 @@ impl OwnWrites {
     }
 
     /// The answer to a write shows this.
-    pub(crate) fn shown(&mut self, object: impl Into<Sight>, now: Instant) {
-        let sight = object.into();
-        let written = self.of_late(sight.target.clone(), now);
-        written.shown = Some(sight);
+    pub(crate) fn shown(&mut self, object: impl Into<ShownPhase>, now: Instant) {
+        let shown_phase = object.into();
+        let written = self.of_late(shown_phase.target.clone(), now);
+        written.shown = Some(shown_phase);
     }
 
     /// A write was made that repeats itself if it is undone.
@@ -201,10 +201,10 @@ impl OwnWrites {
     /// Whether another has changed the phase that we wrote of late, as the tables show the object now. True once. Two
     /// binders that see the same objects answer each other within a second; the rest of the minute allows for one that is
     /// slow or throttled.
-    pub(crate) fn take_changed_by_another(&mut self, now_shown: &Sight, now: Instant) -> bool {
+    pub(crate) fn take_changed_by_another(&mut self, now_shown: &ShownPhase, now: Instant) -> bool {
         let Some(written) = self.0.get_mut(&now_shown.target) else { return false };
         // A deletion between two looks leaves no trace but another UID.
-        let is_changed = |shown: &mut Sight| {
+        let is_changed = |shown: &mut ShownPhase| {
             let is_it = shown.uid == now_shown.uid && now < written.at + STANDS;
             is_it && now_shown.revision > shown.revision && now_shown.phase != shown.phase
         };
@@ -225,7 +225,7 @@ impl OwnWrites {
     pub(crate) fn is_news(&mut self, target: &Target, by: Option<&str>, now: Instant) -> bool {
         let Some(written) = self.0.get_mut(target) else { return false };
         let is_told =
-            written.told.as_ref().is_some_and(|(at, told)| told.as_deref() == by && now < *at + TOLD);
+            written.told.as_ref().is_some_and(|(at, told)| told.as_deref() == by && now < *at + TOLD_FOR);
         if !is_told {
             written.told = Some((now, by.map(str::to_owned)));
         }
@@ -277,7 +277,7 @@ mod tests {
         for ((phase, uid), (revision, other, other_uid), sign) in cases {
             let mut writes = OwnWrites::default();
             writes.shown(&volume(10, phase, uid), now);
-            let seen = Sight::from(&volume(revision, other, other_uid));
+            let seen = ShownPhase::from(&volume(revision, other, other_uid));
             let name = format!("{phase:?} {uid:?} -> {other:?} {other_uid:?}");
             assert_eq!(writes.take_changed_by_another(&seen, now), sign, "{name}");
             assert!(!writes.take_changed_by_another(&seen, now), "once: {name}");
@@ -292,11 +292,11 @@ mod tests {
         let now = Instant::now();
         let mut writes = OwnWrites::default();
         let bound = volume(10, VolumePhase::Bound, "a");
-        let available = Sight::from(&volume(13, VolumePhase::Available, "a"));
+        let available = ShownPhase::from(&volume(13, VolumePhase::Available, "a"));
         writes.shown(&bound, now);
         assert!(!writes.take_changed_by_another(&available, now + STANDS));
         writes.shown(&bound, now);
-        let another = Sight { uid: "another".into(), ..available.clone() };
+        let another = ShownPhase { uid: "another".into(), ..available.clone() };
         assert!(!writes.take_changed_by_another(&another, now));
         writes.sends(&available.target);
         assert!(!writes.take_changed_by_another(&available, now));

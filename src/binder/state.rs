@@ -43,7 +43,7 @@ use crate::{
 
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
 /// idles; the rest stays here, where pairs that have begun go first.
-const MOST: usize = 128;
+const MOST_IN_FLIGHT: usize = 128;
 
 /// Settings of the binder (pv-binder §12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct InFlight {
 
 impl InFlight {
     pub(super) fn is_full(&self) -> bool {
-        self.sent >= MOST
+        self.sent >= MOST_IN_FLIGHT
     }
 
     /// A request is sent; from now on its claim and volume are busy.

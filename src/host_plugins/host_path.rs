@@ -84,7 +84,7 @@ impl HostPlugins {
         &self,
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
-        state: &State,
+        view: &State,
     ) -> Option<ClaimDecision> {
         if claim.spec.data_source.is_some() {
             let why = format!(
@@ -99,8 +99,8 @@ impl HostPlugins {
         let stage = self.operations.of_claim(claim);
         let refused = match stage {
             Some(ClaimStage::Failed(why)) => Some(why.clone()),
-            None => name_taken(claim, state).or_else(|| obstacle(claim, class, state)),
-            Some(ClaimStage::Made(_)) => name_taken(claim, state),
+            None => name_taken(claim, view).or_else(|| obstacle(claim, class, view)),
+            Some(ClaimStage::Made(_)) => name_taken(claim, view),
             Some(ClaimStage::Undoing(..)) => None,
         };
         let path = HostPath::of_claim(&claim.metadata.uid);
@@ -139,21 +139,21 @@ fn unprotect(volume: &PersistentVolume) -> Option<Write> {
     let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
     let present = &volume.metadata.finalizers;
     let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
-    (*left != **present).then(|| patches::annotate_volume(volume, &Change::Keep, Some(&left)))
+    (*left != **present).then(|| patches::annotate(volume, &Change::Keep, Some(&left)))
 }
 
 /// A volume that is not the claim's has the name of the one to be made. Its directory stays: it may be that
 /// volume's.
-fn name_taken(claim: &PersistentVolumeClaim, state: &State) -> Option<Unprovisioned> {
+fn name_taken(claim: &PersistentVolumeClaim, view: &State) -> Option<Unprovisioned> {
     let name = volume_name(&claim.metadata.uid);
-    let taken = state.volume(&name).is_some_and(|volume| !held_by(&volume, claim));
+    let taken = view.volume(&name).is_some_and(|volume| !held_by(&volume, claim));
     let text =
         || format!("volume {:?}, which was to be made, is there and belongs to somebody else", name.as_str());
     taken.then(|| Unprovisioned::Refused(text()))
 }
 
 /// What stands in the way of provisioning, before anything is done.
-fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, state: &State) -> Option<Unprovisioned> {
+fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, view: &State) -> Option<Unprovisioned> {
     if !class.mount_options.is_empty() {
         return Some(Unprovisioned::Refused(format!(
             "Mount options are not supported by the provisioner but StorageClass {:?} has mount options [{}]",
@@ -162,7 +162,7 @@ fn obstacle(claim: &PersistentVolumeClaim, class: &StorageClass, state: &State) 
         )));
     }
     if let Some(node) = claim.metadata.annotation(SELECTED_NODE)
-        && state.objects.nodes.get(&NodeName::from(node)).is_none()
+        && view.objects.nodes.get(&NodeName::from(node)).is_none()
     {
         return Some(Unprovisioned::Refused(format!("Failed to get target node: node {node:?} not found")));
     }

@@ -75,19 +75,19 @@ impl Plugins for HostPlugins {
             && matches!(volume.spec.files.as_deref(), Some(FileSource::HostPath(_)))
     }
 
-    fn first(&self, volume: &PersistentVolume, state: &State) -> Option<VolumeDecision> {
-        self.leftover(volume, state)
+    fn first(&self, volume: &PersistentVolume, view: &State) -> Option<VolumeDecision> {
+        self.leftover(volume, view)
     }
 
     fn reclaim(
         &self,
         volume: &PersistentVolume,
         reference: &ClaimRef,
-        state: &State,
+        view: &State,
     ) -> Option<VolumeDecision> {
         match volume.spec.reclaim_policy {
             ReclaimPolicy::Delete => Some(self.delete(volume)),
-            _ => self.recycle(volume, reference, state),
+            _ => self.recycle(volume, reference, view),
         }
     }
 
@@ -95,9 +95,9 @@ impl Plugins for HostPlugins {
         &self,
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
-        state: &State,
+        view: &State,
     ) -> Option<ClaimDecision> {
-        self.make(claim, class, state)
+        self.make(claim, class, view)
     }
 
     fn is_at_work(&self, name: &VolumeName, objects: &Objects) -> bool {

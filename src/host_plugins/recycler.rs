@@ -124,18 +124,18 @@ fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> Str
 impl HostPlugins {
     /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
     /// about the volume.
-    pub(super) fn leftover(&self, volume: &PersistentVolume, state: &State) -> Option<VolumeDecision> {
+    pub(super) fn leftover(&self, volume: &PersistentVolume, view: &State) -> Option<VolumeDecision> {
         let recycles = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
             && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
         let own = self.operations.of_volume(volume).filter(|_| recycles).and_then(|run| run.pod.as_ref());
         let mut pods = self.operations.pods(volume);
         let (key, _) = pods.find(|(_, uid)| own.is_none_or(|(_, own)| own != *uid))?;
-        Some(self.remove(key, VolumeReason::LeftoverPod(key.clone()), state))
+        Some(self.remove(key, VolumeReason::LeftoverPod(key.clone()), view))
     }
 
     /// Removes a pod, and waits until it is gone.
-    fn remove(&self, key: &PodKey, reason: VolumeReason, state: &State) -> VolumeDecision {
-        match state.objects.pods.get(key) {
+    fn remove(&self, key: &PodKey, reason: VolumeReason, view: &State) -> VolumeDecision {
+        match view.objects.pods.get(key) {
             Some(pod) if !pod.metadata.is_terminating() && !self.operations.is_deleted(&pod) => {
                 Decision::step(reason, Call::Write(patches::delete(WriteKind::DeletePod, &*pod)))
             }
@@ -149,20 +149,20 @@ impl HostPlugins {
         &self,
         volume: &PersistentVolume,
         reference: &ClaimRef,
-        state: &State,
+        view: &State,
     ) -> Option<VolumeDecision> {
         let source = volume.spec.files.as_deref()?;
         let recycler = self.options.recyclers.as_ref()?.of(source);
         let run = self.operations.of_volume(volume);
         let pod = run.and_then(|run| run.pod.as_ref()).and_then(|(key, uid)| {
-            let pod = state.objects.pods.get(key)?;
+            let pod = view.objects.pods.get(key)?;
             (pod.metadata.uid == *uid).then_some((key, pod))
         });
         let stage = run.map(|run| &run.stage);
         Some(match (stage, pod) {
-            (Some(VolumeStage::Done), Some((key, _))) => self.remove(key, VolumeReason::Recycling, state),
+            (Some(VolumeStage::Done), Some((key, _))) => self.remove(key, VolumeReason::Recycling, view),
             (Some(VolumeStage::Failed(error)), Some((key, _))) => {
-                self.remove(key, VolumeReason::RecycleFailed(error.clone()), state)
+                self.remove(key, VolumeReason::RecycleFailed(error.clone()), view)
             }
             (Some(VolumeStage::Done), None) => {
                 let write = binding::undo(volume).then(events::recycled(volume));
@@ -173,7 +173,7 @@ impl HostPlugins {
             }
             (Some(VolumeStage::Started | VolumeStage::Deleted), _) => Decision::rest(VolumeReason::Recycling),
             (None | Some(VolumeStage::Created | VolumeStage::Proven(_)), pod) => {
-                let users = self.users_of(reference, state);
+                let users = self.users_of(reference, view);
                 if !users.is_empty() {
                     return Some(VolumeDecision::waiting(volume, VolumeReason::UsedByPods(users)));
                 }
@@ -202,12 +202,12 @@ impl HostPlugins {
 
     /// The pods that may still use a volume. If a claim of that name is there, the pods that are younger are that one's;
     /// an older one has what it was given (S44).
-    fn users_of(&self, reference: &ClaimRef, state: &State) -> Vec<PodKey> {
+    fn users_of(&self, reference: &ClaimRef, view: &State) -> Vec<PodKey> {
         let key = reference.key();
-        let made = state.objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
+        let made = view.objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
         let is_older = |pod: &&PodKey| {
             made.is_none_or(|made| {
-                state.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
+                view.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
             })
         };
         self.users.of(&key).filter(is_older).cloned().collect()

@@ -30,7 +30,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
     let migrated = migration(meta, provisioner);
-    (migrated != Change::Keep).then(|| patches::annotate_claim(claim, &migrated))
+    (migrated != Change::Keep).then(|| patches::annotate(claim, &migrated, None))
 }
 
 /// The write that puts a volume's annotation and finalizers right.
@@ -44,7 +44,7 @@ pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Wri
     let deletes = plugins.provisions(provisioner);
     let finalizers = finalizers(volume, provisioner, deletes);
     let changes = migrated != Change::Keep || finalizers.is_some();
-    changes.then(|| patches::annotate_volume(volume, &migrated, finalizers.as_deref()))
+    changes.then(|| patches::annotate(volume, &migrated, finalizers.as_deref()))
 }
 
 /// How MIG has to change.

@@ -32,7 +32,7 @@ use crate::{
 type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct IndexedClaim {
     volume: VolumeName,
     /// Of a claim that has and names no volume.
     class: Option<Text>,
@@ -41,7 +41,7 @@ struct Entry {
 /// Claims by what can make a difference to them.
 #[derive(Debug, Default)]
 pub struct ClaimIndex {
-    entries: HashMap<ClaimKey, Entry>,
+    entries: HashMap<ClaimKey, IndexedClaim>,
     by_volume: Relation<VolumeName, ClaimKey>,
     by_class: Relation<Text, ClaimKey>,
     /// Waiting claims of a group: those that accept any label, or those that insist on this one (and
@@ -56,7 +56,10 @@ impl ClaimIndex {
         let entry = claim.map(|claim| {
             let open = claim.spec.volume_name.is_empty()
                 && !annotations::has(&claim.metadata, annotations::BIND_COMPLETED);
-            Entry { volume: claim.spec.volume_name.clone(), class: open.then(|| claim_class(claim).into()) }
+            IndexedClaim {
+                volume: claim.spec.volume_name.clone(),
+                class: open.then(|| claim_class(claim).into()),
+            }
         });
         if self.entries.get(key) == entry.as_ref() {
             return None;

@@ -67,7 +67,7 @@ impl FreeVolume {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct IndexedVolume {
     free: Option<Box<FreeVolume>>,
     claim: Option<ClaimKey>,
 }
@@ -75,7 +75,7 @@ struct Entry {
 /// All volumes by what claims look for.
 #[derive(Debug, Default)]
 pub struct VolumeIndex {
-    entries: HashMap<VolumeName, Entry>,
+    entries: HashMap<VolumeName, IndexedVolume>,
     free: Buckets<Sized>,
     by_claim: Relation<ClaimKey, VolumeName>,
 }
@@ -95,7 +95,7 @@ impl VolumeIndex {
     /// Takes a volume's current content, or its absence. Returns the claim it referred to before,
     /// if that has changed.
     pub fn update(&mut self, name: &VolumeName, volume: Option<&PersistentVolume>) -> Option<ClaimKey> {
-        let entry = volume.map(|volume| Entry {
+        let entry = volume.map(|volume| IndexedVolume {
             free: FreeVolume::of(volume).map(Box::new),
             claim: volume.spec.claim_ref.as_ref().map(ClaimRef::key),
         });
@@ -126,7 +126,7 @@ impl VolumeIndex {
         }
     }
 
-    fn insert(&mut self, name: &VolumeName, entry: &Entry) {
+    fn insert(&mut self, name: &VolumeName, entry: &IndexedVolume) {
         if let Some(free) = &entry.free {
             for bucket in free.buckets() {
                 self.free.insert(bucket, free.modes, (free.size, name.clone()));
@@ -143,7 +143,7 @@ impl VolumeIndex {
         }
     }
 
-    fn remove(&mut self, name: &VolumeName, entry: &Entry) {
+    fn remove(&mut self, name: &VolumeName, entry: &IndexedVolume) {
         if let Some(free) = &entry.free {
             self.remove_free(name, free);
         }
