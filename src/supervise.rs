@@ -134,12 +134,12 @@ impl Dead {
     }
 }
 
-type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+type TaskResult = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Starts tasks and watches over them.
 #[derive(Debug, Default)]
 pub struct Supervisor {
-    tasks: JoinSet<Outcome>,
+    tasks: JoinSet<TaskResult>,
     running: HashMap<Id, (Stage, &'static str)>,
     dead: Dead,
 }
@@ -210,7 +210,7 @@ impl Supervisor {
         &mut self,
         stage: Stage,
         name: &'static str,
-        task: impl Future<Output = Outcome> + Send + 'static,
+        task: impl Future<Output = TaskResult> + Send + 'static,
     ) {
         let handle = self.tasks.spawn(TASK.scope(name, task));
         self.running.insert(handle.id(), (stage, name));

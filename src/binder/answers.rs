@@ -1,7 +1,7 @@
-//! What the planner makes of the outcome of a request.
+//! Answers: what the planner makes of the outcome of a request.
 //!
-//! In: a request and what became of it. Out: tables, proofs and waits brought up to it, and what it
-//! held freed. An outcome that is not known is read before anything else is decided about the pair.
+//! In: a request and what became of it. Out: tables, proofs and pauses brought up to it, and what it held freed. An outcome
+//! that is not known is read before anything else is decided about the pair.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The binder: brings claims and volumes together, and takes them apart again.
 //!
 //! In: claims, volumes, classes and pods from the shared tables. Out: patches of claims and volumes,
-//! events, metrics. [`decide`] is pure; [`planner`] owns what has to be remembered between decisions
-//! and says which may run now; [`controller`] runs them.
+//! events, metrics. [`decide`] is pure; [`planner`] owns what has to be remembered between decisions,
+//! [`plan`] says which may run now, and [`controller`] runs them.
 //!
 //! ```text
 //! tables ─▶ changes ─▶ queue ─▶ plan: a key's turn ─▶ decide (matching) ─▶ calls ─▶ controller ─▶ API server

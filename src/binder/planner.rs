@@ -1,10 +1,8 @@
-//! What to look at next, and which decisions may run now.
+//! The planner: everything that the binder remembers between decisions, and how a request begins.
 //!
-//! In: changes of objects, outcomes of requests, the time. Out: [`Plan`]s of independent requests.
-//! It owns everything the binder remembers between decisions: the indexes, the keys still to be
-//! looked at, who has a request under way, the proofs and the waits. Two rules keep S18 to S22:
-//! never two requests at once about one claim or one volume, and no decision about either before
-//! the answer to the last request has been taken in (S38).
+//! In: changes of objects ([`super::changes`]), answers to requests ([`super::answers`]), the time. Out: plans, made in
+//! [`super::plan`], of independent requests. It owns the state that decisions are made on, the keys still to be looked at,
+//! the pauses, and what was reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

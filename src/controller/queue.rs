@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use crate::metrics::QueueCounts;
 
 /// Where a key is in the order, and since when, if that is known.
-type Place = (u64, Option<Instant>);
+type QueuePlace = (u64, Option<Instant>);
 
 /// Keys in the order in which they came.
 #[derive(Clone, Debug)]
 pub struct Lane<K> {
     order: BTreeMap<u64, K>,
-    places: HashMap<K, Place>,
+    places: HashMap<K, QueuePlace>,
     /// How many keys have been added.
     count: u64,
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A call with its answer.
-type Answered<C> = (<C as Controller>::Call, Result<<C as Controller>::Answer, CallError>);
+type AnsweredCall<C> = (<C as Controller>::Call, Result<<C as Controller>::Answer, CallError>);
 
 /// Whether this process may send what is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Runner<C: Controller, E> {
     events: EventRecorder,
     reporting: Reporting<C>,
     running: RunningController,
-    under_way: JoinSet<Answered<C>>,
+    under_way: JoinSet<AnsweredCall<C>>,
     right: Right,
 }
 
@@ -179,7 +179,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         wake_at.into_iter().chain(self.reporting.next_due()).min()
     }
 
-    fn answered(&mut self, joined: Result<Answered<C>, JoinError>) {
+    fn answered(&mut self, joined: Result<AnsweredCall<C>, JoinError>) {
         let (call, result) = match joined {
             Ok(answered) => answered,
             Err(error) => match error.try_into_panic() {

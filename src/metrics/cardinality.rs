@@ -74,9 +74,10 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
             for forced in [false, true] {
                 for stands in Phase::of(operation).map(|phase| Some((phase, true))).into_iter().chain([None])
                 {
-                    let (may_begin, attempt, is_done, is_migrated) = (true, 1, stands.is_none(), false);
+                    let (may_begin, attempt, is_done, asks_migrated) =
+                        (true, 1, stands.is_none(), Some(false));
                     let progress =
-                        Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated };
+                        Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated };
                     end_to_end.follow(&volume, &node, progress, now);
                     end_to_end.failed(&volume, &node, operation, now);
                 }
@@ -103,7 +104,7 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     let binder = BinderMetrics::new(&metrics).unwrap();
     for number in 0..MANY_DRIVERS {
         let plugin = format!("csi-{number:03}.example.com");
-        for operation in [latency::Operation::Provision, latency::Operation::Delete] {
+        for operation in [latency::MeasuredOperation::Provision, latency::MeasuredOperation::Delete] {
             binder.observe(&Sample::Took(operation, plugin.clone(), Duration::from_secs(3)));
             binder.observe(&Sample::Failed(operation, plugin.clone()));
         }

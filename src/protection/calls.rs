@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::finalizer::Step;
+use super::finalizer::FinalizerStep;
 use crate::kube_api::{
     call::Request,
     ids::{ClaimKey, Uid, VolumeName},
@@ -13,9 +13,9 @@ use crate::kube_api::{
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Patch a claim.
-    Claim(ClaimKey, Step, Request),
+    Claim(ClaimKey, FinalizerStep, Request),
     /// Patch a volume.
-    Volume(VolumeName, Step, Request),
+    Volume(VolumeName, FinalizerStep, Request),
     /// Read who put the finalizer on the claim of this UID.
     ClaimOwner(ClaimKey, Uid),
     /// Likewise on a volume.

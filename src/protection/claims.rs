@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     calls::{Answer, Call},
-    finalizer::{Step, patch},
+    finalizer::{FinalizerStep, patch},
     keys::{Keys, LOOKS},
     reasons::ProtectionReason,
     second_writer::Protected,
@@ -120,8 +120,8 @@ impl ClaimProtection {
             self.keys.gone(key);
             return None;
         };
-        let step = Step::of(&claim.metadata, FINALIZER);
-        if step == Step::Nothing {
+        let step = FinalizerStep::of(&claim.metadata, FINALIZER);
+        if step == FinalizerStep::Nothing {
             self.keys.settled(key);
             return None;
         }
@@ -129,7 +129,7 @@ impl ClaimProtection {
             self.keys.stands(key, ProtectionReason::Unreadable);
             return None;
         }
-        if step == Step::Remove {
+        if step == FinalizerStep::Remove {
             if self.is_used(key, &claim) {
                 self.keys.stands(key, ProtectionReason::InUse("a pod uses it"));
                 return None;
@@ -143,7 +143,7 @@ impl ClaimProtection {
                 return None;
             }
         }
-        if step == Step::Add && self.keys.is_undone(key, now) {
+        if step == FinalizerStep::Add && self.keys.is_undone(key, now) {
             return None;
         }
         self.keys.sends(key, step, now);
@@ -233,7 +233,7 @@ impl Controller for ClaimProtection {
     fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         match call {
             Call::Claim(key, step, _) => {
-                if let (Step::Add, Ok(Answer::Claim(claim))) = (step, &result) {
+                if let (FinalizerStep::Add, Ok(Answer::Claim(claim))) = (step, &result) {
                     self.objects.observe_response(claim.clone());
                 }
                 self.keys.patched(&key, &result, now, jitter);
@@ -243,10 +243,7 @@ impl Controller for ClaimProtection {
                 self.listing.remove(&namespace);
                 self.listed(claims, result, (now, jitter));
             }
-            Call::ClaimOwner(key, _) => {
-                let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-                self.keys.others.writers.learn(&key, &managers, now);
-            }
+            Call::ClaimOwner(key, uid) => self.keys.owner_read((key, uid), result, now, jitter),
             Call::Volume(..) | Call::VolumeOwner(..) => {}
         }
     }
@@ -262,7 +259,10 @@ impl Controller for ClaimProtection {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(key) = self.keys.next(self.listing.len(), now) else { break };
-            calls.extend(self.look(&key, now));
+            calls.extend(match self.keys.reads_first(&key) {
+                Some(uid) => Some(Call::ClaimOwner(key, uid)),
+                None => self.look(&key, now),
+            });
         }
         for (namespace, claims) in std::mem::take(&mut self.to_list) {
             if self.listing.contains(&namespace) {
@@ -272,9 +272,6 @@ impl Controller for ClaimProtection {
                 self.listing.insert(namespace.clone());
                 calls.push(Call::Pods(namespace, claims.into_iter().collect()));
             }
-        }
-        while let Some((key, uid)) = self.keys.others.writers.take_read(|_| true) {
-            calls.push(Call::ClaimOwner(key, uid));
         }
         self.keys.plan(calls, self.listing.len(), now)
     }

@@ -91,8 +91,38 @@ fn only(plan: &Plan<ClaimProtection>) -> Call {
 }
 
 fn patch_of(call: &Call) -> &Request {
-    let Call::Claim(_, Step::Remove, request) = call else { panic!("{call:?}") };
+    let Call::Claim(_, FinalizerStep::Remove, request) = call else { panic!("{call:?}") };
     request
+}
+
+/// Our write would hide who took the finalizer off.
+#[test]
+fn s14_who_took_a_finalizer_off_is_asked_until_it_is_answered_and_only_then_it_is_put_on_again() {
+    let (objects, mut controller, now) = stage(false);
+    let key = ClaimKey::new("ns", "p-data");
+    let seen = |controller: &mut ClaimProtection, revision: u64, finalizers: Value| {
+        let mut claim = claim("");
+        claim.metadata.deletion_timestamp = None;
+        claim.metadata.resource_version = ResourceVersion(revision);
+        claim.metadata.finalizers = serde_json::from_value(finalizers).unwrap();
+        objects.apply(claim);
+        controller.changed([ObjectRef::Claim(key.clone())].into(), now);
+    };
+    seen(&mut controller, 6, json!([FINALIZER]));
+    assert!(controller.plan(now).calls.is_empty());
+    seen(&mut controller, 7, json!([]));
+    let read = only(&controller.plan(now));
+    assert!(matches!(&read, Call::ClaimOwner(asked, _) if *asked == key), "{read:?}");
+    assert!(controller.plan(now).calls.is_empty(), "it is being asked");
+    controller.answered(read.clone(), Err(CallError::Unknown("cut".into())), now, 0.0);
+    let plan = controller.plan(now);
+    assert!(plan.calls.is_empty(), "{:?}", plan.calls);
+    let later = plan.wake_at.unwrap();
+    let again = only(&controller.plan(later));
+    assert!(matches!(&again, Call::ClaimOwner(..)), "{again:?}");
+    controller.answered(again, Ok(Answer::Owners(vec!["kubectl-edit".to_owned()])), later, 0.0);
+    let write = only(&controller.plan(later));
+    assert!(matches!(&write, Call::Claim(_, FinalizerStep::Add, _)), "{write:?}");
 }
 
 #[test]
@@ -222,7 +252,7 @@ fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
     }
     let list = only(&controller.plan(signal.until));
     controller.answered(list, Ok(Answer::Pods(Vec::new())), signal.until, 0.0);
-    assert!(matches!(only(&controller.plan(signal.until)), Call::Claim(_, Step::Remove, _)));
+    assert!(matches!(only(&controller.plan(signal.until)), Call::Claim(_, FinalizerStep::Remove, _)));
     assert_eq!(controller.keys.others.writers.signal(), None);
 }
 

@@ -10,7 +10,7 @@ use crate::kube_api::{
 
 /// What to do about the finalizer of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum FinalizerStep {
     /// It is as it should be.
     Nothing,
     /// Put it on. Admission does so when the object is made; this is for one that was made without.
@@ -19,7 +19,7 @@ pub enum Step {
     Remove,
 }
 
-impl Step {
+impl FinalizerStep {
     // KCM: pkg/util/slice and protectionutil, IsDeletionCandidate and NeedToAddFinalizer.
     pub(super) fn of(meta: &Meta, finalizer: &str) -> Self {
         let has = meta.finalizers.iter().any(|known| known.as_str() == finalizer);
@@ -32,9 +32,9 @@ impl Step {
 }
 
 /// The patch that puts the finalizer on, or takes it off. It replaces the list as a whole, which the revision guards.
-pub(super) fn patch(path: String, meta: &Meta, finalizer: &str, step: Step) -> Request {
+pub(super) fn patch(path: String, meta: &Meta, finalizer: &str, step: FinalizerStep) -> Request {
     let others = meta.finalizers.iter().map(Text::as_str).filter(|known| *known != finalizer);
-    let added = (step == Step::Add).then_some(finalizer);
+    let added = (step == FinalizerStep::Add).then_some(finalizer);
     let finalizers: Vec<&str> = others.chain(added).collect();
     Request {
         verb: Verb::Patch,
@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn s34_s35_the_finalizer_goes_on_what_lives_and_off_what_goes_and_no_other_is_touched() {
         // finalizers, whether it is being deleted, what to do, the list that is written
-        type Case = (&'static [&'static str], bool, Step, &'static [&'static str]);
+        type Case = (&'static [&'static str], bool, FinalizerStep, &'static [&'static str]);
         let cases: [Case; 5] = [
-            (&["a", OURS], false, Step::Nothing, &["a"]),
-            (&["a", OURS, "b"], true, Step::Remove, &["a", "b"]),
-            (&[OURS], true, Step::Remove, &[]),
-            (&["a"], false, Step::Add, &["a", OURS]),
-            (&["a"], true, Step::Nothing, &["a"]),
+            (&["a", OURS], false, FinalizerStep::Nothing, &["a"]),
+            (&["a", OURS, "b"], true, FinalizerStep::Remove, &["a", "b"]),
+            (&[OURS], true, FinalizerStep::Remove, &[]),
+            (&["a"], false, FinalizerStep::Add, &["a", OURS]),
+            (&["a"], true, FinalizerStep::Nothing, &["a"]),
         ];
         for (finalizers, is_going, step, written) in cases {
             let meta = Meta {
@@ -72,7 +72,7 @@ mod tests {
                 deletion_timestamp: is_going.then(Box::default),
                 ..Meta::default()
             };
-            assert_eq!(Step::of(&meta, OURS), step, "{finalizers:?}");
+            assert_eq!(FinalizerStep::of(&meta, OURS), step, "{finalizers:?}");
             let request = patch("/p".to_owned(), &meta, OURS, step);
             let body = json!({"metadata": {"uid": "u", "resourceVersion": "7", "finalizers": written}});
             assert_eq!(request.body, Some(body));

@@ -10,14 +10,14 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    calls::Call,
-    finalizer::Step,
+    calls::{Answer, Call},
+    finalizer::FinalizerStep,
     reasons::{ProtectionReason, Report},
     second_writer::{Protected, SecondWriter},
 };
 use crate::{
     controller::{Controller, Plan, queue::Queue, retry::RetryMap, undone::Undone},
-    kube_api::call::CallError,
+    kube_api::{call::CallError, ids::Uid},
     state::Objects,
 };
 
@@ -87,6 +87,51 @@ impl<K: Hash + Protected> Keys<K> {
         None
     }
 
+    /// The object that has to be read before anything is written to it, which would hide who changed it (S14).
+    pub(super) fn reads_first(&mut self, key: &K) -> Option<Uid> {
+        if !self.others.writers.has_to_read(key) {
+            return None;
+        }
+        let (_, uid) = self.others.writers.take_read(|target| target == key)?;
+        self.busy.insert(key.clone());
+        self.again.insert(key.clone());
+        Some(uid)
+    }
+
+    /// Takes the answer to the question who wrote it. It is asked again until there is one.
+    pub(super) fn owner_read(
+        &mut self,
+        (key, uid): (K, Uid),
+        result: Result<Answer, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        self.busy.remove(&key);
+        match result {
+            Ok(Answer::Owners(managers)) => {
+                self.others.writers.learn(&key, &managers, now);
+            }
+            Ok(_) | Err(CallError::NotFound(_)) => {}
+            Err(error) => {
+                if let CallError::Throttled { after, .. } = error {
+                    self.retries.wait_until(&key, now + after);
+                } else {
+                    self.retries.failed(&key, now, jitter);
+                }
+                self.others.writers.not_read(key.clone(), uid);
+            }
+        }
+        self.look_again(key, now);
+    }
+
+    /// Looks at a key again that was to be looked at while a request about it was under way.
+    fn look_again(&mut self, key: K, now: Instant) {
+        if self.again.remove(&key) {
+            self.queue.at(now);
+            self.queue.push(key);
+        }
+    }
+
     /// The finalizer is to be put on. Whether that has to wait, as others have taken it off at once (S46).
     pub(super) fn is_undone(&mut self, key: &K, now: Instant) -> bool {
         let Some(undone) = self.undone.get_mut(key) else { return false };
@@ -113,10 +158,10 @@ impl<K: Hash + Protected> Keys<K> {
     }
 
     /// A patch is sent.
-    pub(super) fn sends(&mut self, key: &K, step: Step, now: Instant) {
+    pub(super) fn sends(&mut self, key: &K, step: FinalizerStep, now: Instant) {
         self.busy.insert(key.clone());
         self.others.patched(key);
-        if step == Step::Add {
+        if step == FinalizerStep::Add {
             self.undone.entry(key.clone()).or_default().sent(now);
         }
     }
@@ -173,10 +218,7 @@ impl<K: Hash + Protected> Keys<K> {
                 }
             }
         }
-        if self.again.remove(key) {
-            self.queue.at(now);
-            self.queue.push(key.clone());
-        }
+        self.look_again(key.clone(), now);
     }
 
     /// When to look again although nothing happens.

@@ -24,7 +24,7 @@ use crate::{
 const PAGE: usize = 500;
 
 #[derive(Deserialize)]
-struct Page {
+struct PodPage {
     kind: String,
     metadata: PageMeta,
     items: Vec<ListedPod>,
@@ -52,7 +52,7 @@ async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallEr
     loop {
         let path = page_path(namespace, &next);
         let body = caller.send(&Request { verb: Verb::Get, path, body: None }).await?;
-        let page = serde_json::from_slice::<Page>(&body).ok().filter(|page| page.kind == "PodList");
+        let page = serde_json::from_slice::<PodPage>(&body).ok().filter(|page| page.kind == "PodList");
         let page = page.ok_or_else(|| CallError::Unknown("unreadable list of pods".to_owned()))?;
         all.extend(page.items);
         if page.metadata.r#continue.is_empty() {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     calls::{Answer, Call},
-    finalizer::{Step, patch},
+    finalizer::{FinalizerStep, patch},
     keys::{Keys, LOOKS},
     reasons::ProtectionReason,
     second_writer::Protected,
@@ -73,8 +73,8 @@ impl VolumeProtection {
             return None;
         };
         let step = decide(&volume);
-        if step == Step::Nothing {
-            if Step::of(&volume.metadata, FINALIZER) == Step::Remove {
+        if step == FinalizerStep::Nothing {
+            if FinalizerStep::of(&volume.metadata, FINALIZER) == FinalizerStep::Remove {
                 self.keys.stands(name, ProtectionReason::InUse("it is bound to a claim"));
             } else {
                 self.keys.settled(name);
@@ -85,10 +85,10 @@ impl VolumeProtection {
             self.keys.stands(name, ProtectionReason::Unreadable);
             return None;
         }
-        if step == Step::Remove && self.keys.is_held(name, &self.objects, now) {
+        if step == FinalizerStep::Remove && self.keys.is_held(name, &self.objects, now) {
             return None;
         }
-        if step == Step::Add && self.keys.is_undone(name, now) {
+        if step == FinalizerStep::Add && self.keys.is_undone(name, now) {
             return None;
         }
         self.keys.sends(name, step, now);
@@ -100,9 +100,9 @@ impl VolumeProtection {
 /// What to do about a volume.
 // KCM: pkg/controller/volume/pvprotection/pv_protection_controller.go, processPV and isBeingUsed.
 #[must_use]
-pub fn decide(volume: &PersistentVolume) -> Step {
-    match Step::of(&volume.metadata, FINALIZER) {
-        Step::Remove if volume.status.phase == VolumePhase::Bound => Step::Nothing,
+pub fn decide(volume: &PersistentVolume) -> FinalizerStep {
+    match FinalizerStep::of(&volume.metadata, FINALIZER) {
+        FinalizerStep::Remove if volume.status.phase == VolumePhase::Bound => FinalizerStep::Nothing,
         step => step,
     }
 }
@@ -141,14 +141,10 @@ impl Controller for VolumeProtection {
     fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         let (name, step) = match call {
             Call::Volume(name, step, _) => (name, step),
-            Call::VolumeOwner(name, _) => {
-                let managers = if let Ok(Answer::Owners(managers)) = result { managers } else { Vec::new() };
-                self.keys.others.writers.learn(&name, &managers, now);
-                return;
-            }
+            Call::VolumeOwner(name, uid) => return self.keys.owner_read((name, uid), result, now, jitter),
             Call::Claim(..) | Call::ClaimOwner(..) | Call::Pods(..) => return,
         };
-        if let (Step::Add, Ok(Answer::Volume(volume))) = (step, &result) {
+        if let (FinalizerStep::Add, Ok(Answer::Volume(volume))) = (step, &result) {
             self.objects.observe_response(volume.clone());
         }
         self.keys.patched(&name, &result, now, jitter);
@@ -165,10 +161,10 @@ impl Controller for VolumeProtection {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(name) = self.keys.next(0, now) else { break };
-            calls.extend(self.look(&name, now));
-        }
-        while let Some((name, uid)) = self.keys.others.writers.take_read(|_| true) {
-            calls.push(Call::VolumeOwner(name, uid));
+            calls.extend(match self.keys.reads_first(&name) {
+                Some(uid) => Some(Call::VolumeOwner(name, uid)),
+                None => self.look(&name, now),
+            });
         }
         self.keys.plan(calls, 0, now)
     }
@@ -182,15 +178,15 @@ mod tests {
     fn a_volume_is_kept_while_it_is_bound() {
         // phase, finalizers, whether it is being deleted, what to do
         let cases = [
-            (VolumePhase::Bound, &[FINALIZER][..], false, Step::Nothing),
-            (VolumePhase::Bound, &[FINALIZER], true, Step::Nothing),
-            (VolumePhase::Released, &[FINALIZER], true, Step::Remove),
-            (VolumePhase::Available, &[FINALIZER], true, Step::Remove),
-            (VolumePhase::Failed, &[FINALIZER], true, Step::Remove),
-            (VolumePhase::Released, &[FINALIZER], false, Step::Nothing),
-            (VolumePhase::Released, &["other"], true, Step::Nothing),
-            (VolumePhase::Bound, &[], false, Step::Add),
-            (VolumePhase::Available, &[], false, Step::Add),
+            (VolumePhase::Bound, &[FINALIZER][..], false, FinalizerStep::Nothing),
+            (VolumePhase::Bound, &[FINALIZER], true, FinalizerStep::Nothing),
+            (VolumePhase::Released, &[FINALIZER], true, FinalizerStep::Remove),
+            (VolumePhase::Available, &[FINALIZER], true, FinalizerStep::Remove),
+            (VolumePhase::Failed, &[FINALIZER], true, FinalizerStep::Remove),
+            (VolumePhase::Released, &[FINALIZER], false, FinalizerStep::Nothing),
+            (VolumePhase::Released, &["other"], true, FinalizerStep::Nothing),
+            (VolumePhase::Bound, &[], false, FinalizerStep::Add),
+            (VolumePhase::Available, &[], false, FinalizerStep::Add),
         ];
         for (phase, finalizers, is_going, expected) in cases {
             let mut volume = PersistentVolume::default();

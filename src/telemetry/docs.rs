@@ -19,9 +19,9 @@ use super::{
 
 /// Where lines of a test go.
 #[derive(Clone, Debug, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
+struct Captured(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Page {
+impl io::Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -33,7 +33,7 @@ impl io::Write for Page {
 
 /// What is logged meanwhile.
 pub(super) fn logged(format: LoggingFormat, act: impl FnOnce()) -> String {
-    let page = Page::default();
+    let page = Captured::default();
     let writer = page.clone();
     let lines = Lines::new(format, false, move || writer.clone());
     tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), act);

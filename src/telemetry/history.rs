@@ -40,10 +40,10 @@ pub struct Change {
 
 /// The last changes of all objects. A clone shares them.
 #[derive(Clone, Debug)]
-pub struct History(Arc<Mutex<Kept>>);
+pub struct History(Arc<Mutex<KeptChanges>>);
 
 #[derive(Debug)]
-struct Kept {
+struct KeptChanges {
     changes: LruCache<Box<str>, Vec<Change>>,
     /// What they take.
     bytes: usize,
@@ -60,7 +60,7 @@ impl History {
     /// Keeps as much as so many bytes hold.
     #[must_use]
     pub fn within(bytes: usize) -> Self {
-        Self(Arc::new(Mutex::new(Kept { changes: LruCache::unbounded(), bytes: 0, most: bytes })))
+        Self(Arc::new(Mutex::new(KeptChanges { changes: LruCache::unbounded(), bytes: 0, most: bytes })))
     }
 
     /// Logs a change, and notes it.
@@ -87,12 +87,12 @@ impl History {
         self.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KeptChanges> {
         self.0.lock()
     }
 }
 
-impl Kept {
+impl KeptChanges {
     fn note(&mut self, key: &str, change: Change) {
         if let Some(changes) = self.changes.get_mut(key) {
             if changes.len() == CHANGES {

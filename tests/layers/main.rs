@@ -12,6 +12,7 @@
 )]
 
 mod circles;
+mod names;
 
 use std::{
     collections::BTreeSet,

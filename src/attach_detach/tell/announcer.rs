@@ -1,6 +1,6 @@
 //! Announcer: which events hold for the pods of a volume on a node, and what has happened there.
 //!
-//! In: each verdict once, after it has been applied, and failures of requests. Out: [`News`]: events that hold or have
+//! In: each verdict once, after it has been applied, and failures of requests. Out: [`Announced`]: events that hold or have
 //! happened, and when to look again for one that is due later. Which of them are recorded, and when again, is up to
 //! [`RecordedEvents`](crate::controller::report::events::RecordedEvents).
 
@@ -93,7 +93,7 @@ impl Others<'_> {
 
 /// What follows from a look.
 #[derive(Debug, Default)]
-pub(super) struct News {
+pub(super) struct Announced {
     /// What holds, and what has happened.
     pub(super) events: Vec<EventUpdate<AttachDetachKey>>,
     /// When there may be more.
@@ -110,9 +110,9 @@ impl Announcer {
         others: &Others<'_>,
         waits: &Waits,
         known: Known<'_>,
-    ) -> News {
+    ) -> Announced {
         let record = self.take(volume, node);
-        let mut look = Look { volume, node, waits, known, record, news: News::default() };
+        let mut look = Look { volume, node, waits, known, record, news: Announced::default() };
         look.pause();
         if known.desired.get(volume, node).is_some() {
             look.desired(verdict, others);
@@ -139,7 +139,7 @@ impl Announcer {
         record.map(std::mem::take).unwrap_or_default()
     }
 
-    fn keep(&mut self, look: Look<'_>) -> News {
+    fn keep(&mut self, look: Look<'_>) -> Announced {
         let Look { volume, node, record, news, .. } = look;
         let key = (volume.clone(), node.clone());
         if record.is_empty() {
@@ -158,7 +158,7 @@ struct Look<'a> {
     waits: &'a Waits,
     known: Known<'a>,
     record: Record,
-    news: News,
+    news: Announced,
 }
 
 impl Look<'_> {

@@ -37,7 +37,7 @@ struct Backlog {
 
 /// The gauges.
 #[derive(Clone)]
-struct Gauges {
+struct BacklogGauges {
     board: Arc<Board<AttachDetachKey, AttachDetachReason>>,
     objects: Arc<Objects>,
     foreign: IntGauge,
@@ -57,7 +57,7 @@ pub fn register(
     objects: Arc<Objects>,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
-    metrics.register(&Gauges {
+    metrics.register(&BacklogGauges {
         board,
         objects,
         foreign: IntGauge::new(
@@ -114,7 +114,7 @@ fn seconds(at: Timestamp) -> f64 {
     millis / 1_000.0
 }
 
-impl Gauges {
+impl BacklogGauges {
     /// What is counted of each driver, and when the next detach is forced.
     fn count(&self) -> (BTreeMap<String, Backlog>, Option<Timestamp>) {
         let mut backlogs: BTreeMap<String, Backlog> = BTreeMap::new();
@@ -145,7 +145,7 @@ impl Gauges {
     }
 }
 
-impl Collector for Gauges {
+impl Collector for BacklogGauges {
     fn desc(&self) -> Vec<&Desc> {
         let gauges: [&dyn Collector; 5] =
             [&self.foreign, &self.attachments, &self.forced, &self.next_force, &self.oldest_deletion];

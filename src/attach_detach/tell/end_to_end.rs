@@ -129,7 +129,7 @@ impl EndToEnd {
 
     /// Takes how far an operation is.
     pub fn follow(&mut self, volume: &VolumeId, node: &NodeName, progress: Progress, now: Instant) {
-        let Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated } = progress;
+        let Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated } = progress;
         let key = (volume.clone(), node.clone());
         let attributes = |measured: &Measured| {
             vec![
@@ -156,7 +156,7 @@ impl EndToEnd {
         };
         let Some(measured) = self.timers.get_mut(&key) else {
             if may_begin {
-                let asked = (phase == Phase::Api).then_some((now, is_migrated));
+                let asked = asks_migrated.map(|is_migrated| (now, is_migrated));
                 let measured = Measured { operation, forced, reached: phase, asked };
                 self.timers.begin(key, measured, (name(operation), phase.label()), is_ours, now);
             }
@@ -165,7 +165,7 @@ impl EndToEnd {
         measured.forced |= forced;
         // A phase that comes again, after a failure or a change of mind, belongs to the one reached.
         measured.reached = measured.reached.max(phase);
-        if phase == Phase::Api {
+        if let Some(is_migrated) = asks_migrated {
             measured.asked.get_or_insert((now, is_migrated));
         }
         let is_silent = measured.asked.is_some_and(|(asked, _)| now >= asked + LONG);
@@ -267,8 +267,8 @@ mod tests {
         for (second, operation, phase, may_begin, forced) in looks.iter().copied() {
             let is_ours = phase != Some(Phase::Attacher) && phase != Some(Phase::Unmount);
             let stands = phase.map(|phase| (phase, is_ours));
-            let (attempt, is_done, is_migrated) = (1, stands.is_none(), false);
-            let progress = Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated };
+            let (attempt, is_done, asks_migrated) = (1, stands.is_none(), None);
+            let progress = Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated };
             end_to_end.follow(&volume, &node, progress, start + Duration::from_secs(second));
         }
         let text = metrics.text().unwrap();

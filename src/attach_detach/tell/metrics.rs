@@ -290,7 +290,8 @@ mod tests {
             let node = NodeName::from(node);
             let stands = Some((Phase::Api, true));
             let (may_begin, forced, attempt, is_done) = (true, false, 1, false);
-            let asks = Progress { operation, stands, may_begin, forced, attempt, is_done, is_migrated };
+            let asks_migrated = Some(is_migrated);
+            let asks = Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated };
             end_to_end.follow(&volume, &node, asks, start);
             if is_migrated {
                 end_to_end.failed(&volume, &node, operation, minute);

@@ -63,8 +63,8 @@ pub struct Progress {
     pub attempt: u32,
     /// Whether the driver has done its part.
     pub is_done: bool,
-    /// Whether the volume was in-tree before it was translated.
-    pub is_migrated: bool,
+    /// If the API server is being asked: whether the volume was in-tree before it was translated.
+    pub asks_migrated: Option<bool>,
 }
 
 impl Progress {
@@ -81,7 +81,7 @@ impl Progress {
             forced: node_volume.forced.is_some(),
             attempt,
             is_done: if wanted { node_volume.is_attached() } else { attachment.is_none() },
-            is_migrated: false,
+            asks_migrated: None,
         }
     }
 }

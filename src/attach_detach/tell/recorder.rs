@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    announcer::{self, Announcer, LONG, News, Others},
+    announcer::{self, Announced, Announcer, LONG, Others},
     events::{self, Announcement},
     facts::{Fact, Facts, Forced, Line},
     metrics::{Counted, Planned},
@@ -251,7 +251,7 @@ impl Recorder {
         let attempt = known.actual.attempt(volume, node);
         let mut progress = Progress::of(node_volume, wanted, verdict.waiting.as_ref(), attempt);
         if matches!(progress.stands, Some((Phase::Api, _))) {
-            progress.is_migrated = is_migrated(volume, node, known);
+            progress.asks_migrated = Some(is_migrated(volume, node, known));
         }
         self.report(Fact::Progress(volume.clone(), node.clone(), progress));
     }
@@ -300,7 +300,7 @@ impl Recorder {
         self.events.push(announcer::fails(volume, node, &failure, known));
     }
 
-    fn take_news(&mut self, News { events, look_at }: News) -> Vec<Instant> {
+    fn take_news(&mut self, Announced { events, look_at }: Announced) -> Vec<Instant> {
         self.events.extend(events);
         look_at
     }

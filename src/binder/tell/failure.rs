@@ -29,7 +29,7 @@ impl Task {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum FailureOutcome {
     /// The server, or a webhook or policy there, said no.
     Refused,
     /// The server asks to wait.
@@ -42,7 +42,7 @@ pub enum Outcome {
     Unchanged,
 }
 
-impl Outcome {
+impl FailureOutcome {
     fn of(error: &CallError) -> Option<Self> {
         match error {
             CallError::NotLeader | CallError::NotFound(_) => None,
@@ -76,7 +76,7 @@ pub struct Failure {
     pub task: Task,
     /// The object it is about, such as `pv/v1`.
     pub object: String,
-    pub outcome: Outcome,
+    pub outcome: FailureOutcome,
     pub words: String,
 }
 
@@ -85,7 +85,7 @@ impl Failure {
     #[must_use]
     pub fn of_class(uid: Option<Uid>, class: &ClassName, error: &CallError) -> Option<Self> {
         let object = format!("storageclass/{class}");
-        let (outcome, words) = (Outcome::of(error)?, error.to_string());
+        let (outcome, words) = (FailureOutcome::of(error)?, error.to_string());
         Some(Self { uid, task: Task::ReadClass(class.clone()), object, outcome, words })
     }
 
@@ -101,10 +101,10 @@ impl Failure {
             Call::Read { .. } => Task::Read,
         };
         let (outcome, words) = match result {
-            Err(error) => (Outcome::of(error)?, error.to_string()),
+            Err(error) => (FailureOutcome::of(error)?, error.to_string()),
             Ok(answer) if op.changed_nothing(answer) => {
                 let words = "the API server answered without the change: a webhook may have taken it out";
-                (Outcome::Unchanged, words.to_owned())
+                (FailureOutcome::Unchanged, words.to_owned())
             }
             Ok(_) => return None,
         };
@@ -116,6 +116,6 @@ impl Failure {
     #[must_use]
     pub fn is_recorded_elsewhere(&self) -> bool {
         matches!(self.task, Task::Write(WriteKind::CreatePod | WriteKind::CreateVolume))
-            && matches!(self.outcome, Outcome::Refused | Outcome::Conflict)
+            && matches!(self.outcome, FailureOutcome::Refused | FailureOutcome::Conflict)
     }
 }

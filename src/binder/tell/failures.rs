@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::failure::{Failure, Outcome, Task};
+use super::failure::{Failure, FailureOutcome, Task};
 use crate::{binder::calls::Target, kube_api::ids::Uid};
 
 /// Failures in a row after which one is told that the next try may mend: within some five seconds.
@@ -37,7 +37,7 @@ impl Failures {
             return;
         }
         let (count, shown) = before.map_or((0, None), |series| (series.count, series.shown));
-        let is_refused = failure.outcome == Outcome::Refused;
+        let is_refused = failure.outcome == FailureOutcome::Refused;
         let count = if is_refused { 0 } else { count.saturating_add(1) };
         let shown = if is_refused || count >= PATIENCE { Some(failure.clone()) } else { shown };
         self.series.insert(target.clone(), Series { failure, count, shown });

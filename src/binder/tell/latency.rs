@@ -28,9 +28,9 @@ pub const QUEUE: &str = "queue";
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sample {
     /// An operation from end to end.
-    Took(Operation, String, Duration),
+    Took(MeasuredOperation, String, Duration),
     /// An attempt of it failed.
-    Failed(Operation, String),
+    Failed(MeasuredOperation, String),
     /// From when claim and volume were both there to the answer to the last write of the bind.
     Bound(BindMode, Duration, Option<TraceId>),
 }
@@ -78,14 +78,14 @@ impl BindMode {
 
 /// `operation_name` of KCM's volume operation metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum MeasuredOperation {
     /// From asking the provisioner to the bind of its volume.
     Provision,
     /// From the first attempt to reclaim a volume to its end.
     Delete,
 }
 
-impl Operation {
+impl MeasuredOperation {
     /// Value of the label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -97,7 +97,7 @@ impl Operation {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct AskedProvisioner {
     at: Instant,
     plugin: String,
     /// The binder found the volume; a claim that names one itself was not provisioned for.
@@ -107,7 +107,7 @@ struct Asked {
 /// What has begun and not ended.
 #[derive(Debug, Default)]
 pub struct Latency {
-    asked: HashMap<ClaimKey, Asked>,
+    asked: HashMap<ClaimKey, AskedProvisioner>,
     binding: Timers<ClaimKey, Option<BindMode>>,
     deleting: HashMap<VolumeName, (Instant, String)>,
     done: Vec<Sample>,
@@ -123,14 +123,15 @@ impl Latency {
     /// A provisioner is asked, or has been.
     pub fn asks(&mut self, claim: &ClaimKey, plugin: &str, now: Instant) {
         if !self.asked.contains_key(claim) {
-            self.asked.insert(claim.clone(), Asked { at: now, plugin: plugin.to_owned(), found: false });
+            self.asked
+                .insert(claim.clone(), AskedProvisioner { at: now, plugin: plugin.to_owned(), found: false });
         }
     }
 
     /// Asking the provisioner, the plugin here, or a write of the bind failed.
     pub fn claim_failed(&mut self, claim: &ClaimKey) {
         if let Some(asked) = self.asked.get(claim) {
-            self.done.push(Sample::Failed(Operation::Provision, asked.plugin.clone()));
+            self.done.push(Sample::Failed(MeasuredOperation::Provision, asked.plugin.clone()));
         }
     }
 
@@ -185,7 +186,7 @@ impl Latency {
             && let Some(asked) = self.asked.remove(claim)
         {
             let took = now.saturating_duration_since(asked.at);
-            self.done.push(Sample::Took(Operation::Provision, asked.plugin, took));
+            self.done.push(Sample::Took(MeasuredOperation::Provision, asked.plugin, took));
         }
     }
 
@@ -205,7 +206,7 @@ impl Latency {
     /// An attempt to delete it failed.
     pub fn volume_failed(&mut self, volume: &VolumeName) {
         if let Some((_, plugin)) = self.deleting.get(volume) {
-            self.done.push(Sample::Failed(Operation::Delete, plugin.clone()));
+            self.done.push(Sample::Failed(MeasuredOperation::Delete, plugin.clone()));
         }
     }
 
@@ -213,7 +214,7 @@ impl Latency {
     pub fn volume_gone(&mut self, volume: &VolumeName, now: Instant) {
         if let Some((since, plugin)) = self.deleting.remove(volume) {
             let took = now.saturating_duration_since(since);
-            self.done.push(Sample::Took(Operation::Delete, plugin, took));
+            self.done.push(Sample::Took(MeasuredOperation::Delete, plugin, took));
         }
     }
 
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(
             latency.take(),
             [
-                Sample::Failed(Operation::Provision, "p".to_owned()),
+                Sample::Failed(MeasuredOperation::Provision, "p".to_owned()),
                 Sample::Bound(BindMode::Static, Duration::from_secs(2), None),
             ]
         );
@@ -272,7 +273,7 @@ mod tests {
         latency.bound(&claim, (None, 1), second(7));
         assert_eq!(
             latency.take(),
-            [Sample::Took(Operation::Provision, "p".to_owned(), Duration::from_secs(6))]
+            [Sample::Took(MeasuredOperation::Provision, "p".to_owned(), Duration::from_secs(6))]
         );
     }
 
@@ -316,8 +317,8 @@ mod tests {
         assert_eq!(
             latency.take(),
             [
-                Sample::Failed(Operation::Delete, "p".to_owned()),
-                Sample::Took(Operation::Delete, "p".to_owned(), Duration::from_secs(2)),
+                Sample::Failed(MeasuredOperation::Delete, "p".to_owned()),
+                Sample::Took(MeasuredOperation::Delete, "p".to_owned(), Duration::from_secs(2)),
             ]
         );
     }

@@ -145,7 +145,7 @@ mod tests {
         binder::{
             calls::Target,
             tell::{
-                latency::Operation,
+                latency::MeasuredOperation,
                 reason::ClaimReason,
                 sizes::Sizes,
                 state::{self, Report, Why},
@@ -192,8 +192,8 @@ mod tests {
         }
         reporter.board().lead(Instant::now());
         let binder = BinderMetrics::new(&metrics).unwrap();
-        binder.observe(&Sample::Took(Operation::Delete, "d".to_owned(), Duration::from_secs(3)));
-        binder.observe(&Sample::Failed(Operation::Provision, "d".to_owned()));
+        binder.observe(&Sample::Took(MeasuredOperation::Delete, "d".to_owned(), Duration::from_secs(3)));
+        binder.observe(&Sample::Failed(MeasuredOperation::Provision, "d".to_owned()));
         binder.observe(&Sample::Bound(BindMode::Static, Duration::from_millis(3), None));
         binder.conflicted(WriteKind::NameVolume);
         binder.class_assigned(false);

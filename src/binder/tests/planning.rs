@@ -5,7 +5,7 @@ use crate::{
     binder::{
         calls::Write,
         plan::{COMPARED, LOOKS},
-        tell::latency::Operation,
+        tell::latency::MeasuredOperation,
     },
     kube_api::{
         call::{Request, Verb},
@@ -120,7 +120,7 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
         });
         let op = Op { subject: Target::Claim(claim.key()), uid: None, volume: None, call, known: None };
         planner.answered(op, Err(error.clone()), now, 0.0);
-        let failed = vec![Sample::Failed(Operation::Provision, "d".to_owned())];
+        let failed = vec![Sample::Failed(MeasuredOperation::Provision, "d".to_owned())];
         let expected = if counts { failed } else { vec![] };
         assert_eq!(planner.plan(now).samples, expected, "{kind:?} {error:?}");
     }

@@ -22,7 +22,7 @@ const REPEAT_AFTER: Duration = Duration::from_mins(10);
 const AFTER_LOSS: Duration = Duration::from_secs(30);
 
 /// So many events are recorded again at once; what came in meanwhile goes first.
-const AT_ONCE: usize = 500;
+const PORTION: usize = 500;
 
 /// So many lost events of what has happened are remembered: as many as the queue holds.
 const LOST: usize = 8_192;
@@ -178,12 +178,12 @@ impl<K: Ord + Clone> RecordedEvents<K> {
 
     fn take_due(&mut self, now: Instant) -> Vec<Keyed<K>> {
         let mut events = Vec::new();
-        while events.len() < AT_ONCE
+        while events.len() < PORTION
             && let Some((_, event)) = self.lost.pop_front_if(|(again, _)| *again <= now)
         {
             events.push((None, event));
         }
-        while events.len() < AT_ONCE && self.due.first().is_some_and(|(at, _)| *at <= now) {
+        while events.len() < PORTION && self.due.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.due.pop_first() else { break };
             let mut recorded = self.keys.remove(&key).unwrap_or_default();
             // A lost event that does not hold is news when it does.
@@ -341,7 +341,9 @@ mod tests {
             EventUpdate::Happened(event("has happened")),
         ];
         let recorded = events.take(updates, start);
-        recorded.into_iter().for_each(|event| events.lost(event, start));
+        for event in recorded {
+            events.lost(event, start);
+        }
         let updates = vec![
             EventUpdate::Hold("b", DECISION, Vec::new()),
             EventUpdate::Pause("c", &[DECISION]),
@@ -362,9 +364,9 @@ mod tests {
     fn what_is_due_again_is_recorded_in_portions() {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
         let hold = |key: usize| EventUpdate::Hold(key, DECISION, vec![event("a")]);
-        events.take((0..AT_ONCE + 1).map(hold).collect(), start);
+        events.take((0..=PORTION).map(hold).collect(), start);
         let due = start + REPEAT_AFTER;
-        assert_eq!(events.take(Vec::new(), due).len(), AT_ONCE);
+        assert_eq!(events.take(Vec::new(), due).len(), PORTION);
         assert_eq!(events.next_due(), Some(due));
         assert_eq!(events.take(Vec::new(), due).len(), 1);
     }

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 
 /// The gauges of one kind.
 #[derive(Debug)]
-struct Gauges<K, R> {
+struct WaitGauges<K, R> {
     kind: &'static str,
     board: Arc<Board<K, R>>,
     /// Reasons that were ever seen: each stays, with 0, so that a wait that has ended does not look like a gap.
@@ -29,7 +29,7 @@ struct Gauges<K, R> {
     oldest: IntGaugeVec,
 }
 
-impl<K, R> Clone for Gauges<K, R> {
+impl<K, R> Clone for WaitGauges<K, R> {
     fn clone(&self) -> Self {
         let Self { kind, board, seen, count, oldest } = self;
         let (count, oldest) = (count.clone(), oldest.clone());
@@ -49,7 +49,7 @@ pub fn register<K: Subject, R: Reason>(
         let gauge = |name: &str, help: &str| {
             IntGaugeVec::new(Opts::new(name, help).const_label("kind", *kind), &["reason"])
         };
-        metrics.register(&Gauges {
+        metrics.register(&WaitGauges {
             kind,
             board: Arc::clone(board),
             seen: Arc::default(),
@@ -66,7 +66,7 @@ pub fn register<K: Subject, R: Reason>(
     Ok(())
 }
 
-impl<K: Subject, R: Reason> Gauges<K, R> {
+impl<K: Subject, R: Reason> WaitGauges<K, R> {
     /// How many wait for each reason, and since when the first of them.
     fn counts(&self) -> BTreeMap<&'static str, (i64, Instant)> {
         let mut counts = BTreeMap::new();
@@ -83,7 +83,7 @@ impl<K: Subject, R: Reason> Gauges<K, R> {
     }
 }
 
-impl<K: Subject, R: Reason> Collector for Gauges<K, R> {
+impl<K: Subject, R: Reason> Collector for WaitGauges<K, R> {
     fn desc(&self) -> Vec<&Desc> {
         [self.count.desc(), self.oldest.desc()].concat()
     }

@@ -16,7 +16,7 @@ use crate::controller::asked::Asked;
 
 /// A page as of one moment. The controller does not wait for its reader: the board is copied first.
 #[derive(Debug)]
-pub struct Page<K, R> {
+pub struct DebugPage<K, R> {
     standing: Standing<K, R>,
     clock: WallClock,
 }
@@ -24,7 +24,7 @@ pub struct Page<K, R> {
 impl<K: Subject, R: Reason> Board<K, R> {
     /// The page with the rows that are asked for.
     #[must_use]
-    pub fn page(&self, asked: &Asked) -> Page<K, R> {
+    pub fn page(&self, asked: &Asked) -> DebugPage<K, R> {
         let has = |(key, wait): &(&K, &Wait<R>)| {
             asked.is_all() || {
                 let mut names = key.names();
@@ -40,11 +40,11 @@ impl<K: Subject, R: Reason> Board<K, R> {
         let standing =
             Standing { waits: part(&all.waits), settled: part(&all.settled), leads, second_writers };
         drop(all);
-        Page { standing, clock: WallClock::now() }
+        DebugPage { standing, clock: WallClock::now() }
     }
 }
 
-impl<K: Subject, R: Reason> Serialize for Page<K, R> {
+impl<K: Subject, R: Reason> Serialize for DebugPage<K, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Standing { waits, settled, leads, second_writers: (alarm, written) } = &self.standing;
         let mut page = serializer.serialize_struct("Page", 5)?;
