@@ -43,7 +43,8 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
         for link in &mut links {
             link.verdict = Verdict::Healthy;
             link.step.blocked_by.clear();
-            link.step.next = None;
+            // But what the controller writes next it writes all the same.
+            link.step.next = link.step.next.take().filter(|_| node_volume.write.is_some());
         }
         links.push(on_two_nodes(view, twice, node));
         return links;

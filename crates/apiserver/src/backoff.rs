@@ -28,14 +28,6 @@ impl Backoff {
     }
 }
 
-impl Iterator for Backoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(self.pause())
-    }
-}
-
 /// First pause after an operation on an object failed. KCM: exponentialbackoff.go,
 /// `initialDurationBeforeRetry`.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -97,7 +89,7 @@ mod tests {
     fn pauses_grow_to_the_limit() {
         let mut backoff = Backoff::new(Duration::from_secs(1));
         for step in [200, 400, 800, 1_000, 1_000] {
-            let pause = backoff.next().unwrap();
+            let pause = backoff.pause();
             let step = Duration::from_millis(step);
             assert!(pause >= step / 2 && pause <= step, "{pause:?} of {step:?}");
         }

@@ -72,7 +72,6 @@ message!(VolumeError { time: 1 by time, message: 2 by lossy });
 
 impl Keep for VolumeAttachment {
     fn trim(&mut self) {
-        self.metadata.drop_labels();
-        self.metadata.keep_finalizers();
+        self.metadata.keep_owners(|_| false);
     }
 }

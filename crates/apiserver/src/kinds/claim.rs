@@ -142,7 +142,6 @@ impl ClaimPhase {
 
 impl Keep for PersistentVolumeClaim {
     fn trim(&mut self) {
-        self.metadata.drop_labels();
-        self.metadata.keep_owners_and_finalizers(|owner| owner.controller);
+        self.metadata.keep_owners(|owner| owner.controller);
     }
 }

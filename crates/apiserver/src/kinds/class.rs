@@ -43,7 +43,7 @@ enumeration!(BindingMode);
 
 impl Keep for StorageClass {
     fn trim(&mut self) {
-        self.metadata.drop_labels();
+        self.metadata.finalizers.clear();
         self.metadata.keep_owners(|_| false);
     }
 }

@@ -27,7 +27,7 @@ message!(CsiDriverSpec { attach_required: 1 });
 
 impl Keep for CsiDriver {
     fn trim(&mut self) {
-        self.metadata.drop_labels();
+        self.metadata.finalizers.clear();
         self.metadata.keep_owners(|_| false);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// Equality leaves the revision out: two revisions with the same content are the same object, and
 /// a change that touches nothing we keep wakes no subscriber.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     /// Name.
@@ -79,23 +79,6 @@ fn kept_annotations(values: Values<'_, '_>) -> Result<TextMap, DecodeError> {
     entries(values, is_kept_annotation)
 }
 
-impl Default for Meta {
-    fn default() -> Self {
-        Self {
-            name: ArcStr::new(),
-            namespace: ArcStr::new(),
-            uid: Uid::default(),
-            resource_version: ResourceVersion::default(),
-            creation_timestamp: None,
-            deletion_timestamp: None,
-            finalizers: TextList::default(),
-            owner_references: Vec::new(),
-            annotations: TextMap::default(),
-            labels: TextMap::default(),
-        }
-    }
-}
-
 impl Meta {
     /// Whether deletion was asked for.
     #[must_use]
@@ -109,26 +92,11 @@ impl Meta {
         self.annotations.get(key).map(Text::as_str)
     }
 
-    /// Drops labels.
-    pub(super) fn drop_labels(&mut self) {
-        self.labels = TextMap::default();
-    }
-
-    /// Keeps some of the owners, and no finalizer.
+    /// Keeps some of the owners, and no labels.
     pub(super) fn keep_owners(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
-        self.keep_owners_and_finalizers(is_kept);
-        self.finalizers.clear();
-    }
-
-    /// Keeps some of the owners.
-    pub(super) fn keep_owners_and_finalizers(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
+        self.labels = TextMap::default();
         self.owner_references.retain(is_kept);
         self.owner_references.shrink_to_fit();
-    }
-
-    /// Keeps the finalizers, and no owner.
-    pub(super) fn keep_finalizers(&mut self) {
-        self.owner_references = Vec::new();
     }
 
     /// The owner that controls this object, if any.

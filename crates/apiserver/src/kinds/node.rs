@@ -145,7 +145,7 @@ impl Node {
 
 impl Keep for Node {
     fn trim(&mut self) {
-        self.metadata.drop_labels();
+        self.metadata.finalizers.clear();
         self.metadata.keep_owners(|_| false);
         self.spec.taints.retain(|taint| taint.key == OUT_OF_SERVICE);
         self.spec.taints.shrink_to_fit();

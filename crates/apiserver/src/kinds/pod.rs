@@ -271,7 +271,7 @@ impl Pod {
 impl Keep for Pod {
     fn trim(&mut self) {
         let status = &mut self.status;
-        self.metadata.drop_labels();
+        self.metadata.finalizers.clear();
         self.metadata.keep_owners(is_recycled_volume);
         self.spec.volumes.shrink_to_fit();
         // Of other pods neither running containers, which a pod that is Pending has while it is initialized, nor failures

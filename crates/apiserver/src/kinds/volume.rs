@@ -161,7 +161,7 @@ impl Source for VolumeSource {
 
 impl Keep for PersistentVolume {
     fn trim(&mut self) {
-        self.metadata.keep_finalizers();
+        self.metadata.owner_references = Vec::new();
     }
 }
 

@@ -115,7 +115,8 @@ impl WatchMetrics {
             )?,
             reopened: counter(
                 "mooring_watch_reopened_total",
-                "Watches opened again, by resource and cause: ended (by the server), silent, failed.",
+                "Watches opened again, by resource and cause: ended (by the server), silent, failed, behind (a new leader \
+                 waited for more than the watch had brought).",
                 "cause",
             )?,
             events: counter(
