@@ -13,7 +13,7 @@ use super::{
     calls::Answer,
     controller::Controller,
     desired::volume_name::VolumeId,
-    guard::second_writer::Target,
+    guard::second_writer::ActTarget,
     tell::facts::{Fact, Line},
 };
 use crate::kube_api::{
@@ -101,7 +101,7 @@ impl Controller {
                         self.recorder.log(Line::NameTaken { volume, node, attempt });
                     }
                     Found::MadeByAnother(uid) => {
-                        self.note_foreign(&Target::Attachment(node.clone(), name), &uid, answered.now);
+                        self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
                     }
                 }
             }

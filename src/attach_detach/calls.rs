@@ -8,7 +8,7 @@ use crate::{
     attach_detach::{
         actual::{state::AttachmentCall, unpublishing::Unpublished},
         desired::{state::AttachSource, volume_name::VolumeId},
-        guard::second_writer::Target,
+        guard::second_writer::ActTarget,
     },
     kube_api::{
         call::{Request, Verb},
@@ -27,7 +27,7 @@ pub enum Call {
     /// Read a node live.
     ReadNode(NodeName),
     /// Read who wrote the field that matters of the object with this UID (S14).
-    ReadOwner(Target, Uid),
+    ReadOwner(ActTarget, Uid),
 }
 
 /// A request for one volume on a node.

@@ -25,7 +25,7 @@ use super::{
     dispatcher::Dispatcher,
     guard::{
         force_waits::{ForceWaits, Said},
-        second_writer::{ROLE, Target},
+        second_writer::{ActTarget, ROLE},
     },
     known::Known,
     options::{AttachDetachOptions, ForcePolicy},
@@ -72,7 +72,7 @@ pub struct Controller {
     /// How long a request of unknown outcome may still be carried out.
     pub(super) settle_time: Duration,
     pub(super) recorder: Recorder,
-    pub(super) second_writer: SecondWriters<Target>,
+    pub(super) second_writer: SecondWriters<ActTarget>,
     pub(super) force_waits: ForceWaits,
     pub(super) leads: bool,
     /// Whether the states are read from the tables.
@@ -189,10 +189,10 @@ impl controller::Controller for Controller {
                 controller.node_read(&name, result, sent, &answered);
             }),
             Call::ReadOwner(target, uid) => match &target {
-                Target::Node(name) => self.node_call_ended(name, |controller| {
+                ActTarget::Node(name) => self.node_call_ended(name, |controller| {
                     controller.owner_read(&target, uid, result, &answered);
                 }),
-                Target::Attachment(..) => self.owner_read(&target, uid, result, &answered),
+                ActTarget::Attachment(..) => self.owner_read(&target, uid, result, &answered),
             },
         }
     }
@@ -288,7 +288,7 @@ impl Controller {
 
     /// What others were seen to write.
     #[must_use]
-    pub fn second_writer(&self) -> &SecondWriters<Target> {
+    pub fn second_writer(&self) -> &SecondWriters<ActTarget> {
         &self.second_writer
     }
 

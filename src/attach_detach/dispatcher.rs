@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{
     actual::{state::AttachmentCall, unpublishing::Sequence},
     calls::Call,
-    guard::second_writer::Target,
+    guard::second_writer::ActTarget,
 };
 
 /// Requests for volumes on nodes under way at once, at most.
@@ -100,10 +100,10 @@ impl Dispatcher {
                 Some(&mut self.creates)
             }
             Call::Attachment(..) => Some(&mut self.other_attachment_calls),
-            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(Target::Node(_), _) => {
+            Call::PatchNode(..) | Call::ReadNode(_) | Call::ReadOwner(ActTarget::Node(_), _) => {
                 Some(&mut self.node_calls)
             }
-            Call::ReadOwner(Target::Attachment(..), _) => None,
+            Call::ReadOwner(ActTarget::Attachment(..), _) => None,
         }
     }
 
@@ -196,11 +196,11 @@ mod tests {
         // what is limited of it, whether its answer says how quick the server is
         let calls = [
             (
-                Call::ReadOwner(Target::Attachment("n1".into(), "va".into()), "u".into()),
+                Call::ReadOwner(ActTarget::Attachment("n1".into(), "va".into()), "u".into()),
                 [8, NODE_CALLS],
                 false,
             ),
-            (Call::ReadOwner(Target::Node("n1".into()), "u".into()), [8, NODE_CALLS - 1], false),
+            (Call::ReadOwner(ActTarget::Node("n1".into()), "u".into()), [8, NODE_CALLS - 1], false),
             (Call::ReadNode("n1".into()), [8, NODE_CALLS - 1], true),
             (
                 Call::Attachment(volume, "n1".into(), AttachmentRequest::Read("va".into())),

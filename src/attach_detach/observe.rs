@@ -22,7 +22,7 @@ use super::{
         state::{DesiredAttachment, DesiredPod, UnresolvedVolumes},
         volume_name::VolumeId,
     },
-    guard::second_writer::Target,
+    guard::second_writer::ActTarget,
     queue::{Key, Surveyed},
     tell::{facts::Forced, metrics::Planned},
 };
@@ -161,7 +161,7 @@ impl Controller {
             && state.is_changed_by_others(node)
         {
             self.actual.node_mut(name).requests.undone(now);
-            self.note_foreign(&Target::Node(name.clone()), &node.metadata.uid, now);
+            self.note_foreign(&ActTarget::Node(name.clone()), &node.metadata.uid, now);
         }
         let desired = &self.desired;
         let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();

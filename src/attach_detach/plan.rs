@@ -29,7 +29,7 @@ use super::{
         state::DesiredAttachment,
         volume_name::{VolumeId, VolumeKind},
     },
-    guard::{second_writer::Target, unreadable::unreadable_on},
+    guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
     tell::{
         facts::{Fact, Forced},
@@ -335,7 +335,7 @@ impl Controller {
         }
         // 2. Who made attachments to it that are not of our making, and what is sent to it next.
         self.ask_owners(name, now);
-        let target = Target::Node(name.clone());
+        let target = ActTarget::Node(name.clone());
         let state = self.actual.node(name);
         if state.is_none_or(|state| state.node.is_none()) {
             // Who wrote to it can be read no more.

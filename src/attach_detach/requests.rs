@@ -9,7 +9,7 @@ use super::{
     calls::{Answer, AttachmentRequest, Call},
     controller::{Controller, Measures},
     dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
-    guard::second_writer::Target,
+    guard::second_writer::ActTarget,
     tell::{metrics::AttachDetachMetrics, reporter::AttachDetachReporter},
 };
 use crate::{
@@ -88,8 +88,8 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
         Call::ReadNode(name) => caller.get(name).await.map(Answer::Node),
         Call::ReadOwner(target, uid) => {
             let path = match target {
-                Target::Node(name) => Node::path(name),
-                Target::Attachment(_, name) => VolumeAttachment::path(name),
+                ActTarget::Node(name) => Node::path(name),
+                ActTarget::Attachment(_, name) => VolumeAttachment::path(name),
             };
             caller.owners(path, uid, target.field().pointer()).await.map(Answer::Owners)
         }

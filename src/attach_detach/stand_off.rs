@@ -4,7 +4,7 @@
 //! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
 //! more look at everything when that begins or ends.
 
-use std::{mem, time::Duration};
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use super::{
     calls::{Answer, Call},
     controller::Controller,
     decide::verdict::StandOff,
-    guard::second_writer::{Act, DELETED, Target, act_of},
+    guard::second_writer::{Act, ActTarget, DELETED, act_of},
     queue::Key,
     tell::facts::Line,
 };
@@ -56,14 +56,14 @@ impl Controller {
 
     /// Notes a write of another to the object of this UID, which was ours to make. Who made it is asked when it is the turn
     /// of its node, which must not be written to before.
-    pub(super) fn note_foreign(&mut self, target: &Target, uid: &Uid, now: Instant) {
+    pub(super) fn note_foreign(&mut self, target: &ActTarget, uid: &Uid, now: Instant) {
         self.second_writer.note(target, uid, now);
         self.queue.add_node(target.node().clone());
     }
 
     /// Asks who made the attachments of the node that others made.
     pub(super) fn ask_owners(&mut self, name: &NodeName, now: Instant) {
-        let is_on_it = |target: &Target| matches!(target, Target::Attachment(node, _) if node == name);
+        let is_on_it = |target: &ActTarget| matches!(target, ActTarget::Attachment(node, _) if node == name);
         while let Some((target, uid)) = self.second_writer.take_read(is_on_it) {
             self.dispatcher.send(Call::ReadOwner(target, uid), now);
         }
@@ -73,7 +73,7 @@ impl Controller {
     /// before: our write would hide who wrote it.
     pub(super) fn owner_read(
         &mut self,
-        target: &Target,
+        target: &ActTarget,
         uid: Uid,
         result: Result<Answer, CallError>,
         answered: &Answered,
@@ -83,13 +83,13 @@ impl Controller {
             Ok(_) | Err(CallError::NotFound(_)) => Vec::new(),
             Err(error) => {
                 match target {
-                    Target::Node(name) => {
+                    ActTarget::Node(name) => {
                         self.second_writer.not_read(target.clone(), uid);
                         self.node_call_failed(name, &error, |requests| {
-                            requests.read_failed(&error, answered)
+                            requests.read_failed(&error, answered);
                         });
                     }
-                    Target::Attachment(..) => {
+                    ActTarget::Attachment(..) => {
                         let at = answered.now + ASK_AGAIN.mul_f64(1.0 + answered.jitter);
                         self.queue.add_at(at, Key::Owner(target.clone(), uid));
                     }
@@ -98,7 +98,7 @@ impl Controller {
             }
         };
         let begins = self.second_writer.learn(target, &managers, answered.now);
-        if let Target::Node(name) = target {
+        if let ActTarget::Node(name) = target {
             let manager = self.second_writer.manager(target);
             self.actual.node_mut(name).requests.note_manager(manager);
         }
@@ -113,9 +113,7 @@ impl Controller {
     fn events_of_second_writer(&self) -> Vec<Event> {
         let Some(by) = self.second_writer.signal() else { return Vec::new() };
         let until = seconds(self.clock.wall(by.until));
-        let mut names: Vec<_> = self.second_writer.evidence().map(Target::node).collect();
-        names.sort();
-        names.dedup();
+        let names: BTreeSet<&NodeName> = self.second_writer.evidence().map(ActTarget::node).collect();
         let nodes = names.into_iter().filter_map(|name| self.objects.nodes.get(name));
         let event = |node: &Node| Event {
             involved: Involved::object::<Node>(node),
@@ -147,7 +145,7 @@ impl Controller {
         let Some(node_volume) = node_volume else { return };
         match (act_of(&node_volume, attachment.as_deref()), attachment) {
             (Some(Act::Created), Some(attachment)) => {
-                let target = Target::Attachment(attachment.spec.node_name.clone(), name.clone());
+                let target = ActTarget::Attachment(attachment.spec.node_name.clone(), name.clone());
                 self.note_foreign(&target, &attachment.metadata.uid, now);
             }
             // Of the one that led before, the watch may tell late.
@@ -177,7 +175,7 @@ mod tests {
     fn s14_a_detach_that_a_second_controller_holds_up_says_until_when() {
         let now = Instant::now();
         let (mut controller, name) = controller(now);
-        for target in [Target::Attachment("n2".into(), "va".into()), Target::Node(name)] {
+        for target in [ActTarget::Attachment("n2".into(), "va".into()), ActTarget::Node(name)] {
             assert_eq!(controller.stand_off(now), None);
             controller.note_foreign(&target, &"u".into(), now);
             let owners = vec!["kube-controller-manager".to_owned()];
@@ -212,7 +210,7 @@ mod tests {
         let (mut controller, _) = controller(now);
         for name in ["n1", "n2"] {
             let owners = Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()]));
-            controller.owner_read(&Target::Node(name.into()), "u".into(), owners, &answered(now));
+            controller.owner_read(&ActTarget::Node(name.into()), "u".into(), owners, &answered(now));
         }
         assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
         controller.objects.restore_grace().begin(now);

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use mooring::{
     attach_detach::{
         calls::{AttachmentRequest, Call},
-        guard::second_writer::Target,
+        guard::second_writer::ActTarget,
     },
     kube_api::{
         events::{Event, EventType, Novelty},
@@ -154,8 +154,8 @@ pub fn words(call: &Call) -> String {
     };
     match call {
         Call::Attachment(volume, node, _) => format!("{verb} {} on {node}", word(volume.as_str())),
-        Call::ReadNode(node) | Call::ReadOwner(Target::Node(node), _) => format!("{verb} {node}"),
-        Call::ReadOwner(Target::Attachment(..), _) => format!("{verb} an attachment"),
+        Call::ReadNode(node) | Call::ReadOwner(ActTarget::Node(node), _) => format!("{verb} {node}"),
+        Call::ReadOwner(ActTarget::Attachment(..), _) => format!("{verb} an attachment"),
         Call::PatchNode(node, _, request) => {
             let body = request.body.clone().unwrap_or_default();
             let list = body["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();

@@ -22,7 +22,7 @@ use crate::{
 pub struct NodeRequests {
     /// At most one patch or read is under way, so that answers come in the order of requests.
     is_under_way: bool,
-    sight: Sight,
+    sight: Freshness,
     pending: Option<Pending>,
     last_patch: Option<Instant>,
     own_list: Option<OwnList>,
@@ -35,7 +35,7 @@ pub struct NodeRequests {
 
 /// Whether what was last seen of the node can be written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Sight {
+enum Freshness {
     /// As far as is known it is the newest.
     #[default]
     Newest,
@@ -74,15 +74,15 @@ impl NodeRequests {
     /// Whether the node is known to have moved past what we last saw.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
-        self.sight != Sight::Newest
+        self.sight != Freshness::Newest
     }
 
     /// The revision that a patch named when it was refused for that, if the node was not read since.
     #[must_use]
     pub fn refused(&self) -> Option<ResourceVersion> {
         match self.sight {
-            Sight::Newest => None,
-            Sight::Outdated { refused } => refused,
+            Freshness::Newest => None,
+            Freshness::Outdated { refused } => refused,
         }
     }
 
@@ -165,15 +165,15 @@ impl NodeRequests {
 
     /// The node is read before it is written to again.
     pub fn outdate(&mut self) {
-        if self.sight == Sight::Newest {
-            self.sight = Sight::Outdated { refused: None };
+        if self.sight == Freshness::Newest {
+            self.sight = Freshness::Outdated { refused: None };
         }
     }
 
     /// The node is seen, or its absence. Returns whether that settles a patch of unknown outcome.
     pub(super) fn seen(&mut self, before: Option<ResourceVersion>, now: Option<ResourceVersion>) -> bool {
         if now > before {
-            self.sight = Sight::Newest;
+            self.sight = Freshness::Newest;
         }
         let is_past = |patch: InDoubt| now.is_some_and(|revision| patch.is_settled_at(revision));
         self.settle_if(is_past)
@@ -236,7 +236,7 @@ impl NodeRequests {
 
     /// A patch was refused: it named an outdated revision.
     pub fn patch_refused(&mut self, revision: ResourceVersion) {
-        self.sight = Sight::Outdated { refused: Some(revision) };
+        self.sight = Freshness::Outdated { refused: Some(revision) };
     }
 
     /// A patch failed for another reason.
@@ -257,7 +257,7 @@ impl NodeRequests {
     /// newest, and the next patch would be refused like the last.
     pub fn was_read(&mut self, revision: ResourceVersion) -> Option<CallError> {
         let refused = self.refused();
-        self.sight = Sight::Newest;
+        self.sight = Freshness::Newest;
         if refused == Some(revision) {
             return Some(CallError::Conflict("refused at the newest revision".to_owned()));
         }
@@ -290,7 +290,7 @@ impl NodeRequests {
     /// A live read found no node: every patch on its way names an object that is gone, and lands nowhere. Returns
     /// whether that settles one of unknown outcome.
     pub(super) fn settle_by_absence(&mut self) -> bool {
-        self.sight = Sight::Newest;
+        self.sight = Freshness::Newest;
         self.settle_if(|_| true)
     }
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::jiff::Timestamp;
 
-use attachments::Identity;
+use attachments::AttachmentIdentity;
 use unidentified::Unidentified;
 
 pub use answers::{Failed, Found};
@@ -59,7 +59,7 @@ pub struct VolumeState {
 pub struct ActualState {
     volumes: HashMap<VolumeId, VolumeState>,
     nodes: HashMap<NodeName, NodeState>,
-    identities: HashMap<AttachmentName, Identity>,
+    identities: HashMap<AttachmentName, AttachmentIdentity>,
     /// The PersistentVolumes that identified attachments name.
     sources: Relation<VolumeName, AttachmentName>,
     unidentified: Unidentified,

@@ -31,7 +31,7 @@ pub const WINDOW: Duration = Duration::from_millis(25);
 
 /// What `volumesAttached` of a node should become.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ListChange {
     /// The whole list.
     pub list: Vec<AttachedVolume>,
     /// Whether something is taken off it: a detach waits.
@@ -74,7 +74,7 @@ pub enum NodeStep {
     /// A live read.
     Read,
     /// The list.
-    Patch(Change),
+    Patch(ListChange),
 }
 
 /// What is sent to a node next. Pure.
@@ -133,7 +133,7 @@ pub struct Gathering {
     pub puts_back: bool,
 }
 
-impl Change {
+impl ListChange {
     /// When to write the change. Alone it waits for nothing: the last patch of its node is long past, and
     /// nothing else is on its way there. Under load it waits for as long as keeps the patches of its node
     /// apart, because the next change is not far either, be it an attach or a detach.
@@ -157,7 +157,7 @@ impl Change {
 pub fn change<'a>(
     node: &Node,
     reports: impl Iterator<Item = (&'a VolumeId, ReportAsAttached)>,
-) -> Option<Change> {
+) -> Option<ListChange> {
     let mut before: Vec<&AttachedVolume> = node.status.volumes_attached.iter().collect();
     before.sort();
     let is_listed = |name: &str| before.binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok();
@@ -185,7 +185,7 @@ pub fn change<'a>(
     let mut list: Vec<AttachedVolume> = kept.chain(added).collect();
     list.sort();
     list.dedup();
-    Some(Change { list, removes: !removed.is_empty(), volumes })
+    Some(ListChange { list, removes: !removed.is_empty(), volumes })
 }
 
 /// The patch that makes `volumesAttached` this list.
@@ -237,7 +237,7 @@ mod tests {
         node
     }
 
-    fn names(change: Option<Change>) -> Option<Vec<String>> {
+    fn names(change: Option<ListChange>) -> Option<Vec<String>> {
         change.map(|change| change.list.into_iter().map(|entry| entry.name.to_string()).collect())
     }
 
@@ -344,7 +344,7 @@ mod tests {
                 more_to_come,
                 puts_back,
             };
-            let due = Change { list: Vec::new(), removes, volumes: 1 }.due(&gathering);
+            let due = ListChange { list: Vec::new(), removes, volumes: 1 }.due(&gathering);
             assert_eq!(due - start, MS * expected, "{name}");
         }
     }

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, mem, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::wait_note::{MOST, NodeWait, WaitNote};
+use super::wait_note::{MOST_ENTRIES, NodeWait, WaitNote};
 use crate::{
     attach_detach::{
         actual::state::{ActualState, NodeVolume},
@@ -116,8 +116,8 @@ impl ForceWaits {
             .map(|(name, wait)| (elapsed_on(name, &wait, actual, wall).min(self.patience), name, wait))
             .collect();
         waits.sort_by(|(one, name, _), (other, other_name, _)| (other, other_name).cmp(&(one, name)));
-        let left_out = waits.len().saturating_sub(MOST);
-        waits.truncate(MOST);
+        let left_out = waits.len().saturating_sub(MOST_ENTRIES);
+        waits.truncate(MOST_ENTRIES);
         self.waits = waits.iter().any(|(elapsed, ..)| *elapsed < self.patience);
         let told = waits.into_iter().filter(|(elapsed, ..)| elapsed.as_secs() > 0);
         let entries =
@@ -198,7 +198,8 @@ mod tests {
         let (start, mut waits) = (Instant::now(), ForceWaits::of(Duration::from_mins(6)));
         waits.follow(LeaseNote::default());
         let late = NodeName::from("late");
-        let nodes: Vec<NodeName> = (0..MOST).map(|number| NodeName::from(format!("n{number}"))).collect();
+        let nodes: Vec<NodeName> =
+            (0..MOST_ENTRIES).map(|number| NodeName::from(format!("n{number}"))).collect();
         for (name, since) in nodes.iter().map(|name| (name, at(0))).chain([(&late, at(10))]) {
             add(&mut actual, name, since);
             waits.begin();

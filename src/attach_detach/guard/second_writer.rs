@@ -35,14 +35,14 @@ pub(in crate::attach_detach) const ROLE: Role = Role {
 
 /// The object of an act, which tells who did it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
+pub enum ActTarget {
     /// Its list was changed.
     Node(NodeName),
     /// It was created, for this node.
     Attachment(NodeName, AttachmentName),
 }
 
-impl Target {
+impl ActTarget {
     /// The node on which it tells of something.
     #[must_use]
     pub fn node(&self) -> &NodeName {
@@ -52,7 +52,7 @@ impl Target {
     }
 }
 
-impl second_writer::Target for Target {
+impl second_writer::Target for ActTarget {
     fn field(&self) -> OwnedField {
         match self {
             Self::Node(_) => OwnedField::VolumesAttached,
@@ -68,7 +68,7 @@ impl second_writer::Target for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ActTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "node/{name}"),

@@ -21,7 +21,7 @@ use crate::{
 pub const NODES_NOT_READY: &str = "mooring.dev/nodes-not-ready";
 
 /// Entries of a note, at most: an annotation may hold 256 KiB, and an entry has some 60 bytes.
-pub const MOST: usize = 1_000;
+pub const MOST_ENTRIES: usize = 1_000;
 
 /// Bytes of a seal: two differ in all likelihood.
 const SEAL: usize = 16;
@@ -84,7 +84,7 @@ impl WaitNote {
             let (seconds, seal) = rest.split_once(':')?;
             entries.insert(node.to_owned(), (seconds.parse().ok()?, seal.to_owned()));
         }
-        (entries.len() <= MOST).then_some(Self(entries))
+        (entries.len() <= MOST_ENTRIES).then_some(Self(entries))
     }
 
     /// How many entries it has.
@@ -172,7 +172,7 @@ mod tests {
             format!("{entry} {entry} "),
             format!("v2 {entry}"),
             "{\"1\":77}".to_owned(),
-            (0..=MOST).map(|number| format!("{number}:1:seal")).collect::<Vec<_>>().join(" "),
+            (0..=MOST_ENTRIES).map(|number| format!("{number}:1:seal")).collect::<Vec<_>>().join(" "),
         ];
         for text in unreadable {
             assert_eq!(WaitNote::parse(&text), None, "{text:.60}");

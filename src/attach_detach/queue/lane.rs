@@ -16,13 +16,13 @@ use crate::{
 
 /// Volumes in order, each with its scope.
 #[derive(Clone, Debug, Default)]
-pub struct Lane {
+pub struct VolumeLane {
     pub volumes: Queue<VolumeId>,
     /// The nodes of those that are not to be looked at on all.
     pub nodes: HashMap<VolumeId, BTreeSet<NodeName>>,
 }
 
-impl Lane {
+impl VolumeLane {
     /// Whether a volume is to be looked at on all its nodes.
     pub fn is_whole(&self, volume: &VolumeId) -> bool {
         self.volumes.contains(volume) && !self.nodes.contains_key(volume)

@@ -17,7 +17,7 @@ use super::{
     decide::scope::Scope,
     desired::{state::DesiredState, volume_name::VolumeId},
     dispatcher::Room,
-    guard::second_writer::Target,
+    guard::second_writer::ActTarget,
 };
 use crate::{
     controller::queue::Queue,
@@ -25,7 +25,7 @@ use crate::{
     metrics::QueueCounts,
     state::Objects,
 };
-use lane::Lane;
+use lane::VolumeLane;
 use survey::Survey;
 pub use survey::{AT_ONCE, Surveyed};
 
@@ -36,7 +36,7 @@ pub enum Key {
     Node(NodeName),
     Driver(DriverName),
     /// Who made the object of this UID, which was asked and not answered.
-    Owner(Target, Uid),
+    Owner(ActTarget, Uid),
 }
 
 /// What is to be looked at, now and later.
@@ -44,8 +44,8 @@ pub enum Key {
 pub struct WorkQueue {
     /// Volumes with which something has begun, and those that are new. A volume, or a node of one that is shared, is in one
     /// of them.
-    begun: Lane,
-    new: Lane,
+    begun: VolumeLane,
+    new: VolumeLane,
     nodes: Queue<NodeName>,
     later: BTreeSet<(Instant, Key)>,
     /// What is yet to be added of all there is.
@@ -72,7 +72,7 @@ impl WorkQueue {
 
     /// Forgets what is to be looked at now, and what was counted of it.
     pub fn clear(&mut self) {
-        (self.begun, self.new, self.nodes) = (Lane::default(), Lane::default(), Queue::default());
+        (self.begun, self.new, self.nodes) = (VolumeLane::default(), VolumeLane::default(), Queue::default());
     }
 
     /// What there was to look at since this was last asked: volumes, and nodes.

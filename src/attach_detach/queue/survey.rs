@@ -23,7 +23,7 @@ pub const AT_ONCE: usize = 300;
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// What is yet to be gathered. Each takes a turn of its own: the keys of a large cluster are many.
-    stages: BTreeSet<Stage>,
+    stages: BTreeSet<SurveyStage>,
     /// What was gathered, the next last.
     left: Vec<Surveyed>,
 }
@@ -41,7 +41,7 @@ pub enum Surveyed {
 
 /// A part of a survey, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum SurveyStage {
     Pods,
     Unconfirmed,
     Volumes,
@@ -51,12 +51,17 @@ enum Stage {
 impl Survey {
     /// Begins anew, with everything.
     pub fn begin(&mut self) {
-        self.stages.extend([Stage::Pods, Stage::Unconfirmed, Stage::Volumes, Stage::Nodes]);
+        self.stages.extend([
+            SurveyStage::Pods,
+            SurveyStage::Unconfirmed,
+            SurveyStage::Volumes,
+            SurveyStage::Nodes,
+        ]);
     }
 
     /// Looks at all volumes and nodes, which an alarm may have held up, after what it is about to look at.
     pub fn begin_held_up(&mut self) {
-        self.stages.extend([Stage::Volumes, Stage::Nodes]);
+        self.stages.extend([SurveyStage::Volumes, SurveyStage::Nodes]);
     }
 
     /// Whether all was looked at.
@@ -81,20 +86,25 @@ impl Survey {
 }
 
 /// Gathers a part, the first last.
-fn gather(stage: Stage, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Vec<Surveyed> {
+fn gather(
+    stage: SurveyStage,
+    objects: &Objects,
+    desired: &DesiredState,
+    actual: &ActualState,
+) -> Vec<Surveyed> {
     match stage {
-        Stage::Pods => in_reverse(objects.pods.keys()).map(Surveyed::Pod).collect(),
-        Stage::Unconfirmed => {
+        SurveyStage::Pods => in_reverse(objects.pods.keys()).map(Surveyed::Pod).collect(),
+        SurveyStage::Unconfirmed => {
             let nodes = objects.nodes.unconfirmed().into_iter().map(Surveyed::UnconfirmedNode);
             let attachments = objects.attachments.unconfirmed().into_iter();
             nodes.chain(attachments.map(Surveyed::UnconfirmedAttachment)).collect()
         }
-        Stage::Volumes => {
+        SurveyStage::Volumes => {
             let volumes = actual.volumes().map(|(volume, _)| volume);
             let unheld = desired.volumes().filter(|volume| actual.volume(volume).is_none());
             unheld.chain(volumes).cloned().map(Surveyed::Volume).collect()
         }
-        Stage::Nodes => in_reverse(objects.nodes.keys()).map(Surveyed::Node).collect(),
+        SurveyStage::Nodes => in_reverse(objects.nodes.keys()).map(Surveyed::Node).collect(),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
 
 /// What a VolumeAttachment is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct AttachmentIdentity {
     /// Of which object of that name.
     uid: Uid,
     volume: VolumeId,
@@ -35,7 +35,7 @@ pub(super) struct Identity {
     is_exclusive: bool,
 }
 
-impl Identity {
+impl AttachmentIdentity {
     /// All volumes that it holds.
     fn held(&self) -> impl Iterator<Item = &VolumeId> {
         iter::once(&self.volume).chain(&self.second_volumes)
@@ -55,13 +55,13 @@ impl ActualState {
     ) -> Option<(VolumeId, NodeName)> {
         let Some(attachment) = attachment else {
             self.unidentified.remove(name);
-            let Identity { volume, node, .. } = self.forget_identity(name)?;
+            let AttachmentIdentity { volume, node, .. } = self.forget_identity(name)?;
             give_back_room(&mut self.identities);
             return Some((volume, node));
         };
         let known = self.identities.get(name).cloned();
         let found = match &known {
-            Some(Identity { ours: true, .. }) => None,
+            Some(AttachmentIdentity { ours: true, .. }) => None,
             _ => identify(&attachment, candidates(&attachment)),
         };
         let identity = match (known, found) {
@@ -95,7 +95,7 @@ impl ActualState {
     fn learn_identity(
         &mut self,
         name: &AttachmentName,
-        identity: &Identity,
+        identity: &AttachmentIdentity,
         attachment: &Arc<VolumeAttachment>,
     ) {
         if identity.ours {
@@ -113,7 +113,7 @@ impl ActualState {
         }
     }
 
-    fn forget_identity(&mut self, name: &AttachmentName) -> Option<Identity> {
+    fn forget_identity(&mut self, name: &AttachmentName) -> Option<AttachmentIdentity> {
         let identity = self.identities.remove(name)?;
         if let Some(source) = &identity.source {
             self.sources.remove(source, name);
@@ -149,7 +149,7 @@ impl ActualState {
     }
 
     /// The attachments that are ours, but of another volume, and hold this one as well: their PersistentVolume was made anew.
-    fn of_another(&self, volume: &VolumeId) -> impl Iterator<Item = &Identity> {
+    fn of_another(&self, volume: &VolumeId) -> impl Iterator<Item = &AttachmentIdentity> {
         let foreign = self.volumes.get(volume).into_iter().flat_map(|state| state.foreign.keys());
         foreign.filter_map(|name| self.identities.get(name)).filter(|identity| identity.ours)
     }
@@ -267,7 +267,9 @@ impl ActualState {
 
     /// Notes that a VolumeAttachment is to be asked for.
     pub fn read_attachment_live(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
-        let Identity { volume, node, ours: true, .. } = self.identities.get(name)? else { return None };
+        let AttachmentIdentity { volume, node, ours: true, .. } = self.identities.get(name)? else {
+            return None;
+        };
         self.volumes.get_mut(volume)?.nodes.get_mut(node)?.why_read = Some(WhyRead::Unconfirmed);
         Some((volume.clone(), node.clone()))
     }
@@ -362,11 +364,11 @@ pub struct Candidates {
 
 /// Ours is an attachment whose name is the hash of the volume it is about. One that its source
 /// explains, but under another name, is another party's (S12, conformance tests make such).
-fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<Identity> {
+fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<AttachmentIdentity> {
     let node = &attachment.spec.node_name;
     let uid = &attachment.metadata.uid;
     let Candidates { source, published, is_exclusive } = candidates;
-    let identity = |volume, ours, second_volume: Option<VolumeId>| Identity {
+    let identity = |volume, ours, second_volume: Option<VolumeId>| AttachmentIdentity {
         uid: uid.clone(),
         volume,
         node: node.clone(),

@@ -25,7 +25,7 @@ pub(super) struct Unidentified {
     attachments: HashMap<AttachmentName, Arc<VolumeAttachment>>,
     by_node: Relation<NodeName, AttachmentName>,
     by_source: Relation<VolumeName, AttachmentName>,
-    places: BTreeMap<(DriverName, NodeName), Place>,
+    places: BTreeMap<(DriverName, NodeName), DriverOnNode>,
     /// The last arrival.
     last: Arrival,
     /// Up to which arrival each volume has been held against all.
@@ -38,7 +38,7 @@ struct Arrival(u64);
 
 /// Attachments of one driver on one node.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct DriverOnNode {
     count: usize,
     last: Arrival,
 }
