@@ -52,6 +52,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// One that has so many requests for volumes on nodes under way at most, [`ATTACHMENT_CALLS`] if nothing is said.
+    #[must_use]
     pub fn new(attachment_calls: Option<usize>) -> Self {
         Self {
             to_send: Vec::new(),
@@ -108,6 +109,7 @@ impl Dispatcher {
     }
 
     /// For how many keys there is room.
+    #[must_use]
     pub fn room(&self) -> Room {
         let volumes = self.most.saturating_sub(self.creates + self.other_attachment_calls);
         let for_creates = self.most - self.most / KEPT;
@@ -119,6 +121,7 @@ impl Dispatcher {
     }
 
     /// Whether such a request may be sent.
+    #[must_use]
     pub fn has_room_for(&self, call: AttachmentCall) -> bool {
         let Room { volumes, new_volumes, .. } = self.room();
         if call == AttachmentCall::Create { new_volumes > 0 } else { volumes > 0 }
@@ -131,6 +134,7 @@ impl Dispatcher {
     }
 
     /// The place of the last request in the order of sending.
+    #[must_use]
     pub fn last_sent(&self) -> Sequence {
         self.last_sent
     }
