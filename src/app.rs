@@ -10,8 +10,29 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use ::telemetry::traces::Traces;
+#[cfg(feature = "tracing-otlp")]
+use ::telemetry::traces::export::Exporter;
 use anyhow::{Context, anyhow};
+use apiserver::{
+    call::Caller,
+    connect::{ApiServer, ConnectError},
+    elector::{Candidacy, ElectionView, Elector},
+    events::EventQueue,
+    kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    leadership::{Leadership, Term},
+    lease_note::LeaseNote,
+    pulse::Pulse,
+    restore::RestoreGrace,
+    room::give_back_room,
+    sight::Sight,
+    tables::{
+        Objects, Stored, watch as kind_watch,
+        watch::{CatchUps, Fetcher},
+    },
+};
 use futures::future::LocalBoxFuture;
+use serving::{Gate, Measures, OwnCertificate, Router, zpages};
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
@@ -20,8 +41,6 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-#[cfg(feature = "tracing-otlp")]
-use crate::traces::export::Exporter;
 use crate::{
     attach_detach::guard::wait_note::NODES_NOT_READY,
     build_info::{BUILD, COMPONENT},
@@ -29,44 +48,25 @@ use crate::{
     configz::configz,
     controller::late::may_be_late,
     debugging,
-    http::{self, Gate, Measures, OwnCertificate, Router, zpages},
-    kube_api::{
-        call::Caller,
-        connect::{ApiServer, ConnectError},
-        elector::{Candidacy, ElectionView, Elector},
-        events::EventQueue,
-        kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-        leadership::{Leadership, Term},
-        lease_note::LeaseNote,
-        pulse::Pulse,
-        restore::RestoreGrace,
-        room::give_back_room,
-        sight::Sight,
-    },
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, Requester, WatchMetrics, process,
         slis::Slis,
     },
     routes,
-    state::{
-        Objects, Stored,
-        watch::{self as kind_watch, CatchUps, Fetcher},
-    },
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
     telemetry::{self, history::History},
-    traces::Traces,
 };
 
+mod https;
 mod life;
 mod patience;
-mod serving;
 #[cfg(test)]
 mod shutdown_tests;
 mod subsystems;
 
+use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
-use serving::{BoundServer, bind_server, build_auth, serving};
 pub use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
@@ -377,7 +377,7 @@ fn describe(
     process::register(metrics, BUILD)?;
     let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
     Certificate::Serving.register(metrics, of_server)?;
-    let of_client: Expiry = Arc::new(move || http::expiry_of_pem(&api.client_certificate()?));
+    let of_client: Expiry = Arc::new(move || serving::expiry_of_pem(&api.client_certificate()?));
     Certificate::Client.register(metrics, of_client)
 }
 
@@ -439,7 +439,8 @@ fn start_watches(
     objects: &Arc<Objects>,
     catch_ups: &CatchUps,
 ) -> Result<(), ConnectError> {
-    use crate::kube_api::kinds::{CsiDriver, Pod, StorageClass};
+    use apiserver::kinds::{CsiDriver, Pod, StorageClass};
+
     macro_rules! start {
         ($($kind:ty),*) => {
             $(

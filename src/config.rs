@@ -19,6 +19,11 @@ pub use controllers::Controllers;
 pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 
+use apiserver::{
+    call::deadline::LONGEST_REQUEST,
+    lease::{LEAST_RESERVE, Timing},
+    wire::Accept,
+};
 use error::refuse;
 
 use crate::{
@@ -26,12 +31,6 @@ use crate::{
     binder::BinderOptions,
     cli::{ContentType, RunArgs},
     host_plugins::{self, options::PluginOptions},
-    http,
-    kube_api::{
-        call::deadline::LONGEST_REQUEST,
-        lease::{LEAST_RESERVE, Timing},
-        wire::Accept,
-    },
     telemetry::{LogConfig, filter},
 };
 
@@ -103,7 +102,7 @@ pub struct Config {
     /// Threads that run tasks; `None` means one for each core, at most 4.
     pub worker_threads: usize,
     /// How to serve.
-    pub serving: http::Options,
+    pub serving: serving::Options,
     /// Log output.
     pub log: LogConfig,
     /// Where traces go, if they do.
@@ -133,7 +132,7 @@ impl TryFrom<RunArgs> for Config {
         let tracing = args.tracing_config_file.as_deref().map(tracing).transpose()?;
         let attach_detach = attach_detach(&args, rate_limit)?;
         let (binder, host_plugins) = (binder(&args)?, plugins(&args)?);
-        let serving = http::Options::try_from(args.serving)?;
+        let serving = serving::Options::try_from(args.serving)?;
         let controllers = Controllers::parse(&args.controllers)
             .map_err(|problem| ConfigError::new("controllers", problem))?;
         Ok(Self {
@@ -301,7 +300,7 @@ mod tests {
             rate_limit: None,
             content_type: ContentType::Protobuf,
             worker_threads: 1,
-            serving: http::Options {
+            serving: serving::Options {
                 address: "::".parse().unwrap(),
                 port: 10270,
                 ..config(&[]).unwrap().serving

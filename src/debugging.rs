@@ -11,12 +11,10 @@ use axum::{
     routing::get,
 };
 use http::{StatusCode, header::CONTENT_TYPE};
+use serving::{Answer, Lasting, Router};
 use telemetry::profile::{self, MOST_SECONDS, ProfileError};
 
-use crate::{
-    http::{Answer, Lasting, Router},
-    telemetry::filter::Switch,
-};
+use crate::telemetry::filter::Switch;
 
 /// Adds the paths.
 ///

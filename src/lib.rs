@@ -8,8 +8,8 @@
 //!                                                               └▶ waiting            └▶ outcomes ─▶ state
 //! ```
 //!
-//! - The crates below: [`apiserver`](kube_api) (watches, tables, single requests, lease, events), [`serving`](http) (HTTPS),
-//!   `telemetry` (text of metrics, logs, traces, profiles).
+//! - The crates below: [`apiserver`](::apiserver) (watches, tables, single requests, lease, events), [`serving`](::serving) (HTTPS),
+//!   [`telemetry`](::telemetry) (text of metrics, logs, traces, profiles).
 //! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
@@ -45,7 +45,3 @@ pub mod serving_flags;
 pub mod supervise;
 pub mod telemetry;
 pub mod terminal;
-
-pub use ::apiserver::{self as kube_api, tables as state};
-pub use ::serving as http;
-pub use ::telemetry::traces;

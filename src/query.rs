@@ -25,6 +25,8 @@ pub use self::{
     output::{Stop, USAGE, finish},
     serve::Page,
 };
+use apiserver::ids::NodeName;
+
 use crate::{
     cli::query::{
         ExplainArgs, OutputForm,
@@ -34,7 +36,6 @@ use crate::{
         assumptions::Assumptions, doctor as find, drain::drain, explain as answer, read::Question,
         report::Verdict, sheet::dot, subject::Subject, whatif as consequences,
     },
-    kube_api::ids::NodeName,
 };
 
 /// Most of a manifest, in bytes: more than an API server takes.

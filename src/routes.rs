@@ -2,24 +2,24 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use apiserver::{
+    elector::ElectionView,
+    leadership::{Leadership, Term},
+    lease::{Fitness, Timing},
+    pulse::Pulse,
+    tables::{KindStatus, Objects},
+};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
+use serving::{
+    Answer, Router,
+    health::{Check, Checks, Finding},
+};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    http::{
-        Answer, Router,
-        health::{Check, Checks, Finding},
-    },
-    kube_api::{
-        elector::ElectionView,
-        leadership::{Leadership, Term},
-        lease::{Fitness, Timing},
-        pulse::Pulse,
-    },
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport, slis::Slis},
-    state::{KindStatus, Objects},
     supervise::Dead,
 };
 
@@ -215,9 +215,9 @@ fn watches(objects: &Objects, metrics: &WatchMetrics) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::kinds::{Pod, StorageClass};
+    use apiserver::kinds::{Pod, StorageClass};
 
+    use super::*;
     const TIMING: Timing = Timing {
         lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),

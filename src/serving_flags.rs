@@ -10,11 +10,11 @@ use std::{
 };
 
 use clap::Args;
+use serving::{CertificateSource, MinVersion, Options, cipher_suites};
 
 use crate::{
     cli::values::{parse_bool, parse_duration},
     config::error::ConfigError,
-    http::{CertificateSource, MinVersion, Options, cipher_suites},
 };
 
 /// Cipher suites of TLS 1.2 that Go speaks if it is told to: without forward secrecy, or without authenticated

@@ -14,6 +14,14 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    connect::ApiServer,
+    kinds,
+    tables::{
+        Objects,
+        watch::{CatchUps, Fetcher, watch},
+    },
+};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, PersistentVolume, Pod},
@@ -23,17 +31,13 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams},
 };
+use serving::Gate;
+
 use mooring::{
     app::Life,
     cli::{self, Command},
     config::Config,
-    http::Gate,
-    kube_api::{connect::ApiServer, kinds},
     metrics::{ApiMetrics, Metrics, WatchMetrics},
-    state::{
-        Objects,
-        watch::{CatchUps, Fetcher, watch},
-    },
     supervise::Threads,
 };
 use serde_json::json;

@@ -8,7 +8,13 @@
 
 use std::{alloc::System, ops::Range, sync::Arc, time::Duration};
 
+use apiserver::{
+    ids::{DriverName, NodeName},
+    kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    tables::{ChangeSet, Objects, Stored},
+};
 use k8s_openapi::jiff::Timestamp;
+
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
@@ -23,12 +29,7 @@ use mooring::{
     },
     binder::{BinderOptions, planner::Planner},
     controller::{Controller as _, report::reporter::Reporter},
-    kube_api::{
-        ids::{DriverName, NodeName},
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-    },
     metrics::Metrics,
-    state::{ChangeSet, Objects, Stored},
 };
 use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -140,7 +141,7 @@ impl Replica {
         }
         // As the daemon does every five minutes.
         self.objects.give_back_room();
-        mooring::kube_api::text::give_back_room();
+        apiserver::text::give_back_room();
     }
 }
 

@@ -9,12 +9,13 @@ mod encoded;
 
 use std::{alloc::System, hint::black_box};
 
-use bytes::Bytes;
-use fastrand::Rng;
-use mooring::kube_api::{
+use apiserver::{
     kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
     wire::Encoding,
 };
+use bytes::Bytes;
+use fastrand::Rng;
+
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

@@ -17,11 +17,12 @@
 
 use std::{hint::black_box, sync::Arc};
 
-use bytes::Bytes;
-use mooring::kube_api::{
+use apiserver::{
     kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     wire::Encoding,
 };
+use bytes::Bytes;
+
 use tokio::time::Instant;
 
 const OBJECTS: &str = include_str!("../../tests/cases/wire/realistic.txt");

@@ -11,24 +11,25 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use apiserver::{
+    call::{Caller, Request, Verb},
+    ids::{AttachmentName, DriverName, NodeName},
+    kinds::{
+        ClaimPhase, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
+        VolumePhase,
+    },
+    leadership::{Leadership, Term},
+    wire::Accept,
+};
 use futures::{StreamExt, stream};
 use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
+
 use mooring::{
     attach_detach::{
         calls,
         desired::{state::AttachSource, volume_name::VolumeId},
     },
     binder::decide::binding::next_write,
-    kube_api::{
-        call::{Caller, Request, Verb},
-        ids::{AttachmentName, DriverName, NodeName},
-        kinds::{
-            ClaimPhase, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
-            VolumePhase,
-        },
-        leadership::{Leadership, Term},
-        wire::Accept,
-    },
     metrics::{ApiMetrics, Metrics},
 };
 use serde_json::json;

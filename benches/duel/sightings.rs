@@ -8,6 +8,12 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    ids::{AttachmentName, NodeName},
+    kinds::{
+        ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
+    },
+};
 use futures::{StreamExt, stream::BoxStream};
 use kube::{
     Api, Client,
@@ -16,12 +22,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-use mooring::kube_api::{
-    ids::{AttachmentName, NodeName},
-    kinds::{
-        ClaimPhase, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumePhase,
-    },
-};
+
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinSet,

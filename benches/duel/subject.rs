@@ -6,8 +6,9 @@
 
 use std::{path::Path, process::Command};
 
+use apiserver::wire::Accept;
 use clap::ValueEnum;
-use mooring::kube_api::wire::Accept;
+
 use test_support::{
     control_plane::{ControlPlane, User},
     process::Process,

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use apiserver::kinds::Narrow;
 use kube::{api::ObjectMeta, core::DynamicResourceScope};
-use mooring::kube_api::kinds::Narrow;
+
 use serde::{Deserialize, Deserializer};
 
 /// An object with an `ObjectMeta`, of which only the revision is filled, because that is all the watcher reads.

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use apiserver::{connect::ApiServer, wire::Accept};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use mooring::kube_api::{connect::ApiServer, wire::Accept};
+
 use test_support::{
     control_plane::{ControlPlane, User},
     process::Process,

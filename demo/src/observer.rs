@@ -13,7 +13,8 @@ use k8s_openapi::api::{
     storage::v1::VolumeAttachment,
 };
 use kube::{Client, ResourceExt, runtime::watcher};
-use mooring::http::Router;
+use serving::Router;
+
 use testbed::{
     actors::{Mirror, events},
     troubles::stage::NAMESPACE,

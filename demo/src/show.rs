@@ -13,14 +13,15 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use apiserver::{connect::ApiServer, lease, restore::RestoreGrace};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
+
 use mooring::{
     app::{self, Daemon},
     cli::{self, Cli, Command},
     config::Config,
     explain::assumptions::Assumptions,
-    kube_api::{connect::ApiServer, lease, restore::RestoreGrace},
     query::Page,
     supervise::Threads,
     telemetry,

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use apiserver::{connect::ApiServer, restore::RestoreGrace};
+use serving::Gate;
 use tokio::sync::watch;
 
 use super::Daemon;
-use crate::{
-    config::Config,
-    http::Gate,
-    kube_api::{connect::ApiServer, restore::RestoreGrace},
-    supervise::Threads,
-};
+use crate::{config::Config, supervise::Threads};
 
 /// A daemon, and after a restore of etcd the next one in its place: what the first one knew, has proven and
 /// has told no longer holds, so nothing of it is kept but the grace in which nothing destructive is done (E11).

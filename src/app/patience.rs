@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{config::Config, kube_api::call::deadline::ANSWER};
+use apiserver::call::deadline::ANSWER;
+
+use crate::config::Config;
 
 /// How long the events left may take. They only explain.
 pub(super) const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);

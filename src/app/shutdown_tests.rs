@@ -7,6 +7,14 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::Caller,
+    events::EventQueue,
+    ids::NodeName,
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
+    leadership::{Leadership, Term},
+    tables::{Objects, Stored},
+};
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use kube::{Client, client::Body};
@@ -21,17 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach_detach::{AttachDetach, AttachDetachOptions, desired::volume_name::VolumeId},
     binder::{Binder, BinderOptions},
-    kube_api::{
-        call::Caller,
-        events::EventQueue,
-        ids::NodeName,
-        kinds::{
-            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-        },
-        leadership::{Leadership, Term},
-    },
     metrics::{Alarms, ApiMetrics, Metrics},
-    state::{Objects, Stored},
 };
 
 const HOUR: Duration = Duration::from_hours(1);

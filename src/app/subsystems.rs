@@ -7,6 +7,12 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "host-plugins")]
+use apiserver::{
+    call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote, tables::Objects,
+};
+use serving::{Answer, MakeRows};
+use telemetry::traces::Traces;
+
 use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
     attach_detach::AttachDetach,
@@ -16,13 +22,9 @@ use crate::{
         Controller, Executor,
         asked::{Asked, Past},
     },
-    http::{Answer, MakeRows},
-    kube_api::{call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote},
     metrics::{Alarms, Metrics, WatchMetrics},
     protection::{self, claims::ClaimProtection, volumes::VolumeProtection},
-    state::Objects,
     telemetry::history::History,
-    traces::Traces,
 };
 
 /// What the subsystems are built from.

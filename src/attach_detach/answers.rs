@@ -3,6 +3,12 @@
 //! In: the answer to a call, or that there is none. Out: objects, volumes on nodes and nodes that know it, each by a method of
 //! its own; marked dirty, so that the next plan starts from what is now known; and what there is to tell of it.
 
+use apiserver::{
+    call::CallError,
+    ids::{NodeName, ResourceVersion, Uid},
+    kinds::Narrow,
+};
+
 use super::{
     actual::{
         answered::Answered,
@@ -16,12 +22,6 @@ use super::{
     guard::second_writer::ActTarget,
     tell::facts::{Fact, Line},
 };
-use crate::kube_api::{
-    call::CallError,
-    ids::{NodeName, ResourceVersion, Uid},
-    kinds::Narrow,
-};
-
 impl Controller {
     /// The answer to a create.
     pub(super) fn created(
@@ -228,15 +228,14 @@ impl Controller {
 mod tests {
     use std::time::Duration;
 
+    use apiserver::ids::DriverName;
     use tokio::time::Instant;
 
     use super::{
         super::{calls::AttachmentRequest, plan::tests::controller},
         *,
     };
-    use crate::{
-        attach_detach::actual::state::Uncertain, controller::Controller as _, kube_api::ids::DriverName,
-    };
+    use crate::{attach_detach::actual::state::Uncertain, controller::Controller as _};
 
     #[test]
     fn s17_a_read_says_nothing_of_a_create_that_could_still_land_when_it_was_sent() {

@@ -2,19 +2,17 @@
 //!
 //! In: names, UIDs, proofs. Out: a [`Call`] that needs nothing more to be sent.
 
+use apiserver::{
+    call::{Request, Verb},
+    ids::{AttachmentName, NodeName, ResourceVersion, Uid},
+    kinds::{Narrow, Node, VolumeAttachment, api_root},
+};
 use serde_json::json;
 
-use crate::{
-    attach_detach::{
-        actual::{state::AttachmentCall, unpublishing::Unpublished},
-        desired::{state::AttachSource, volume_name::VolumeId},
-        guard::second_writer::ActTarget,
-    },
-    kube_api::{
-        call::{Request, Verb},
-        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
-        kinds::{Narrow, Node, VolumeAttachment, api_root},
-    },
+use crate::attach_detach::{
+    actual::{state::AttachmentCall, unpublishing::Unpublished},
+    desired::{state::AttachSource, volume_name::VolumeId},
+    guard::second_writer::ActTarget,
 };
 
 /// A request about to be sent.
@@ -111,9 +109,9 @@ pub fn delete(
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
-    use crate::kube_api::ids::DriverName;
+    use apiserver::ids::DriverName;
 
+    use super::*;
     #[test]
     fn s9_an_attachment_names_driver_node_and_source() {
         let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "a^b"), NodeName::from("n1"));

@@ -13,6 +13,13 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    ids::{NodeName, ResourceVersion},
+    kinds::ObjectRef,
+    lease_note::LeaseNote,
+    tables::Objects,
+};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -36,16 +43,7 @@ use super::{
         state::{AttachDetachKey, AttachDetachReason},
     },
 };
-use crate::{
-    controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters},
-    kube_api::{
-        call::CallError,
-        ids::{NodeName, ResourceVersion},
-        kinds::ObjectRef,
-        lease_note::LeaseNote,
-    },
-    state::Objects,
-};
+use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters};
 
 /// What is noted of a plan outside of planning.
 #[derive(Debug)]

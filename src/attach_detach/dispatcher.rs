@@ -183,14 +183,13 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
-        attach_detach::{calls::AttachmentRequest, desired::volume_name::VolumeId},
-        kube_api::{
-            call::{Request, Verb},
-            ids::ResourceVersion,
-        },
+    use apiserver::{
+        call::{Request, Verb},
+        ids::ResourceVersion,
     };
+
+    use super::*;
+    use crate::attach_detach::{calls::AttachmentRequest, desired::volume_name::VolumeId};
 
     #[test]
     fn s40_a_request_counts_until_it_has_ended_and_only_once() {

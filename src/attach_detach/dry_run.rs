@@ -11,6 +11,12 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    ids::{AttachmentName, NodeName, PodKey, VolumeName},
+    kinds::ObjectRef,
+    tables::Objects,
+};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -24,15 +30,7 @@ use super::{
     options::AttachDetachOptions,
     tell::state::{AttachDetachKey, AttachDetachReason, Report, State},
 };
-use crate::{
-    controller::Controller as _,
-    kube_api::{
-        call::CallError,
-        ids::{AttachmentName, NodeName, PodKey, VolumeName},
-        kinds::ObjectRef,
-    },
-    state::Objects,
-};
+use crate::controller::Controller as _;
 
 /// Longer than a change of a node's list waits for others to be written with it.
 const GATHERING: Duration = Duration::from_secs(2);

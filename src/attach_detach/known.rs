@@ -1,10 +1,9 @@
 //! What is known at one moment, as a view.
 
+use apiserver::tables::Objects;
 use tokio::time::Instant;
 
 use super::{actual::state::ActualState, desired::state::DesiredState};
-use crate::state::Objects;
-
 /// What is known at one moment, as a view: for those parts of the controller that take note of it, or tell it.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {

@@ -41,17 +41,18 @@ pub mod tell;
 
 use std::sync::Arc;
 
+use apiserver::{
+    call::Caller, events::EventRecorder, leadership::Leadership, lease_note::LeaseNote, tables::Objects,
+};
 use k8s_openapi::jiff::Timestamp;
+use telemetry::traces::Traces;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     controller::{Runner, report::board::Board},
-    kube_api::{call::Caller, events::EventRecorder, leadership::Leadership, lease_note::LeaseNote},
     metrics::{Alarms, Metrics, Requester},
-    state::Objects,
     telemetry::history::History,
-    traces::Traces,
 };
 use clock::Clock;
 use controller::Controller;

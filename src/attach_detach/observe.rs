@@ -6,6 +6,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use apiserver::{
+    ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
+    kinds::{Node, ObjectRef, VolumeAttachment},
+    tables::FinalState,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -26,14 +31,7 @@ use super::{
     queue::{Key, Surveyed},
     tell::{facts::Forced, metrics::Planned},
 };
-use crate::{
-    controller::undone::Undone,
-    kube_api::{
-        ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
-        kinds::{Node, ObjectRef, VolumeAttachment},
-    },
-    state::FinalState,
-};
+use crate::controller::undone::Undone;
 
 impl Controller {
     /// Looks at some of what is yet to be looked at of all there is.
@@ -327,6 +325,11 @@ fn unresolved(
 
 #[cfg(test)]
 mod tests {
+    use apiserver::{
+        ids::{ClaimKey, ResourceVersion},
+        kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
+        tables::Objects,
+    };
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
@@ -334,11 +337,6 @@ mod tests {
     use crate::{
         attach_detach::{clock::Clock, options::AttachDetachOptions},
         controller::Controller as _,
-        kube_api::{
-            ids::{ClaimKey, ResourceVersion},
-            kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
-        },
-        state::Objects,
     };
 
     #[test]

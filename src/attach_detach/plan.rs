@@ -7,6 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{
+    ids::{NodeName, VolumeName},
+    kinds::Node,
+    tables::VecMap,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -36,14 +41,6 @@ use super::{
         metrics::Planned,
     },
 };
-use crate::{
-    kube_api::{
-        ids::{NodeName, VolumeName},
-        kinds::Node,
-    },
-    state::VecMap,
-};
-
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
 const SEEN_FOR_ONE: usize = 32;
 

@@ -2,6 +2,11 @@
 //!
 //! In: calls, complete with names, UIDs and preconditions. Out: their answers, and what a plan measured. It decides nothing.
 
+use apiserver::{
+    call::{CallError, Caller},
+    kinds::{Narrow, Node, VolumeAttachment},
+    lease_note::LeaseNote,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -12,14 +17,7 @@ use super::{
     guard::second_writer::ActTarget,
     tell::{metrics::AttachDetachMetrics, reporter::AttachDetachReporter},
 };
-use crate::{
-    controller::{Executor, second_writer::Target as _},
-    kube_api::{
-        call::{CallError, Caller},
-        kinds::{Narrow, Node, VolumeAttachment},
-        lease_note::LeaseNote,
-    },
-};
+use crate::controller::{Executor, second_writer::Target as _};
 
 /// Sends the requests.
 #[derive(Debug)]

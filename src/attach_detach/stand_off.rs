@@ -6,6 +6,12 @@
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
+use apiserver::{
+    call::CallError,
+    events::{Event, EventType, Involved, Novelty},
+    ids::{AttachmentName, NodeName, Uid},
+    kinds::{Node, VolumeAttachment},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -17,15 +23,7 @@ use super::{
     queue::Key,
     tell::facts::Line,
 };
-use crate::{
-    controller::second_writer::seconds,
-    kube_api::{
-        call::CallError,
-        events::{Event, EventType, Involved, Novelty},
-        ids::{AttachmentName, NodeName, Uid},
-        kinds::{Node, VolumeAttachment},
-    },
-};
+use crate::controller::second_writer::seconds;
 
 /// After so long, and at most twice that, it is asked again who made an attachment, if no answer came.
 const ASK_AGAIN: Duration = Duration::from_secs(5);

@@ -10,6 +10,11 @@ use std::{
     mem,
 };
 
+use apiserver::{
+    ids::{NodeName, PodKey},
+    kinds::ObjectRef,
+    tables::{VecMap, give_back_room},
+};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -21,14 +26,6 @@ use super::{
     guard::force_waits::{Said, waits},
     tell::facts::Line,
 };
-use crate::{
-    kube_api::{
-        ids::{NodeName, PodKey},
-        kinds::ObjectRef,
-    },
-    state::{VecMap, give_back_room},
-};
-
 impl Controller {
     /// Takes changed objects while another replica leads.
     pub(super) fn stand_by(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {

@@ -1,7 +1,7 @@
 //! Annotation keys the binder reads or writes, with the short names of pv-binder.md, and the
 //! in-tree plugins that CSI drivers took over.
 
-use crate::kube_api::kinds::Meta;
+use apiserver::kinds::Meta;
 
 /// BC, on claims: the claim has been bound once.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";

@@ -5,6 +5,12 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    call::CallError,
+    ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+    tables::{Objects, Stored},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -14,15 +20,6 @@ use super::{
     state::Then,
     tell::failure::Failure,
 };
-use crate::{
-    kube_api::{
-        call::CallError,
-        ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
-    },
-    state::{Objects, Stored},
-};
-
 impl Planner {
     /// Takes the answer to a request, or that there was none. The order is safety.
     pub fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {

@@ -3,14 +3,12 @@
 //! Out of a plan, through the executor, and back to the planner with its outcome. The bodies of writes are in
 //! [`super::patches`].
 
-use crate::{
-    kube_api::{
-        call::Request,
-        events::Event,
-        ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
-        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
-    },
-    state::{Objects, Stored},
+use apiserver::{
+    call::Request,
+    events::Event,
+    ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
+    kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    tables::{Objects, Stored},
 };
 
 /// A volume or a claim: what the binder decides about.

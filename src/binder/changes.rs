@@ -3,17 +3,14 @@
 //! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
 //! look at again: few, found through the indexes, however large the cluster is.
 
+use apiserver::{
+    ids::{ClaimKey, ClassName, PodKey, VolumeName},
+    kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{calls::Target, planner::Planner, second_writer::ShownPhase};
-use crate::{
-    kube_api::{
-        ids::{ClaimKey, ClassName, PodKey, VolumeName},
-        kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
-    },
-    state::Objects,
-};
-
 impl Planner {
     /// Takes in every object there is.
     pub fn load(&mut self, now: Instant) {

@@ -9,7 +9,16 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    call::{CallError, Caller, Verb},
+    events::{EventRecorder, Involved},
+    ids::{PodKey, Uid},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
+    leadership::Leadership,
+    tables::Objects,
+};
 use futures::future::BoxFuture;
+use telemetry::traces::Traces;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,17 +36,8 @@ use crate::{
         report::{Subject as _, board::Board},
         second_writer::Target as _,
     },
-    kube_api::{
-        call::{CallError, Caller, Verb},
-        events::{EventRecorder, Involved},
-        ids::{PodKey, Uid},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
-        leadership::Leadership,
-    },
     metrics::{Alarms, Metrics, Requester},
-    state::Objects,
     telemetry::{history::History, transition::Named},
-    traces::Traces,
 };
 
 /// Requests on the wire at once.

@@ -7,17 +7,15 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver::{
+    ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, ObjectRef, PersistentVolumeClaim},
+    tables::{Objects, Relation},
+};
 use tokio::time::Instant;
 
 use super::calls::revision;
-use crate::{
-    controller::in_doubt::{InDoubt, SETTLE_TIME},
-    kube_api::{
-        ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolumeClaim},
-    },
-    state::{Objects, Relation},
-};
+use crate::controller::in_doubt::{InDoubt, SETTLE_TIME};
 
 #[derive(Clone, Debug)]
 struct Doubt {
@@ -103,9 +101,9 @@ impl Doubts {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::kinds::PersistentVolume;
+    use apiserver::kinds::PersistentVolume;
 
+    use super::*;
     fn claim(name: &str, uid: &str, revision: u64) -> PersistentVolumeClaim {
         let mut claim = PersistentVolumeClaim::default();
         (claim.metadata.name, claim.metadata.uid) = (name.into(), uid.into());

@@ -9,6 +9,12 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    call::CallError,
+    ids::{ClaimKey, VolumeName},
+    kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
+    tables::{Objects, Stored},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -18,15 +24,6 @@ use super::{
     state::BinderOptions,
     tell::reason::{ClaimReason, VolumeReason},
 };
-use crate::{
-    kube_api::{
-        call::CallError,
-        ids::{ClaimKey, VolumeName},
-        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    },
-    state::{Objects, Stored},
-};
-
 /// Where a claim or volume stands. Without a reason it is settled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place<R> {

@@ -5,20 +5,18 @@
 //! fields unknown to us survive (S34). Leaving a key out of a merge patch keeps it: what has to go
 //! is an explicit null.
 
+use apiserver::{
+    call::{Request, Verb},
+    ids::{ClassName, VolumeName},
+    kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+    text::{Text, TextList, TextMap},
+};
 use serde_json::{Map, Value, json};
 
 use super::calls::{Write, WriteKind};
-use crate::{
-    binder::annotations::{
-        self, BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
-        STORAGE_PROVISIONER, YES,
-    },
-    kube_api::{
-        call::{Request, Verb},
-        ids::{ClassName, VolumeName},
-        kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
-        text::{Text, TextList, TextMap},
-    },
+use crate::binder::annotations::{
+    self, BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, MIGRATED_TO, SELECTED_NODE,
+    STORAGE_PROVISIONER, YES,
 };
 
 /// A guarded patch of an object or of its status.
@@ -215,9 +213,9 @@ pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::{kinds::ClaimPhase, text::TextList};
+    use apiserver::{kinds::ClaimPhase, text::TextList};
 
+    use super::*;
     fn volume() -> PersistentVolume {
         serde_json::from_value(json!({
             "metadata": {"name": "pv", "uid": "pv-uid", "resourceVersion": "7"},

@@ -6,6 +6,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use apiserver::{
+    ids::{ClaimKey, ClassName, NodeName, VolumeName},
+    kinds::{ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -22,14 +27,6 @@ use super::{
     queue::Turn,
     tell::reason::{ClaimReason, HeldBack, VolumeReason},
 };
-use crate::{
-    kube_api::{
-        ids::{ClaimKey, ClassName, NodeName, VolumeName},
-        kinds::{ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    },
-    state::Objects,
-};
-
 /// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
 /// some ten microseconds, and a tenth of a millisecond at the most.
 pub(super) const LOOKS: usize = 500;

@@ -9,6 +9,13 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    events::Involved,
+    ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
+    kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
+    tables::Objects,
+};
+use telemetry::traces::Traces;
 use tokio::time::Instant;
 
 use super::{
@@ -30,14 +37,7 @@ use crate::{
         retry::RetryMap,
         second_writer::{News, SecondWriters},
     },
-    kube_api::{
-        events::Involved,
-        ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    },
     metrics::QueueCounts,
-    state::Objects,
-    traces::Traces,
 };
 
 /// What to do now.

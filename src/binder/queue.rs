@@ -10,10 +10,11 @@ use std::{
     mem,
 };
 
+use apiserver::ids::VolumeName;
 use tokio::time::Instant;
 
 use super::calls::Target;
-use crate::{controller::queue::Lane, kube_api::ids::VolumeName, metrics::QueueCounts};
+use crate::{controller::queue::Lane, metrics::QueueCounts};
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,8 +252,10 @@ impl Lanes {
 mod tests {
     use std::time::Duration;
 
+    use apiserver::ids::ClaimKey;
+
     use super::*;
-    use crate::{kube_api::ids::ClaimKey, metrics::WaitTimes};
+    use crate::metrics::WaitTimes;
 
     fn waits(seconds: &[u64]) -> WaitTimes {
         seconds.iter().copied().map(Duration::from_secs).collect()

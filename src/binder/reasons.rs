@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use apiserver::ids::{ClaimKey, VolumeName};
 use tokio::time::Instant;
 
 use super::{
@@ -14,8 +15,6 @@ use super::{
         state::Failing,
     },
 };
-use crate::kube_api::ids::{ClaimKey, VolumeName};
-
 /// Reasons of what is not settled, or fails.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {

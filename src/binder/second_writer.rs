@@ -17,18 +17,16 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    ids::{ResourceVersion, Uid},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+};
 use tokio::time::Instant;
 
 use super::calls::{Target, Write};
-use crate::{
-    controller::{
-        second_writer::{self, OwnedField, Role},
-        undone::{STANDS, Undone},
-    },
-    kube_api::{
-        ids::{ResourceVersion, Uid},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-    },
+use crate::controller::{
+    second_writer::{self, OwnedField, Role},
+    undone::{STANDS, Undone},
 };
 
 /// A phase that we wrote is another.
@@ -235,11 +233,10 @@ impl OwnWrites {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::kinds::{ClaimPhase, ClaimRef, VolumePhase};
+
     use super::*;
-    use crate::{
-        binder::patches,
-        kube_api::kinds::{ClaimPhase, ClaimRef, VolumePhase},
-    };
+    use crate::binder::patches;
 
     fn volume(revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
         let mut volume = PersistentVolume::default();

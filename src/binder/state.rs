@@ -11,6 +11,16 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    events::{Event, Involved},
+    ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
+    kinds::{
+        BindingMode, ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        StorageClass,
+    },
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -27,19 +37,7 @@ use super::{
         predicate::{Comparisons, Requirements, mismatch_for_named},
     },
 };
-use crate::{
-    controller::{claim_pods::ClaimPods, second_writer::SecondWriters},
-    kube_api::{
-        call::CallError,
-        events::{Event, Involved},
-        ids::{ClaimKey, ClassName, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{
-            BindingMode, ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
-            StorageClass,
-        },
-    },
-    state::Objects,
-};
+use crate::controller::{claim_pods::ClaimPods, second_writer::SecondWriters};
 
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
 /// idles; the rest stays here, where pairs that have begun go first.

@@ -7,11 +7,10 @@ pub mod questions;
 
 use std::{path::PathBuf, time::Duration};
 
+use apiserver::connect::Choice;
 use clap::{Args, ValueEnum};
 
 use super::values::parse_duration;
-use crate::kube_api::connect::Choice;
-
 /// Commands that query a cluster, whose exit codes are their own.
 pub const COMMANDS: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
 

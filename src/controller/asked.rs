@@ -5,13 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::{
-    kube_api::kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-    telemetry::{history::History, transition::Named},
-};
+use crate::telemetry::{history::History, transition::Named};
 
 /// Names by which a row is found, each under its kind.
 pub type Names = Vec<(&'static str, String)>;

@@ -5,12 +5,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::{
-    kube_api::{
-        ids::{ClaimKey, PodKey},
-        kinds::Pod,
-    },
-    state::{Relation, give_back_room},
+use apiserver::{
+    ids::{ClaimKey, PodKey},
+    kinds::Pod,
+    tables::{Relation, give_back_room},
 };
 
 /// Pods by the claims that they use.

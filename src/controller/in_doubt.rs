@@ -11,12 +11,11 @@
 
 use std::time::Duration;
 
+use apiserver::ids::ResourceVersion;
 use tokio::time::Instant;
 
-use crate::kube_api::ids::ResourceVersion;
-
 /// For how long a request that was not answered may still be carried out where nothing else is said: for requests of
-/// five seconds. [`Caller::settle_time`](crate::kube_api::call::Caller::settle_time) says it of a client.
+/// five seconds. [`Caller::settle_time`](apiserver::call::Caller::settle_time) says it of a client.
 pub const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// A write of unknown outcome.

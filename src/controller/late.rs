@@ -1,6 +1,6 @@
 //! Which writes may land in the term of another leader (S37).
 
-use crate::kube_api::call::{Request, Verb};
+use apiserver::call::{Request, Verb};
 
 /// Whether a write does no harm there. A create names no revision, a delete only a UID; what nodes list and what volumes
 /// and claims refer to is decided by more than the object that the patch names. So are most phases of a volume or claim:

@@ -40,12 +40,10 @@ pub mod undone;
 
 use std::collections::BTreeSet;
 
+use apiserver::{call::CallError, kinds::ObjectRef};
 use tokio::time::Instant;
 
-use crate::{
-    kube_api::{call::CallError, kinds::ObjectRef},
-    metrics::QueueCounts,
-};
+use crate::metrics::QueueCounts;
 use report::{Reason, Report, Subject, events::EventUpdate};
 use second_writer::{News, Role};
 

@@ -10,9 +10,8 @@ use std::{
     time::Duration,
 };
 
+use apiserver::backoff::{retry_pause, silence_pause};
 use tokio::time::Instant;
-
-use crate::kube_api::backoff::{retry_pause, silence_pause};
 
 /// So many conflicts in a row are retried at once: each is answered with a live read, after which
 /// the write usually succeeds. More of them mean that another writer fights us.

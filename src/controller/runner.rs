@@ -11,6 +11,12 @@
 
 use std::{panic::resume_unwind, sync::Arc};
 
+use apiserver::{
+    call::CallError,
+    events::EventRecorder,
+    leadership::Leadership,
+    tables::{ChangeSet, Objects},
+};
 use tokio::{
     task::{JoinError, JoinSet, yield_now},
     time::{Instant, sleep_until},
@@ -19,9 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Controller, Executor, Plan, report::board::Board, reporting::Reporting};
 use crate::{
-    kube_api::{call::CallError, events::EventRecorder, leadership::Leadership},
     metrics::{Alarms, Metrics, RunningController},
-    state::{ChangeSet, Objects},
     telemetry::history::History,
 };
 

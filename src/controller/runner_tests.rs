@@ -6,22 +6,20 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    events::{Event, EventQueue, EventType, EventWriter, Involved, Novelty},
+    ids::ClaimKey,
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
+    leadership::{Leadership, Term},
+    tables::Objects,
+};
 use tokio::{sync::Semaphore, task::JoinHandle, task::yield_now, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    kube_api::{
-        events::{Event, EventQueue, EventType, EventWriter, Involved, Novelty},
-        ids::ClaimKey,
-        kinds::{
-            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-        },
-        leadership::{Leadership, Term},
-    },
     metrics::{Alarms, Metrics},
     protection::reasons::ProtectionReason,
-    state::Objects,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -222,7 +220,7 @@ async fn s36_nothing_is_known_before_all_is_listed_and_nothing_is_sent_before_th
     assert!(!stage.metrics.text().unwrap().contains("running_managed_controllers{"));
     let mut pod = Pod::default();
     pod.metadata.name = "p".into();
-    pod.metadata.resource_version = crate::kube_api::ids::ResourceVersion(1);
+    pod.metadata.resource_version = apiserver::ids::ResourceVersion(1);
     stage.objects.reset::<Pod>(vec![pod]);
     stage.leads();
     // What the tables show is known when it begins to lead.

@@ -6,12 +6,9 @@
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
+use apiserver::tables::give_back_room;
+use telemetry::traces::{End, Finished, Step, TraceId, Traces};
 use tokio::time::Instant;
-
-use crate::{
-    state::give_back_room,
-    traces::{End, Finished, Step, TraceId, Traces},
-};
 
 /// A phase that has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,8 +151,10 @@ impl<K: Eq + Hash, T> Timers<K, T> {
 
 #[cfg(test)]
 mod tests {
+    use telemetry::traces::lengths;
+
     use super::*;
-    use crate::{metrics::Metrics, traces::lengths};
+    use crate::metrics::Metrics;
 
     /// Phases that ended, and at the end the whole and what was ours of it, in seconds.
     fn laps(seen: &[(u64, &'static str, bool)]) -> Vec<(&'static str, u64)> {

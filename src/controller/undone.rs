@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
+use apiserver::backoff::undone_pause;
 use tokio::time::Instant;
-
-use crate::kube_api::backoff::undone_pause;
 
 /// What has stood for so long was not undone at once: that others undo it then is no fight.
 pub const STANDS: Duration = Duration::from_mins(1);

@@ -3,6 +3,13 @@
 //! In: a snapshot, a subject, and what is assumed of the controllers. Out: an [`Explanation`]. The link that decides is the
 //! last of those that stand worst: what it waits for is what everything before it waits for.
 
+use apiserver::{
+    ids::{AttachmentName, Uid},
+    kinds::{
+        ClaimPhase, ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
+        StorageClass, VolumeAttachment,
+    },
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,16 +27,7 @@ use super::{
     view::{View, get},
     volume,
 };
-use crate::{
-    attach_detach::dry_run::volume_of,
-    kube_api::{
-        ids::{AttachmentName, Uid},
-        kinds::{
-            ClaimPhase, ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
-            StorageClass, VolumeAttachment,
-        },
-    },
-};
+use crate::attach_detach::dry_run::volume_of;
 
 /// What no object says of a forced detach.
 pub(super) const TIMER: &str = "Only the controller knows when a pod there last had the volume; no object shows it. After a restart it \

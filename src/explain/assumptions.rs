@@ -3,11 +3,12 @@
 //! In: flags of the controllers, if they are known, defaults of kube-controller-manager where not; a snapshot. Out: what each of
 //! them would do next.
 
+use apiserver::kinds::ObjectRef;
+
 use super::snapshot::Snapshot;
 use crate::{
     attach_detach::{self, AttachDetachOptions},
     binder::{self, BinderOptions},
-    kube_api::kinds::ObjectRef,
 };
 
 /// Options of the two controllers.

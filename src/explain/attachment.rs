@@ -5,6 +5,10 @@
 
 use std::collections::BTreeSet;
 
+use apiserver::{
+    ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
+    kinds::{CsiDriver, Narrow, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -18,17 +22,11 @@ use super::{
     table::Facts,
     view::{View, claims_of, get},
 };
-use crate::{
-    attach_detach::{
-        decide::{force::Unforced, verdict::Waiting},
-        desired::volume_name::{VolumeId, VolumeKind},
-        dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
-        tell::state::State,
-    },
-    kube_api::{
-        ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
-        kinds::{CsiDriver, Narrow, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
-    },
+use crate::attach_detach::{
+    decide::{force::Unforced, verdict::Waiting},
+    desired::volume_name::{VolumeId, VolumeKind},
+    dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
+    tell::state::State,
 };
 
 /// A kubelet that is well kills what has not ended in its time at once, and unmounts: seconds, of which it needs no more.

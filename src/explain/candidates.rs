@@ -3,23 +3,21 @@
 //! In: a claim that has none, and the volumes that were listed. Out: [`Candidate`]s, the nearest first: fewest faults, then
 //! by name. What the binder chose comes from its own dry run.
 
+use apiserver::{
+    ids::VolumeName,
+    kinds::{LabelSelector, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    tables::Objects,
+    text::{Text, TextMap},
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     age,
     report::{Candidate, Fault},
 };
-use crate::{
-    binder::{
-        dry_run::all_mismatches,
-        matching::predicate::{Mismatch, STORAGE, claim_class, volume_class},
-    },
-    kube_api::{
-        ids::VolumeName,
-        kinds::{LabelSelector, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-        text::{Text, TextMap},
-    },
-    state::Objects,
+use crate::binder::{
+    dry_run::all_mismatches,
+    matching::predicate::{Mismatch, STORAGE, claim_class, volume_class},
 };
 
 /// Rows that are kept. The rest is counted.
@@ -108,7 +106,7 @@ fn detail(
     claim: &PersistentVolumeClaim,
     now: Timestamp,
 ) -> String {
-    let of = |reference: Option<&crate::kube_api::kinds::ClaimRef>| {
+    let of = |reference: Option<&apiserver::kinds::ClaimRef>| {
         reference.map_or(String::new(), |reference| format!("{}/{}", reference.namespace, reference.name))
     };
     match mismatch {

@@ -5,6 +5,11 @@
 
 use std::{fmt::Display, sync::Arc};
 
+use apiserver::{
+    ids::{ClaimKey, NodeName, PodKey, VolumeName},
+    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase},
+};
+
 use super::{
     candidates::{self, modes, quantity},
     links::{Link, missing},
@@ -19,19 +24,11 @@ use super::{
     view::{View, finalizers, get},
     writes,
 };
-use crate::{
-    binder::{
-        annotations::SELECTED_NODE,
-        calls::WriteKind,
-        matching::predicate::{claim_class, volume_class},
-        tell::reason::ClaimReason,
-    },
-    kube_api::{
-        ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{
-            ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
-        },
-    },
+use crate::binder::{
+    annotations::SELECTED_NODE,
+    calls::WriteKind,
+    matching::predicate::{claim_class, volume_class},
+    tell::reason::ClaimReason,
 };
 
 /// The provisioner of classes that have none.

@@ -1,5 +1,10 @@
 //! A class: who provisions, when its claims are bound, and which of them wait.
 
+use apiserver::{
+    ids::{ClaimKey, ClassName},
+    kinds::{ClaimPhase, Narrow, PersistentVolumeClaim, StorageClass},
+};
+
 use super::{
     age,
     claim::{self, NO_PROVISIONER},
@@ -9,13 +14,7 @@ use super::{
     subject::Subject,
     view::{View, get},
 };
-use crate::{
-    binder::{annotations::csi_name, matching::predicate::claim_class},
-    kube_api::{
-        ids::{ClaimKey, ClassName},
-        kinds::{ClaimPhase, Narrow, PersistentVolumeClaim, StorageClass},
-    },
-};
+use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
 
 /// Claims of the class that are shown.
 const MOST: usize = 20;

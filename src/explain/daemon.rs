@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use apiserver::ids::{NodeName, VolumeName};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
@@ -15,10 +16,7 @@ use super::{
     snapshot::Snapshot,
     subject::Subject,
 };
-use crate::{
-    attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of},
-    kube_api::ids::{NodeName, VolumeName},
-};
+use crate::attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of};
 
 /// Names that are asked for: the head of a request has some room.
 const MOST_NAMES: usize = 64;

@@ -1,5 +1,9 @@
 //! What the controllers answer when they are asked over a snapshot.
 
+use apiserver::{
+    ids::{ClaimKey, DriverName, NodeName},
+    kinds::{PersistentVolume, StorageClass},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -13,10 +17,6 @@ use crate::{
         tell::state::State,
     },
     binder::{self, BinderOptions, calls::WriteKind, tell::reason::ClaimReason},
-    kube_api::{
-        ids::{ClaimKey, DriverName, NodeName},
-        kinds::{PersistentVolume, StorageClass},
-    },
 };
 
 fn snapshot(objects: impl IntoIterator<Item = Value>) -> Snapshot {

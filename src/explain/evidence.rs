@@ -4,6 +4,7 @@
 
 use std::cmp::Reverse;
 
+use apiserver::{ids::Uid, kinds::ObjectRef};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -13,8 +14,6 @@ use super::{
     subject::field,
     view::View,
 };
-use crate::kube_api::{ids::Uid, kinds::ObjectRef};
-
 /// Events that are shown of one object.
 const EVENTS: usize = 20;
 

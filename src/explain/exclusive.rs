@@ -9,18 +9,16 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{AttachmentName, NodeName, VolumeName},
+    kinds::{Narrow, PersistentVolume, Pod, VolumeAttachment, VolumeSpec},
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::snapshot::Snapshot;
-use crate::{
-    attach_detach::{
-        desired::{volume_name::VolumeId, volume_source::Sharing},
-        dry_run::Outlook,
-    },
-    kube_api::{
-        ids::{AttachmentName, NodeName, VolumeName},
-        kinds::{Narrow, PersistentVolume, Pod, VolumeAttachment, VolumeSpec},
-    },
+use crate::attach_detach::{
+    desired::{volume_name::VolumeId, volume_source::Sharing},
+    dry_run::Outlook,
 };
 
 type Volumes = BTreeMap<VolumeName, Arc<PersistentVolume>>;

@@ -2,6 +2,10 @@
 //!
 //! In: what the controller says of them. Out: a [`Link`] for each.
 
+use apiserver::{
+    ids::{AttachmentName, NodeName},
+    kinds::{Node, VolumeAttachment},
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -13,13 +17,7 @@ use super::{
     table::Facts,
     view::{View, finalizers, get},
 };
-use crate::{
-    attach_detach::desired::volume_name::VolumeId,
-    kube_api::{
-        ids::{AttachmentName, NodeName},
-        kinds::{Node, VolumeAttachment},
-    },
-};
+use crate::attach_detach::desired::volume_name::VolumeId;
 
 /// The link of an attachment that the controller did not make and does not touch, if it is such a one.
 pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {

@@ -1,5 +1,6 @@
 //! The links of a chain, each with its verdict: what the rooms of the kinds put together, and what the answer is made of.
 
+use apiserver::tables::Stored;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -10,8 +11,6 @@ use super::{
     table::{Facts, Part, Row, fill, find, find_of},
     view::{Missing, View},
 };
-use crate::state::Stored;
-
 /// How it stands with one object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Link {

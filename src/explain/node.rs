@@ -2,6 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use apiserver::{
+    ids::{NodeName, PodKey},
+    kinds::{Node, ObjectRef, Pod, PodPhase},
+};
+
 use super::{
     age,
     attachment::{self, brought_back},
@@ -10,13 +15,7 @@ use super::{
     subject::Subject,
     view::{View, get},
 };
-use crate::{
-    attach_detach::desired::{state::WhyUnresolved, volume_name::VolumeId},
-    kube_api::{
-        ids::{NodeName, PodKey},
-        kinds::{Node, ObjectRef, Pod, PodPhase},
-    },
-};
+use crate::attach_detach::desired::{state::WhyUnresolved, volume_name::VolumeId};
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {

@@ -4,6 +4,13 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::{ClaimKey, NodeName, PodKey, VolumeName},
+    kinds::{
+        InTreeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
+        VolumeAttachment,
+    },
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,21 +28,12 @@ use super::{
     view::{Missing, View, get},
     volume,
 };
-use crate::{
-    attach_detach::{
-        desired::{
-            state::WhyUnresolved,
-            volume_source::{Sharing, Storage, of_inline_volume},
-        },
-        dry_run::volume_of,
+use crate::attach_detach::{
+    desired::{
+        state::WhyUnresolved,
+        volume_source::{Sharing, Storage, of_inline_volume},
     },
-    kube_api::{
-        ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{
-            InTreeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
-            VolumeAttachment,
-        },
-    },
+    dry_run::volume_of,
 };
 
 /// Reasons of claims that end when the pod has a node.

@@ -4,19 +4,17 @@
 //! In: the claim, its provisioner, and the binder's next write. Out: a [`Link`], or none if there is no more to say than that
 //! it waits.
 
+use apiserver::{
+    ids::{NodeName, Uid},
+    kinds::PersistentVolumeClaim,
+};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
     age, links::Link, report::Verdict, said::last_warning, sidecars::Sidecar, subject::Subject, table::Facts,
     view::View, writes,
 };
-use crate::{
-    binder::{annotations::SELECTED_NODE, calls::WriteKind},
-    kube_api::{
-        ids::{NodeName, Uid},
-        kinds::PersistentVolumeClaim,
-    },
-};
+use crate::binder::{annotations::SELECTED_NODE, calls::WriteKind};
 
 /// What is known of the provisioner that a claim waits for.
 pub(super) fn link(

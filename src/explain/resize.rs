@@ -4,6 +4,7 @@
 //!
 //! KEP-1790 and KEP-3751; kubernetes/api core/v1 types.go, ClaimResourceStatus and ModifyVolumeStatus.
 
+use apiserver::kinds::{Narrow, PersistentVolumeClaim};
 use serde_json::Value;
 
 use super::{
@@ -12,8 +13,6 @@ use super::{
     subject::{Subject, field},
     view::View,
 };
-use crate::kube_api::kinds::{Narrow, PersistentVolumeClaim};
-
 /// What is pending on a bound claim.
 pub(super) fn link(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Link> {
     let subject = Subject::Claim(claim.key());

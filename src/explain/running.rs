@@ -3,6 +3,7 @@
 //! In: the pod, its node, and the kubelet's last word. Out: the [`Link`] of what it waits for; none for a pod that runs or
 //! has ended.
 
+use apiserver::kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase};
 use serde_json::Value;
 
 use super::{
@@ -16,8 +17,6 @@ use super::{
     table::Facts,
     view::{View, claims_of, get},
 };
-use crate::kube_api::kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase};
-
 /// What a pod on a node waits for besides its volumes.
 pub(super) fn link(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let node = &pod.spec.node_name;

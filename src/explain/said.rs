@@ -2,11 +2,10 @@
 //!
 //! In: events as they were read. Out: the latest warning about an object.
 
+use apiserver::ids::Uid;
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{age, view::View};
-use crate::kube_api::ids::Uid;
-
 /// The stock binder, whose events about provisioning tell nothing of the provisioner itself.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller_base.go.
 const BINDER: &str = "persistentvolume-controller";

@@ -10,6 +10,10 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    ids::DriverName,
+    kinds::{CsiDriver, Narrow, ObjectRef, Pod},
+};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::Value;
 
@@ -17,11 +21,6 @@ use super::{
     age,
     snapshot::{LEASES, Snapshot},
 };
-use crate::kube_api::{
-    ids::DriverName,
-    kinds::{CsiDriver, Narrow, ObjectRef, Pod},
-};
-
 /// Which side-car.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sidecar {

@@ -9,23 +9,20 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{NodeName, ResourceVersion},
+    kinds::{
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
+    },
+    tables::{Objects, Stored},
+};
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Event},
     jiff::Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::{
-    kube_api::{
-        ids::{NodeName, ResourceVersion},
-        kinds::{
-            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-            VolumeAttachment,
-        },
-    },
-    state::{Objects, Stored},
-};
 
 /// Something that the reader was not allowed to see, or that did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -225,11 +222,10 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::ids::ClaimKey;
     use serde_json::json;
 
     use super::*;
-    use crate::kube_api::ids::ClaimKey;
-
     #[test]
     fn what_was_not_looked_for_is_not_absent() {
         let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);

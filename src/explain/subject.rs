@@ -4,14 +4,13 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value, json};
-
-use crate::kube_api::{
+use apiserver::{
     ids::{AttachmentName, ClaimKey, ClassName, NodeName, PodKey, VolumeName},
     kinds::{
         Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
     },
 };
+use serde_json::{Map, Value, json};
 
 /// An object that can be explained.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

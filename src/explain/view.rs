@@ -8,6 +8,11 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{ClaimKey, NodeName, PodKey, VolumeName},
+    kinds::{Meta, Node, ObjectRef, PersistentVolume, Pod},
+    tables::{Objects, Stored},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -25,11 +30,6 @@ use crate::{
         dry_run::Place,
         tell::reason::{ClaimReason, VolumeReason},
     },
-    kube_api::{
-        ids::{ClaimKey, NodeName, PodKey, VolumeName},
-        kinds::{Meta, Node, ObjectRef, PersistentVolume, Pod},
-    },
-    state::{Objects, Stored},
 };
 
 /// See the module.

@@ -2,6 +2,11 @@
 //!
 //! In: the reason that the binder's decision returned. Out: a [`Link`].
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
+};
+
 use super::{
     candidates::{modes, quantity},
     claim,
@@ -13,18 +18,12 @@ use super::{
     view::{Missing, View, finalizers, get},
     writes,
 };
-use crate::{
-    binder::{
-        annotations::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, has},
-        calls::WriteKind,
-        dry_run::all_mismatches,
-        matching::predicate::{Mismatch, volume_class},
-        tell::reason::VolumeReason,
-    },
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
-    },
+use crate::binder::{
+    annotations::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, has},
+    calls::WriteKind,
+    dry_run::all_mismatches,
+    matching::predicate::{Mismatch, volume_class},
+    tell::reason::VolumeReason,
 };
 
 /// The finalizer that keeps a volume as long as a claim is bound to it.

@@ -14,10 +14,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    binder::calls::Directory,
-    kube_api::ids::{Uid, VolumeName},
-};
+use apiserver::ids::{Uid, VolumeName};
+
+use crate::binder::calls::Directory;
 
 /// Where all directories are.
 pub const ROOT: &str = "/tmp";

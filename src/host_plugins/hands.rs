@@ -11,6 +11,11 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    backoff::Backoff,
+    events::{EventRecorder, Involved},
+    ids::{PodKey, Uid},
+};
 use futures::{StreamExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::Event as PodEvent;
 use kube::{
@@ -24,14 +29,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::directories::{self, ROOT};
-use crate::{
-    binder::{calls::Directory, controller::Hands, tell::events},
-    kube_api::{
-        backoff::Backoff,
-        events::{EventRecorder, Involved},
-        ids::{PodKey, Uid},
-    },
-};
+use crate::binder::{calls::Directory, controller::Hands, tell::events};
 
 /// Longest pause between two attempts to watch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

@@ -5,6 +5,14 @@
 //! In: a claim and its class, or a volume whose claim is gone, and how far an earlier run got. Out: the
 //! next step. [`HostPath`] is the only way to name a directory here: below `/tmp`, in canonical form.
 
+use apiserver::{
+    call::{Request, Verb},
+    ids::{NodeName, VolumeName},
+    kinds::{
+        FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
+    },
+    text::Text,
+};
 use serde_json::json;
 
 use super::{
@@ -12,33 +20,21 @@ use super::{
     operations::{ClaimStage, VolumeStage},
     plugins::HostPlugins,
 };
-use crate::{
-    binder::{
-        annotations::{
-            self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER,
-            YES,
-        },
-        calls::{Call, Directory, Purpose, Write, WriteKind},
-        decide::{
-            decision::{ClaimDecision, Decision, VolumeDecision},
-            upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
-        },
-        matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
-        patches::{self, Change},
-        state::State,
-        tell::{
-            events,
-            reason::{ClaimReason, Unprovisioned, VolumeReason},
-        },
+use crate::binder::{
+    annotations::{
+        self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER, YES,
     },
-    kube_api::{
-        call::{Request, Verb},
-        ids::{NodeName, VolumeName},
-        kinds::{
-            FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-            StorageClass,
-        },
-        text::Text,
+    calls::{Call, Directory, Purpose, Write, WriteKind},
+    decide::{
+        decision::{ClaimDecision, Decision, VolumeDecision},
+        upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
+    },
+    matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
+    patches::{self, Change},
+    state::State,
+    tell::{
+        events,
+        reason::{ClaimReason, Unprovisioned, VolumeReason},
     },
 };
 

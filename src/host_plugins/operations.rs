@@ -7,6 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{
+    ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
+    tables::Relation,
+};
 use tokio::time::Instant;
 
 use super::directories::volume_name;
@@ -16,11 +21,6 @@ use crate::{
         tell::{events, reason::Unprovisioned},
     },
     controller::retry::RetryMap,
-    kube_api::{
-        ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
-    },
-    state::Relation,
 };
 
 /// With what the names of recycler pods begin.

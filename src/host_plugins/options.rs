@@ -1,8 +1,7 @@
 //! Which plugins are asked for, and how volumes are recycled, as flags and files say.
 
+use apiserver::kinds::{FileSource, Narrow, Pod};
 use serde_json::{Value, json};
-
-use crate::kube_api::kinds::{FileSource, Narrow, Pod};
 
 /// Which plugins are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

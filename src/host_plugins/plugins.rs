@@ -6,6 +6,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver::{
+    call::CallError,
+    events::Involved,
+    ids::{ClaimKey, PodKey, Uid, VolumeName},
+    kinds::{
+        ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+        StorageClass,
+    },
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -23,16 +33,6 @@ use crate::{
         tell::{events, reason::Unprovisioned},
     },
     controller::claim_pods::ClaimPods,
-    kube_api::{
-        call::CallError,
-        events::Involved,
-        ids::{ClaimKey, PodKey, Uid, VolumeName},
-        kinds::{
-            ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-            StorageClass,
-        },
-    },
-    state::Objects,
 };
 
 /// How often the creation of a volume, and then the removal of its storage, is tried.

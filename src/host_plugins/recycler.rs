@@ -7,6 +7,11 @@
 //! the very pod of this run, by its UID; every other recycler pod of the volume goes first, and nothing
 //! else is done to the volume while one is there.
 
+use apiserver::{
+    call::{Request, Verb},
+    ids::PodKey,
+    kinds::{ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
+};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -15,23 +20,16 @@ use super::{
     options::Recycler,
     plugins::HostPlugins,
 };
-use crate::{
-    binder::{
-        calls::{Call, Purpose, Write, WriteKind},
-        decide::{
-            binding,
-            decision::{Decision, VolumeDecision},
-        },
-        matching::predicate::capacity,
-        patches,
-        state::State,
-        tell::{events, reason::VolumeReason},
+use crate::binder::{
+    calls::{Call, Purpose, Write, WriteKind},
+    decide::{
+        binding,
+        decision::{Decision, VolumeDecision},
     },
-    kube_api::{
-        call::{Request, Verb},
-        ids::PodKey,
-        kinds::{ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
-    },
+    matching::predicate::capacity,
+    patches,
+    state::State,
+    tell::{events, reason::VolumeReason},
 };
 
 /// What keeps a recycler pod from being scheduled.
@@ -260,7 +258,7 @@ mod tests {
             "{first}"
         );
         let mut later = volume("1Gi");
-        later.metadata.resource_version = crate::kube_api::ids::ResourceVersion(8);
+        later.metadata.resource_version = apiserver::ids::ResourceVersion(8);
         let mut other = volume("1Gi");
         other.metadata.uid = "other".into();
         for another in [name(&volume("1Gi"), 1), name(&later, 0), name(&other, 0)] {
@@ -283,8 +281,7 @@ mod tests {
             json!([{"name": "v", "emptyDir": {}}, {"name": "other", "emptyDir": {}}]);
         let recycler = Recycler { template, ..recycler() };
         let volume = volume("5Gi");
-        let nfs =
-            FileSource::Nfs(crate::kube_api::kinds::NfsSource { server: "s".into(), path: "/p".into() });
+        let nfs = FileSource::Nfs(apiserver::kinds::NfsSource { server: "s".into(), path: "/p".into() });
         let reference = volume.spec.claim_ref.clone().unwrap();
         let request = recycler.creation(&volume, &reference, &nfs, "recycler-for-pv-1");
         assert_eq!(request.path, "/api/v1/namespaces/scrub/pods");

@@ -2,6 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver::{
+    call::CallError,
+    ids::{ResourceVersion, VolumeName},
+    kinds::{Narrow, ObjectRef, PersistentVolume, Pod, PodPhase, VolumePhase},
+    tables::Objects,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -11,21 +17,13 @@ use super::{
     operations::ClaimStage,
     options::{PluginOptions, Recycler, Recyclers},
 };
-use crate::{
-    binder::{
-        BinderOptions,
-        calls::{Answer, Call, Directory, Op, Purpose, WriteKind},
-        decide::upkeep::IN_TREE_FINALIZER,
-        planner::{Plan, Planner},
-        tell::reason::VolumeReason,
-        tests::{claim, decode},
-    },
-    kube_api::{
-        call::CallError,
-        ids::{ResourceVersion, VolumeName},
-        kinds::{Narrow, ObjectRef, PersistentVolume, Pod, PodPhase, VolumePhase},
-    },
-    state::Objects,
+use crate::binder::{
+    BinderOptions,
+    calls::{Answer, Call, Directory, Op, Purpose, WriteKind},
+    decide::upkeep::IN_TREE_FINALIZER,
+    planner::{Plan, Planner},
+    tell::reason::VolumeReason,
+    tests::{claim, decode},
 };
 
 fn released(revision: u64) -> PersistentVolume {
@@ -401,7 +399,7 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
         .annotations
         .insert("volume.kubernetes.io/storage-provisioner".to_owned(), "kubernetes.io/host-path".to_owned());
     objects.reset(vec![claim]);
-    objects.reset(vec![decode::<crate::kube_api::kinds::StorageClass>(&json!({
+    objects.reset(vec![decode::<apiserver::kinds::StorageClass>(&json!({
         "metadata": {"name": "gold"}, "provisioner": "kubernetes.io/host-path", "volumeBindingMode": "Immediate",
     }))]);
     let mut planner = planner(&objects, host_path());

@@ -2,6 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use apiserver::{
+    ids::{DriverName, NodeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    tables::Objects,
+};
 use test_support::openmetrics;
 use tokio::time::Instant;
 
@@ -22,11 +27,6 @@ use crate::{
         sizes::Sizes,
     },
     controller::report::board::Board,
-    kube_api::{
-        ids::{DriverName, NodeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-    },
-    state::Objects,
 };
 
 const NODES: usize = 5_000;

@@ -2,8 +2,17 @@
 
 use std::{collections::BTreeMap, convert::Infallible, fmt::Write, fs, path::Path, sync::Arc};
 
+use apiserver::{
+    call::Caller,
+    events::EventQueue,
+    kinds::{ClaimPhase, VolumePhase},
+    leadership::{Leadership, Term},
+    tables::Objects,
+};
 use http::{Request, Response};
 use kube::{Client, client::Body};
+use serving::Measures;
+use telemetry::traces::{Outcome, Traces};
 use test_support::openmetrics;
 
 use super::{
@@ -21,15 +30,6 @@ use crate::{
     },
     binder::{Binder, BinderOptions, calls::WriteKind, tell::latency::BindMode},
     build_info::BUILD,
-    http::Measures,
-    kube_api::{
-        call::Caller,
-        events::EventQueue,
-        kinds::{ClaimPhase, VolumePhase},
-        leadership::{Leadership, Term},
-    },
-    state::Objects,
-    traces::{Outcome, Traces},
 };
 
 /// What upstream has of it.

@@ -1,14 +1,13 @@
 //! The requests of the protection controllers as values, and what can come back.
 
-use serde::Deserialize;
-
-use super::finalizer::FinalizerStep;
-use crate::kube_api::{
+use apiserver::{
     call::Request,
     ids::{ClaimKey, Uid, VolumeName},
     kinds::{PersistentVolume, PersistentVolumeClaim},
 };
+use serde::Deserialize;
 
+use super::finalizer::FinalizerStep;
 /// A request of one of the two.
 #[derive(Clone, Debug)]
 pub enum Call {

@@ -10,6 +10,12 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    call::CallError,
+    ids::{ClaimKey, PodKey, Uid},
+    kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -20,18 +26,10 @@ use super::{
     second_writer::Protected,
     users::{is_owned, uses},
 };
-use crate::{
-    controller::{
-        Controller, Identity, Plan,
-        claim_pods::ClaimPods,
-        second_writer::{OwnedField, Role, Target},
-    },
-    kube_api::{
-        call::CallError,
-        ids::{ClaimKey, PodKey, Uid},
-        kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
-    },
-    state::Objects,
+use crate::controller::{
+    Controller, Identity, Plan,
+    claim_pods::ClaimPods,
+    second_writer::{OwnedField, Role, Target},
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.

@@ -1,12 +1,10 @@
 use std::time::Duration;
 
+use apiserver::{call::Request, ids::ResourceVersion, kinds::Pod};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    kube_api::{call::Request, ids::ResourceVersion, kinds::Pod},
-    protection::calls::ListedPod,
-};
+use crate::protection::calls::ListedPod;
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.
 fn claim(owner: &str) -> PersistentVolumeClaim {

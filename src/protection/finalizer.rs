@@ -1,12 +1,11 @@
 //! What to do about the finalizer of an object, and the patch that does it. Pure.
 
-use serde_json::json;
-
-use crate::kube_api::{
+use apiserver::{
     call::{Request, Verb},
     kinds::Meta,
     text::Text,
 };
+use serde_json::json;
 
 /// What to do about the finalizer of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +66,7 @@ mod tests {
         for (finalizers, is_going, step, written) in cases {
             let meta = Meta {
                 uid: "u".into(),
-                resource_version: crate::kube_api::ids::ResourceVersion(7),
+                resource_version: apiserver::ids::ResourceVersion(7),
                 finalizers: finalizers.iter().copied().collect(),
                 deletion_timestamp: is_going.then(Box::default),
                 ..Meta::default()

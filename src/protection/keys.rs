@@ -7,6 +7,7 @@ use std::{
     hash::Hash,
 };
 
+use apiserver::{call::CallError, ids::Uid, tables::Objects};
 use tokio::time::Instant;
 
 use super::{
@@ -15,11 +16,7 @@ use super::{
     reasons::{ProtectionReason, Report},
     second_writer::{Protected, SecondWriter},
 };
-use crate::{
-    controller::{Controller, Plan, queue::Queue, retry::RetryMap, undone::Undone},
-    kube_api::{call::CallError, ids::Uid},
-    state::Objects,
-};
+use crate::controller::{Controller, Plan, queue::Queue, retry::RetryMap, undone::Undone};
 
 /// Requests of one of the two under way at once: KCM works on one object after the other.
 pub(super) const CALLS: usize = 16;

@@ -1,5 +1,9 @@
 //! Why the finalizer of a claim or volume is as it is, as reported ([`crate::controller::report`]).
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -7,10 +11,6 @@ use crate::{
     controller::{
         asked::Names,
         report::{self, Concerns, Reason, Subject, WallClock},
-    },
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     },
     telemetry::transition::Named,
 };

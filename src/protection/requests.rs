@@ -2,6 +2,13 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    call::{CallError, Caller, Request, Verb},
+    events::EventRecorder,
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    leadership::Leadership,
+    tables::Objects,
+};
 use serde::Deserialize;
 
 use super::{
@@ -10,14 +17,7 @@ use super::{
 };
 use crate::{
     controller::{Controller, Executor, Runner, second_writer::Target as _},
-    kube_api::{
-        call::{CallError, Caller, Request, Verb},
-        events::EventRecorder,
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-        leadership::Leadership,
-    },
     metrics::{Alarms, Metrics},
-    state::Objects,
 };
 
 /// Pods on one page of a list. Each has some kilobytes, of which nothing but its claims is kept.

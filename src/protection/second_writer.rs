@@ -7,12 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{ids::Uid, kinds::Meta};
 use tokio::time::Instant;
 
-use crate::{
-    controller::second_writer::{Role, SecondWriters, Target},
-    kube_api::{ids::Uid, kinds::Meta},
-};
+use crate::controller::second_writer::{Role, SecondWriters, Target};
 
 /// What is protected by a finalizer.
 pub(super) trait Protected: Target {
@@ -76,9 +74,9 @@ impl<K: Protected> SecondWriter<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::ids::ClaimKey;
+    use apiserver::ids::ClaimKey;
 
+    use super::*;
     const OURS: &str = "kubernetes.io/pvc-protection";
 
     fn meta(uid: &str, has: bool, is_going: bool) -> Meta {

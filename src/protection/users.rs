@@ -2,12 +2,12 @@
 //!
 //! In: a listed pod and a claim. Out: whether the pod keeps the claim.
 
-use super::calls::ListedPod;
-use crate::kube_api::{
+use apiserver::{
     ids::Uid,
     kinds::{Narrow, PersistentVolumeClaim, Pod},
 };
 
+use super::calls::ListedPod;
 /// Whether a listed pod uses the claim: it is on a node and names it, in any phase; or the claim is its own, and
 /// its containers are not gone for good.
 // KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC.

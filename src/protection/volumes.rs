@@ -5,6 +5,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use apiserver::{
+    call::CallError,
+    ids::VolumeName,
+    kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -14,17 +20,9 @@ use super::{
     reasons::ProtectionReason,
     second_writer::Protected,
 };
-use crate::{
-    controller::{
-        Controller, Identity, Plan,
-        second_writer::{OwnedField, Role, Target},
-    },
-    kube_api::{
-        call::CallError,
-        ids::VolumeName,
-        kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
-    },
-    state::Objects,
+use crate::controller::{
+    Controller, Identity, Plan,
+    second_writer::{OwnedField, Role, Target},
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVProtectionFinalizer.
@@ -212,7 +210,7 @@ mod tests {
                 revision += 1;
                 let mut volume = PersistentVolume::default();
                 volume.metadata.name = "v".into();
-                volume.metadata.resource_version = crate::kube_api::ids::ResourceVersion(revision);
+                volume.metadata.resource_version = apiserver::ids::ResourceVersion(revision);
                 objects.apply(volume.clone());
                 controller.changed(BTreeSet::from([ObjectRef::Volume("v".into())]), now);
                 let plan = controller.plan(now);

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use apiserver::connect::ApiServer;
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
@@ -29,7 +30,6 @@ use self::words::{Asked, Wanted, asked};
 use crate::{
     cli::{Cli, query::ConnectionArgs},
     explain::{read::exchange, subject::is_name},
-    kube_api::connect::ApiServer,
     terminal::{block_on, failure},
 };
 

@@ -1,10 +1,11 @@
 //! With whom one talks, and in which namespace.
 
+use apiserver::connect::ApiServer;
+
 use super::output::{Stop, progress};
 use crate::{
     cli::query::ConnectionArgs,
     explain::read::{Question, Reader, Reading},
-    kube_api::connect::ApiServer,
     terminal::complain,
 };
 

@@ -5,18 +5,16 @@
 
 use std::{path::Path, time::Duration};
 
+use apiserver::connect::{ApiServer, Authority};
 use http::{StatusCode, header::ACCEPT};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
 
-use crate::{
-    explain::{
-        daemon::{self, Board},
-        read::exchange,
-        report::Explanation,
-        snapshot::Snapshot,
-    },
-    kube_api::connect::{ApiServer, Authority},
+use crate::explain::{
+    daemon::{self, Board},
+    read::exchange,
+    report::Explanation,
+    snapshot::Snapshot,
 };
 
 /// A daemon answers from what it has; one that takes longer is not there.

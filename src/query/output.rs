@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use apiserver::connect::ConnectError;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -24,7 +25,6 @@ use crate::{
             text::{Style, text},
         },
     },
-    kube_api::connect::ConnectError,
     terminal::{block_on, complain},
 };
 

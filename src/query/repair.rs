@@ -4,6 +4,7 @@
 //! revision that it was decided on, so that it does nothing to what has changed since; the first that is not accepted
 //! ends it.
 
+use apiserver::wire::Encoding;
 use http::{StatusCode, header};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
@@ -23,7 +24,6 @@ use crate::{
         sheet::clean,
         subject::Subject,
     },
-    kube_api::wire::Encoding,
     terminal::complain,
 };
 

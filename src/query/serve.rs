@@ -6,6 +6,7 @@
 
 use std::{io, time::Duration};
 
+use apiserver::{connect::ApiServer, ids::NodeName};
 use futures::FutureExt;
 use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +30,6 @@ use crate::{
         report::{Explanation, Verdict},
         subject::Subject,
     },
-    kube_api::{connect::ApiServer, ids::NodeName},
 };
 
 /// How long what waits counts as just looked at: a whole cluster is read for it.

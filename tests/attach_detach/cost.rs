@@ -4,8 +4,14 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use apiserver::{
+    ids::{DriverName, NodeName},
+    kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    tables::{ChangeSet, Objects, Stored},
+};
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
+
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
@@ -21,12 +27,7 @@ use mooring::{
         },
     },
     controller::{Controller as _, report::reporter::Reporter},
-    kube_api::{
-        ids::{DriverName, NodeName},
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-    },
     metrics::Metrics,
-    state::{ChangeSet, Objects, Stored},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -9,21 +9,20 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{DriverName, NodeName, PodKey, VolumeName},
+    kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+    tables::{ChangeSet, Objects, Stored},
+};
 use fastrand::Rng;
 use futures::FutureExt;
 use libtest_mimic::{Failed, Trial};
-use mooring::{
-    attach_detach::desired::{
-        attach_required::AttachRequired,
-        populator,
-        state::{AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts},
-        volume_name::VolumeId,
-    },
-    kube_api::{
-        ids::{DriverName, NodeName, PodKey, VolumeName},
-        kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
-    },
-    state::{ChangeSet, Objects, Stored},
+
+use mooring::attach_detach::desired::{
+    attach_required::AttachRequired,
+    populator,
+    state::{AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts},
+    volume_name::VolumeId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -3,7 +3,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use apiserver::{
+    ids::NodeName,
+    kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+};
 use libtest_mimic::{Failed, Trial};
+
 use mooring::{
     attach_detach::{
         actual::unpublishing::Sequence,
@@ -11,10 +16,6 @@ use mooring::{
         desired::volume_name::VolumeId,
     },
     controller::Controller as _,
-    kube_api::{
-        ids::NodeName,
-        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-    },
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -5,15 +5,16 @@ use std::{
     path::Path,
 };
 
+use apiserver::{
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    tables::{Objects, Stored},
+};
 use libtest_mimic::{Failed, Trial};
-use mooring::{
-    attach_detach::desired::{
-        attach_required::AttachRequired,
-        populator,
-        state::{AttachSource, DesiredPod, DesiredVolume, Unresolved, WhyUnresolved},
-    },
-    kube_api::kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod},
-    state::{Objects, Stored},
+
+use mooring::attach_detach::desired::{
+    attach_required::AttachRequired,
+    populator,
+    state::{AttachSource, DesiredPod, DesiredVolume, Unresolved, WhyUnresolved},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

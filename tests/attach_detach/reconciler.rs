@@ -7,8 +7,13 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
+    kinds::{AttachedVolume, Node, NodeCondition, Taint, VolumeAttachment, VolumeError},
+};
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::Trial;
+
 use mooring::{
     attach_detach::{
         actual::{
@@ -30,10 +35,6 @@ use mooring::{
         options::ForcePolicy,
     },
     controller::in_doubt::InDoubt,
-    kube_api::{
-        ids::{DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
-        kinds::{AttachedVolume, Node, NodeCondition, Taint, VolumeAttachment, VolumeError},
-    },
 };
 use serde::{Deserialize, Serialize};
 use test_support::cases::comparison::Comparison;

@@ -5,15 +5,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use mooring::{
-    attach_detach::{
-        calls::{AttachmentRequest, Call},
-        guard::second_writer::ActTarget,
-    },
-    kube_api::{
-        events::{Event, EventType, Novelty},
-        ids::Uid,
-    },
+use apiserver::{
+    events::{Event, EventType, Novelty},
+    ids::Uid,
+};
+
+use mooring::attach_detach::{
+    calls::{AttachmentRequest, Call},
+    guard::second_writer::ActTarget,
 };
 
 use tokio::time::Instant;
@@ -24,7 +23,7 @@ use super::world::word;
 const SHOWN_WITH_A_SERIES: [&str; 2] =
     ["attachdetach_controller_total_volumes", "storage_operation_duration_seconds_count"];
 
-/// How long an event of another process stands and is not told again (`kube_api::events`).
+/// How long an event of another process stands and is not told again (`apiserver::events`).
 const STANDS: Duration = Duration::from_mins(45);
 
 /// Type, reason, template of the message, and the word.

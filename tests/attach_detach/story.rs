@@ -10,8 +10,14 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    tables::{ChangeSet, Objects, Stored},
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
+
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
@@ -31,12 +37,7 @@ use mooring::{
         report::{Reason as _, events::Keyed},
         reporting::Reporting,
     },
-    kube_api::{
-        call::CallError,
-        kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-    },
     metrics::{Alarms, Metrics},
-    state::{ChangeSet, Objects, Stored},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

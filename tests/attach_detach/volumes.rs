@@ -3,17 +3,16 @@
 
 use std::{collections::HashSet, path::Path};
 
+use apiserver::{
+    ids::{AttachmentName, NodeName},
+    kinds::{PersistentVolume, Pod, PodVolumeSource},
+};
 use libtest_mimic::{Failed, Trial};
-use mooring::{
-    attach_detach::desired::{
-        in_tree_migration,
-        volume_name::{VolumeId, VolumeKind},
-        volume_source::{self, Storage},
-    },
-    kube_api::{
-        ids::{AttachmentName, NodeName},
-        kinds::{PersistentVolume, Pod, PodVolumeSource},
-    },
+
+use mooring::attach_detach::desired::{
+    in_tree_migration,
+    volume_name::{VolumeId, VolumeKind},
+    volume_source::{self, Storage},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

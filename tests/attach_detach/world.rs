@@ -5,16 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{
+    call::{CallError, Request},
+    ids::{DriverName, NodeName},
+};
 use k8s_openapi::jiff::Timestamp;
-use mooring::{
-    attach_detach::{
-        calls::{Answer, AttachmentRequest, Call},
-        desired::volume_name::VolumeId,
-    },
-    kube_api::{
-        call::{CallError, Request},
-        ids::{DriverName, NodeName},
-    },
+
+use mooring::attach_detach::{
+    calls::{Answer, AttachmentRequest, Call},
+    desired::volume_name::VolumeId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -4,12 +4,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver::{
+    kinds::{PersistentVolume, PersistentVolumeClaim},
+    tables::{ChangeSet, Objects, Stored},
+};
 use libtest_mimic::{Failed, Trial};
+
 use mooring::{
     binder::{BinderOptions, planner::Planner},
     controller::report::Subject,
-    kube_api::kinds::{PersistentVolume, PersistentVolumeClaim},
-    state::{ChangeSet, Objects, Stored},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -5,7 +5,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use apiserver::{
+    call::CallError,
+    kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    tables::{ChangeSet, Objects, Stored},
+};
 use fastrand::Rng;
+
 use mooring::{
     binder::{
         BinderOptions,
@@ -14,11 +20,6 @@ use mooring::{
     },
     controller::report::Reason,
     host_plugins::{HostPlugins, options::PluginOptions},
-    kube_api::{
-        call::CallError,
-        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
-    },
-    state::{ChangeSet, Objects, Stored},
 };
 use serde_json::Value;
 use tokio::time::Instant;

@@ -14,9 +14,17 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{
+        CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+    },
+    tables::Stored,
+};
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
+
 use mooring::{
     binder::calls::{Op, Target, WriteKind},
     explain::{
@@ -27,14 +35,6 @@ use mooring::{
         snapshot::Snapshot,
         subject::Subject,
     },
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{
-            CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-            VolumeAttachment,
-        },
-    },
-    state::Stored,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

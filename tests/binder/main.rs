@@ -27,9 +27,10 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::events::{Event, EventType};
 use case::{Case, File, Sync};
 use libtest_mimic::{Arguments, Trial};
-use mooring::kube_api::events::{Event, EventType};
+
 use test_support::cases::{self, comparison::Comparison};
 use world::{Fault, World, chosen, plain};
 

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mooring::{
-    binder::calls::{Answer, Call, Directory, Purpose, Write},
-    kube_api::{
-        call::{CallError, Request, Verb},
-        kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
-    },
+use apiserver::{
+    call::{CallError, Request, Verb},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
 };
+
+use mooring::binder::calls::{Answer, Call, Directory, Purpose, Write};
 use serde_json::{Value, json};
 use test_support::{
     promises::requests,

@@ -9,6 +9,14 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    events::{Event, Novelty},
+    ids::{ClaimKey, VolumeName},
+    kinds::{CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    tables::{Objects, Stored},
+};
+
 use mooring::{
     binder::{
         BinderOptions,
@@ -21,15 +29,6 @@ use mooring::{
         HostPlugins,
         options::{PluginOptions, Recycler, Recyclers},
     },
-    kube_api::{
-        call::CallError,
-        events::{Event, Novelty},
-        ids::{ClaimKey, VolumeName},
-        kinds::{
-            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        },
-    },
-    state::{Objects, Stored},
 };
 use serde_json::Value;
 use tokio::time::Instant;

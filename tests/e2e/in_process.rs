@@ -3,16 +3,17 @@
 
 use std::sync::Arc;
 
+use apiserver::connect::ApiServer;
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
+use serving::{Gate, TlsPeer};
+
 use mooring::{
     app,
     cli::{self, Command},
     config::Config,
-    http::{Gate, TlsPeer},
-    kube_api::connect::ApiServer,
     supervise::Threads,
 };
 use test_support::daemon;

@@ -3,22 +3,21 @@
 
 use std::path::PathBuf;
 
+use apiserver::{
+    connect::ApiServer,
+    ids::{ClaimKey, PodKey},
+};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use mooring::{
-    explain::{
-        assumptions::Assumptions,
-        doctor::doctor,
-        drain::drain,
-        read::{Question, Reader, Reading},
-        repair::{FreeFor, Repair, repair},
-        report::Verdict,
-        whatif::{Change, whatif},
-    },
-    kube_api::{
-        connect::ApiServer,
-        ids::{ClaimKey, PodKey},
-    },
+
+use mooring::explain::{
+    assumptions::Assumptions,
+    doctor::doctor,
+    drain::drain,
+    read::{Question, Reader, Reading},
+    repair::{FreeFor, Repair, repair},
+    report::Verdict,
+    whatif::{Change, whatif},
 };
 use serde_json::json;
 use test_support::{cluster::VolumeShape, control_plane::User};

@@ -3,18 +3,19 @@
 
 use std::sync::{Arc, Mutex};
 
+use apiserver::{
+    connect::{ApiServer, Choice},
+    ids::{ClaimKey, VolumeName},
+    kinds::ObjectRef,
+};
 use kube::{Client, client::Body};
+
 use mooring::{
     attach_detach::{self, AttachDetachOptions, decide::verdict::Waiting, dry_run::NextWrite},
     binder::{self, BinderOptions},
     explain::{
         read::{Question, Reader, Reading},
         subject::Subject,
-    },
-    kube_api::{
-        connect::{ApiServer, Choice},
-        ids::{ClaimKey, VolumeName},
-        kinds::ObjectRef,
     },
 };
 use serde_json::json;

@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
+use apiserver::connect::ApiServer;
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
@@ -20,15 +21,13 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use mooring::{
-    explain::{
-        assumptions::Assumptions,
-        explain,
-        read::{Question, Reader},
-        report::Explanation,
-        subject::Subject,
-    },
-    kube_api::connect::ApiServer,
+
+use mooring::explain::{
+    assumptions::Assumptions,
+    explain,
+    read::{Question, Reader},
+    report::Explanation,
+    subject::Subject,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -1,9 +1,10 @@
 //! A restore of etcd from a backup (E11): what the daemon knew no longer holds, what the cluster says may be
 //! of the past, so it starts over and takes nothing away for five minutes.
 
+use apiserver::restore::RESTORE_GRACE;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::PersistentVolume};
 use kube::{Api, api::DeleteParams};
-use mooring::kube_api::restore::RESTORE_GRACE;
+
 use serde_json::{Value, json};
 use test_support::{
     actors::{Attacher, AttacherBehaviour},

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use mooring::traces::TraceId;
+use telemetry::traces::TraceId;
+
 use opentelemetry_proto::tonic::trace::v1::Span;
 use test_support::{cluster::within_deadline, daemon::Launch, process::temporary_folder};
 

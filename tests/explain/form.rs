@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use apiserver::{
+    ids::{DriverName, NodeName},
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
+};
 use k8s_openapi::jiff::Timestamp;
+
 use mooring::{
     attach_detach::desired::volume_name::VolumeId,
     explain::{
         report::Verdict,
         snapshot::{Snapshot, Unseen},
-    },
-    kube_api::{
-        ids::{DriverName, NodeName},
-        kinds::{
-            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-        },
     },
 };
 use serde::Deserialize;

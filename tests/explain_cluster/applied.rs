@@ -27,7 +27,7 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
             }
             let holders = after.objects.volumes.snapshot();
             let uid = &after.objects.claims.get(claim).unwrap().metadata.uid;
-            let refers = |it: &mooring::kube_api::kinds::PersistentVolume| {
+            let refers = |it: &apiserver::kinds::PersistentVolume| {
                 it.spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == *uid)
             };
             let held: Vec<_> = holders.iter().filter(|(_, it)| refers(it)).map(|(name, _)| name).collect();

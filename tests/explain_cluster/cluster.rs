@@ -5,18 +5,19 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver::{
+    ids::{AttachmentName, ClaimKey, DriverName, NodeName},
+    kinds::{
+        CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
+    },
+};
 use k8s_openapi::jiff::Timestamp;
+
 use mooring::{
     attach_detach::desired::volume_name::VolumeId,
     explain::snapshot::{
         CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen,
-    },
-    kube_api::{
-        ids::{AttachmentName, ClaimKey, DriverName, NodeName},
-        kinds::{
-            CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-            VolumeAttachment,
-        },
     },
 };
 use serde::Deserialize;

@@ -11,22 +11,21 @@ mod cluster;
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
+use apiserver::ids::{ClaimKey, PodKey};
 use libtest_mimic::{Arguments, Failed, Trial};
-use mooring::{
-    explain::{
-        assumptions::Assumptions,
-        doctor::doctor,
-        drain::drain,
-        reasons,
-        repair::{FreeFor, Repair, repair},
-        report::Verdict,
-        sheet::{
-            Printed,
-            text::{Style, text},
-        },
-        whatif::{Change, whatif},
+
+use mooring::explain::{
+    assumptions::Assumptions,
+    doctor::doctor,
+    drain::drain,
+    reasons,
+    repair::{FreeFor, Repair, repair},
+    report::Verdict,
+    sheet::{
+        Printed,
+        text::{Style, text},
     },
-    kube_api::ids::{ClaimKey, PodKey},
+    whatif::{Change, whatif},
 };
 use serde::Deserialize;
 use test_support::cases::{self, blesses, fields_of};

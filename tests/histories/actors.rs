@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use apiserver::{
+    ids::{AttachmentName, NodeName, PodKey},
+    kinds::{
+        ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodPhase, PodVolume, PodVolumeSource, Taint,
+        VolumeAttachment,
+    },
+    text::TextSet,
+};
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
-use mooring::{
-    attach_detach::desired::volume_name::{VolumeId, VolumeKind},
-    kube_api::{
-        ids::{AttachmentName, NodeName, PodKey},
-        kinds::{
-            ClaimSource, Node, NodeCondition, ObjectRef, Pod, PodPhase, PodVolume, PodVolumeSource, Taint,
-            VolumeAttachment,
-        },
-        text::TextSet,
-    },
-};
+
+use mooring::attach_detach::desired::volume_name::{VolumeId, VolumeKind};
 
 use super::{
     clocks::Machine,
@@ -356,6 +355,6 @@ pub(super) fn has_work(attachment: &VolumeAttachment) -> bool {
         || !attachment.status.attached
 }
 
-fn error(message: &str) -> mooring::kube_api::kinds::VolumeError {
-    mooring::kube_api::kinds::VolumeError { time: None, message: message.into() }
+fn error(message: &str) -> apiserver::kinds::VolumeError {
+    apiserver::kinds::VolumeError { time: None, message: message.into() }
 }

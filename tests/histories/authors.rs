@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use mooring::{
-    attach_detach::desired::volume_name::VolumeId,
-    kube_api::{
-        ids::{NodeName, Uid},
-        kinds::Node,
-    },
+use apiserver::{
+    ids::{NodeName, Uid},
+    kinds::Node,
 };
+
+use mooring::attach_detach::desired::volume_name::VolumeId;
 
 use super::server::{VOLUMES, id};
 

@@ -6,7 +6,14 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    ids::{NodeName, Uid},
+    kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    tables::{ChangeSet, Objects, Stored},
+};
 use fastrand::Rng;
+
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
@@ -25,13 +32,7 @@ use mooring::{
         Controller as _,
         report::{Reason as _, reporter::Reporter},
     },
-    kube_api::{
-        call::CallError,
-        ids::{NodeName, Uid},
-        kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-    },
     metrics::Metrics,
-    state::{ChangeSet, Objects, Stored},
 };
 use tokio::time::Instant;
 

@@ -8,7 +8,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use apiserver::{
+    ids::{NodeName, PodKey},
+    kinds::{
+        CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, Taint, VolumeAttachment,
+    },
+};
 use fastrand::Rng;
+
 use mooring::{
     attach_detach::calls::{AttachmentRequest, Call},
     explain::{
@@ -17,13 +24,6 @@ use mooring::{
         report::{Explanation, Risk, Verdict},
         snapshot::Snapshot,
         subject::Subject,
-    },
-    kube_api::{
-        ids::{NodeName, PodKey},
-        kinds::{
-            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, Taint,
-            VolumeAttachment,
-        },
     },
 };
 

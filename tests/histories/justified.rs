@@ -3,16 +3,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use mooring::{
-    attach_detach::{
-        calls::{AttachmentRequest, Call},
-        desired::volume_name::{VolumeId, VolumeKind},
-    },
-    kube_api::{
-        call::Request,
-        ids::{ClaimKey, DriverName, NodeName},
-        kinds::{ClaimPhase, VolumeAttachment},
-    },
+use apiserver::{
+    call::Request,
+    ids::{ClaimKey, DriverName, NodeName},
+    kinds::{ClaimPhase, VolumeAttachment},
+};
+
+use mooring::attach_detach::{
+    calls::{AttachmentRequest, Call},
+    desired::volume_name::{VolumeId, VolumeKind},
 };
 
 use super::{

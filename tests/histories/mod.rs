@@ -13,11 +13,12 @@ mod wishes;
 
 use std::{mem, time::Duration};
 
+use apiserver::ids::NodeName;
 use authors::Author;
 use clocks::{Clocks, Machine};
 use daemon::Daemon;
 use fastrand::Rng;
-use mooring::kube_api::ids::NodeName;
+
 use server::{NODES, Server};
 
 /// Steps with faults before the trouble stops.

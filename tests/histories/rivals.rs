@@ -1,15 +1,14 @@
 //! Others who do what only an attach/detach controller does, or nearly: a second controller that rewrites
 //! lists, creates and deletes VolumeAttachments, and strangers whose attachments are not to be touched.
 
+use apiserver::{
+    ids::{AttachmentName, DriverName, NodeName, Uid},
+    kinds::{AttachedVolume, VolumeAttachment},
+};
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
-use mooring::{
-    attach_detach::desired::volume_name::VolumeKind,
-    kube_api::{
-        ids::{AttachmentName, DriverName, NodeName, Uid},
-        kinds::{AttachedVolume, VolumeAttachment},
-    },
-};
+
+use mooring::attach_detach::desired::volume_name::VolumeKind;
 use serde_json::json;
 
 use super::{

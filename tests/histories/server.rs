@@ -8,18 +8,17 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use mooring::{
-    attach_detach::desired::volume_name::{VolumeId, VolumeKind},
-    kube_api::{
-        call::{CallError, Request},
-        ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
-        kinds::{
-            AttachedVolume, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume,
-            PersistentVolumeClaim, Pod, VolumeAttachment,
-        },
+use apiserver::{
+    call::{CallError, Request},
+    ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, ResourceVersion, VolumeName},
+    kinds::{
+        AttachedVolume, CsiDriver, Meta, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        Pod, VolumeAttachment,
     },
 };
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use mooring::attach_detach::desired::volume_name::{VolumeId, VolumeKind};
 use serde_json::Value;
 use test_support::promises::requests;
 

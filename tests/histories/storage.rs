@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::{ClaimKey, DriverName, VolumeName},
+    kinds::{ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
+};
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
-use mooring::{
-    attach_detach::desired::volume_name::{VolumeId, VolumeKind},
-    kube_api::{
-        ids::{ClaimKey, DriverName, VolumeName},
-        kinds::{ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    },
-};
+
+use mooring::attach_detach::desired::volume_name::{VolumeId, VolumeKind};
 use serde_json::{Value, json};
 
 use super::server::{DRIVER, Object, Server, VOLUMES};

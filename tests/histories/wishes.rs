@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use mooring::{
-    attach_detach::{
-        calls::{AttachmentRequest, Call},
-        desired::volume_name::VolumeId,
-    },
-    kube_api::{ids::NodeName, kinds::Node},
+
+use mooring::attach_detach::{
+    calls::{AttachmentRequest, Call},
+    desired::volume_name::VolumeId,
 };
 
 use super::{

@@ -1,13 +1,13 @@
 //! JSON and protobuf say the same.
 
-use bytes::Bytes;
-use mooring::kube_api::{
+use apiserver::{
     kinds::{
         CsiDriver, InTreeSource, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
         VolumeAttachment,
     },
     wire::{DecodeError, Encoding, WatchEvent, WatchEventKind},
 };
+use bytes::Bytes;
 
 use crate::encoded::{Case, cases};
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use apiserver::call::CallError;
 use tokio::time::Instant;
 
-use crate::{controller::retry::Retry, kube_api::call::CallError};
+use crate::controller::retry::Retry;
 
 /// After so many failures in a row that the server may not have meant, no answer or a request for a
 /// pause, an event says so: it is no accident then. (KCM records the first.)

@@ -5,17 +5,16 @@
 //! gone, what the node's status lists or has in use. Whether one of them explains the attachment's name is decided by the
 //! [actual state](super::state), which also tries every volume that comes to be desired.
 
+use apiserver::{
+    ids::VolumeName,
+    kinds::{Meta, VolumeAttachment, VolumeSpec},
+    tables::Objects,
+};
+
 use super::state::Candidates;
-use crate::{
-    attach_detach::desired::{
-        volume_name::{VolumeId, VolumeKind},
-        volume_source::{self, CsiVolume, Storage},
-    },
-    kube_api::{
-        ids::VolumeName,
-        kinds::{Meta, VolumeAttachment, VolumeSpec},
-    },
-    state::Objects,
+use crate::attach_detach::desired::{
+    volume_name::{VolumeId, VolumeKind},
+    volume_source::{self, CsiVolume, Storage},
 };
 
 /// The volumes that a VolumeAttachment may be about.
@@ -60,16 +59,15 @@ fn csi(metadata: &Meta, spec: &VolumeSpec) -> Option<CsiVolume> {
 mod tests {
     use std::sync::Arc;
 
+    use apiserver::{
+        ids::{DriverName, NodeName},
+        kinds::{Node, PersistentVolume},
+    };
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::super::state::{ActualState, NodeVolume};
     use super::*;
-    use crate::kube_api::{
-        ids::{DriverName, NodeName},
-        kinds::{Node, PersistentVolume},
-    };
-
     fn attachment(source: &Value) -> VolumeAttachment {
         let object = json!({
             "metadata": {"name": "va", "resourceVersion": "1"},

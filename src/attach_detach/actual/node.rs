@@ -5,13 +5,11 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use apiserver::kinds::{Node, NodeInfo};
 use k8s_openapi::jiff::Timestamp;
 
 use super::node_requests::NodeRequests;
-use crate::{
-    attach_detach::{desired::volume_name::VolumeId, options::ForcePolicy},
-    kube_api::kinds::{Node, NodeInfo},
-};
+use crate::attach_detach::{desired::volume_name::VolumeId, options::ForcePolicy};
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
 /// times its status period of 10 s.
@@ -224,12 +222,12 @@ fn is_the_same_failure(before: Option<&Arc<Node>>, after: Option<&Arc<Node>>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::{
+    use apiserver::{
         ids::{DriverName, ResourceVersion},
         kinds::NodeCondition,
     };
 
+    use super::*;
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }

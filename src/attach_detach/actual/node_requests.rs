@@ -5,17 +5,15 @@
 
 use std::{mem, sync::Arc};
 
+use apiserver::{
+    call::CallError,
+    ids::{ResourceVersion, Uid},
+    kinds::{AttachedVolume, Node},
+};
 use tokio::time::Instant;
 
 use super::answered::Answered;
-use crate::{
-    controller::{in_doubt::InDoubt, retry::Retry, undone::Undone},
-    kube_api::{
-        call::CallError,
-        ids::{ResourceVersion, Uid},
-        kinds::{AttachedVolume, Node},
-    },
-};
+use crate::controller::{in_doubt::InDoubt, retry::Retry, undone::Undone};
 
 /// Our requests to one node.
 #[derive(Clone, Debug, Default)]

@@ -26,17 +26,18 @@ pub use node_volume::{
     ReportAsAttached, Uncertain, WhyRead,
 };
 
+use apiserver::{
+    ids::{AttachmentName, NodeName, VolumeName},
+    tables::{Relation, VecMap, give_back_room},
+};
+
 use super::{
     node::NodeState,
     unpublishing::{Sequence, Unpublished, Unpublishing},
 };
-use crate::{
-    attach_detach::{
-        decide::{contention::Contention, scope::Scope},
-        desired::volume_name::VolumeId,
-    },
-    kube_api::ids::{AttachmentName, NodeName, VolumeName},
-    state::{Relation, VecMap, give_back_room},
+use crate::attach_detach::{
+    decide::{contention::Contention, scope::Scope},
+    desired::volume_name::VolumeId,
 };
 
 /// One volume on all its nodes.
@@ -237,7 +238,7 @@ impl ActualState {
 impl NodeVolume {
     /// A volume on a node of which only the attachment is known.
     pub(in crate::attach_detach) fn with_attachment(attached: bool, terminating: bool) -> Self {
-        let mut attachment = crate::kube_api::kinds::VolumeAttachment::default();
+        let mut attachment = apiserver::kinds::VolumeAttachment::default();
         attachment.status.attached = attached;
         attachment.metadata.deletion_timestamp = terminating.then(Default::default);
         let mut node_volume = Self::default();

@@ -3,10 +3,9 @@
 //! The proof is a type that only an answer of the API server makes, and without which the request that
 //! deletes a VolumeAttachment cannot be built (S2, S3).
 
-use crate::{
-    attach_detach::desired::volume_name::VolumeId,
-    kube_api::{ids::Uid, kinds::Node},
-};
+use apiserver::{ids::Uid, kinds::Node};
+
+use crate::attach_detach::desired::volume_name::VolumeId;
 
 /// How far the unpublishing of a volume has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Contention: what the nodes of a volume were told of one another, as a value that is kept with the volume.
 
-use super::verdict::Waiting;
-use crate::kube_api::ids::{NodeName, PodKey};
+use apiserver::ids::{NodeName, PodKey};
 
+use super::verdict::Waiting;
 /// What the nodes of a volume are told of one another. While it is the same, what happens on one of them is judged there,
 /// and where the volume is held.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use apiserver::kinds::{VolumeAttachment, VolumeError};
 use tokio::time::Instant;
 
 use super::{
@@ -21,7 +22,6 @@ use crate::{
         desired::{state::DesiredAttachment, volume_name::VolumeKind},
     },
     controller::retry::Retry,
-    kube_api::kinds::{VolumeAttachment, VolumeError},
 };
 
 /// Judges one volume on a node.

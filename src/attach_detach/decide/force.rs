@@ -42,10 +42,10 @@ pub fn force(
     wall: Timestamp,
 ) -> Result<ForceReason, Unforced> {
     let object = node.and_then(|state| state.node.as_deref());
-    if object.is_some_and(crate::kube_api::kinds::Node::is_out_of_service) {
+    if object.is_some_and(apiserver::kinds::Node::is_out_of_service) {
         return Ok(ForceReason::OutOfService);
     }
-    if object.is_some_and(crate::kube_api::kinds::Node::is_ready) {
+    if object.is_some_and(apiserver::kinds::Node::is_ready) {
         return Err(Unforced::NodeReady);
     }
     if !policy.on_timeout {
@@ -63,11 +63,10 @@ pub fn force(
 mod tests {
     use std::{sync::Arc, time::Duration};
 
+    use apiserver::kinds::{Node, NodeCondition, Taint};
+
     use super::*;
-    use crate::{
-        attach_detach::actual::state::Desire,
-        kube_api::kinds::{Node, NodeCondition, Taint},
-    };
+    use crate::attach_detach::actual::state::Desire;
 
     fn at(minute: i64) -> Timestamp {
         Timestamp::from_second(minute * 60).unwrap()

@@ -8,17 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{ids::NodeName, tables::VecMap};
+
 use super::{
     contention::Contention,
     verdict::{ConflictingNode, Verdict},
 };
-use crate::{
-    attach_detach::{
-        actual::state::{ActualState, Mount, NodeVolume, WhyRead},
-        desired::{state::DesiredAttachment, volume_name::VolumeId},
-    },
-    kube_api::ids::NodeName,
-    state::VecMap,
+use crate::attach_detach::{
+    actual::state::{ActualState, Mount, NodeVolume, WhyRead},
+    desired::{state::DesiredAttachment, volume_name::VolumeId},
 };
 
 /// Who has, or is to have, a volume that may be on one node at a time only.

@@ -7,22 +7,20 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use apiserver::{
+    call::{Request, Verb},
+    kinds::{AttachedVolume, Narrow, Node},
+    text::Text,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    attach_detach::{
-        actual::{
-            node::NodeState,
-            state::{NodeVolume, ReportAsAttached},
-        },
-        desired::volume_name::VolumeId,
+use crate::attach_detach::{
+    actual::{
+        node::NodeState,
+        state::{NodeVolume, ReportAsAttached},
     },
-    kube_api::{
-        call::{Request, Verb},
-        kinds::{AttachedVolume, Narrow, Node},
-        text::Text,
-    },
+    desired::volume_name::VolumeId,
 };
 
 /// How long an attached volume waits, at least, to be listed together with those that are on their way to the
@@ -207,6 +205,11 @@ pub fn patch(node: &Node, list: &[AttachedVolume]) -> Request {
 mod tests {
     use std::sync::Arc;
 
+    use apiserver::{
+        call::CallError,
+        ids::{DriverName, ResourceVersion},
+    };
+
     use super::*;
     use crate::{
         attach_detach::actual::{
@@ -216,10 +219,6 @@ mod tests {
             unpublishing::{Sequence, Unpublishing},
         },
         controller::in_doubt::InDoubt,
-        kube_api::{
-            call::CallError,
-            ids::{DriverName, ResourceVersion},
-        },
     };
 
     fn volume(handle: &str) -> VolumeId {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{ids::NodeName, tables::VecMap};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -15,17 +16,13 @@ use super::{
     scope::Scope,
     verdict::{NodeVolumeView, StandOff, Verdict},
 };
-use crate::{
-    attach_detach::{
-        actual::{
-            node::NodeState,
-            state::{NodeVolume, VolumeState},
-        },
-        desired::{state::DesiredAttachment, volume_name::VolumeId},
-        options::ForcePolicy,
+use crate::attach_detach::{
+    actual::{
+        node::NodeState,
+        state::{NodeVolume, VolumeState},
     },
-    kube_api::ids::NodeName,
-    state::VecMap,
+    desired::{state::DesiredAttachment, volume_name::VolumeId},
+    options::ForcePolicy,
 };
 
 /// One volume as the reconciler sees it.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::kube_api::ids::NodeName;
+use apiserver::ids::NodeName;
 
 /// Nodes of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

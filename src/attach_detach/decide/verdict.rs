@@ -3,6 +3,10 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::{AttachmentName, NodeName, ResourceVersion, Uid},
+    kinds::Node,
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -22,10 +26,6 @@ use crate::{
         options::ForcePolicy,
     },
     controller::retry::Retry,
-    kube_api::{
-        ids::{AttachmentName, NodeName, ResourceVersion, Uid},
-        kinds::Node,
-    },
 };
 
 /// What is known of one volume on a node when it is judged.

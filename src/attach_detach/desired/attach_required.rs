@@ -7,9 +7,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver::{ids::DriverName, kinds::CsiDriver};
 use tokio::time::Instant;
-
-use crate::kube_api::{ids::DriverName, kinds::CsiDriver};
 
 /// How long what a CSIDriver said last holds on: many times what its replacement takes, and less than the three
 /// minutes after which KCM looks.

@@ -7,14 +7,13 @@
 //!
 //! KCM: k8s.io/csi-translation-lib/plugins; all seven plugins are translated on every node.
 
-use serde_json::{Map, Value, json};
-
-use super::source_error::SourceError;
-use crate::kube_api::{
+use apiserver::{
     kinds::{AwsElasticBlockStore, AzureDisk, AzureFile, ClaimRef, GcePersistentDisk, InTreeSource, Meta},
     text::{Text, TextList},
 };
+use serde_json::{Map, Value, json};
 
+use super::source_error::SourceError;
 const EBS: &str = "ebs.csi.aws.com";
 const GCE_PD: &str = "pd.csi.storage.gke.io";
 const AZURE_DISK: &str = "disk.csi.azure.com";

@@ -6,24 +6,22 @@
 
 use std::{mem, sync::Arc};
 
+use apiserver::{
+    ids::{ClaimKey, DriverName, VolumeName},
+    kinds::{
+        ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolume,
+        PodVolumeSource,
+    },
+    tables::{Objects, Stored, VecMap},
+    text::Text,
+};
+
 use super::{
     attach_required::AttachRequired,
     state::{AttachSource, DesiredPod, DesiredVolume, PodFacts, Unresolved, WhyUnresolved},
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, CsiVolume, Sharing, Storage},
 };
-use crate::{
-    kube_api::{
-        ids::{ClaimKey, DriverName, VolumeName},
-        kinds::{
-            ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-            PodVolume, PodVolumeSource,
-        },
-        text::Text,
-    },
-    state::{Objects, Stored, VecMap},
-};
-
 /// What the pod needs now, on a node that is handed to the controller if `is_managed`. `before` is what it needed until
 /// now: what its node has of that stays desired while the pod lives, also if claim, volume or driver say otherwise,
 /// because it may have it mounted (S44, attach-detach §2, pain 14). Only a driver that no longer needs attaching ends the

@@ -9,20 +9,17 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},
+    kinds::ObjectRef,
+    tables::{Objects, Relation, VecMap, give_back_room},
+    text::TextList,
+};
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{source_error::SourceError, volume_name::VolumeId};
-use crate::{
-    kube_api::{
-        ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},
-        kinds::ObjectRef,
-        text::TextList,
-    },
-    state::{Objects, Relation, VecMap, give_back_room},
-};
-
 /// What one pod needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredPod {

@@ -4,14 +4,13 @@
 
 use std::fmt::{self, Write};
 
-use arcstr::ArcStr;
-use serde::Serialize;
-use sha2::{Digest, Sha256};
-
-use crate::kube_api::{
+use apiserver::{
     ids::{AttachmentName, DriverName, NodeName},
     text,
 };
+use arcstr::ArcStr;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 const CSI_PREFIX: &str = "kubernetes.io/csi/";
 const ISCSI_PREFIX: &str = "kubernetes.io/iscsi/";

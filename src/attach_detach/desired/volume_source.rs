@@ -6,6 +6,11 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::DriverName,
+    kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeSpec},
+    text::Text,
+};
 use serde_json::Value;
 
 use super::{
@@ -13,12 +18,6 @@ use super::{
     source_error::SourceError,
     volume_name::VolumeId,
 };
-use crate::kube_api::{
-    ids::DriverName,
-    kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeSpec},
-    text::Text,
-};
-
 /// What a volume source is to attach/detach (attach-detach §2.3).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Storage {

@@ -7,20 +7,18 @@
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
+use apiserver::{ids::NodeName, lease_note::LeaseNote};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::wait_note::{MOST_ENTRIES, NodeWait, WaitNote};
-use crate::{
-    attach_detach::{
-        actual::state::{ActualState, NodeVolume},
-        decide::{
-            force::Unforced,
-            verdict::{Verdict, Waiting},
-        },
-        desired::{state::DesiredState, volume_name::VolumeId},
+use crate::attach_detach::{
+    actual::state::{ActualState, NodeVolume},
+    decide::{
+        force::Unforced,
+        verdict::{Verdict, Waiting},
     },
-    kube_api::{ids::NodeName, lease_note::LeaseNote},
+    desired::{state::DesiredState, volume_name::VolumeId},
 };
 
 /// How often the note is made anew while something waits.
@@ -165,11 +163,10 @@ fn elapsed_on(name: &NodeName, wait: &NodeWait, actual: &ActualState, wall: Time
 mod tests {
     use std::sync::Arc;
 
+    use apiserver::kinds::{AttachedVolume, Node, NodeCondition};
+
     use super::*;
-    use crate::{
-        attach_detach::decide::scope::Scope,
-        kube_api::kinds::{AttachedVolume, Node, NodeCondition},
-    };
+    use crate::attach_detach::decide::scope::Scope;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

@@ -6,13 +6,14 @@
 
 use std::fmt;
 
+use apiserver::{
+    ids::{AttachmentName, NodeName},
+    kinds::VolumeAttachment,
+};
+
 use crate::{
     attach_detach::actual::state::{AttachmentCall, Deletion, NodeVolume},
     controller::second_writer::{self, OwnedField, Role},
-    kube_api::{
-        ids::{AttachmentName, NodeName},
-        kinds::VolumeAttachment,
-    },
 };
 
 /// `volumesAttached` of a node changed after we had written it.

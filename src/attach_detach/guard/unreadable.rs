@@ -5,11 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    attach_detach::{desired::volume_name::VolumeId, known::Known},
-    kube_api::{ids::NodeName, kinds::Node},
-    state::VecMap,
-};
+use apiserver::{ids::NodeName, kinds::Node, tables::VecMap};
+
+use crate::attach_detach::{desired::volume_name::VolumeId, known::Known};
 
 /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node itself, or a
 /// VolumeAttachment of the volume. By that one the volume may be attached on any node, so it must not get to another. Of
@@ -46,6 +44,11 @@ pub(in crate::attach_detach) fn unreadable_on(
 mod tests {
     use std::sync::Arc;
 
+    use apiserver::{
+        ids::ResourceVersion,
+        kinds::{PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        tables::Objects,
+    };
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
     use tokio::time::Instant;
@@ -54,11 +57,6 @@ mod tests {
     use crate::{
         attach_detach::{clock::Clock, controller::Controller, options::AttachDetachOptions},
         controller::Controller as _,
-        kube_api::{
-            ids::ResourceVersion,
-            kinds::{PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-        },
-        state::Objects,
     };
 
     #[test]

@@ -12,10 +12,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    attach_detach::desired::volume_name::{VolumeId, hashed},
-    kube_api::{ids::Uid, kinds::Node},
-};
+use apiserver::{ids::Uid, kinds::Node};
+
+use crate::attach_detach::desired::volume_name::{VolumeId, hashed};
 
 /// The annotation of the lease that has the note.
 pub const NODES_NOT_READY: &str = "mooring.dev/nodes-not-ready";
@@ -102,11 +101,10 @@ impl WaitNote {
 }
 #[cfg(test)]
 mod tests {
+    use apiserver::kinds::NodeCondition;
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
-    use crate::kube_api::kinds::NodeCondition;
-
     fn node(uid: &str, status: &str, second: Option<i64>) -> Node {
         let mut node = Node::default();
         node.metadata.uid = uid.into();

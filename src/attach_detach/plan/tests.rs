@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver::{call::CallError, ids::DriverName, kinds::AttachedVolume, tables::Objects};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
@@ -15,8 +16,6 @@ use crate::{
         options::AttachDetachOptions,
     },
     controller::{Controller as _, in_doubt::InDoubt},
-    kube_api::{call::CallError, ids::DriverName, kinds::AttachedVolume},
-    state::Objects,
 };
 
 fn volume(handle: &str) -> VolumeId {

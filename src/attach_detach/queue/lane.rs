@@ -8,10 +8,11 @@ use std::{
     iter,
 };
 
+use apiserver::ids::NodeName;
+
 use crate::{
     attach_detach::{decide::scope::Scope, desired::volume_name::VolumeId},
     controller::queue::Queue,
-    kube_api::ids::NodeName,
 };
 
 /// Volumes in order, each with its scope.

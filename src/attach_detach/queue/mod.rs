@@ -10,6 +10,10 @@ mod survey;
 
 use std::{collections::BTreeSet, time::Duration};
 
+use apiserver::{
+    ids::{DriverName, NodeName, Uid},
+    tables::Objects,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -19,12 +23,7 @@ use super::{
     dispatcher::Room,
     guard::second_writer::ActTarget,
 };
-use crate::{
-    controller::queue::Queue,
-    kube_api::ids::{DriverName, NodeName, Uid},
-    metrics::QueueCounts,
-    state::Objects,
-};
+use crate::{controller::queue::Queue, metrics::QueueCounts};
 use lane::VolumeLane;
 use survey::Survey;
 pub use survey::{AT_ONCE, Surveyed};

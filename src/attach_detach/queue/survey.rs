@@ -5,13 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    attach_detach::{
-        actual::state::ActualState,
-        desired::{state::DesiredState, volume_name::VolumeId},
-    },
-    kube_api::ids::{AttachmentName, NodeName, PodKey},
-    state::Objects,
+use apiserver::{
+    ids::{AttachmentName, NodeName, PodKey},
+    tables::Objects,
+};
+
+use crate::attach_detach::{
+    actual::state::ActualState,
+    desired::{state::DesiredState, volume_name::VolumeId},
 };
 
 /// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is

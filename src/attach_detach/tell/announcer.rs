@@ -10,6 +10,11 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    events::Event,
+    ids::{NodeName, VolumeName},
+    tables::give_back_room,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -31,11 +36,6 @@ use crate::{
         known::Known,
     },
     controller::report::events::{EventUpdate, Topic},
-    kube_api::{
-        events::Event,
-        ids::{NodeName, VolumeName},
-    },
-    state::give_back_room,
 };
 
 /// How long the driver may take before users are told that it takes long.

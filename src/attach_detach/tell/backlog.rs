@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use apiserver::{ids::AttachmentName, kinds::VolumeAttachment, tables::Objects};
 use k8s_openapi::jiff::Timestamp;
 use prometheus::{
     Gauge, GaugeVec, IntGauge, IntGaugeVec, Opts,
@@ -19,9 +20,7 @@ use crate::{
         desired::volume_name::VolumeKind,
     },
     controller::report::board::Board,
-    kube_api::{ids::AttachmentName, kinds::VolumeAttachment},
     metrics::{self, Metrics, bounded::Bounded},
-    state::Objects,
 };
 
 /// What is counted of one driver.
@@ -196,15 +195,13 @@ impl Collector for BacklogGauges {
 mod tests {
     use std::time::Duration;
 
+    use apiserver::ids::{DriverName, NodeName};
     use serde_json::json;
     use tokio::time::Instant;
 
     use super::super::state::State;
     use super::*;
-    use crate::{
-        attach_detach::desired::volume_name::VolumeId,
-        kube_api::ids::{DriverName, NodeName},
-    };
+    use crate::attach_detach::desired::volume_name::VolumeId;
 
     #[test]
     fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {

@@ -4,7 +4,9 @@
 //! In: how far each is, at each look. Out: phases and wholes as they end. Measured where a plan is carried out, not where it
 //! is made, for that is where the trace of an operation is known.
 
+use apiserver::ids::NodeName;
 use prometheus::{HistogramOpts, HistogramVec};
+use telemetry::traces::{End, Traces};
 use tokio::time::Instant;
 
 use super::{
@@ -17,13 +19,11 @@ use crate::{
         desired::volume_name::{VolumeId, VolumeKind},
     },
     controller::timers::{Lap, Timers},
-    kube_api::ids::NodeName,
     metrics::{
         self, Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS,
         bounded::{Bounded, OTHER},
         exemplar::TracedHistogram,
     },
-    traces::{End, Traces},
 };
 
 /// From a pod's need to its fulfilment: from what an API server needs for its answers to what a driver may
@@ -256,9 +256,9 @@ pub(super) fn plugin_name(volume: &VolumeId) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
-    use crate::kube_api::ids::DriverName;
+    use apiserver::ids::DriverName;
 
+    use super::*;
     /// Lines of `/metrics` about seconds in all, after these looks: second, operation, phase, may it begin, forced.
     fn sums(looks: &[(u64, Operation, Option<Phase>, bool, bool)]) -> Vec<String> {
         let (metrics, start) = (Metrics::default(), Instant::now());

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::{
-    attach_detach::{
-        actual::state::ForceReason,
-        decide::{force::Unforced, verdict::Waiting},
-        desired::{
-            state::{DesiredAttachment, PodFacts},
-            volume_name::{VolumeId, VolumeKind},
-        },
+use apiserver::{
+    call::CallError,
+    events::{Event, EventType, Involved, Novelty},
+    ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
+    kinds::{Narrow, Pod},
+    tables::Objects,
+};
+
+use crate::attach_detach::{
+    actual::state::ForceReason,
+    decide::{force::Unforced, verdict::Waiting},
+    desired::{
+        state::{DesiredAttachment, PodFacts},
+        volume_name::{VolumeId, VolumeKind},
     },
-    kube_api::{
-        call::CallError,
-        events::{Event, EventType, Involved, Novelty},
-        ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
-        kinds::{Narrow, Pod},
-    },
-    state::Objects,
 };
 
 /// Reason of the event that tells of an attach that is done.

@@ -5,21 +5,20 @@
 
 use std::{collections::BTreeMap, mem};
 
+use apiserver::{
+    call::CallError,
+    ids::{NodeName, PodKey},
+};
+
 use super::{
     metrics::{Counted, Planned},
     phases::Progress,
 };
-use crate::{
-    attach_detach::{
-        actual::state::{ForceReason, Operation},
-        decide::scope::Scope,
-        desired::{state::Unresolved, volume_name::VolumeId},
-        guard::force_waits::Said,
-    },
-    kube_api::{
-        call::CallError,
-        ids::{NodeName, PodKey},
-    },
+use crate::attach_detach::{
+    actual::state::{ForceReason, Operation},
+    decide::scope::Scope,
+    desired::{state::Unresolved, volume_name::VolumeId},
+    guard::force_waits::Said,
 };
 
 /// How far a forced detach is.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use apiserver::{call::CallError, ids::NodeName, tables::VecMap};
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts};
 
 use super::end_to_end::{EndToEnd, plugin_name};
@@ -12,9 +13,7 @@ use crate::{
         decide::{scope::Scope, verdict::Waiting},
         desired::volume_name::VolumeId,
     },
-    kube_api::{call::CallError, ids::NodeName},
     metrics::{Metrics, WriteConflicts},
-    state::VecMap,
 };
 
 /// What is looked at, as a label value.
@@ -269,13 +268,14 @@ impl AttachDetachMetrics {
 mod tests {
     use std::time::Duration;
 
+    use apiserver::ids::DriverName;
     use tokio::time::Instant;
 
     use super::{
         super::phases::{Phase, Progress},
         *,
     };
-    use crate::{attach_detach::actual::state::Operation, kube_api::ids::DriverName};
+    use crate::attach_detach::actual::state::Operation;
 
     #[test]
     fn names_helps_labels_and_buckets_are_those_of_kcm() {

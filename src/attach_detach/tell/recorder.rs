@@ -10,6 +10,11 @@ use std::{
     mem,
 };
 
+use apiserver::{
+    call::CallError,
+    events::Event,
+    ids::{AttachmentName, NodeName},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -36,11 +41,6 @@ use crate::{
         known::Known,
     },
     controller::report::events::EventUpdate,
-    kube_api::{
-        call::CallError,
-        events::Event,
-        ids::{AttachmentName, NodeName},
-    },
 };
 
 /// What is told, and what was.

@@ -2,6 +2,11 @@
 //!
 //! In: [`Facts`]. Out: effects, and no decision: nothing that is decided rests on what is counted here.
 
+use apiserver::{
+    ids::PodKey,
+    kinds::{Narrow, Node},
+};
+use telemetry::traces::Traces;
 use tokio::time::Instant;
 
 use super::{
@@ -13,12 +18,7 @@ use super::{
 use crate::{
     attach_detach::{actual::state::ForceReason, desired::state::Unresolved, guard::force_waits::Said},
     controller::report::Subject,
-    kube_api::{
-        ids::PodKey,
-        kinds::{Narrow, Node},
-    },
     telemetry::transition::Named,
-    traces::Traces,
 };
 
 /// Counts, logs and traces. A copy shares the metrics.

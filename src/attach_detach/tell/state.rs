@@ -3,6 +3,10 @@
 //! In: what the rules returned, and what is known of the volume on the node. Out: values of [`crate::controller::report`],
 //! from which log, metrics and `/debug/attach-detach` are made.
 
+use apiserver::{
+    ids::{AttachmentName, NodeName, PodKey},
+    kinds::{Narrow, Node, Pod, VolumeAttachment},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -19,10 +23,6 @@ use crate::{
     controller::{
         asked::Names,
         report::{self, Concerns, Reason, Subject, WallClock},
-    },
-    kube_api::{
-        ids::{AttachmentName, NodeName, PodKey},
-        kinds::{Narrow, Node, Pod, VolumeAttachment},
     },
     telemetry::transition::Named,
 };

@@ -5,6 +5,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use apiserver::{
+    events::{Event, EventType, Involved, Novelty},
+    ids::PodKey,
+    kinds::{Pod, PodPhase},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -21,11 +26,6 @@ use crate::{
         known::Known,
     },
     controller::report::events::EventUpdate,
-    kube_api::{
-        events::{Event, EventType, Involved, Novelty},
-        ids::PodKey,
-        kinds::{Pod, PodPhase},
-    },
 };
 
 /// Pods that wait for a volume that is unresolved.

@@ -5,13 +5,10 @@
 
 use std::collections::HashMap;
 
+use apiserver::{ids::NodeName, tables::give_back_room};
 use tokio::time::Instant;
 
-use crate::{
-    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId},
-    kube_api::ids::NodeName,
-    state::give_back_room,
-};
+use crate::attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId};
 
 /// The waits of all volumes.
 #[derive(Clone, Debug, Default)]

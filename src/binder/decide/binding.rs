@@ -6,20 +6,19 @@
 //! (pv-binder §5.1). The order is safety: a claim that names a volume can rely on the volume naming
 //! it (S21) and being protected by its phase.
 
-use crate::{
-    binder::{
-        annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
-        calls::{Write, WriteKind},
-        matching::{
-            predicate::{STORAGE, held_by, refers_to},
-            quantity::Quantity,
-        },
-        patches::{self, Change, StatusChange},
+use apiserver::{
+    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    text::{TextList, TextMap},
+};
+
+use crate::binder::{
+    annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
+    calls::{Write, WriteKind},
+    matching::{
+        predicate::{STORAGE, held_by, refers_to},
+        quantity::Quantity,
     },
-    kube_api::{
-        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-        text::{TextList, TextMap},
-    },
+    patches::{self, Change, StatusChange},
 };
 
 /// A volume without size cannot be given to a claim (pv-binder §9).

@@ -6,34 +6,33 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::{ClassName, PodKey, VolumeName},
+    kinds::{
+        BindingMode, ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        VolumePhase,
+    },
+};
+
 use super::{
     binding::{self, NoCapacity},
     decision::{ClaimDecision, Decision},
     proofs::VolumeProof,
     provisioning, upkeep,
 };
-use crate::{
-    binder::{
-        annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
-        calls::{Call, Purpose, Write, WriteKind},
-        matching::{
-            choose_volume::Search,
-            predicate::{
-                Mismatch, Requirements, held_by, is_of_another, mismatch_for_named, mismatch_for_search,
-                refers_to,
-            },
-        },
-        patches,
-        state::{State, was_bound},
-        tell::{events, reason::ClaimReason},
-    },
-    kube_api::{
-        ids::{ClassName, PodKey, VolumeName},
-        kinds::{
-            BindingMode, ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
-            VolumePhase,
+use crate::binder::{
+    annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
+    calls::{Call, Purpose, Write, WriteKind},
+    matching::{
+        choose_volume::Search,
+        predicate::{
+            Mismatch, Requirements, held_by, is_of_another, mismatch_for_named, mismatch_for_search,
+            refers_to,
         },
     },
+    patches,
+    state::{State, was_bound},
+    tell::{events, reason::ClaimReason},
 };
 
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.

@@ -3,18 +3,17 @@
 //! Out of [`super::claim`] and [`super::volume`], into the planner. A decision is plain data; what
 //! executes it adds nothing to it.
 
-use crate::{
-    binder::{
-        calls::{Call, Write},
-        patches,
-        tell::{
-            events,
-            reason::{ClaimReason, VolumeReason},
-        },
-    },
-    kube_api::{
-        events::Event,
-        kinds::{PersistentVolume, PersistentVolumeClaim, VolumePhase},
+use apiserver::{
+    events::Event,
+    kinds::{PersistentVolume, PersistentVolumeClaim, VolumePhase},
+};
+
+use crate::binder::{
+    calls::{Call, Write},
+    patches,
+    tell::{
+        events,
+        reason::{ClaimReason, VolumeReason},
     },
 };
 

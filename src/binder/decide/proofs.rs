@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    binder::matching::predicate::is_of_another,
-    kube_api::{
-        ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-    },
-    state::Objects,
+use apiserver::{
+    ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    tables::Objects,
 };
+
+use crate::binder::matching::predicate::is_of_another;
 
 /// What a live read said about the claim a volume refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,9 +166,9 @@ impl Proofs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::kinds::ClaimRef;
+    use apiserver::kinds::ClaimRef;
 
+    use super::*;
     #[test]
     fn s23_what_a_live_read_proves() {
         let (gone, elsewhere) = (Some(ClaimProof::Gone), Some(ClaimProof::BoundElsewhere));

@@ -3,19 +3,18 @@
 //! In: a claim no volume fits, and its class. Out: a decision that at most annotates the claim; the
 //! volume itself is made by an external provisioner, by a plugin, or not at all.
 
+use apiserver::{
+    ids::{ClassName, DriverName},
+    kinds::{PersistentVolumeClaim, StorageClass},
+};
+
 use super::decision::{ClaimDecision, Decision};
-use crate::{
-    binder::{
-        annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
-        calls::Call,
-        patches,
-        state::State,
-        tell::reason::ClaimReason,
-    },
-    kube_api::{
-        ids::{ClassName, DriverName},
-        kinds::{PersistentVolumeClaim, StorageClass},
-    },
+use crate::binder::{
+    annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
+    calls::Call,
+    patches,
+    state::State,
+    tell::reason::ClaimReason,
 };
 
 /// Asks for a volume of the class.

@@ -4,16 +4,15 @@
 //! its policy asks for something that cannot be done. A volume of an external driver is never touched: its
 //! provisioner deletes only what is Released (S32). What is recycled or deleted here, the plugins decide.
 
+use apiserver::kinds::{
+    ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass,
+};
+
 use super::decision::{Decision, VolumeDecision};
-use crate::{
-    binder::{
-        annotations::{self, HOST_PATH_PLUGIN, MIGRATED_TO, NFS_PLUGIN, PROVISIONED_BY},
-        state::{Plugins, State},
-        tell::reason::{Unreclaimable, VolumeReason},
-    },
-    kube_api::kinds::{
-        ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass,
-    },
+use crate::binder::{
+    annotations::{self, HOST_PATH_PLUGIN, MIGRATED_TO, NFS_PLUGIN, PROVISIONED_BY},
+    state::{Plugins, State},
+    tell::reason::{Unreclaimable, VolumeReason},
 };
 
 /// `plugin_name` of what no plugin is known to do.

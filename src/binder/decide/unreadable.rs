@@ -2,14 +2,13 @@
 //! object itself, and those in which it has a say. What was known of it before may be of the past, and that
 //! it is in no table says nothing.
 
-use crate::{
-    binder::matching::predicate::{claim_class, volume_class},
-    kube_api::{
-        ids::ClassName,
-        kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
-    },
-    state::{Objects, Stored},
+use apiserver::{
+    ids::ClassName,
+    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
+    tables::{Objects, Stored},
 };
+
+use crate::binder::matching::predicate::{claim_class, volume_class};
 
 /// What cannot be read of that which decides about a claim.
 pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {

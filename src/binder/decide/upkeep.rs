@@ -5,17 +5,16 @@
 //! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
 //! The protection finalizers of other controllers are never touched (S33).
 
-use crate::{
-    binder::{
-        annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
-        calls::Write,
-        patches::{self, Change, Migration},
-        state::Plugins,
-    },
-    kube_api::{
-        kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
-        text::Text,
-    },
+use apiserver::{
+    kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+    text::Text,
+};
+
+use crate::binder::{
+    annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
+    calls::Write,
+    patches::{self, Change, Migration},
+    state::Plugins,
 };
 
 /// ITF: the binder deletes the storage of an in-tree plugin before the volume goes.

@@ -6,27 +6,26 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::ClaimKey,
+    kinds::{
+        ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
+    },
+};
+
 use super::{
     binding,
     decision::{Decision, VolumeDecision},
     proofs::ClaimProof,
     reclaim, upkeep,
 };
-use crate::{
-    binder::{
-        annotations::{self, PROVISIONED_BY},
-        calls::{Call, Purpose, Write},
-        matching::predicate::modes_differ,
-        patches,
-        state::{State, was_bound},
-        tell::{events, reason::VolumeReason},
-    },
-    kube_api::{
-        ids::ClaimKey,
-        kinds::{
-            ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
-        },
-    },
+use crate::binder::{
+    annotations::{self, PROVISIONED_BY},
+    calls::{Call, Purpose, Write},
+    matching::predicate::modes_differ,
+    patches,
+    state::{State, was_bound},
+    tell::{events, reason::VolumeReason},
 };
 
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.

@@ -11,6 +11,12 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    tables::{Relation, give_back_room},
+    text::Text,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -18,15 +24,7 @@ use super::{
     predicate::{AccessModes, Group, Requirements, capacity, claim_class, mismatch_for_search},
     quantity::Quantity,
 };
-use crate::{
-    binder::annotations,
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-        text::Text,
-    },
-    state::{Relation, give_back_room},
-};
+use crate::binder::annotations;
 
 /// Order among waiting claims: by size, and the oldest last.
 type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);

@@ -13,6 +13,13 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
+    tables::{Relation, give_back_room},
+    text::TextMap,
+};
+
 use super::{
     buckets::{Bucket, Buckets, ByModes},
     predicate::{
@@ -21,15 +28,6 @@ use super::{
     },
     quantity::Quantity,
 };
-use crate::{
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{ClaimRef, Narrow, PersistentVolume, VolumePhase},
-        text::TextMap,
-    },
-    state::{Relation, give_back_room},
-};
-
 /// Free volumes go by size; the name breaks ties, so that the choice is the same every time.
 type Sized = (Quantity, VolumeName);
 

@@ -7,14 +7,13 @@
 
 use std::{cell::Cell, fmt};
 
-use super::quantity::{Quantity, QuantityError};
-use crate::{
-    binder::annotations,
-    kube_api::{
-        kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-        text::{Text, TextMap},
-    },
+use apiserver::{
+    kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    text::{Text, TextMap},
 };
+
+use super::quantity::{Quantity, QuantityError};
+use crate::binder::annotations;
 
 /// Name of the resource in capacities and requests.
 pub const STORAGE: &str = "storage";

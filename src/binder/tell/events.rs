@@ -6,19 +6,18 @@
 
 use std::fmt;
 
+use apiserver::{
+    call::CallError,
+    events::{Event, EventType, Involved, Novelty},
+    ids::{PodKey, VolumeName},
+    kinds::{ClaimRef, Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+};
+
 use super::{
     failure::{Failure, Task},
     reason::{ClaimReason, HeldBack, Unprovisioned, Unreclaimable, VolumeReason},
 };
-use crate::{
-    binder::{calls::WriteKind, matching::predicate::Mismatch},
-    kube_api::{
-        call::CallError,
-        events::{Event, EventType, Involved, Novelty},
-        ids::{PodKey, VolumeName},
-        kinds::{ClaimRef, Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
-    },
-};
+use crate::binder::{calls::WriteKind, matching::predicate::Mismatch};
 
 /// A Normal event about an object.
 #[must_use]

@@ -1,12 +1,11 @@
 //! A request that failed: what was asked for, and how it failed.
 
-use crate::{
-    binder::calls::{Answer, Call, Op, Purpose, WriteKind},
-    kube_api::{
-        call::CallError,
-        ids::{ClassName, Uid},
-    },
+use apiserver::{
+    call::CallError,
+    ids::{ClassName, Uid},
 };
+
+use crate::binder::calls::{Answer, Call, Op, Purpose, WriteKind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use apiserver::ids::Uid;
+
 use super::failure::{Failure, FailureOutcome, Task};
-use crate::{binder::calls::Target, kube_api::ids::Uid};
+use crate::binder::calls::Target;
 
 /// Failures in a row after which one is told that the next try may mend: within some five seconds.
 const PATIENCE: u32 = 3;

@@ -6,16 +6,16 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
+};
+use telemetry::traces::{End, TraceId, Traces};
 use tokio::time::Instant;
 
 use crate::{
     binder::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY},
     controller::timers::{Ended, Timers},
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
-    },
-    traces::{End, TraceId, Traces},
 };
 
 /// Name of a bind's span.

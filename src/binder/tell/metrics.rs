@@ -138,6 +138,11 @@ impl BinderMetrics {
 mod tests {
     use std::{sync::Arc, time::Duration};
 
+    use apiserver::{
+        ids::ClaimKey,
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+        tables::Objects,
+    };
     use tokio::time::Instant;
 
     use super::*;
@@ -152,11 +157,6 @@ mod tests {
             },
         },
         controller::report::reporter::Reporter,
-        kube_api::{
-            ids::ClaimKey,
-            kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-        },
-        state::Objects,
     };
 
     fn decode<T: Narrow>(text: &str) -> T {

@@ -1,17 +1,15 @@
 //! Where a claim or a volume stands, and why: the one value that events, log fields, metric labels
 //! and explanations are printed from (L18). The texts are in [`super::events`].
 
+use apiserver::{
+    ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
+    kinds::{Malformed, PersistentVolumeClaim},
+};
 use tokio::time::Instant;
 
-use crate::{
-    binder::{
-        calls::WriteKind,
-        matching::predicate::{Mismatch, Unreadable, claim_class},
-    },
-    kube_api::{
-        ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
-        kinds::{Malformed, PersistentVolumeClaim},
-    },
+use crate::binder::{
+    calls::WriteKind,
+    matching::predicate::{Mismatch, Unreadable, claim_class},
 };
 
 /// Why a write waits that cannot be taken back, or that is undone each time: until the end of the one or the other.

@@ -6,6 +6,14 @@
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 
+use apiserver::{
+    call::CallError,
+    events::Event,
+    ids::VolumeName,
+    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
+    tables::Objects,
+};
+use telemetry::traces::Traces;
 use tokio::time::Instant;
 
 use super::{
@@ -24,14 +32,6 @@ use crate::{
         reasons::Reasons,
     },
     controller::report::events::{EventUpdate, Topic},
-    kube_api::{
-        call::CallError,
-        events::Event,
-        ids::VolumeName,
-        kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
-    },
-    state::Objects,
-    traces::Traces,
 };
 
 /// Topic of the events of a decision.

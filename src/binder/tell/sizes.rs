@@ -12,6 +12,11 @@ use std::{
     sync::Arc,
 };
 
+use apiserver::{
+    ids::ClassName,
+    kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    tables::Objects,
+};
 use prometheus::{
     GaugeVec, Opts,
     core::{Collector, Desc},
@@ -26,15 +31,10 @@ use crate::{
         matching::predicate::{capacity, claim_class, volume_class, volume_mode},
     },
     controller::report::board::Board,
-    kube_api::{
-        ids::ClassName,
-        kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-    },
     metrics::{
         CLASSES,
         bounded::{Bounded, OTHERS},
     },
-    state::Objects,
 };
 
 /// Series of claims by namespace, bound or not: half a megabyte of a page.
@@ -225,13 +225,11 @@ fn mode(volume: &PersistentVolume) -> String {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::kinds::{Narrow, StorageClass};
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{
-        kube_api::kinds::{Narrow, StorageClass},
-        metrics::Metrics,
-    };
+    use crate::metrics::Metrics;
 
     fn decode<T: Narrow>(text: &str) -> T {
         serde_json::from_str(text).unwrap()

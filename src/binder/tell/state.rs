@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use apiserver::kinds::{Narrow, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use crate::{
         asked::Names,
         report::{self, Concerns, Reason, Subject, WallClock},
     },
-    kube_api::kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
     telemetry::transition::Named,
 };
 

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use super::*;
-use crate::kube_api::kinds::StorageClass;
+use apiserver::kinds::StorageClass;
 
+use super::*;
 /// Claims first, then the volumes one by one: every claim is bound, and no step looks at more than
 /// its own pair.
 #[test]

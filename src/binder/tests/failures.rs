@@ -1,14 +1,13 @@
 //! What is told of requests that fail (L18).
 
-use super::*;
-use crate::{
-    binder::tell::failure::Failure,
-    kube_api::{
-        events::Event,
-        ids::ClassName,
-        kinds::{ReclaimPolicy, StorageClass},
-    },
+use apiserver::{
+    events::Event,
+    ids::ClassName,
+    kinds::{ReclaimPolicy, StorageClass},
 };
+
+use super::*;
+use crate::binder::tell::failure::Failure;
 
 fn refused() -> CallError {
     CallError::Refused { code: 403, message: "policy \"p\" says no".into() }

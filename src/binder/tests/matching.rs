@@ -1,13 +1,12 @@
 //! The rules of matching and the two indexes, row by row, where a case that goes through a whole decision
 //! would not show the difference.
 
+use apiserver::kinds::ReclaimPolicy;
+
 use super::*;
-use crate::{
-    binder::{
-        decide::proofs::ClaimProof,
-        matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
-    },
-    kube_api::kinds::ReclaimPolicy,
+use crate::binder::{
+    decide::proofs::ClaimProof,
+    matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
 };
 
 fn reference(namespace: &str, name: &str, uid: &str) -> ClaimRef {

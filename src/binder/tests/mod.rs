@@ -17,6 +17,16 @@ use std::{
     time::Duration,
 };
 
+use apiserver::{
+    call::CallError,
+    events::Event,
+    ids::{ClaimKey, ResourceVersion, VolumeName},
+    kinds::{
+        ClaimPhase, ClaimRef, LabelSelector, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        VolumePhase,
+    },
+    tables::Objects,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -42,17 +52,7 @@ use crate::{
         },
         second_writer::News,
     },
-    kube_api::{
-        call::CallError,
-        events::Event,
-        ids::{ClaimKey, ResourceVersion, VolumeName},
-        kinds::{
-            ClaimPhase, ClaimRef, LabelSelector, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
-            VolumePhase,
-        },
-    },
     metrics::QueueCounts,
-    state::Objects,
 };
 
 pub(crate) fn volume(name: &str) -> PersistentVolume {

@@ -1,17 +1,16 @@
 //! What the planner keeps and lets go, and how much it hands out at once.
 
+use apiserver::{
+    call::{Request, Verb},
+    kinds::Pod,
+    text::TextMap,
+};
+
 use super::*;
-use crate::{
-    binder::{
-        calls::Write,
-        plan::{COMPARED, LOOKS},
-        tell::latency::MeasuredOperation,
-    },
-    kube_api::{
-        call::{Request, Verb},
-        kinds::Pod,
-        text::TextMap,
-    },
+use crate::binder::{
+    calls::Write,
+    plan::{COMPARED, LOOKS},
+    tell::latency::MeasuredOperation,
 };
 
 #[test]

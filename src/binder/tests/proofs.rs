@@ -1,12 +1,10 @@
 //! What a live read proves, row by row, and when it is repeated.
 
+use apiserver::{ids::Uid, restore::RESTORE_GRACE};
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
-use crate::{
-    binder::decide::proofs::{ClaimProof, VolumeProof},
-    kube_api::{ids::Uid, restore::RESTORE_GRACE},
-};
+use crate::binder::decide::proofs::{ClaimProof, VolumeProof};
 
 /// The proof, and whether the read has to be repeated because our tables lag behind it.
 type Proven<T> = (Option<T>, bool);

@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
+use apiserver::{
+    call::CallError,
+    events::Event,
+    ids::{ResourceVersion, VolumeName},
+    kinds::{ObjectRef, PersistentVolume, VolumePhase},
+};
 use tokio::time::Instant;
 
 use super::{answer, claim, only, planner, volume};
-use crate::{
-    binder::calls::{Answer, Call, Purpose, Target, WriteKind},
-    kube_api::{
-        call::CallError,
-        events::Event,
-        ids::{ResourceVersion, VolumeName},
-        kinds::{ObjectRef, PersistentVolume, VolumePhase},
-    },
-};
+use crate::binder::calls::{Answer, Call, Purpose, Target, WriteKind};
 
 /// Another writer undoes each write of a kind to a volume so long after it is made, until it stops. Returns when the
 /// write was made, and what was told.

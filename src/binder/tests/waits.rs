@@ -2,29 +2,27 @@
 
 use std::time::Duration;
 
+use apiserver::{
+    backoff::retry_pause,
+    call::CallError,
+    events::Novelty,
+    ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
+    kinds::{
+        ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+        StorageClass, VolumePhase,
+    },
+    tables::Objects,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Recorded, Recording, answer, claim, decode, only, planner, volume};
-use crate::{
-    binder::{
-        calls::{Answer, Call, Purpose, Target, WriteKind},
-        decide::upkeep::IN_TREE_FINALIZER,
-        planner::Planner,
-        state::Plugins,
-        tell::latency::{BindMode, Sample},
-    },
-    kube_api::{
-        backoff::retry_pause,
-        call::CallError,
-        events::Novelty,
-        ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
-        kinds::{
-            ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-            StorageClass, VolumePhase,
-        },
-    },
-    state::Objects,
+use crate::binder::{
+    calls::{Answer, Call, Purpose, Target, WriteKind},
+    decide::upkeep::IN_TREE_FINALIZER,
+    planner::Planner,
+    state::Plugins,
+    tell::latency::{BindMode, Sample},
 };
 
 fn key(name: &str) -> ClaimKey {

@@ -4,16 +4,14 @@
 
 use std::path::PathBuf;
 
+use apiserver::ids::NodeName;
 use clap::{Args, ValueEnum};
 
 use super::{EXIT_CODES, OutputForm, ViewArgs};
-use crate::{
-    explain::{
-        repair::{FreeFor, Repair},
-        subject::Subject,
-        whatif::Change,
-    },
-    kube_api::ids::NodeName,
+use crate::explain::{
+    repair::{FreeFor, Repair},
+    subject::Subject,
+    whatif::Change,
 };
 
 /// How an answer is printed.
@@ -233,10 +231,10 @@ pub fn node_name(word: &str) -> Result<NodeName, String> {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::ids::{ClaimKey, PodKey};
+
     use super::super::super::{Command, Stop, parse};
     use super::*;
-    use crate::kube_api::ids::{ClaimKey, PodKey};
-
     fn command(line: &str) -> Result<Command, Stop> {
         Ok(parse(["mooring"].into_iter().chain(line.split(' ')))?.command)
     }

@@ -10,9 +10,8 @@ use std::{
     time::Duration,
 };
 
+use apiserver::events::{Event, Novelty};
 use tokio::time::Instant;
-
-use crate::kube_api::events::{Event, Novelty};
 
 /// After so long the writer gets an event that still holds again. When a process before this one has recorded it, only the
 /// server knows for how long it stands.
@@ -239,12 +238,12 @@ fn is_same(event: &Event, other: &Event) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::{
+    use apiserver::{
         events::{EventType, Involved},
         kinds::PersistentVolumeClaim,
     };
 
+    use super::*;
     const DECISION: Topic = "decision";
 
     fn about(uid: &str, reason: &'static str, message: &str) -> Event {

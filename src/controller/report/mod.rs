@@ -23,12 +23,13 @@ mod tests;
 
 use std::fmt;
 
+use apiserver::ids::ResourceVersion;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::asked::Names;
-use crate::{kube_api::ids::ResourceVersion, telemetry::transition::Named};
+use crate::telemetry::transition::Named;
 
 /// Where one key stands, and why.
 #[derive(Clone, Debug)]

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
+use apiserver::{
+    ids::VolumeName,
+    kinds::{Narrow, PersistentVolume},
+};
 use serde_json::json;
 
 use super::{reporter::Reporter, *};
-use crate::{
-    controller::asked::Asked,
-    kube_api::{ids::VolumeName, kinds::Narrow, kinds::PersistentVolume},
-    metrics::Metrics,
-    telemetry::history::History,
-};
+use crate::{controller::asked::Asked, metrics::Metrics, telemetry::history::History};
 
 /// State, code, and whether it waits.
 #[derive(Clone, Debug, PartialEq)]

@@ -25,7 +25,7 @@ pub use field::OwnedField;
 pub use news::{News, Role, Teller, seconds};
 pub use owner::Owner;
 
-use crate::kube_api::ids::Uid;
+use apiserver::ids::Uid;
 
 /// What was seen within this time counts together, and after this long without any more the signal ends. Longer than the
 /// pauses of a stock controller on a quiet object (resync 15 s, back-off up to 2 min), so that one that is there is seen

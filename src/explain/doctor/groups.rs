@@ -7,13 +7,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
+use apiserver::ids::PodKey;
 use k8s_openapi::jiff::Timestamp;
 
 use super::findings::{Finding, Severity};
-use crate::{
-    explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject::Subject, table::Facts},
-    kube_api::ids::PodKey,
-};
+use crate::explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject::Subject, table::Facts};
 
 /// So many objects are named; the others are counted.
 const EXAMPLES: usize = 3;

@@ -5,6 +5,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver::{
+    ids::{AttachmentName, VolumeName},
+    kinds::{Meta, ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{groups::Groups, writers::in_phase_since};
@@ -19,10 +23,6 @@ use crate::{
         table::Facts,
         view::{View, index},
         volume,
-    },
-    kube_api::{
-        ids::{AttachmentName, VolumeName},
-        kinds::{Meta, ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
     },
 };
 

@@ -17,6 +17,10 @@ mod writers;
 
 pub use self::findings::{Finding, Findings, Severity};
 
+use apiserver::kinds::{
+    CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+};
+
 use self::groups::Groups;
 use super::{
     assumptions::Assumptions,
@@ -24,10 +28,6 @@ use super::{
     snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
     view::View,
 };
-use crate::kube_api::kinds::{
-    CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-};
-
 /// What is looked at.
 const LOOKED: [&str; 10] = [
     Node::PLURAL,

@@ -4,6 +4,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver::{
+    ids::DriverName,
+    kinds::{CsiDriver, ObjectRef, StorageClass},
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::groups::{Groups, explain};
@@ -15,10 +19,6 @@ use crate::{
         snapshot::Snapshot,
         subject::Subject,
         table::Facts,
-    },
-    kube_api::{
-        ids::DriverName,
-        kinds::{CsiDriver, ObjectRef, StorageClass},
     },
 };
 

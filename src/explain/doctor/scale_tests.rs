@@ -2,6 +2,11 @@
 
 use std::fs;
 
+use apiserver::{
+    ids::{DriverName, NodeName},
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
+    tables::Stored,
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -14,13 +19,6 @@ use crate::{
         sheet::text::{Style, text},
         snapshot::Snapshot,
     },
-    kube_api::{
-        ids::{DriverName, NodeName},
-        kinds::{
-            CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-        },
-    },
-    state::Stored,
 };
 
 const NODES: usize = 5_000;

@@ -6,6 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{
+    ids::{ClaimKey, NodeName, Uid},
+    kinds::{ClaimPhase, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, VolumeAttachment},
+};
+
 use super::groups::Groups;
 use crate::{
     attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, tell::state::State},
@@ -25,10 +30,6 @@ use crate::{
         subject::Subject,
         view::{View, claims_of, get},
         volume,
-    },
-    kube_api::{
-        ids::{ClaimKey, NodeName, Uid},
-        kinds::{ClaimPhase, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, VolumeAttachment},
     },
 };
 

@@ -6,18 +6,16 @@
 
 use std::time::Duration;
 
+use apiserver::kinds::ObjectRef;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::groups::Groups;
-use crate::{
-    explain::{
-        age,
-        links::Link,
-        snapshot::{Snapshot, Unseen},
-        subject::Subject,
-    },
-    kube_api::kinds::ObjectRef,
+use crate::explain::{
+    age,
+    links::Link,
+    snapshot::{Snapshot, Unseen},
+    subject::Subject,
 };
 
 /// A program that wrote within this time is at work.

@@ -7,6 +7,12 @@ mod sheet;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use apiserver::{
+    ids::NodeName,
+    kinds::{
+        ClaimRef, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
+    },
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -21,18 +27,10 @@ use super::{
     table::{Facts, fill, find},
     view::{View, get},
 };
-use crate::{
-    attach_detach::{
-        decide::{force::Unforced, verdict::Waiting},
-        desired::volume_name::VolumeId,
-        dry_run::NodeVolumeOutlook,
-    },
-    kube_api::{
-        ids::NodeName,
-        kinds::{
-            ClaimRef, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
-        },
-    },
+use crate::attach_detach::{
+    decide::{force::Unforced, verdict::Waiting},
+    desired::volume_name::VolumeId,
+    dry_run::NodeVolumeOutlook,
 };
 
 /// How far a volume is from having left the node.

@@ -69,9 +69,9 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::ids::ClaimKey;
+    use apiserver::ids::ClaimKey;
 
+    use super::*;
     #[test]
     fn objects_have_paths_unless_their_names_are_no_names() {
         let links = Links::new("/t/secret", "mooring");

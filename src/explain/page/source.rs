@@ -1,11 +1,9 @@
 //! Who tells what the page shows.
 
+use apiserver::ids::NodeName;
 use futures::future::BoxFuture;
 
-use crate::{
-    explain::{doctor::Findings, drain::DrainView, report::Explanation, subject::Subject},
-    kube_api::ids::NodeName,
-};
+use crate::explain::{doctor::Findings, drain::DrainView, report::Explanation, subject::Subject};
 
 /// An answer that takes a while, or why there is none.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, String>>;

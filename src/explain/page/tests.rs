@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
+use apiserver::ids::NodeName;
 use axum::{Router, body::Body};
 use futures::{FutureExt, executor::block_on, future::ready};
 use http::{Method, Request, header};
@@ -24,15 +25,12 @@ use super::{
     source::{Answer, Source},
     views,
 };
-use crate::{
-    explain::{
-        doctor::{Finding, Findings, Severity},
-        drain::{DrainView, NodeVolume, Stage},
-        reasons,
-        report::{Explanation, Verdict},
-        subject::Subject,
-    },
-    kube_api::ids::NodeName,
+use crate::explain::{
+    doctor::{Finding, Findings, Severity},
+    drain::{DrainView, NodeVolume, Stage},
+    reasons,
+    report::{Explanation, Verdict},
+    subject::Subject,
 };
 
 /// Keys whose texts are no stranger's: words of a closed list, and times.

@@ -1,11 +1,10 @@
 //! One request and its answer, of which only so much is read.
 
+use apiserver::error_chain;
 use bytes::Bytes;
 use http::{Request, response::Parts};
 use http_body_util::{BodyExt, Limited};
 use kube::{Client, client::Body};
-
-use crate::kube_api::error_chain;
 
 /// Most of an answer, in bytes: far more than the largest object that etcd takes.
 const LARGEST: usize = 16 << 20;

@@ -33,23 +33,22 @@ pub use self::{
     requests::Read,
     whole::{Question, needed_by},
 };
-use super::snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen};
-use crate::{
-    kube_api::{
-        connect::{ApiServer, ConnectError},
-        ids::ResourceVersion,
-        kinds::{
-            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-            VolumeAttachment,
-        },
-        wire::{Encoding, ListPart, Status},
+use apiserver::{
+    connect::{ApiServer, ConnectError},
+    ids::ResourceVersion,
+    kinds::{
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
     },
-    metrics::{ApiMetrics, Metrics},
-    state::{
+    tables::{
         Objects, Stored,
         watch::{Fetcher, Trouble},
     },
+    wire::{Encoding, ListPart, Status},
 };
+
+use super::snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen};
+use crate::metrics::{ApiMetrics, Metrics};
 
 /// Requests under way at once: the API server's fair queues see one user.
 const AT_ONCE: usize = 16;

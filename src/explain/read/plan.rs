@@ -10,6 +10,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver::{
+    ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
+    kinds::{
+        BindingMode, CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        PodVolumeSource, StorageClass, VolumeAttachment,
+    },
+    tables::Stored,
+};
+
 use super::requests::Read;
 use crate::{
     attach_detach::desired::{
@@ -21,14 +30,6 @@ use crate::{
         matching::predicate::{claim_class, volume_class},
     },
     explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject, topology::hosts, view::claims_of},
-    kube_api::{
-        ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
-        kinds::{
-            BindingMode, CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-            PodVolumeSource, StorageClass, VolumeAttachment,
-        },
-    },
-    state::Stored,
 };
 
 /// A volume on more nodes than this is looked for in the list of all attachments: one request, not two for each node.

@@ -5,19 +5,18 @@
 
 use std::fmt;
 
-use crate::{
-    explain::{
-        snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE},
-        subject::is_name,
+use apiserver::{
+    ids::NodeName,
+    kinds::{
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment, api_root,
     },
-    kube_api::{
-        ids::NodeName,
-        kinds::{
-            CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-            VolumeAttachment, api_root,
-        },
-    },
-    state::Stored,
+    tables::Stored,
+};
+
+use crate::explain::{
+    snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE},
+    subject::is_name,
 };
 
 /// Namespace of events about what has none.
@@ -183,9 +182,9 @@ pub(super) fn page(path: &str, limit: usize, next: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::kube_api::ids::ClaimKey;
+    use apiserver::ids::ClaimKey;
 
+    use super::*;
     fn attachment(name: &str) -> Read {
         Read::object(ObjectRef::Attachment(name.into()))
     }
@@ -267,7 +266,7 @@ mod tests {
         let reads = [
             Read::object(claim()),
             Read::object(ObjectRef::Node("a".into())),
-            Read::object(ObjectRef::Pod(crate::kube_api::ids::PodKey::new("shop", "p"))),
+            Read::object(ObjectRef::Pod(apiserver::ids::PodKey::new("shop", "p"))),
             Read::object(ObjectRef::Volume("v".into())),
             Read::object(ObjectRef::Class("c".into())),
             Read::object(ObjectRef::Driver("d".into())),

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, convert::Infallible};
 
+use apiserver::ids::ClaimKey;
 use http::Response;
 
 use super::*;
+use crate::attach_detach::desired::volume_name::VolumeId;
 use crate::explain::subject::Subject;
-use crate::{attach_detach::desired::volume_name::VolumeId, kube_api::ids::ClaimKey};
 
 /// The server's time, an hour ago by any clock that runs these tests.
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";

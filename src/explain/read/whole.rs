@@ -6,26 +6,25 @@
 
 use std::collections::BTreeSet;
 
+use apiserver::{
+    ids::{ClaimKey, NodeName, PodKey},
+    kinds::{
+        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, StorageClass,
+        VolumeAttachment, VolumePhase,
+    },
+    tables::Stored,
+};
+
 use super::{
     plan::{Plan, needed},
     requests::Read,
 };
-use crate::{
-    explain::{
-        repair::Repair,
-        snapshot::{CLAIMS_THERE, Snapshot},
-        subject::Subject,
-        view::claims_of,
-        whatif::Change,
-    },
-    kube_api::{
-        ids::{ClaimKey, NodeName, PodKey},
-        kinds::{
-            Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, StorageClass,
-            VolumeAttachment, VolumePhase,
-        },
-    },
-    state::Stored,
+use crate::explain::{
+    repair::Repair,
+    snapshot::{CLAIMS_THERE, Snapshot},
+    subject::Subject,
+    view::claims_of,
+    whatif::Change,
 };
 
 /// How leases of attachers begin.

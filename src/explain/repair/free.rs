@@ -2,6 +2,13 @@
 //!
 //! In: the volume, and all that might still use it. Out: the reference loses its UID, or goes.
 
+use apiserver::{
+    ids::{Uid, VolumeName},
+    kinds::{
+        ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment,
+        VolumePhase,
+    },
+};
 use serde_json::json;
 
 use super::proof::{Proof, Proposal, attached_to, claimants, forget, listed, patch, suits, twins};
@@ -12,13 +19,6 @@ use crate::{
         tell::reason::ClaimReason,
     },
     explain::{assumptions::Assumptions, snapshot::Snapshot},
-    kube_api::{
-        ids::{Uid, VolumeName},
-        kinds::{
-            ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment,
-            VolumePhase,
-        },
-    },
 };
 
 pub(super) fn propose(

@@ -14,6 +14,7 @@ mod unstick;
 
 pub use self::proof::Write;
 
+use apiserver::ids::{AttachmentName, ClaimKey, VolumeName};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
@@ -24,8 +25,6 @@ use super::{
     sheet::{Item, Printed, Sheet},
     snapshot::Snapshot,
 };
-use crate::kube_api::ids::{AttachmentName, ClaimKey, VolumeName};
-
 /// What is to be repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {

@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
+    tables::Stored,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -9,11 +14,6 @@ use crate::{
     attach_detach::desired::volume_name::VolumeId,
     binder::matching::predicate::{Requirements, mismatch_for_named},
     explain::snapshot::Snapshot,
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
-    },
-    state::Stored,
 };
 
 /// Requests, and what becomes of it.

@@ -3,6 +3,10 @@
 //! In: both, and all others that might have a say. Out: the volume refers to the claim by its UID again; a claim that is
 //! said to be bound and does not say to what is taken for unbound first.
 
+use apiserver::{
+    ids::{ClaimKey, VolumeName},
+    kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+};
 use serde_json::json;
 
 use super::proof::{Proof, Proposal, claimants, forget, listed, patch, suits, twins};
@@ -12,10 +16,6 @@ use crate::{
         tell::reason::ClaimReason,
     },
     explain::{assumptions::Assumptions, snapshot::Snapshot},
-    kube_api::{
-        ids::{ClaimKey, VolumeName},
-        kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
-    },
 };
 
 /// What a claim has to forget to be open, and to be the binder's alone.

@@ -7,22 +7,18 @@
 
 use std::time::Duration;
 
+use apiserver::{
+    ids::AttachmentName,
+    kinds::{Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumePhase},
+    text::Text,
+};
 use serde_json::json;
 
 use super::proof::{Proof, Proposal, patch};
-use crate::{
-    explain::{
-        assumptions::Assumptions,
-        sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
-        snapshot::Snapshot,
-    },
-    kube_api::{
-        ids::AttachmentName,
-        kinds::{
-            Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumePhase,
-        },
-        text::Text,
-    },
+use crate::explain::{
+    assumptions::Assumptions,
+    sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
+    snapshot::Snapshot,
 };
 
 /// Two of the longest pauses of the side-cars.

@@ -2,6 +2,11 @@
 //!
 //! In: a manifest. Out: the volume, and the next best; or who would be asked for one; or why there is none.
 
+use apiserver::{
+    ids::{ClaimKey, ClassName, VolumeName},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
+    text::Text,
+};
 use serde_json::{Value, json};
 
 use super::story::{Story, When};
@@ -15,11 +20,6 @@ use crate::{
         assumptions::Assumptions,
         report::{Risk, Verdict},
         snapshot::Snapshot,
-    },
-    kube_api::{
-        ids::{ClaimKey, ClassName, VolumeName},
-        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
-        text::Text,
     },
 };
 

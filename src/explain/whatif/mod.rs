@@ -11,6 +11,7 @@ mod story;
 
 pub use self::story::{Effect, When};
 
+use apiserver::ids::{ClaimKey, NodeName, PodKey};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -21,8 +22,6 @@ use super::{
     sheet::{Item, Printed, Sheet},
     snapshot::{Snapshot, Unseen},
 };
-use crate::kube_api::ids::{ClaimKey, NodeName, PodKey};
-
 /// What is to be tried.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {

@@ -5,6 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use apiserver::{
+    ids::{NodeName, PodKey},
+    kinds::{Narrow, Node, ObjectRef, Pod, Taint},
+};
+
 use super::story::{Story, When};
 use crate::{
     attach_detach::{
@@ -13,10 +18,6 @@ use crate::{
         dry_run::{NextWrite, Outlook},
     },
     explain::{age, assumptions::Assumptions, report::Risk, snapshot::Snapshot},
-    kube_api::{
-        ids::{NodeName, PodKey},
-        kinds::{Narrow, Node, ObjectRef, Pod, Taint},
-    },
 };
 
 /// KCM: pkg/util/taints, `TaintNodeOutOfService`.

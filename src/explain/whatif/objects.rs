@@ -4,6 +4,13 @@
 
 use std::sync::Arc;
 
+use apiserver::{
+    ids::{ClaimKey, PodKey, VolumeName},
+    kinds::{
+        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
+    },
+};
+
 use super::{
     nodes,
     story::{Story, When},
@@ -16,12 +23,6 @@ use crate::{
         report::Risk,
         snapshot::{PODS_THERE, Snapshot},
         view::users,
-    },
-    kube_api::{
-        ids::{ClaimKey, PodKey, VolumeName},
-        kinds::{
-            Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
-        },
     },
 };
 

@@ -1,14 +1,12 @@
 //! What a change leads to, while it is gathered.
 
+use apiserver::kinds::ObjectRef;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
-use crate::{
-    explain::{
-        report::{Risk, Verdict},
-        snapshot::Snapshot,
-    },
-    kube_api::kinds::ObjectRef,
+use crate::explain::{
+    report::{Risk, Verdict},
+    snapshot::Snapshot,
 };
 
 /// When something happens.

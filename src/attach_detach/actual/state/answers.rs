@@ -5,15 +5,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver::{
+    call::CallError,
+    ids::{AttachmentName, ResourceVersion, Uid},
+    kinds::VolumeAttachment,
+};
+
 use super::{Deletion, NodeVolume, Operation, Uncertain, WhyRead};
 use crate::{
     attach_detach::actual::{answered::Answered, unpublishing::Unpublishing},
     controller::retry::Retry,
-    kube_api::{
-        call::CallError,
-        ids::{AttachmentName, ResourceVersion, Uid},
-        kinds::VolumeAttachment,
-    },
 };
 
 /// What there is to tell of a request that failed.

@@ -8,17 +8,14 @@
 
 use std::{borrow::Cow, collections::BTreeSet, iter, mem, sync::Arc};
 
+use apiserver::{
+    ids::{AttachmentName, NodeName, Uid, VolumeName},
+    kinds::VolumeAttachment,
+    tables::give_back_room,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{ActualState, Mount, NodeVolume, VolumeId, WhyRead};
-use crate::{
-    kube_api::{
-        ids::{AttachmentName, NodeName, Uid, VolumeName},
-        kinds::VolumeAttachment,
-    },
-    state::give_back_room,
-};
-
 /// What a VolumeAttachment is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AttachmentIdentity {

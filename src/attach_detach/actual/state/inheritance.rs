@@ -6,13 +6,11 @@
 
 use std::time::Duration;
 
+use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{ActualState, Mount, NodeVolume, VolumeId};
-use crate::{
-    attach_detach::guard::wait_note::NodeWait,
-    kube_api::{ids::NodeName, kinds::Node},
-};
+use crate::attach_detach::guard::wait_note::NodeWait;
 
 impl ActualState {
     /// What is listed, or was for all that is known: a predecessor of this process has told of that. What was attached

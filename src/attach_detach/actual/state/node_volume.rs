@@ -5,6 +5,10 @@
 
 use std::{mem, sync::Arc};
 
+use apiserver::{
+    ids::{AttachmentName, ResourceVersion, Uid},
+    kinds::VolumeAttachment,
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -15,10 +19,6 @@ use crate::{
         desired::volume_name::VolumeKind,
     },
     controller::{retry::Retry, undone::Undone},
-    kube_api::{
-        ids::{AttachmentName, ResourceVersion, Uid},
-        kinds::VolumeAttachment,
-    },
 };
 
 /// One volume on one node.

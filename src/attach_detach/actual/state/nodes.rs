@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -12,10 +13,7 @@ use super::{
     ActualState, Listed, Mount, NodeState, NodeVolume, ReportAsAttached, Sequence, Unpublished, Unpublishing,
     VolumeId,
 };
-use crate::{
-    attach_detach::options::ForcePolicy,
-    kube_api::{ids::NodeName, kinds::Node},
-};
+use crate::attach_detach::options::ForcePolicy;
 
 impl ActualState {
     /// Takes a node as last seen, or its absence; pods are known to need there what is `wanted`. Returns the volumes

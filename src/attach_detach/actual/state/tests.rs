@@ -2,18 +2,15 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use apiserver::{
+    ids::{DriverName, ResourceVersion, VolumeName},
+    kinds::{Node, NodeCondition, VolumeAttachment},
+};
 use k8s_openapi::jiff::SignedDuration;
 use tokio::time::Instant;
 
 use super::*;
-use crate::{
-    attach_detach::options::ForcePolicy,
-    controller::in_doubt::InDoubt,
-    kube_api::{
-        ids::{DriverName, ResourceVersion, VolumeName},
-        kinds::{Node, NodeCondition, VolumeAttachment},
-    },
-};
+use crate::{attach_detach::options::ForcePolicy, controller::in_doubt::InDoubt};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -10,15 +10,13 @@ use std::{
     sync::Arc,
 };
 
-use super::VolumeId;
-use crate::{
-    kube_api::{
-        ids::{AttachmentName, DriverName, NodeName, VolumeName},
-        kinds::VolumeAttachment,
-    },
-    state::Relation,
+use apiserver::{
+    ids::{AttachmentName, DriverName, NodeName, VolumeName},
+    kinds::VolumeAttachment,
+    tables::Relation,
 };
 
+use super::VolumeId;
 /// The attachments, and where to find them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unidentified {

@@ -1,10 +1,11 @@
 //! What is read for each question, as tables.
 
+use apiserver::kinds::StorageClass;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{explain::snapshot::Unseen, kube_api::kinds::StorageClass};
+use crate::explain::snapshot::Unseen;
 
 fn claim(volume: &str) -> Value {
     json!({

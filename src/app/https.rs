@@ -3,22 +3,20 @@
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::anyhow;
+use apiserver::connect::ApiServer;
+use serving::{DelegatedAuth, Measures, OwnCertificate, Reviewer, Server};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::{
-    config::Config,
-    http::{self, DelegatedAuth, Measures, OwnCertificate, Reviewer, Server},
-    kube_api::connect::ApiServer,
-};
+use crate::config::Config;
 
 /// How to serve, as it is configured.
-pub(super) fn serving(config: &Config) -> http::Options {
+pub(super) fn serving(config: &Config) -> serving::Options {
     let serving = config.serving.clone();
     if serving.port != 0 {
         return serving;
     }
     // No client comes that could show a certificate.
-    http::Options { client_ca_file: None, skip_lookup: true, ..serving }
+    serving::Options { client_ca_file: None, skip_lookup: true, ..serving }
 }
 
 /// A bound socket, and what it takes to talk there.
@@ -31,7 +29,7 @@ pub(super) struct BoundServer {
 /// What an operator may have got wrong about serving, before anything that others see: where to serve, and which
 /// API servers review tokens and access. Who serves nowhere needs none of it.
 pub(super) async fn bind_server(
-    serving: &http::Options,
+    serving: &serving::Options,
     api: &ApiServer,
 ) -> anyhow::Result<(Option<BoundServer>, [ApiServer; 2])> {
     if serving.port == 0 {
@@ -42,7 +40,7 @@ pub(super) async fn bind_server(
         tracing::warn!(skipped, "--tls-cipher-suites: those without known weakness alone are spoken");
     }
     let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
-    let tls = http::server_config(serving, Arc::clone(&own))?;
+    let tls = serving::server_config(serving, Arc::clone(&own))?;
     let server = Server::bind(SocketAddr::new(serving.address, serving.port))?;
     let authentication = serving.authentication_kubeconfig.as_deref();
     let authentication = reviewing("--authentication-kubeconfig", authentication, api).await?;
@@ -65,7 +63,7 @@ async fn reviewing(
 
 /// Who lets clients in. Reviews have connections of their own.
 pub(super) fn build_auth(
-    serving: &http::Options,
+    serving: &serving::Options,
     [authentication, authorization]: &[ApiServer; 2],
     measures: &Measures,
 ) -> anyhow::Result<DelegatedAuth> {
@@ -80,7 +78,7 @@ pub(super) fn build_auth(
 /// Names for a certificate that is made here.
 ///
 /// KCM: apiserver's pkg/server/options/serving.go, MaybeDefaultWithSelfSignedCerts.
-fn own_names(serving: &http::Options) -> Vec<String> {
+fn own_names(serving: &serving::Options) -> Vec<String> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     if !serving.address.is_unspecified() && !serving.address.is_loopback() {
         names.push(serving.address.to_string());
