@@ -1,6 +1,6 @@
 //! The daemon: builds the parts, watches over them, takes them down in order.
 //!
-//! In: a [`Config`]. Out: the process' fate ([`Failure`] or none). A subsystem is added in
+//! In: a [`Config`]. Out: the process' fate ([`DaemonFailure`] or none). A subsystem is added in
 //! [`subsystems()`].
 //!
 //! Shutdown (SIGTERM or SIGINT): stop planning → drain the subsystems → write the events left →
@@ -72,11 +72,11 @@ pub use subsystems::{Parts, Subsystem, subsystems};
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
 /// Where the lease is outside a cluster.
-const DEFAULT_NAMESPACE: &str = "kube-system";
+const LEASE_NAMESPACE: &str = "kube-system";
 
 /// Why the process ends other than by a signal.
 #[derive(Debug)]
-pub enum Failure {
+pub enum DaemonFailure {
     /// It could not start as told to: exit 2.
     Setup(anyhow::Error),
     /// A part died: exit 1.
@@ -86,21 +86,21 @@ pub enum Failure {
 /// Runs the daemon until a signal ends it. Boxed here, so that the program does not compile all of it again.
 ///
 /// # Errors
-/// See [`Failure`].
+/// See [`DaemonFailure`].
 #[must_use]
-pub fn run(config: Config) -> LocalBoxFuture<'static, Result<(), Failure>> {
+pub fn run(config: Config) -> LocalBoxFuture<'static, Result<(), DaemonFailure>> {
     Box::pin(run_until_signal(config))
 }
 
-async fn run_until_signal(config: Config) -> Result<(), Failure> {
-    let mut terminated = Termination::listen().map_err(Failure::Setup)?;
+async fn run_until_signal(config: Config) -> Result<(), DaemonFailure> {
+    let mut terminated = Termination::listen().map_err(DaemonFailure::Setup)?;
     let api = ApiServer::find(config.kubeconfig.as_deref()).await;
-    let api = api.map_err(|error| Failure::Setup(error.into()))?;
+    let api = api.map_err(|error| DaemonFailure::Setup(error.into()))?;
     let life = Life::start(config, &api, Threads::Apart, watch::Sender::default()).await;
-    let mut life = life.map_err(Failure::Setup)?;
+    let mut life = life.map_err(DaemonFailure::Setup)?;
     tokio::select! {
         name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
-        failure = life.failure() => return Err(Failure::Running(failure)),
+        failure = life.failure() => return Err(DaemonFailure::Running(failure)),
     }
     tokio::spawn(async move {
         let number = terminated.second().await;
@@ -108,7 +108,7 @@ async fn run_until_signal(config: Config) -> Result<(), Failure> {
         telemetry::flush();
         std::process::exit(128 + number);
     });
-    life.stop().await.map_err(Failure::Running)
+    life.stop().await.map_err(DaemonFailure::Running)
 }
 
 /// The signals that end the process.
@@ -312,7 +312,7 @@ fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -
 #[must_use]
 pub fn own_namespace(config: &Config, api: &ApiServer) -> String {
     let namespace = config.own_namespace.as_ref().or(api.own_namespace.as_ref());
-    namespace.cloned().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())
+    namespace.cloned().unwrap_or_else(|| LEASE_NAMESPACE.to_owned())
 }
 
 fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {

@@ -28,11 +28,11 @@ pub use crate::serving_flags::ServingArgs;
 use crate::telemetry::LoggingFormat;
 
 /// What was built from which commit.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MOORING_COMMIT"), ")");
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MOORING_COMMIT"), ")");
 
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "mooring", version = VERSION, about, disable_help_subcommand = true)]
+#[command(name = "mooring", version = LONG_VERSION, about, disable_help_subcommand = true)]
 #[command(args_override_self = true, propagate_version = true)]
 pub struct Cli {
     /// What to do.

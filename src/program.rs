@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    app::{self, Failure},
+    app::{self, DaemonFailure},
     cli::{Command, RunArgs, Stop, arguments::Ignored},
     config::Config,
     query, supervise, telemetry,
@@ -20,7 +20,7 @@ use crate::{
 
 const MISTAKE: u8 = 2;
 /// In the log, this is the program and not one of its parts.
-const TARGET: &str = "mooring";
+const LOG_TARGET: &str = "mooring";
 
 /// A command, to its end.
 #[must_use]
@@ -50,7 +50,7 @@ pub fn run(args: RunArgs) -> ExitCode {
     }
     exit_on_panic();
     for Ignored { flag, reason } in &ignored {
-        tracing::info!(target: TARGET, flag, reason, "flag has no effect here");
+        tracing::info!(target: LOG_TARGET, flag, reason, "flag has no effect here");
     }
     let result = match block_on(config.worker_threads, app::run(config)) {
         Ok(result) => result,
@@ -58,9 +58,9 @@ pub fn run(args: RunArgs) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Setup(error)) => mistake(&format!("{error:#}")),
-        Err(Failure::Running(error)) => {
-            tracing::error!(target: TARGET, error = format!("{error:#}"), "exiting");
+        Err(DaemonFailure::Setup(error)) => mistake(&format!("{error:#}")),
+        Err(DaemonFailure::Running(error)) => {
+            tracing::error!(target: LOG_TARGET, error = format!("{error:#}"), "exiting");
             ExitCode::from(FAILED)
         }
     }
@@ -103,7 +103,7 @@ pub fn exit_on_panic() {
         let location = panic.location().map(ToString::to_string);
         let task = supervise::current_task();
         let backtrace = Backtrace::force_capture().to_string();
-        tracing::error!(target: TARGET, task, reason, location, backtrace, "panicked, exiting");
+        tracing::error!(target: LOG_TARGET, task, reason, location, backtrace, "panicked, exiting");
         telemetry::flush();
         std::process::exit(i32::from(FAILED));
     }));

@@ -18,12 +18,12 @@ use std::{
 
 use self::{
     connection::Connection,
-    daemon::{Daemon, stand_without},
+    daemon::{DaemonClient, stand_without},
     output::{Looks, Repeats, form, print},
 };
 pub use self::{
-    output::{Stop, USAGE, finish},
-    serve::Page,
+    output::{QueryStop, USAGE, finish},
+    serve::ServedPage,
 };
 use apiserver::ids::NodeName;
 
@@ -45,19 +45,19 @@ const LARGEST_MANIFEST: u64 = 4 << 20;
 ///
 /// # Errors
 /// There is no answer.
-pub async fn explain(args: &ExplainArgs) -> Result<Verdict, Stop> {
+pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     if let Some(port) = args.serve {
         return serve::serve(args, port).await;
     }
     let words: Vec<&str> = args.subject.iter().map(String::as_str).collect();
-    let usage = |line| Stop(USAGE, line);
+    let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     Subject::parse(&words, "").map_err(usage)?;
     let mut connection = Connection::new(&args.view.connection).await?;
     let subject = Subject::parse(&words, &connection.namespace).map_err(usage)?;
     let question = Question::Object(subject.clone());
     let daemon = match &args.daemon {
-        Some(url) => Some(Daemon::find(&connection.api, url, args.daemon_ca.as_deref()).await),
+        Some(url) => Some(DaemonClient::find(&connection.api, url, args.daemon_ca.as_deref()).await),
         None => None,
     };
     let mut looks = Looks::new(match args.wait {
@@ -86,7 +86,7 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, Stop> {
 ///
 /// # Errors
 /// There is no answer.
-pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, Stop> {
+pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
     let view = &args.plain.view;
     let mut connection = Connection::new(&view.connection).await?;
     let of = view.connection.namespace.as_deref();
@@ -106,8 +106,8 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, Stop> {
 ///
 /// # Errors
 /// There is no answer.
-pub async fn node(args: &NodeArgs) -> Result<Verdict, Stop> {
-    let name: NodeName = node_name(&args.node).map_err(|line| Stop(USAGE, line))?;
+pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
+    let name: NodeName = node_name(&args.node).map_err(|line| QueryStop(USAGE, line))?;
     let mut connection = Connection::new(&args.plain.view.connection).await?;
     let question = Question::Drain(name.clone());
     let (mut looks, mut earlier) = (Looks::new(Repeats::watch(args.watch)), None);
@@ -131,8 +131,8 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, Stop> {
 ///
 /// # Errors
 /// There is no answer.
-pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, Stop> {
-    let usage = |line| Stop(USAGE, line);
+pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
+    let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     let manifest = match args.asked("").map_err(usage)? {
         WhatIf::Bind(file) => Some(manifest(&file).map_err(usage)?),
@@ -140,7 +140,9 @@ pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, Stop> {
     };
     let mut connection = Connection::new(&args.plain.view.connection).await?;
     let change = match (manifest, args.asked(&connection.namespace).map_err(usage)?) {
-        (Some(manifest), _) => consequences::Change::Bind(connection.namespace.clone(), Box::new(manifest)),
+        (Some(manifest), _) => {
+            consequences::WhatIfChange::Bind(connection.namespace.clone(), Box::new(manifest))
+        }
         (None, WhatIf::Change(change)) => change,
         (None, WhatIf::Bind(_)) => return Err(usage("bind: want -f FILE".to_owned())),
     };

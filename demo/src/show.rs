@@ -22,7 +22,7 @@ use mooring::{
     cli::{self, Cli, Command},
     config::Config,
     explain::assumptions::Assumptions,
-    query::Page,
+    query::ServedPage,
     supervise::Threads,
     telemetry,
 };
@@ -185,7 +185,7 @@ impl Demo {
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
         let assumptions = Assumptions { attach_detach: config.attach_detach, binder: config.binder };
-        let page = Page::over(&api, assumptions).await.context("cannot serve the page")?;
+        let page = ServedPage::over(&api, assumptions).await.context("cannot serve the page")?;
         let address = page.url();
         tokio::spawn(page.serve(serving.clone()));
         // Where a Prometheus is to be started, it is to see the first binds, too: they wait as at any first installation.

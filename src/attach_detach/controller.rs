@@ -38,7 +38,7 @@ use super::{
     options::{AttachDetachOptions, ForcePolicy},
     queue::{AT_ONCE, WorkQueue},
     tell::{
-        facts::{Facts, Line},
+        facts::{Line, PlanFacts},
         recorder::Recorder,
         state::{AttachDetachKey, AttachDetachReason},
     },
@@ -49,7 +49,7 @@ use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writ
 #[derive(Debug)]
 pub struct Measures {
     /// What to count, log and trace.
-    pub facts: Facts,
+    pub facts: PlanFacts,
     /// What the lease says of waits for force, if that has changed.
     pub note: Option<String>,
 }

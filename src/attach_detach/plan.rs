@@ -28,7 +28,7 @@ use super::{
         node_list::{self, NodeStep, NodeView},
         reconciler::{self, VolumeView},
         scope::Scope,
-        verdict::{Step, Verdict},
+        verdict::{AttachStep, NodeVerdict},
     },
     desired::{
         state::DesiredAttachment,
@@ -202,7 +202,7 @@ impl Controller {
         &self,
         volume: &VolumeId,
         is_exclusive: bool,
-        verdicts: &BTreeMap<NodeName, Verdict>,
+        verdicts: &BTreeMap<NodeName, NodeVerdict>,
     ) -> Option<Box<Contention>> {
         // When the attachment of another party ends, all are looked at that it held up.
         let has_foreign = self.actual.volume(volume).is_some_and(|state| !state.foreign.is_empty());
@@ -217,7 +217,7 @@ impl Controller {
 
     /// Carries a verdict out. Returns whether the volume on the node held the volume until now, and does not because of
     /// this verdict alone.
-    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, now: Instant) -> bool {
+    fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &NodeVerdict, now: Instant) -> bool {
         // What its node's status is to say.
         let sent = self.dispatcher.last_sent();
         let node_volume = self.actual.node_volume_mut(volume, node);
@@ -232,7 +232,7 @@ impl Controller {
         // What it waits for.
         self.queue.add_node_volume_at(verdict.wake_at, volume, node);
         self.force_waits.judged(node, verdict);
-        let call = verdict.step.as_ref().and_then(Step::call);
+        let call = verdict.step.as_ref().and_then(AttachStep::call);
         let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
         let (recorder, known) = self.recording(now);
         let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
@@ -240,31 +240,31 @@ impl Controller {
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
-            Some(Step::Create(_)) if !has_room => self.queue.add_new(volume.clone(), Scope::of(node)),
+            Some(AttachStep::Create(_)) if !has_room => self.queue.add_new(volume.clone(), Scope::of(node)),
             Some(_) if !has_room => self.queue.add(volume.clone(), Scope::of(node)),
-            Some(Step::Create(source)) => {
+            Some(AttachStep::Create(source)) => {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);
             }
-            Some(Step::Delete(uid, revision, proof)) => {
+            Some(AttachStep::Delete(uid, revision, proof)) => {
                 node_volume.forced = verdict.forced;
                 self.record_forced_delete(volume, node, verdict.forced, now);
                 let request = calls::delete(volume, node, (uid, *revision), proof);
                 let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
                 self.send(volume, node, request, now);
             }
-            Some(Step::ReadAttachment) => {
+            Some(AttachStep::ReadAttachment) => {
                 let name = volume.attachment_name(node);
                 self.send(volume, node, AttachmentRequest::Read(name), now);
             }
-            Some(Step::ReadNode) => {
+            Some(AttachStep::ReadNode) => {
                 // What was proven before is not proof enough.
                 if matches!(node_volume.unpublishing, Unpublishing::Proven(_)) {
                     node_volume.unpublishing = Unpublishing::Since(sent);
                 }
                 self.queue.add_node(node.clone());
             }
-            Some(Step::GiveUp(_)) => {
+            Some(AttachStep::GiveUp(_)) => {
                 node_volume.mount = Mount::No;
                 self.given_up(volume, node, now);
             }

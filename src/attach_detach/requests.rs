@@ -17,7 +17,7 @@ use super::{
     guard::second_writer::ActTarget,
     tell::{metrics::AttachDetachMetrics, reporter::AttachDetachReporter},
 };
-use crate::controller::{Executor, second_writer::Target as _};
+use crate::controller::{Executor, second_writer::WrittenObject as _};
 
 /// Sends the requests.
 #[derive(Debug)]

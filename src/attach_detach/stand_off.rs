@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::attach_detach::{
         actual::state::{Listed, NodeVolume, ReportAsAttached},
-        decide::verdict::{NodeVolumeView, Verdict},
+        decide::verdict::{NodeVerdict, NodeVolumeView},
         desired::volume_name::VolumeKind,
         plan::tests::controller,
     };
@@ -182,7 +182,7 @@ mod tests {
         let why = controller.stand_off(now).expect("a stand-off");
         let mut node_volume = NodeVolume::with_attachment(true, false);
         node_volume.listed = Listed::Yes;
-        let verdict = Verdict { unpublishes: true, ..Verdict::say(ReportAsAttached::No) };
+        let verdict = NodeVerdict { unpublishes: true, ..NodeVerdict::say(ReportAsAttached::No) };
         let view = NodeVolumeView {
             kind: VolumeKind::Csi,
             desired: None,

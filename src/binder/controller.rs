@@ -33,8 +33,8 @@ use super::{
 use crate::{
     controller::{
         Controller, Executor, Identity, Plan, Runner,
-        report::{Subject as _, board::Board},
-        second_writer::Target as _,
+        report::{ReportKey as _, board::Board},
+        second_writer::WrittenObject as _,
     },
     metrics::{Alarms, Metrics, Requester},
     telemetry::{history::History, transition::Named},

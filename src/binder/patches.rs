@@ -42,14 +42,14 @@ fn added(meta: &Meta, keys: &[&str]) -> Value {
 
 /// What becomes of a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Change<T> {
+pub enum FieldChange<T> {
     #[default]
     Keep,
     Remove,
     Set(T),
 }
 
-impl<T> Change<T> {
+impl<T> FieldChange<T> {
     fn set(&self) -> Option<&T> {
         match self {
             Self::Set(value) => Some(value),
@@ -59,14 +59,14 @@ impl<T> Change<T> {
 }
 
 /// The annotation MIG: which CSI driver acts for a plugin.
-pub type Migration = Change<&'static str>;
+pub type Migration = FieldChange<&'static str>;
 
 /// Notes on a claim or volume which CSI driver acts for its provisioner, if that changes, and replaces its finalizers, if
 /// they do.
 #[must_use]
 pub fn annotate<T: Narrow>(object: &T, migration: &Migration, finalizers: Option<&[Text]>) -> Write {
     let mut metadata = Map::new();
-    if *migration != Change::Keep {
+    if *migration != FieldChange::Keep {
         metadata.insert("annotations".to_owned(), json!({MIGRATED_TO: migration.set()}));
     }
     if let Some(finalizers) = finalizers {
@@ -141,9 +141,9 @@ pub struct StatusChange {
     pub phase: Option<ClaimPhase>,
     /// New access modes; empty for none.
     pub access_modes: Option<TextList>,
-    pub capacity: Change<TextMap>,
+    pub capacity: FieldChange<TextMap>,
     /// The VolumeAttributesClass in effect.
-    pub attributes_class: Change<Text>,
+    pub attributes_class: FieldChange<Text>,
 }
 
 /// Step 4 of a bind, and every other status of a claim.
@@ -157,10 +157,10 @@ pub fn claim_status(kind: WriteKind, claim: &PersistentVolumeClaim, change: &Sta
         let modes = if modes.is_empty() { Value::Null } else { json!(modes) };
         status.insert("accessModes".to_owned(), modes);
     }
-    if change.capacity != Change::Keep {
+    if change.capacity != FieldChange::Keep {
         status.insert("capacity".to_owned(), capacity_patch(&claim.status.capacity, change.capacity.set()));
     }
-    if change.attributes_class != Change::Keep {
+    if change.attributes_class != FieldChange::Keep {
         status.insert("currentVolumeAttributesClassName".to_owned(), json!(change.attributes_class.set()));
     }
     patch(kind, claim, "/status", json!({"status": status}))
@@ -261,12 +261,12 @@ mod tests {
                 json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
             ),
             (
-                annotate(&volume(), &Change::Remove, None),
+                annotate(&volume(), &FieldChange::Remove, None),
                 pv.to_owned(),
                 json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
             ),
             (
-                annotate(&volume(), &Change::Keep, Some(&["a".into()])),
+                annotate(&volume(), &FieldChange::Keep, Some(&["a".into()])),
                 pv.to_owned(),
                 json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
             ),
@@ -358,14 +358,14 @@ mod tests {
         let bound = StatusChange {
             phase: Some(ClaimPhase::Bound),
             access_modes: Some(["ReadWriteOnce"].into()),
-            capacity: Change::Set(TextMap::from([("storage", "2Gi")])),
-            attributes_class: Change::Set("gold".into()),
+            capacity: FieldChange::Set(TextMap::from([("storage", "2Gi")])),
+            attributes_class: FieldChange::Set("gold".into()),
         };
         let cleared = StatusChange {
             phase: Some(ClaimPhase::Lost),
             access_modes: Some(TextList::default()),
-            capacity: Change::Remove,
-            attributes_class: Change::Remove,
+            capacity: FieldChange::Remove,
+            attributes_class: FieldChange::Remove,
         };
         let cases = [
             (
@@ -402,7 +402,7 @@ mod tests {
                 }}),
             ),
             (
-                annotate(&claim(), &Change::Set("d"), None),
+                annotate(&claim(), &FieldChange::Set("d"), None),
                 pvc.to_owned(),
                 json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/migrated-to": "d"}))}),
             ),

@@ -40,7 +40,7 @@ pub(super) const ROLE: Role = Role {
     kinds: &[PHASE_CHANGED],
 };
 
-impl second_writer::Target for Target {
+impl second_writer::WrittenObject for Target {
     fn field(&self) -> OwnedField {
         OwnedField::Phase
     }

@@ -26,7 +26,7 @@ pub enum Treatment {
 
 /// Flags that are treated alike.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
+pub struct FlagGroup {
     /// How.
     pub treatment: Treatment,
     /// Those that take a value, as `--flag=value` or `--flag value`; names with spaces between them.
@@ -60,11 +60,11 @@ const fn gate(name: &'static str, value: bool, reason: &'static str) -> Gate {
 }
 
 /// Flags of one treatment: those that take a value, and booleans.
-const fn group(treatment: Treatment, values: &'static str, switches: &'static str) -> Group {
-    Group { treatment, values, switches }
+const fn group(treatment: Treatment, values: &'static str, switches: &'static str) -> FlagGroup {
+    FlagGroup { treatment, values, switches }
 }
 
-const fn ignored(reason: &'static str, values: &'static str, switches: &'static str) -> Group {
+const fn ignored(reason: &'static str, values: &'static str, switches: &'static str) -> FlagGroup {
     group(Treatment::Ignored(reason), values, switches)
 }
 
@@ -73,12 +73,12 @@ const fn refused(
     unless: &'static [&'static str],
     values: &'static str,
     switches: &'static str,
-) -> Group {
+) -> FlagGroup {
     group(Treatment::Refused { reason, unless }, values, switches)
 }
 
 /// The table.
-pub const FLAGS: &[Group] = &[
+pub const FLAGS: &[FlagGroup] = &[
     group(
         Treatment::Obeyed,
         "attach-detach-reconcile-sync-period authentication-kubeconfig \

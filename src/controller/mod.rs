@@ -44,7 +44,7 @@ use apiserver::{call::CallError, kinds::ObjectRef};
 use tokio::time::Instant;
 
 use crate::metrics::QueueCounts;
-use report::{Reason, Report, Subject, events::EventUpdate};
+use report::{Reason, Report, ReportKey, events::EventUpdate};
 use second_writer::{News, Role};
 
 pub use runner::Runner;
@@ -65,7 +65,7 @@ pub trait Controller: Send + 'static {
     /// Its names.
     const IDENTITY: Identity;
     /// What it reports on.
-    type Key: Subject;
+    type Key: ReportKey;
     /// Why that is where it is.
     type Reason: Reason;
     /// One request, complete: names, preconditions, body.

@@ -9,12 +9,12 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
 /// What goes on by itself, and has not after this time, needs a person: no side-car's, kubelet's or controller's pause is longer.
-const LONG: i64 = 5 * MINUTE;
+const LONG_AGO: i64 = 5 * MINUTE;
 
 /// Whether what began then, and should have ended by itself, needs a person.
 #[must_use]
 pub fn is_long(since: Option<Timestamp>, now: Timestamp) -> bool {
-    since.is_some_and(|since| now.as_second().saturating_sub(since.as_second()) > LONG)
+    since.is_some_and(|since| now.as_second().saturating_sub(since.as_second()) > LONG_AGO)
 }
 
 /// The time between two instants, as kubectl prints ages; nothing for what has not happened yet.

@@ -21,7 +21,7 @@ use crate::binder::{
 };
 
 /// Rows that are kept. The rest is counted.
-pub(super) const MOST: usize = 100;
+pub(super) const MOST_CANDIDATES: usize = 100;
 
 /// Up to so many volumes in the cluster, those that are bound to others are listed, too.
 const FEW: usize = 12;
@@ -62,7 +62,7 @@ pub(super) fn candidates(
         });
     });
     found.sort_by(|one, other| (one.faults.len(), &one.name).cmp(&(other.faults.len(), &other.name)));
-    found.truncate(MOST);
+    found.truncate(MOST_CANDIDATES);
     (found, bound)
 }
 

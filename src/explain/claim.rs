@@ -42,7 +42,7 @@ pub(super) const ONE_POD: &str = "ReadWriteOncePod";
 pub(super) const TERMINATING: &str = "Terminating";
 
 /// The finalizer that keeps a claim as long as a pod uses it.
-pub(super) const PROTECTION: &str = "kubernetes.io/pvc-protection";
+pub(super) const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
@@ -162,7 +162,7 @@ pub(super) fn is_doomed(view: &View<'_>, claim: &PersistentVolumeClaim) -> bool 
 /// Whether kubelets start pods with a claim although it is being deleted.
 // kubelet: pkg/kubelet/volumemanager/populator, getPVCExtractPV.
 pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
-    claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == PROTECTION)
+    claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == PVC_PROTECTION)
 }
 
 /// The link of a claim that the reader may not see enough to judge, if it is such a one.

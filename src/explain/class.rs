@@ -17,7 +17,7 @@ use super::{
 use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
 
 /// Claims of the class that are shown.
-const MOST: usize = 20;
+const MOST_CLAIMS: usize = 20;
 
 /// The chain of a class: itself, and the claims of it that wait.
 pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
@@ -56,7 +56,7 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
     }
     let waiting = waiting(view, name);
     let told = counted(&waiting);
-    let claims = waiting.iter().take(MOST).map(|key| claim::link(view, key));
+    let claims = waiting.iter().take(MOST_CLAIMS).map(|key| claim::link(view, key));
     std::iter::once(first.detail(format!("{detail}  {told}"))).chain(claims).collect()
 }
 

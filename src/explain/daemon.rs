@@ -28,15 +28,15 @@ const FORCE: &str = "ForceDetach";
 /// A page of the daemon, of what was asked for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Board {
+pub struct DaemonBoard {
     leads: bool,
-    waiting: Vec<Wait>,
-    history: Vec<Change>,
+    waiting: Vec<DaemonWait>,
+    history: Vec<DaemonChange>,
 }
 
 /// How something waits, as its controller says.
 #[derive(Clone, Debug, Deserialize)]
-struct Wait {
+struct DaemonWait {
     kind: String,
     claim: Option<String>,
     volume: Option<String>,
@@ -50,7 +50,7 @@ struct Wait {
 
 /// A change of an object.
 #[derive(Debug, Deserialize)]
-struct Change {
+struct DaemonChange {
     object: String,
     namespace: Option<String>,
     at: Timestamp,
@@ -98,7 +98,7 @@ fn persistent_volume(subject: &Subject, snapshot: &Snapshot) -> Option<VolumeNam
 }
 
 /// Adds what the pages say.
-pub fn add(explanation: &mut Explanation, boards: &[Board]) {
+pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
     if boards.is_empty() {
         return;
     }
@@ -108,7 +108,7 @@ pub fn add(explanation: &mut Explanation, boards: &[Board]) {
         return;
     }
     explanation.observed.source = Source::Daemon;
-    let waits: Vec<&Wait> = boards.iter().flat_map(|board| &board.waiting).collect();
+    let waits: Vec<&DaemonWait> = boards.iter().flat_map(|board| &board.waiting).collect();
     let is_well = explanation.verdict == Verdict::Healthy;
     for step in &mut explanation.steps {
         let Some(subject) = Subject::of(&step.object) else { continue };
@@ -131,7 +131,7 @@ pub fn add(explanation: &mut Explanation, boards: &[Board]) {
     past(explanation, boards);
 }
 
-impl Wait {
+impl DaemonWait {
     fn is_of(&self, subject: &Subject) -> bool {
         let is = |kind: &str, field: &Option<String>, name: &str| {
             self.kind == kind && field.as_deref() == Some(name) && self.since.is_some()
@@ -151,7 +151,7 @@ impl Wait {
 }
 
 /// Puts what a controller says into a step. Returns whether the reason is another one.
-fn tell(step: &mut Step, said: &Wait, node: Option<&str>) -> bool {
+fn tell(step: &mut Step, said: &DaemonWait, node: Option<&str>) -> bool {
     let is_news = step.reason != said.reason;
     if is_news || node.is_some() {
         step.message =
@@ -194,7 +194,7 @@ fn subjects(explanation: &Explanation) -> Vec<Subject> {
 }
 
 /// Adds what the daemon saw happen to the objects of the answer, in its order.
-fn past(explanation: &mut Explanation, boards: &[Board]) {
+fn past(explanation: &mut Explanation, boards: &[DaemonBoard]) {
     for subject in subjects(explanation) {
         let named = format!("{}/{}", subject.kind(), subject.name());
         let changes = boards.iter().flat_map(|board| &board.history);
@@ -202,7 +202,7 @@ fn past(explanation: &mut Explanation, boards: &[Board]) {
             .filter(|change| change.object == named && change.namespace.as_deref() == subject.namespace());
         let object = subject.object();
         explanation.timeline.extend(own.map(|change| {
-            let Change { at, from, to, reason, .. } = change;
+            let DaemonChange { at, from, to, reason, .. } = change;
             let text = if from == to {
                 format!("{object}: {to} ({reason})")
             } else {

@@ -15,7 +15,7 @@ use super::{
     view::View,
 };
 /// Events that are shown of one object.
-const EVENTS: usize = 20;
+const EVENTS_SHOWN: usize = 20;
 
 /// Who last wrote each object of the chain, and what was said about it.
 pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String]) -> Vec<Evidence> {
@@ -98,7 +98,7 @@ pub(super) fn timeline(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Happened> {
         past.push(Happened { at, text: format!("{reason}{count}: {message}") });
     }
     past.sort_by_key(|happened| happened.at);
-    let rest = past.len().saturating_sub(EVENTS);
+    let rest = past.len().saturating_sub(EVENTS_SHOWN);
     past.drain(..rest);
     past
 }

@@ -27,7 +27,7 @@ use crate::binder::{
 };
 
 /// The finalizer that keeps a volume as long as a claim is bound to it.
-pub(super) const PROTECTION: &str = "kubernetes.io/pv-protection";
+pub(super) const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
 
 /// The link of a volume.
 pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
@@ -67,7 +67,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
 // KCM: pkg/controller/volume/pvprotection.
 pub(super) fn is_kept(volume: &PersistentVolume) -> bool {
     volume.status.phase == VolumePhase::Bound
-        && volume.metadata.finalizers.iter().any(|finalizer| &**finalizer == PROTECTION)
+        && volume.metadata.finalizers.iter().any(|finalizer| &**finalizer == PV_PROTECTION)
 }
 
 fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Link {

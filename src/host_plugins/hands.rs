@@ -36,9 +36,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Pauses that nothing starts over: kube's watcher says that all is well before each attempt to list, so one
 /// that is forbidden would be repeated several times a second for ever.
-struct Patience(Backoff);
+struct WatchBackoff(Backoff);
 
-impl Iterator for Patience {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -46,7 +46,7 @@ impl Iterator for Patience {
     }
 }
 
-impl kube::runtime::utils::Backoff for Patience {
+impl kube::runtime::utils::Backoff for WatchBackoff {
     fn reset(&mut self) {}
 }
 
@@ -97,7 +97,7 @@ impl Hands for MachineHands {
 async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRecorder) {
     let config = watcher::Config::default().fields(&format!("involvedObject.uid={pod}"));
     let mut copied =
-        watcher(api, config).backoff(Patience(Backoff::new(LONGEST_PAUSE))).applied_objects().boxed();
+        watcher(api, config).backoff(WatchBackoff(Backoff::new(LONGEST_PAUSE))).applied_objects().boxed();
     let mut seen: BTreeSet<Option<String>> = BTreeSet::new();
     while let Some(event) = copied.next().await {
         let Ok(event) = event else { continue };

@@ -36,7 +36,7 @@ use crate::binder::{
 const GATE: &str = "mooring.binder/volume-is-released";
 
 /// Where a pod's scheduling gates are.
-const GATES: &str = "/spec/schedulingGates";
+const SCHEDULING_GATES: &str = "/spec/schedulingGates";
 
 /// Annotation of a recycler pod: the claim that used the volume.
 const CLAIM: &str = "mooring.binder/claim";
@@ -88,7 +88,7 @@ impl Recycler {
         }
         set("spec", "volumes", Value::Array(volumes));
         set("spec", "activeDeadlineSeconds", json!(self.deadline(volume)));
-        let mut gates = self.list(GATES);
+        let mut gates = self.list(SCHEDULING_GATES);
         gates.push(json!({ "name": GATE }));
         set("spec", "schedulingGates", Value::Array(gates));
         let path = format!("/api/v1/namespaces/{}/pods", self.namespace());
@@ -101,7 +101,7 @@ impl Recycler {
 
     /// Lets a pod go: of its gates those stay that the template itself has.
     fn start(&self, pod: &Pod) -> Write {
-        let gates = self.list(GATES);
+        let gates = self.list(SCHEDULING_GATES);
         patches::start_pod(pod, &gates)
     }
 }

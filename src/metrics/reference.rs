@@ -52,7 +52,7 @@ enum Stability {
 }
 
 /// A line of the table: a family, its labels with their values, what upstream has of it, what is promised.
-struct Row(&'static str, Vec<(&'static str, String)>, Kcm, Stability);
+struct MetricRow(&'static str, Vec<(&'static str, String)>, Kcm, Stability);
 
 fn of(values: &[&str]) -> String {
     values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ")
@@ -63,20 +63,20 @@ fn said(text: &str) -> String {
 }
 
 /// KCM's, with these labels.
-fn kcm(name: &'static str, labels: Vec<(&'static str, String)>) -> Row {
-    Row(name, labels, Kcm::Same, Stability::Kcm)
+fn kcm(name: &'static str, labels: Vec<(&'static str, String)>) -> MetricRow {
+    MetricRow(name, labels, Kcm::Same, Stability::Kcm)
 }
 
-fn stable(name: &'static str, labels: Vec<(&'static str, String)>) -> Row {
-    Row(name, labels, Kcm::None, Stability::Stable)
+fn stable(name: &'static str, labels: Vec<(&'static str, String)>) -> MetricRow {
+    MetricRow(name, labels, Kcm::None, Stability::Stable)
 }
 
-fn alpha(name: &'static str, labels: Vec<(&'static str, String)>) -> Row {
-    Row(name, labels, Kcm::None, Stability::Alpha)
+fn alpha(name: &'static str, labels: Vec<(&'static str, String)>) -> MetricRow {
+    MetricRow(name, labels, Kcm::None, Stability::Alpha)
 }
 
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn table() -> Vec<Row> {
+fn table() -> Vec<MetricRow> {
     let driver = || ("driver", said("name of a CSI driver, `other`"));
     let plugin = || said("`kubernetes.io/csi:<driver>`, name of an in-tree plugin");
     let verbs = || of(&["GET", "POST", "PUT", "PATCH", "DELETE"]);
@@ -144,7 +144,7 @@ fn table() -> Vec<Row> {
         kcm("process_open_fds", vec![]),
         kcm("process_resident_memory_bytes", vec![]),
         kcm("process_start_time_seconds", vec![]),
-        Row("process_threads", vec![], Kcm::Like("`go_threads`"), Stability::Stable),
+        MetricRow("process_threads", vec![], Kcm::Like("`go_threads`"), Stability::Stable),
         kcm("process_virtual_memory_bytes", vec![]),
         kcm("pv_collector_bound_pv_count", vec![class()]),
         kcm("pv_collector_bound_pvc_count", claim()),
@@ -213,7 +213,7 @@ fn table() -> Vec<Row> {
             "mooring_binder_failed_requests_total",
             vec![("request", said("what for")), ("outcome", said("how it failed"))],
         ),
-        Row(
+        MetricRow(
             "mooring_build_info",
             vec![
                 ("commit", said("commit, `unknown`")),
@@ -280,7 +280,7 @@ fn table() -> Vec<Row> {
             vec![("verb", said("what was asked for")), ("resource", said("of which resource"))],
         ),
         stable("mooring_serving_certificate_expiry_timestamp_seconds", vec![]),
-        Row("mooring_tasks", vec![], Kcm::Like("`go_goroutines`"), Stability::Alpha),
+        MetricRow("mooring_tasks", vec![], Kcm::Like("`go_goroutines`"), Stability::Alpha),
         alpha("mooring_traces_total", vec![("outcome", of(&Outcome::ALL.map(Outcome::label)))]),
         alpha("mooring_unresolved_pod_volumes_total", vec![reason()]),
         stable("mooring_volumes", vec![("phase", of(&VolumePhase::ALL.map(VolumePhase::as_str)))]),
@@ -347,12 +347,14 @@ fn everything() -> [Metrics; 2] {
     [metrics, Slis::new().unwrap().metrics().clone()]
 }
 
-fn document(table: &[Row]) -> String {
+fn document(table: &[MetricRow]) -> String {
     let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
     let mut text = String::from(include_str!("reference.md"));
     for (title, is_own) in [("Metrics of mooring", true), ("Metrics of kube-controller-manager", false)] {
         write!(text, "\n## {title}\n").unwrap();
-        for Row(name, labels, kcm, stability) in table.iter().filter(|row| row.0.starts_with(OWN) == is_own) {
+        for MetricRow(name, labels, kcm, stability) in
+            table.iter().filter(|row| row.0.starts_with(OWN) == is_own)
+        {
             let family = &families[*name];
             let stability = match stability {
                 Stability::Kcm => "kcm",
@@ -387,7 +389,7 @@ async fn every_family_is_documented_and_none_that_is_has_vanished() {
     let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
     let registered: Vec<&str> = families.keys().map(String::as_str).collect();
     assert_eq!(registered, documented, "left what is registered, right what src/metrics/reference.rs knows");
-    for Row(name, labels, kcm, stability) in &table {
+    for MetricRow(name, labels, kcm, stability) in &table {
         let mut shown: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
         shown.sort_unstable();
         let known: Vec<&str> = families[*name].labels.iter().map(String::as_str).collect();

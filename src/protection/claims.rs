@@ -29,13 +29,13 @@ use super::{
 use crate::controller::{
     Controller, Identity, Plan,
     claim_pods::ClaimPods,
-    second_writer::{OwnedField, Role, Target},
+    second_writer::{OwnedField, Role, WrittenObject},
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.
-pub const FINALIZER: &str = "kubernetes.io/pvc-protection";
+pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 
-impl Target for ClaimKey {
+impl WrittenObject for ClaimKey {
     fn field(&self) -> OwnedField {
         OwnedField::ClaimFinalizer
     }
@@ -46,7 +46,7 @@ impl Target for ClaimKey {
 }
 
 impl Protected for ClaimKey {
-    const FINALIZER: &str = FINALIZER;
+    const FINALIZER: &str = CLAIM_FINALIZER;
     const ROLE: Role = Role {
         name: "claim protection controller",
         alarm: "second_claim_protection_controller",
@@ -118,7 +118,7 @@ impl ClaimProtection {
             self.keys.gone(key);
             return None;
         };
-        let step = FinalizerStep::of(&claim.metadata, FINALIZER);
+        let step = FinalizerStep::of(&claim.metadata, CLAIM_FINALIZER);
         if step == FinalizerStep::Nothing {
             self.keys.settled(key);
             return None;
@@ -145,7 +145,7 @@ impl ClaimProtection {
             return None;
         }
         self.keys.sends(key, step, now);
-        let request = patch(PersistentVolumeClaim::path(key), &claim.metadata, FINALIZER, step);
+        let request = patch(PersistentVolumeClaim::path(key), &claim.metadata, CLAIM_FINALIZER, step);
         Some(Call::Claim(key.clone(), step, request))
     }
 

@@ -11,7 +11,7 @@ fn claim(owner: &str) -> PersistentVolumeClaim {
     let owners = json!([{"kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
     let claim = json!({"metadata": {
         "name": "p-data", "namespace": "ns", "uid": "c", "resourceVersion": "5",
-        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a", FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a", CLAIM_FINALIZER],
         "ownerReferences": if owner.is_empty() { json!([]) } else { owners },
     }});
     serde_json::from_value(claim).unwrap()
@@ -106,7 +106,7 @@ fn s14_who_took_a_finalizer_off_is_asked_until_it_is_answered_and_only_then_it_i
         objects.apply(claim);
         controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     };
-    seen(&mut controller, 6, json!([FINALIZER]));
+    seen(&mut controller, 6, json!([CLAIM_FINALIZER]));
     assert!(controller.plan(now).calls.is_empty());
     seen(&mut controller, 7, json!([]));
     let read = only(&controller.plan(now));
@@ -227,7 +227,7 @@ fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
         objects.apply(other.clone());
         controller.changed([key.clone()].into(), now);
         other.metadata.resource_version = ResourceVersion(6);
-        other.metadata.finalizers = [FINALIZER].into_iter().collect();
+        other.metadata.finalizers = [CLAIM_FINALIZER].into_iter().collect();
         objects.apply(other.clone());
         controller.changed([key].into(), now);
         let read = only(&controller.plan(now));

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, Subject, WallClock},
+        report::{self, Concerns, Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
@@ -83,7 +83,7 @@ impl Reason for ProtectionReason {
     }
 }
 
-impl Subject for ClaimKey {
+impl ReportKey for ClaimKey {
     const KINDS: &'static [&'static str] = &["protected_claim"];
 
     fn kind(&self) -> &'static str {
@@ -103,7 +103,7 @@ impl Subject for ClaimKey {
     }
 }
 
-impl Subject for VolumeName {
+impl ReportKey for VolumeName {
     const KINDS: &'static [&'static str] = &["protected_volume"];
 
     fn kind(&self) -> &'static str {

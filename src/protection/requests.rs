@@ -16,12 +16,12 @@ use super::{
     keys::CALLS,
 };
 use crate::{
-    controller::{Controller, Executor, Runner, second_writer::Target as _},
+    controller::{Controller, Executor, Runner, second_writer::WrittenObject as _},
     metrics::{Alarms, Metrics},
 };
 
 /// Pods on one page of a list. Each has some kilobytes, of which nothing but its claims is kept.
-const PAGE: usize = 500;
+const POD_PAGE: usize = 500;
 
 #[derive(Deserialize)]
 struct PodPage {
@@ -39,7 +39,7 @@ struct PageMeta {
 /// Where a page is, which the last one names, if there was one.
 fn page_path(namespace: &str, token: &str) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("limit", &PAGE.to_string());
+    query.append_pair("limit", &POD_PAGE.to_string());
     if !token.is_empty() {
         query.append_pair("continue", token);
     }

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver::{ids::Uid, kinds::Meta};
 use tokio::time::Instant;
 
-use crate::controller::second_writer::{Role, SecondWriters, Target};
+use crate::controller::second_writer::{Role, SecondWriters, WrittenObject};
 
 /// What is protected by a finalizer.
-pub(super) trait Protected: Target {
+pub(super) trait Protected: WrittenObject {
     const FINALIZER: &str;
     /// What its controller is, to people.
     const ROLE: Role;

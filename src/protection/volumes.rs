@@ -22,13 +22,13 @@ use super::{
 };
 use crate::controller::{
     Controller, Identity, Plan,
-    second_writer::{OwnedField, Role, Target},
+    second_writer::{OwnedField, Role, WrittenObject},
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVProtectionFinalizer.
-pub const FINALIZER: &str = "kubernetes.io/pv-protection";
+pub const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 
-impl Target for VolumeName {
+impl WrittenObject for VolumeName {
     fn field(&self) -> OwnedField {
         OwnedField::VolumeFinalizer
     }
@@ -39,7 +39,7 @@ impl Target for VolumeName {
 }
 
 impl Protected for VolumeName {
-    const FINALIZER: &str = FINALIZER;
+    const FINALIZER: &str = VOLUME_FINALIZER;
     const ROLE: Role = Role {
         name: "volume protection controller",
         alarm: "second_volume_protection_controller",
@@ -72,7 +72,7 @@ impl VolumeProtection {
         };
         let step = decide(&volume);
         if step == FinalizerStep::Nothing {
-            if FinalizerStep::of(&volume.metadata, FINALIZER) == FinalizerStep::Remove {
+            if FinalizerStep::of(&volume.metadata, VOLUME_FINALIZER) == FinalizerStep::Remove {
                 self.keys.stands(name, ProtectionReason::InUse("it is bound to a claim"));
             } else {
                 self.keys.settled(name);
@@ -90,7 +90,7 @@ impl VolumeProtection {
             return None;
         }
         self.keys.sends(name, step, now);
-        let request = patch(PersistentVolume::path(name), &volume.metadata, FINALIZER, step);
+        let request = patch(PersistentVolume::path(name), &volume.metadata, VOLUME_FINALIZER, step);
         Some(Call::Volume(name.clone(), step, request))
     }
 }
@@ -99,7 +99,7 @@ impl VolumeProtection {
 // KCM: pkg/controller/volume/pvprotection/pv_protection_controller.go, processPV and isBeingUsed.
 #[must_use]
 pub fn decide(volume: &PersistentVolume) -> FinalizerStep {
-    match FinalizerStep::of(&volume.metadata, FINALIZER) {
+    match FinalizerStep::of(&volume.metadata, VOLUME_FINALIZER) {
         FinalizerStep::Remove if volume.status.phase == VolumePhase::Bound => FinalizerStep::Nothing,
         step => step,
     }
@@ -176,12 +176,12 @@ mod tests {
     fn a_volume_is_kept_while_it_is_bound() {
         // phase, finalizers, whether it is being deleted, what to do
         let cases = [
-            (VolumePhase::Bound, &[FINALIZER][..], false, FinalizerStep::Nothing),
-            (VolumePhase::Bound, &[FINALIZER], true, FinalizerStep::Nothing),
-            (VolumePhase::Released, &[FINALIZER], true, FinalizerStep::Remove),
-            (VolumePhase::Available, &[FINALIZER], true, FinalizerStep::Remove),
-            (VolumePhase::Failed, &[FINALIZER], true, FinalizerStep::Remove),
-            (VolumePhase::Released, &[FINALIZER], false, FinalizerStep::Nothing),
+            (VolumePhase::Bound, &[VOLUME_FINALIZER][..], false, FinalizerStep::Nothing),
+            (VolumePhase::Bound, &[VOLUME_FINALIZER], true, FinalizerStep::Nothing),
+            (VolumePhase::Released, &[VOLUME_FINALIZER], true, FinalizerStep::Remove),
+            (VolumePhase::Available, &[VOLUME_FINALIZER], true, FinalizerStep::Remove),
+            (VolumePhase::Failed, &[VOLUME_FINALIZER], true, FinalizerStep::Remove),
+            (VolumePhase::Released, &[VOLUME_FINALIZER], false, FinalizerStep::Nothing),
             (VolumePhase::Released, &["other"], true, FinalizerStep::Nothing),
             (VolumePhase::Bound, &[], false, FinalizerStep::Add),
             (VolumePhase::Available, &[], false, FinalizerStep::Add),

@@ -26,7 +26,7 @@ use http::header::ACCEPT;
 use kube::client::Body;
 use serde_json::Value;
 
-use self::words::{Asked, Wanted, asked};
+use self::words::{CompletedWords, Wanted, asked};
 use crate::{
     cli::{Cli, query::ConnectionArgs},
     explain::{read::exchange, subject::is_name},
@@ -37,9 +37,9 @@ use crate::{
 pub const COMPLETER: &str = "kubectl_complete-mooring";
 
 /// A person who has pressed a key does not wait longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const COMPLETION_PATIENCE: Duration = Duration::from_secs(1);
 /// More names than this are no help.
-const MOST: usize = 500;
+const MOST_COMPLETIONS: usize = 500;
 
 /// What the shell is to do with the candidates, as Cobra counts it.
 #[derive(Clone, Copy)]
@@ -108,7 +108,7 @@ pub fn complete(words: &[OsString]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let mut program = Cli::command();
     program.build();
-    let Asked { wanted, begun, connection } = asked(&words, &program);
+    let CompletedWords { wanted, begun, connection } = asked(&words, &program);
     let (found, directive) = match wanted {
         Wanted::Words(found) => {
             let goes_on = !found.is_empty() && found.iter().all(|word| word.ends_with('/'));
@@ -138,7 +138,7 @@ fn listed(connection: ConnectionArgs, kind: &'static str) -> Vec<String> {
         let names = block_on(1, names(&connection, kind)).ok().flatten();
         let _ = found.send(names);
     });
-    told.recv_timeout(PATIENCE).ok().flatten().unwrap_or_default()
+    told.recv_timeout(COMPLETION_PATIENCE).ok().flatten().unwrap_or_default()
 }
 
 async fn names(connection: &ConnectionArgs, kind: &str) -> Option<Vec<String>> {
@@ -152,7 +152,7 @@ async fn names(connection: &ConnectionArgs, kind: &str) -> Option<Vec<String>> {
         return None;
     }
     let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-    let request = http::Request::get(format!("{path}?limit={MOST}")).header(ACCEPT, accept);
+    let request = http::Request::get(format!("{path}?limit={MOST_COMPLETIONS}")).header(ACCEPT, accept);
     let (_, body) = exchange(&api.client().ok()?, request.body(Body::empty()).ok()?).await.ok()?;
     let list: Value = serde_json::from_slice(&body).ok()?;
     let names =

@@ -2,7 +2,7 @@
 
 use apiserver::connect::ApiServer;
 
-use super::output::{Stop, progress};
+use super::output::{QueryStop, progress};
 use crate::{
     cli::query::ConnectionArgs,
     explain::read::{Question, Reader, Reading},
@@ -18,7 +18,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn new(args: &ConnectionArgs) -> Result<Self, Stop> {
+    pub(super) async fn new(args: &ConnectionArgs) -> Result<Self, QueryStop> {
         let api = ApiServer::choose(&args.choice()).await?;
         let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
         let reader = Reader::new(&api, args.patience())?;
@@ -26,7 +26,7 @@ impl Connection {
     }
 
     /// What an answer needs.
-    pub(super) async fn read(&mut self, question: &Question) -> Result<Reading, Stop> {
+    pub(super) async fn read(&mut self, question: &Question) -> Result<Reading, QueryStop> {
         let reading = self.reader.read(question, &progress).await?;
         let notes = reading.server.notes();
         if notes.len() > self.noted {

@@ -11,22 +11,22 @@ use kube::{Client, client::Body};
 use tokio::time::timeout;
 
 use crate::explain::{
-    daemon::{self, Board},
+    daemon::{self, DaemonBoard},
     read::exchange,
     report::Explanation,
     snapshot::Snapshot,
 };
 
 /// A daemon answers from what it has; one that takes longer is not there.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A daemon.
-pub(super) struct Daemon {
+pub(super) struct DaemonClient {
     client: Client,
     url: String,
 }
 
-impl Daemon {
+impl DaemonClient {
     /// One at this address, verified by the authority of a file, or else by the one that is published in the cluster. The
     /// daemon is not asked yet.
     pub(super) async fn find(api: &ApiServer, url: &str, file: Option<&Path>) -> Result<Self, String> {
@@ -38,10 +38,10 @@ impl Daemon {
             };
             api.client_of(url, &authority)
         };
-        let client = timeout(PATIENCE, finding).await.map_err(|_| {
+        let client = timeout(DAEMON_PATIENCE, finding).await.map_err(|_| {
             format!(
                 "--daemon: the API server does not say within {} s who vouches for it",
-                PATIENCE.as_secs()
+                DAEMON_PATIENCE.as_secs()
             )
         })?;
         let client = client.map_err(|error| error.to_string())?;
@@ -57,15 +57,15 @@ impl Daemon {
             }
             Ok(boards)
         };
-        let late = || Err(format!("{} gives no answer within {} s", self.url, PATIENCE.as_secs()));
-        match timeout(PATIENCE, asking).await.unwrap_or_else(|_| late()) {
+        let late = || Err(format!("{} gives no answer within {} s", self.url, DAEMON_PATIENCE.as_secs()));
+        match timeout(DAEMON_PATIENCE, asking).await.unwrap_or_else(|_| late()) {
             Ok(boards) => daemon::add(explanation, &boards),
             Err(why) => stand_without(explanation, &why),
         }
     }
 
     /// One of its pages; `None` if it does not run the controller.
-    async fn page(&self, path: &str) -> Result<Option<Board>, String> {
+    async fn page(&self, path: &str) -> Result<Option<DaemonBoard>, String> {
         let page = path.split('?').next().unwrap_or_default();
         let of = |why: &str| format!("{}{page}: {why}", self.url);
         let request = http::Request::get(path).header(ACCEPT, "application/json").body(Body::empty());
@@ -127,7 +127,8 @@ mod tests {
             let answer = Response::builder().status(status).body(Full::new(body.clone())).unwrap();
             async move { Ok::<_, std::io::Error>(answer) }
         });
-        let daemon = Daemon { client: Client::new(service, "default"), url: "https://daemon".to_owned() };
+        let daemon =
+            DaemonClient { client: Client::new(service, "default"), url: "https://daemon".to_owned() };
         let (snapshot, mut explanation) = asked();
         daemon.add(&mut explanation, &snapshot).await;
         let paths = paths.lock().unwrap().clone();

@@ -36,22 +36,22 @@ pub const UNREACHABLE: u8 = 5;
 /// Columns where no one says how many there are.
 const WIDTH: usize = 80;
 /// Least time between two looks while one waits.
-const PAUSE: Duration = Duration::from_secs(2);
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
 /// Looking is at most one part in so many of the time: a look at all volumes of a large cluster takes seconds.
 const SHARE: u32 = 5;
 
 /// Why there is no answer: the exit code, and a line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Stop(pub(super) u8, pub(super) String);
+pub struct QueryStop(pub(super) u8, pub(super) String);
 
-impl From<ConnectError> for Stop {
+impl From<ConnectError> for QueryStop {
     fn from(error: ConnectError) -> Self {
         let code = if matches!(error, ConnectError::Refused { .. }) { USAGE } else { UNREACHABLE };
         Self(code, error.to_string())
     }
 }
 
-impl From<Unreachable> for Stop {
+impl From<Unreachable> for QueryStop {
     fn from(error: Unreachable) -> Self {
         match error {
             Unreachable::Connect(error) => error.into(),
@@ -64,10 +64,10 @@ impl From<Unreachable> for Stop {
 
 /// From an answer to the exit code of its verdict.
 #[must_use]
-pub fn finish(answer: impl Future<Output = Result<Verdict, Stop>>) -> ExitCode {
+pub fn finish(answer: impl Future<Output = Result<Verdict, QueryStop>>) -> ExitCode {
     match block_on(1, answer) {
         Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),
-        Ok(Err(Stop(code, line))) => {
+        Ok(Err(QueryStop(code, line))) => {
             complain(&line);
             ExitCode::from(code)
         }
@@ -90,9 +90,10 @@ pub(super) fn form<T: Printed + Serialize>(
     answer: &T,
     output: OutputForm,
     view: &ViewArgs,
-) -> Result<String, Stop> {
-    let unprintable =
-        |error: &dyn std::error::Error| Stop(UNREACHABLE, format!("the answer cannot be printed: {error}"));
+) -> Result<String, QueryStop> {
+    let unprintable = |error: &dyn std::error::Error| {
+        QueryStop(UNREACHABLE, format!("the answer cannot be printed: {error}"))
+    };
     match output {
         OutputForm::Json => {
             Ok(serde_json::to_string_pretty(answer).map_err(|error| unprintable(&error))? + "\n")
@@ -175,7 +176,7 @@ impl Looks {
             return false;
         }
         self.printed = form;
-        let pause = PAUSE.max(self.began.elapsed() * SHARE);
+        let pause = WATCH_PAUSE.max(self.began.elapsed() * SHARE);
         sleep(left.map_or(pause, |left| pause.min(left))).await;
         self.began = Instant::now();
         true

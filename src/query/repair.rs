@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{
     connection::Connection,
-    output::{Stop, UNREACHABLE, USAGE, form, print, program},
+    output::{QueryStop, UNREACHABLE, USAGE, form, print, program},
 };
 use crate::{
     cli::query::questions::{PlainForm, RepairArgs},
@@ -19,7 +19,7 @@ use crate::{
         assumptions::Assumptions,
         explain,
         read::{Question, exchange},
-        repair::{Advice, Repair, Write, repair},
+        repair::{Advice, Repair, RepairWrite, repair},
         report::Verdict,
         sheet::clean,
         subject::Subject,
@@ -28,14 +28,14 @@ use crate::{
 };
 
 /// How long an answer to a write may take, unless the user says otherwise: as long as the server itself takes at most.
-const PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+const REPAIR_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// `mooring repair`, to its end.
 ///
 /// # Errors
 /// There is no answer, or a request was not accepted.
-pub async fn run(args: &RepairArgs) -> Result<Verdict, Stop> {
-    let usage = |line| Stop(USAGE, line);
+pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
+    let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     args.asked("").map_err(usage)?;
     let mut connection = Connection::new(&args.plain.view.connection).await?;
@@ -55,20 +55,20 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, Stop> {
     }
     if !is_printed {
         // What no one could see is not sent.
-        return Err(Stop(UNREACHABLE, "stdout is closed: nothing was sent".to_owned()));
+        return Err(QueryStop(UNREACHABLE, "stdout is closed: nothing was sent".to_owned()));
     }
     let client = connection.api.client()?;
-    let patience = args.plain.view.connection.patience().unwrap_or(PATIENCE);
+    let patience = args.plain.view.connection.patience().unwrap_or(REPAIR_PATIENCE);
     for (sent, write) in advice.requests.iter().enumerate() {
         let said = timeout(patience, send(&client, write)).await;
         let said = said.unwrap_or_else(|_| {
             let line = format!("no answer within {patience:?}: whether it was carried out is not known");
-            Err(Stop(UNREACHABLE, line))
+            Err(QueryStop(UNREACHABLE, line))
         });
-        if let Err(Stop(code, why)) = said {
+        if let Err(QueryStop(code, why)) = said {
             let before = if sent == 0 { "nothing before it".to_owned() } else { format!("{sent} before it") };
             let line = format!("{} {}: {} ({before} was carried out)", write.method, write.path, clean(&why));
-            return Err(Stop(code, line));
+            return Err(QueryStop(code, line));
         }
         complain(&format!("accepted: {} {}", write.method, write.path));
     }
@@ -76,8 +76,8 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, Stop> {
 }
 
 /// Sends one request. What the server refuses was not carried out.
-async fn send(client: &Client, write: &Write) -> Result<(), Stop> {
-    let unreachable = |why: String| Stop(UNREACHABLE, why);
+async fn send(client: &Client, write: &RepairWrite) -> Result<(), QueryStop> {
+    let unreachable = |why: String| QueryStop(UNREACHABLE, why);
     let request = http::Request::patch(format!("{}?fieldManager=mooring-repair", write.path))
         .header(header::ACCEPT, "application/json")
         .header(header::CONTENT_TYPE, "application/merge-patch+json")
@@ -93,19 +93,19 @@ async fn send(client: &Client, write: &Write) -> Result<(), Stop> {
     let said = Encoding::refusal(&parts.headers, &body).message;
     let said = if said.is_empty() { format!("HTTP status {}", parts.status.as_u16()) } else { said };
     Err(match parts.status.as_u16() {
-        409 => Stop(
+        409 => QueryStop(
             Verdict::Blocked.exit_code(),
             format!("it has changed since it was read, and stays as it is: {said}"),
         ),
-        403 => Stop(Verdict::Forbidden.exit_code(), said),
-        404 => Stop(Verdict::NotFound.exit_code(), said),
+        403 => QueryStop(Verdict::Forbidden.exit_code(), said),
+        404 => QueryStop(Verdict::NotFound.exit_code(), said),
         500.. => in_doubt(said),
-        _ => Stop(Verdict::Blocked.exit_code(), said),
+        _ => QueryStop(Verdict::Blocked.exit_code(), said),
     })
 }
 
 /// Reads again: how it stands now.
-async fn came_of_it(connection: &Connection, what: &Repair, form: PlainForm) -> Result<Verdict, Stop> {
+async fn came_of_it(connection: &Connection, what: &Repair, form: PlainForm) -> Result<Verdict, QueryStop> {
     let subject = match what {
         Repair::Relink(claim, _) => Subject::Claim(claim.clone()),
         Repair::Free(volume, _) => Subject::Volume(volume.clone()),

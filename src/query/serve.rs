@@ -1,7 +1,7 @@
 //! `mooring explain --serve`: the page of the one who asks, over what this one may read.
 //!
 //! In: a port and a connection. Out: the page's address on stdout, and answers until it is interrupted. Each view is read
-//! anew from the API server, one at a time, and what waits is looked at again at most every few seconds. [`Page`] is the same
+//! anew from the API server, one at a time, and what waits is looked at again at most every few seconds. [`ServedPage`] is the same
 //! for a program that has a cluster of its own.
 
 use std::{io, time::Duration};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     connection::Connection,
-    output::{Stop, UNREACHABLE, USAGE, print, program},
+    output::{QueryStop, UNREACHABLE, USAGE, print, program},
 };
 use crate::{
     cli::query::ExplainArgs,
@@ -23,8 +23,8 @@ use crate::{
         drain::{DrainView, drain},
         explain,
         page::{
-            serve::Place,
-            source::{Answer, Source},
+            serve::PagePlace,
+            source::{PageAnswer, PageSource},
         },
         read::{Question, Reader},
         report::{Explanation, Verdict},
@@ -36,12 +36,12 @@ use crate::{
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Serves until it is interrupted.
-pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop> {
+pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, QueryStop> {
     let Connection { reader, namespace, .. } = Connection::new(&args.view.connection).await?;
-    let place = Place::take(port).await;
-    let place = place.map_err(|error| Stop(USAGE, format!("--serve={port}: {error}")))?;
+    let place = PagePlace::take(port).await;
+    let place = place.map_err(|error| QueryStop(USAGE, format!("--serve={port}: {error}")))?;
     if !print(&format!("{}\n", place.url())) {
-        return Err(Stop(UNREACHABLE, "stdout is closed: nobody can read the address".to_owned()));
+        return Err(QueryStop(UNREACHABLE, "stdout is closed: nobody can read the address".to_owned()));
     }
     let stop = CancellationToken::new();
     let of = args.view.connection.namespace.clone();
@@ -59,12 +59,12 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Stop
 }
 
 /// A page over an API server.
-pub struct Page {
-    place: Place,
+pub struct ServedPage {
+    place: PagePlace,
     source: Reads,
 }
 
-impl Page {
+impl ServedPage {
     /// One on any free port of the loopback address. The controllers of that cluster are known.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Page {
         let reader = Reader::new(api, None).map_err(io::Error::other)?;
         let namespace = api.default_namespace().to_owned();
         let source = Reads { reader, namespace, of: None, assumptions, last: Mutex::new(None) };
-        Ok(Self { place: Place::take(0).await?, source })
+        Ok(Self { place: PagePlace::take(0).await?, source })
     }
 
     /// What is told to the one who may read it.
@@ -99,12 +99,12 @@ struct Reads {
     last: Mutex<Option<(Instant, Findings)>>,
 }
 
-impl Source for Reads {
+impl PageSource for Reads {
     fn program(&self) -> &'static str {
         program()
     }
 
-    fn waiting(&self) -> Answer<'_, Findings> {
+    fn waiting(&self) -> PageAnswer<'_, Findings> {
         async {
             let mut last = self.last.lock().await;
             if let Some((at, findings)) = last.as_ref()
@@ -121,7 +121,7 @@ impl Source for Reads {
         .boxed()
     }
 
-    fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation> {
+    fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation> {
         async move {
             let reading = self
                 .reader
@@ -133,7 +133,7 @@ impl Source for Reads {
         .boxed()
     }
 
-    fn node<'a>(&'a self, name: &'a NodeName) -> Answer<'a, DrainView> {
+    fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView> {
         async move {
             let question = Question::Drain(name.clone());
             let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Target of the lines, for filters.
-pub const TARGET: &str = "mooring::state";
+pub const STATE_TARGET: &str = "mooring::state";
 
 /// An object as logs name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Transition {
             self;
         let Self { volume, node, claim, .. } = self;
         tracing::info!(
-            target: TARGET,
+            target: STATE_TARGET,
             object,
             namespace,
             reason,

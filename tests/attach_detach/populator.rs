@@ -41,7 +41,7 @@ struct Then {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     nothing: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    volumes: BTreeMap<String, Facts>,
+    volumes: BTreeMap<String, PlanFacts>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unresolved: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ struct Then {
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Facts {
+struct PlanFacts {
     exclusive: bool,
     current: bool,
     /// Compared where a case says so.
@@ -99,13 +99,13 @@ fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     Ok(())
 }
 
-fn facts(volume: &DesiredVolume, expected: Option<&Facts>) -> Facts {
+fn facts(volume: &DesiredVolume, expected: Option<&PlanFacts>) -> PlanFacts {
     let source = match &volume.source {
         None => Value::Null,
         Some(AttachSource::PersistentVolume(name)) => json!(name),
         Some(AttachSource::Inline(spec)) => Value::clone(spec),
     };
-    Facts {
+    PlanFacts {
         exclusive: volume.exclusive,
         current: volume.current,
         says: expected.and_then(|facts| facts.says.as_ref()).map(|_| volume.spec_name.to_string()),

@@ -26,7 +26,7 @@ use mooring::{
             multi_attach::Exclusive,
             reconciler::{self, VolumeView, plan},
             scope::Scope,
-            verdict::{StandOff, Step},
+            verdict::{AttachStep, StandOff},
         },
         desired::{
             state::{AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts},
@@ -180,12 +180,12 @@ fn run(case: &Case, compared: &mut Comparison) {
             };
             let forced = verdict.forced.is_some();
             let step = verdict.step.map(|step| match step {
-                Step::Create(_) => "create",
-                Step::Delete(..) if forced => "force-delete",
-                Step::Delete(..) => "delete",
-                Step::GiveUp(_) => "give-up",
-                Step::ReadNode => "read-node",
-                Step::ReadAttachment => "read-attachment",
+                AttachStep::Create(_) => "create",
+                AttachStep::Delete(..) if forced => "force-delete",
+                AttachStep::Delete(..) => "delete",
+                AttachStep::GiveUp(_) => "give-up",
+                AttachStep::ReadNode => "read-node",
+                AttachStep::ReadAttachment => "read-attachment",
             });
             let then = Then {
                 publish: publish.to_owned(),

@@ -12,7 +12,7 @@ use libtest_mimic::{Failed, Trial};
 
 use mooring::{
     binder::{BinderOptions, planner::Planner},
-    controller::report::Subject,
+    controller::report::ReportKey,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

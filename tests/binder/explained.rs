@@ -30,7 +30,7 @@ use mooring::{
     explain::{
         assumptions::Assumptions,
         explain,
-        repair::{FreeFor, Repair, Write, repair},
+        repair::{FreeFor, Repair, RepairWrite, repair},
         report::{Explanation, Risk, Step, Verdict},
         snapshot::Snapshot,
         subject::Subject,
@@ -502,7 +502,7 @@ fn action(subject: &Target, kind: WriteKind) -> &'static str {
 }
 
 /// Sends the requests of a repair. What a person must not do with them is the same as what the binder must not.
-fn carry_out(server: &mut Server, requests: &[Write]) -> Result<(), String> {
+fn carry_out(server: &mut Server, requests: &[RepairWrite]) -> Result<(), String> {
     for request in requests {
         let found = server.store.objects.get(&request.path).ok_or("S35: of something that is not there")?;
         for guard in ["uid", "resourceVersion"] {

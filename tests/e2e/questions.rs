@@ -17,7 +17,7 @@ use mooring::explain::{
     read::{Question, Reader, Reading},
     repair::{FreeFor, Repair, repair},
     report::Verdict,
-    whatif::{Change, whatif},
+    whatif::{WhatIfChange, whatif},
 };
 use serde_json::json;
 use test_support::{cluster::VolumeShape, control_plane::User};
@@ -76,12 +76,12 @@ async fn reads_enough(stage: Stage) {
     assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view:?}");
 
     for (change, told) in [
-        (Change::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
-        (Change::DeletePod(PodKey::new(NAMESPACE, "p1")), "volumes that leave its node: 1 of 1"),
-        (Change::DeleteClaim(ClaimKey::new(NAMESPACE, "c1")), "default/c1 goes after 1 pod"),
-        (Change::Taint("n1".into()), "1 volume when the 1 pod of n1 is removed"),
-        (Change::DeleteNode("n1".into()), "1 pod removed"),
-        (Change::Taint("gone".into()), "node/gone does not exist"),
+        (WhatIfChange::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
+        (WhatIfChange::DeletePod(PodKey::new(NAMESPACE, "p1")), "volumes that leave its node: 1 of 1"),
+        (WhatIfChange::DeleteClaim(ClaimKey::new(NAMESPACE, "c1")), "default/c1 goes after 1 pod"),
+        (WhatIfChange::Taint("n1".into()), "1 volume when the 1 pod of n1 is removed"),
+        (WhatIfChange::DeleteNode("n1".into()), "1 pod removed"),
+        (WhatIfChange::Taint("gone".into()), "node/gone does not exist"),
     ] {
         let reading = look(&stage, Question::Change(change.clone())).await;
         let found = whatif(&reading.snapshot, &assumptions, &change);

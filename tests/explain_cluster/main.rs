@@ -25,7 +25,7 @@ use mooring::explain::{
         Printed,
         text::{Style, text},
     },
-    whatif::{Change, whatif},
+    whatif::{WhatIfChange, whatif},
 };
 use serde::Deserialize;
 use test_support::cases::{self, blesses, fields_of};
@@ -158,12 +158,12 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
             }
             return answer(&found, found.verdict);
         }
-        ["whatif", "bind"] => Change::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
-        ["whatif", "taint", node] => Change::Taint((*node).into()),
-        ["whatif", "delete-node", node] => Change::DeleteNode((*node).into()),
-        ["whatif", "cordon", node] => Change::Cordon((*node).into()),
-        ["whatif", "delete", "pvc", name] => Change::DeleteClaim(claim(name)),
-        ["whatif", "delete", "pod", name] => Change::DeletePod(PodKey::new("shop", name)),
+        ["whatif", "bind"] => WhatIfChange::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
+        ["whatif", "taint", node] => WhatIfChange::Taint((*node).into()),
+        ["whatif", "delete-node", node] => WhatIfChange::DeleteNode((*node).into()),
+        ["whatif", "cordon", node] => WhatIfChange::Cordon((*node).into()),
+        ["whatif", "delete", "pvc", name] => WhatIfChange::DeleteClaim(claim(name)),
+        ["whatif", "delete", "pod", name] => WhatIfChange::DeletePod(PodKey::new("shop", name)),
         other => return Err(format!("{other:?} is no question").into()),
     };
     let found = whatif(&snapshot, &assumptions, &change);

@@ -215,7 +215,7 @@ fn file_of(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     if file.is_file() { (file, inner) } else { (inner.join("mod.rs"), inner) }
 }
 
-/// The modules of the crate that are named: `apiserver::tables`, `crate::{metrics, state::Table}`.
+/// The modules of the crate that are named: `crate::metrics`, `crate::{cli, metrics::Table}`.
 fn imports(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {
@@ -254,9 +254,9 @@ fn first_word(text: &str) -> String {
 #[test]
 fn imports_are_found_however_they_are_written() {
     for (code, expected) in [
-        ("use apiserver::tables::Table;", &["state"][..]),
-        ("use crate::{\n    kube_api::{call, ids},\n    metrics::Metrics,\n};", &["kube_api", "metrics"]),
-        ("let kind: apiserver::tables::Kind = other_crate::binder::kind();", &["state"]),
+        ("use crate::metrics::Table;", &["metrics"][..]),
+        ("use crate::{\n    binder::{calls, plan},\n    metrics::Metrics,\n};", &["binder", "metrics"]),
+        ("let kind: crate::metrics::Kind = other_crate::binder::kind();", &["metrics"]),
         ("use super::state;", &[]),
     ] {
         assert_eq!(imports(code).iter().map(String::as_str).collect::<Vec<_>>(), expected, "{code}");

@@ -14,7 +14,7 @@ use super::{
     detach::{give_up, given_up, prove_unpublished, still_in_use, wake_at},
     force::{Unforced, force},
     no_op,
-    verdict::{NodeVolumeView, Step, Verdict, Waiting, pause, wait, withdraw},
+    verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, pause, wait, withdraw},
 };
 use crate::{
     attach_detach::{
@@ -26,7 +26,7 @@ use crate::{
 
 /// Judges one volume on a node.
 #[must_use]
-pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let mut verdict = match (view.kind, view.desired) {
         (VolumeKind::NoOp, _) => no_op::judge(view, now),
         (VolumeKind::Csi, Some(desired)) => wanted(view, desired, now),
@@ -46,7 +46,7 @@ pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     verdict
 }
 
-fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) -> Verdict {
+fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) -> NodeVerdict {
     let node_volume = view.node_volume;
     if let Some(known) = &node_volume.known {
         let attachment = &known.object;
@@ -70,7 +70,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
                 Some(state) if state.node.is_some() => Some(Waiting::Publishing),
                 _ => Some(Waiting::NodeGone),
             };
-            return Verdict { waiting, ..Verdict::say(ReportAsAttached::Yes) };
+            return NodeVerdict { waiting, ..NodeVerdict::say(ReportAsAttached::Yes) };
         }
         let error = attachment.status.attach_error.as_deref();
         // Of an error that was there when the pod came it is not known whether it is of this try; the next is written
@@ -106,18 +106,18 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     };
     if let Some(WhyRead::NameTaken(name)) = &node_volume.why_read {
         let waiting = Some(Waiting::ForeignAttachment { name: name.clone() });
-        return Verdict { waiting, ..read_attachment(node_volume, now) };
+        return NodeVerdict { waiting, ..read_attachment(node_volume, now) };
     }
     if let Some(at) = node_volume.retry.pending(now) {
-        return Verdict { report_as_attached: unattached(node_volume), ..pause(&node_volume.retry, at) };
+        return NodeVerdict { report_as_attached: unattached(node_volume), ..pause(&node_volume.retry, at) };
     }
     if let Some(at) = node_volume.undone.as_ref().and_then(|undone| undone.pending(now)) {
         // Of what is deleted no object says who did it.
         let waiting = Waiting::WriteUndone { writer: "another writer deletes its VolumeAttachment".into() };
-        return Verdict { wake_at: Some(at), ..wait(unattached(node_volume), waiting) };
+        return NodeVerdict { wake_at: Some(at), ..wait(unattached(node_volume), waiting) };
     }
-    Verdict {
-        step: Some(Step::Create(source.clone())),
+    NodeVerdict {
+        step: Some(AttachStep::Create(source.clone())),
         ..wait(unattached(node_volume), Waiting::WaitingForVolumeAttachment)
     }
 }
@@ -137,7 +137,7 @@ pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
     attachment.status.detach_error.as_deref()
 }
 
-fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let node_volume = view.node_volume;
     let Some(attachment) = node_volume.attachment() else { return without_attachment(view, now) };
     if node_volume.is_going() {
@@ -178,18 +178,21 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
     let pause_ends = node_volume.retry.pending(now);
     // Nothing is un-published for a deletion that is not to be sent yet (S11).
     if let Some(at) = pause_ends.filter(|_| node_volume.is_listed()) {
-        return Verdict { report_as_attached: ReportAsAttached::Unchanged, ..pause(&node_volume.retry, at) };
+        return NodeVerdict {
+            report_as_attached: ReportAsAttached::Unchanged,
+            ..pause(&node_volume.retry, at)
+        };
     }
     let proof = match prove_unpublished(view, forced) {
         Ok(proof) => proof,
         Err(verdict) => return verdict,
     };
     match pause_ends {
-        Some(at) => Verdict { unpublishes: true, ..pause(&node_volume.retry, at) },
+        Some(at) => NodeVerdict { unpublishes: true, ..pause(&node_volume.retry, at) },
         None => {
             let metadata = &attachment.metadata;
-            let step = Step::Delete(metadata.uid.clone(), metadata.resource_version, proof);
-            Verdict {
+            let step = AttachStep::Delete(metadata.uid.clone(), metadata.resource_version, proof);
+            NodeVerdict {
                 forced: forced.or(given_up(node_volume)),
                 ..withdraw(Some(step), Waiting::DetachWaitingForAttacher)
             }
@@ -198,7 +201,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
 }
 
 /// Undesired, and no attachment is known: either there is none, or a create may yet have made one.
-fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let node_volume = view.node_volume;
     if node_volume.call.is_some() {
         return wait(unattached(node_volume), Waiting::Uncertain);
@@ -207,7 +210,7 @@ fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
         return read_attachment(node_volume, now);
     }
     if node_volume.mount == Mount::No {
-        return Verdict::say(ReportAsAttached::Unchanged);
+        return NodeVerdict::say(ReportAsAttached::Unchanged);
     }
     let is_gone = view.node.is_none_or(|state| state.node.is_none());
     let mut forced = None;
@@ -222,7 +225,7 @@ fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
                 } else {
                     Waiting::DetachWaitingForUnmount { unforced }
                 };
-                return Verdict {
+                return NodeVerdict {
                     wake_at: wake_at(unforced, view.wall, now),
                     ..wait(ReportAsAttached::Unchanged, waiting)
                 };
@@ -234,22 +237,25 @@ fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
 
 /// Whether a delete took effect is unknown. Publishing the volume meanwhile could have it mounted just as
 /// the delete lands.
-fn in_doubt(node_volume: &NodeVolume, until: Instant, now: Instant) -> Verdict {
+fn in_doubt(node_volume: &NodeVolume, until: Instant, now: Instant) -> NodeVerdict {
     if now < until {
         let wake_at = Some(until);
-        return Verdict { wake_at, ..wait(ReportAsAttached::No, Waiting::Uncertain) };
+        return NodeVerdict { wake_at, ..wait(ReportAsAttached::No, Waiting::Uncertain) };
     }
     read_attachment(node_volume, now)
 }
 
-fn read_attachment(node_volume: &NodeVolume, now: Instant) -> Verdict {
+fn read_attachment(node_volume: &NodeVolume, now: Instant) -> NodeVerdict {
     // A deletion of ours was sent for what is off the list, and stays off it.
     let report_as_attached = match node_volume.deletion_in_doubt() {
         Some(_) => ReportAsAttached::No,
         None => unattached(node_volume),
     };
     match node_volume.retry.pending(now) {
-        Some(at) => Verdict { report_as_attached, ..pause(&node_volume.retry, at) },
-        None => Verdict { step: Some(Step::ReadAttachment), ..wait(report_as_attached, Waiting::Uncertain) },
+        Some(at) => NodeVerdict { report_as_attached, ..pause(&node_volume.retry, at) },
+        None => NodeVerdict {
+            step: Some(AttachStep::ReadAttachment),
+            ..wait(report_as_attached, Waiting::Uncertain)
+        },
     }
 }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{
     force::Unforced,
-    verdict::{NodeVolumeView, Step, Verdict, Waiting, wait, withdraw},
+    verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, wait, withdraw},
 };
 use crate::attach_detach::actual::{
     state::{ForceReason, NodeVolume, ReportAsAttached},
@@ -17,7 +17,7 @@ use crate::attach_detach::actual::{
 pub(in crate::attach_detach) fn prove_unpublished(
     view: &NodeVolumeView<'_>,
     forced: Option<ForceReason>,
-) -> Result<Unpublished, Verdict> {
+) -> Result<Unpublished, NodeVerdict> {
     if view.node_volume.is_listed() {
         return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
     }
@@ -29,7 +29,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
         Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
             Ok(proof.clone())
         }
-        _ => Err(withdraw(Some(Step::ReadNode), Waiting::DetachWaitingForUnpublish)),
+        _ => Err(withdraw(Some(AttachStep::ReadNode), Waiting::DetachWaitingForUnpublish)),
     }
 }
 
@@ -39,15 +39,15 @@ pub(in crate::attach_detach) fn still_in_use(
     report_as_attached: ReportAsAttached,
     unforced: Unforced,
     now: Instant,
-) -> Verdict {
+) -> NodeVerdict {
     let wake_at = wake_at(unforced, view.wall, now);
     if view.node.is_none_or(|state| state.node.is_none()) {
-        return Verdict {
+        return NodeVerdict {
             wake_at,
             ..wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForNode { unforced })
         };
     }
-    Verdict { wake_at, ..wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced }) }
+    NodeVerdict { wake_at, ..wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced }) }
 }
 
 pub(super) fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
@@ -63,13 +63,19 @@ pub(super) fn given_up(node_volume: &NodeVolume) -> Option<ForceReason> {
 }
 
 /// A volume that has no attachment, or none any more, is given up on the proof on which others are detached.
-pub(in crate::attach_detach) fn give_up(view: &NodeVolumeView<'_>, forced: Option<ForceReason>) -> Verdict {
+pub(in crate::attach_detach) fn give_up(
+    view: &NodeVolumeView<'_>,
+    forced: Option<ForceReason>,
+) -> NodeVerdict {
     match prove_unpublished(view, forced) {
         Ok(proof) => {
             let forced = forced.or(given_up(view.node_volume));
-            Verdict { forced, ..withdraw(Some(Step::GiveUp(proof)), Waiting::DetachWaitingForUnpublish) }
+            NodeVerdict {
+                forced,
+                ..withdraw(Some(AttachStep::GiveUp(proof)), Waiting::DetachWaitingForUnpublish)
+            }
         }
         // The list is all that there is to take by force.
-        Err(verdict) => Verdict { forced: forced.filter(|_| view.node_volume.is_listed()), ..verdict },
+        Err(verdict) => NodeVerdict { forced: forced.filter(|_| view.node_volume.is_listed()), ..verdict },
     }
 }

@@ -12,7 +12,7 @@ use apiserver::{ids::NodeName, tables::VecMap};
 
 use super::{
     contention::Contention,
-    verdict::{ConflictingNode, Verdict},
+    verdict::{ConflictingNode, NodeVerdict},
 };
 use crate::attach_detach::{
     actual::state::{ActualState, Mount, NodeVolume, WhyRead},
@@ -42,7 +42,7 @@ impl Contention {
     pub fn new(
         exclusive: &Exclusive,
         desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
-        verdicts: &BTreeMap<NodeName, Verdict>,
+        verdicts: &BTreeMap<NodeName, NodeVerdict>,
     ) -> Self {
         let holders = exclusive.holders.iter().map(|name| {
             let desired = desired_nodes.and_then(|desired_nodes| desired_nodes.get(name));

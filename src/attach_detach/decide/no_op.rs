@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     detach::{give_up, still_in_use},
     force::force,
-    verdict::{NodeVolumeView, Verdict, Waiting, wait},
+    verdict::{NodeVerdict, NodeVolumeView, Waiting, wait},
 };
 use crate::attach_detach::{
     actual::state::{Mount, ReportAsAttached},
@@ -19,16 +19,16 @@ use crate::attach_detach::{
 
 /// Judges one volume on a node of such a volume.
 #[must_use]
-pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     match view.desired {
         Some(desired) => wanted(view, desired),
         None => unwanted(view, now),
     }
 }
 
-fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
+fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> NodeVerdict {
     if view.node_volume.is_listed() {
-        return Verdict::say(ReportAsAttached::Yes);
+        return NodeVerdict::say(ReportAsAttached::Yes);
     }
     if let Some(conflict) = view.conflict {
         return wait(ReportAsAttached::No, Waiting::HeldByNode { conflict: conflict.clone() });
@@ -43,14 +43,14 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> Verdict {
     wait(ReportAsAttached::Yes, Waiting::Publishing)
 }
 
-fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> Verdict {
+fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let node_volume = view.node_volume;
     if node_volume.may_be_listed && !node_volume.is_listed() {
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForSettlement);
     }
     // The kubelet merely announces a pod to come, or to go.
     if node_volume.mount == Mount::No {
-        return Verdict::say(ReportAsAttached::Unchanged);
+        return NodeVerdict::say(ReportAsAttached::Unchanged);
     }
     let mut forced = None;
     if node_volume.in_use {

@@ -1,6 +1,6 @@
 //! Reconciler: compares desired and actual state of one volume over all its nodes. Pure.
 //!
-//! In: the nodes for which the volume is desired, and what is known of it on each node. Out: a [`Verdict`] per node.
+//! In: the nodes for which the volume is desired, and what is known of it on each node. Out: a [`NodeVerdict`] per node.
 //! What needs more than one node to decide is one rule, and comes with the view: an exclusive volume is never attached,
 //! nor about to be, nor possibly still attached, on two nodes (S1, [`super::multi_attach`]).
 
@@ -14,7 +14,7 @@ use super::{
     csi,
     multi_attach::Exclusive,
     scope::Scope,
-    verdict::{NodeVolumeView, StandOff, Verdict},
+    verdict::{NodeVerdict, NodeVolumeView, StandOff},
 };
 use crate::attach_detach::{
     actual::{
@@ -56,7 +56,7 @@ pub struct VolumeView<'a> {
 
 /// Judges the nodes of the volume.
 #[must_use]
-pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> {
+pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdict> {
     let absent = NodeVolume::default();
     // Whether a volume that no pod needs may be on several nodes is not known.
     let is_sharing_unknown = view.desired_nodes.is_none();
@@ -82,7 +82,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, Verdict> 
             wall: view.wall,
         };
         if let Some(object) = view.unreadable.get(node) {
-            verdicts.insert(node.clone(), Verdict::blocked(object));
+            verdicts.insert(node.clone(), NodeVerdict::blocked(object));
             continue;
         }
         let verdict = csi::judge(&view_of_node, now);

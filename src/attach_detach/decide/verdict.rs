@@ -1,4 +1,4 @@
-//! Verdict: the judgement of one volume on a node, as a value: what its node's status should say, at most one request, and
+//! NodeVerdict: the judgement of one volume on a node, as a value: what its node's status should say, at most one request, and
 //! what is waited for.
 
 use std::sync::Arc;
@@ -63,13 +63,13 @@ pub struct ConflictingNode {
 
 /// The judgement of one volume on a node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct NodeVerdict {
     /// What the node's status should say of the volume.
     pub report_as_attached: ReportAsAttached,
     /// Whether the volume is being unpublished.
     pub unpublishes: bool,
     /// What to do next.
-    pub step: Option<Step>,
+    pub step: Option<AttachStep>,
     /// What has to happen before the next step, if this is not it.
     pub waiting: Option<Waiting>,
     /// When to judge again although nothing happened.
@@ -80,7 +80,7 @@ pub struct Verdict {
 
 /// What to do next for one volume on a node: a request, or the last stroke where none is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AttachStep {
     /// Create the VolumeAttachment with this source.
     Create(AttachSource),
     /// Delete the VolumeAttachment of this UID as it is at this revision, given the proof.
@@ -93,7 +93,7 @@ pub enum Step {
     ReadAttachment,
 }
 
-impl Step {
+impl AttachStep {
     /// The request for the volume on the node that it takes, if any.
     pub(in crate::attach_detach) fn call(&self) -> Option<AttachmentCall> {
         match self {
@@ -271,25 +271,25 @@ impl StandOff {
     }
 }
 
-pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> Verdict {
-    Verdict { waiting: Some(waiting), ..Verdict::say(report_as_attached) }
+pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> NodeVerdict {
+    NodeVerdict { waiting: Some(waiting), ..NodeVerdict::say(report_as_attached) }
 }
 
-pub(super) fn pause(retry: &Retry, at: Instant) -> Verdict {
+pub(super) fn pause(retry: &Retry, at: Instant) -> NodeVerdict {
     let waiting = Waiting::RetryBackoff { message: retry.message().cloned() };
-    Verdict { wake_at: Some(at), ..wait(ReportAsAttached::No, waiting) }
+    NodeVerdict { wake_at: Some(at), ..wait(ReportAsAttached::No, waiting) }
 }
 
-pub(in crate::attach_detach) fn withdraw(step: Option<Step>, waiting: Waiting) -> Verdict {
-    Verdict { unpublishes: true, step, ..wait(ReportAsAttached::No, waiting) }
+pub(in crate::attach_detach) fn withdraw(step: Option<AttachStep>, waiting: Waiting) -> NodeVerdict {
+    NodeVerdict { unpublishes: true, step, ..wait(ReportAsAttached::No, waiting) }
 }
 
-impl Verdict {
+impl NodeVerdict {
     /// The same, but nothing is taken away from the node or the driver. What was about to be is put back, unless our DELETE may
     /// be carried out yet (S2), or another node has it (S43).
     pub(in crate::attach_detach) fn standing_off(self, view: &NodeVolumeView<'_>, why: &StandOff) -> Self {
         let node_volume = view.node_volume;
-        let deletes = matches!(self.step, Some(Step::Delete(..)));
+        let deletes = matches!(self.step, Some(AttachStep::Delete(..)));
         let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
         if !(self.unpublishes || deletes || unpublishes) {
             return self;
@@ -332,7 +332,7 @@ impl Verdict {
         }
         match node_volume.retry.pending(now) {
             Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
-            None => self.step = Some(Step::ReadAttachment),
+            None => self.step = Some(AttachStep::ReadAttachment),
         }
         self
     }

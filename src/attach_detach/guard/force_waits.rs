@@ -16,7 +16,7 @@ use crate::attach_detach::{
     actual::state::{ActualState, NodeVolume},
     decide::{
         force::Unforced,
-        verdict::{Verdict, Waiting},
+        verdict::{NodeVerdict, Waiting},
     },
     desired::{state::DesiredState, volume_name::VolumeId},
 };
@@ -75,7 +75,7 @@ impl ForceWaits {
     }
 
     /// Takes the verdict on a volume on a node.
-    pub fn judged(&mut self, node: &NodeName, verdict: &Verdict) {
+    pub fn judged(&mut self, node: &NodeName, verdict: &NodeVerdict) {
         let waits = matches!(
             verdict.waiting,
             Some(Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) })

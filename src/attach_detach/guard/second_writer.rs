@@ -53,7 +53,7 @@ impl ActTarget {
     }
 }
 
-impl second_writer::Target for ActTarget {
+impl second_writer::WrittenObject for ActTarget {
     fn field(&self) -> OwnedField {
         match self {
             Self::Node(_) => OwnedField::VolumesAttached,

@@ -27,7 +27,7 @@ use crate::{
         actual::state::{NodeVolume, ReportAsAttached},
         decide::{
             csi,
-            verdict::{Verdict, Waiting},
+            verdict::{NodeVerdict, Waiting},
         },
         desired::{
             volume_name::VolumeId,
@@ -80,7 +80,7 @@ pub(super) struct Announcer {
 #[derive(Debug)]
 pub(super) struct Others<'a> {
     /// What was decided on each.
-    pub(super) verdicts: &'a BTreeMap<NodeName, Verdict>,
+    pub(super) verdicts: &'a BTreeMap<NodeName, NodeVerdict>,
     /// Nodes that hold the volume, if that is known.
     pub(super) holders: Option<BTreeSet<NodeName>>,
 }
@@ -106,7 +106,7 @@ impl Announcer {
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
-        verdict: &Verdict,
+        verdict: &NodeVerdict,
         others: &Others<'_>,
         waits: &Waits,
         known: Known<'_>,
@@ -163,7 +163,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// No pod is there to read an event: the node's says what keeps the volume there.
-    fn undesired(&mut self, verdict: &Verdict) {
+    fn undesired(&mut self, verdict: &NodeVerdict) {
         let node_volume = self.known.actual.node_volume(self.volume, self.node);
         match verdict.waiting.as_ref().and_then(failure) {
             Some(message) => {
@@ -182,7 +182,7 @@ impl Look<'_> {
     }
 
     /// What changed for the pods that need the volume here.
-    fn desired(&mut self, verdict: &Verdict, others: &Others<'_>) {
+    fn desired(&mut self, verdict: &NodeVerdict, others: &Others<'_>) {
         let node_volume = self.known.actual.node_volume(self.volume, self.node);
         let is_attached = verdict.report_as_attached == ReportAsAttached::Yes
             && node_volume.is_some_and(NodeVolume::is_attached);

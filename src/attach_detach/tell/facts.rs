@@ -1,6 +1,6 @@
 //! What operators get to know of a plan, as values: planning counts, logs and shows nothing itself.
 //!
-//! In: facts, as they are planned or learnt. Out: [`Facts`], which the [reporter](super::reporter) turns into
+//! In: facts, as they are planned or learnt. Out: [`PlanFacts`], which the [reporter](super::reporter) turns into
 //! metrics, log lines and traces when the plan is carried out. Where each key stands is a [report](crate::controller::report).
 
 use std::{collections::BTreeMap, mem};
@@ -76,12 +76,12 @@ pub(in crate::attach_detach) enum Fact {
 
 /// What there is to report, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct PlanFacts {
     pub(super) planned: [usize; Planned::ALL.len()],
     pub(super) facts: Vec<Fact>,
 }
 
-impl Facts {
+impl PlanFacts {
     /// Adds one.
     pub(in crate::attach_detach) fn push(&mut self, fact: Fact) {
         self.facts.push(fact);

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::{
     announcer::{self, Announced, Announcer, LONG, Others},
     events::{self, Announcement},
-    facts::{Fact, Facts, Forced, Line},
+    facts::{Fact, Forced, Line, PlanFacts},
     metrics::{Counted, Planned},
     phases::{Phase, Progress},
     state::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
@@ -32,7 +32,7 @@ use crate::{
         actual::state::{ActualState, AttachmentCall, ForceReason, NodeVolume, Operation},
         decide::{
             scope::Scope,
-            verdict::{Verdict, Waiting},
+            verdict::{NodeVerdict, Waiting},
         },
         desired::{
             state::{AttachSource, DesiredAttachment, Unresolved, UnresolvedVolumes},
@@ -51,7 +51,7 @@ pub struct Recorder {
     unresolved: UnresolvedPods,
     events: Vec<EventUpdate<AttachDetachKey>>,
     reports: Vec<Report>,
-    facts: Facts,
+    facts: PlanFacts,
 }
 
 impl Recorder {
@@ -61,7 +61,7 @@ impl Recorder {
     }
 
     /// Takes what there is for operators alone.
-    pub fn take_facts(&mut self) -> (Vec<Report>, Facts) {
+    pub fn take_facts(&mut self) -> (Vec<Report>, PlanFacts) {
         (mem::take(&mut self.reports), self.facts.take())
     }
 
@@ -144,7 +144,7 @@ impl Recorder {
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
-        verdict: &Verdict,
+        verdict: &NodeVerdict,
         sent: Option<AttachmentCall>,
         Known { actual, now, .. }: Known<'_>,
     ) -> Option<Instant> {
@@ -208,7 +208,7 @@ impl Recorder {
         volume: &VolumeId,
         scope: &Scope,
         is_exclusive: bool,
-        verdicts: &BTreeMap<NodeName, Verdict>,
+        verdicts: &BTreeMap<NodeName, NodeVerdict>,
         known: Known<'_>,
     ) -> Vec<(NodeName, Instant)> {
         let others = Others { verdicts, holders: self.holders(volume, scope, is_exclusive, known) };
@@ -242,7 +242,13 @@ impl Recorder {
     }
 
     /// Reports how far the volume on the node has come on its way.
-    fn report_progress(&mut self, volume: &VolumeId, node: &NodeName, verdict: &Verdict, known: Known<'_>) {
+    fn report_progress(
+        &mut self,
+        volume: &VolumeId,
+        node: &NodeName,
+        verdict: &NodeVerdict,
+        known: Known<'_>,
+    ) {
         if volume.kind() == VolumeKind::NoOp {
             return;
         }
@@ -342,7 +348,7 @@ impl Recorder {
 fn next_look(
     actual: &ActualState,
     node: &NodeName,
-    verdict: &Verdict,
+    verdict: &NodeVerdict,
     waiting: &Waiting,
     now: Instant,
 ) -> Option<Instant> {

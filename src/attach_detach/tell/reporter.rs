@@ -1,6 +1,6 @@
 //! What becomes of the facts of a plan: metrics, log lines and traces.
 //!
-//! In: [`Facts`]. Out: effects, and no decision: nothing that is decided rests on what is counted here.
+//! In: [`PlanFacts`]. Out: effects, and no decision: nothing that is decided rests on what is counted here.
 
 use apiserver::{
     ids::PodKey,
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 
 use super::{
     end_to_end::EndToEnd,
-    facts::{Fact, Facts, Forced, Line},
+    facts::{Fact, Forced, Line, PlanFacts},
     metrics::{AttachDetachMetrics, Planned},
     state::{AttachDetachKey, NodeVolumeKey},
 };
 use crate::{
     attach_detach::{actual::state::ForceReason, desired::state::Unresolved, guard::force_waits::Said},
-    controller::report::Subject,
+    controller::report::ReportKey,
     telemetry::transition::Named,
 };
 
@@ -41,7 +41,7 @@ impl AttachDetachReporter {
     }
 
     /// Reports.
-    pub fn take(&mut self, facts: Facts, now: Instant) {
+    pub fn take(&mut self, facts: PlanFacts, now: Instant) {
         for (kind, count) in Planned::ALL.into_iter().zip(facts.planned).filter(|(_, count)| *count > 0) {
             self.metrics.planned_many(kind, count);
         }

@@ -22,7 +22,7 @@ use crate::{
     },
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, Subject, WallClock},
+        report::{self, Concerns, Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
@@ -128,7 +128,7 @@ impl AttachDetachKey {
     }
 }
 
-impl Subject for AttachDetachKey {
+impl ReportKey for AttachDetachKey {
     const KINDS: &'static [&'static str] = &["attachment", "pod_volume"];
 
     fn kind(&self) -> &'static str {

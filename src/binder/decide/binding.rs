@@ -18,7 +18,7 @@ use crate::binder::{
         predicate::{STORAGE, held_by, refers_to},
         quantity::Quantity,
     },
-    patches::{self, Change, StatusChange},
+    patches::{self, FieldChange, StatusChange},
 };
 
 /// A volume without size cannot be given to a claim (pv-binder §9).
@@ -76,12 +76,12 @@ pub fn bound_status(
     // Only on the way to Bound: afterwards these fields are the resizer's (S31).
     if claim.status.phase != ClaimPhase::Bound {
         change.phase = Some(ClaimPhase::Bound);
-        change.capacity = capacity(claim, volume)?.map_or(Change::Keep, Change::Set);
+        change.capacity = capacity(claim, volume)?.map_or(FieldChange::Keep, FieldChange::Set);
         let class = &volume.spec.volume_attributes_class_name;
         if claim.status.phase == ClaimPhase::Pending
             && claim.status.current_volume_attributes_class_name != *class
         {
-            change.attributes_class = class.clone().map_or(Change::Remove, Change::Set);
+            change.attributes_class = class.clone().map_or(FieldChange::Remove, FieldChange::Set);
         }
     }
     Ok((change != StatusChange::default()).then_some(change))
@@ -94,10 +94,10 @@ pub fn unbound_status(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Optio
     let change = StatusChange {
         phase: (status.phase != phase).then_some(phase),
         access_modes: (!status.access_modes.is_empty()).then(TextList::default),
-        capacity: if status.capacity.is_empty() { Change::Keep } else { Change::Remove },
+        capacity: if status.capacity.is_empty() { FieldChange::Keep } else { FieldChange::Remove },
         attributes_class: match status.current_volume_attributes_class_name {
-            Some(_) => Change::Remove,
-            None => Change::Keep,
+            Some(_) => FieldChange::Remove,
+            None => FieldChange::Keep,
         },
     };
     (change != StatusChange::default()).then_some(change)

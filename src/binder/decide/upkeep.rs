@@ -13,7 +13,7 @@ use apiserver::{
 use crate::binder::{
     annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
     calls::Write,
-    patches::{self, Change, Migration},
+    patches::{self, FieldChange, Migration},
     state::Plugins,
 };
 
@@ -29,7 +29,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
     let migrated = migration(meta, provisioner);
-    (migrated != Change::Keep).then(|| patches::annotate(claim, &migrated, None))
+    (migrated != FieldChange::Keep).then(|| patches::annotate(claim, &migrated, None))
 }
 
 /// The write that puts a volume's annotation and finalizers right.
@@ -42,7 +42,7 @@ pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Wri
     // Nothing here would take ours off a volume that no plugin here deletes.
     let deletes = plugins.provisions(provisioner);
     let finalizers = finalizers(volume, provisioner, deletes);
-    let changes = migrated != Change::Keep || finalizers.is_some();
+    let changes = migrated != FieldChange::Keep || finalizers.is_some();
     changes.then(|| patches::annotate(volume, &migrated, finalizers.as_deref()))
 }
 
@@ -50,9 +50,9 @@ pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Wri
 fn migration(meta: &Meta, provisioner: &str) -> Migration {
     let present = meta.annotation(MIGRATED_TO);
     match annotations::csi_name(provisioner) {
-        Some(driver) if present != Some(driver) => Change::Set(driver),
-        None if present.is_some_and(|driver| !driver.is_empty()) => Change::Remove,
-        _ => Change::Keep,
+        Some(driver) if present != Some(driver) => FieldChange::Set(driver),
+        None if present.is_some_and(|driver| !driver.is_empty()) => FieldChange::Remove,
+        _ => FieldChange::Keep,
     }
 }
 

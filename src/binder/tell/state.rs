@@ -18,7 +18,7 @@ use crate::{
     binder::calls::Target,
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, Subject, WallClock},
+        report::{self, Concerns, Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
@@ -26,7 +26,7 @@ use crate::{
 /// What is reported of one key.
 pub type Report = report::Report<Target, BinderReason>;
 
-impl Subject for Target {
+impl ReportKey for Target {
     const KINDS: &'static [&'static str] = &["claim", "volume"];
 
     fn kind(&self) -> &'static str {

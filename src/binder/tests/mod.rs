@@ -46,7 +46,7 @@ use crate::{
         Controller,
         asked::Asked,
         report::{
-            Reason, Subject as _,
+            Reason, ReportKey as _,
             events::{Keyed, RecordedEvents},
             reporter::Reporter,
         },

@@ -11,7 +11,7 @@ use super::{EXIT_CODES, OutputForm, ViewArgs};
 use crate::explain::{
     repair::{FreeFor, Repair},
     subject::Subject,
-    whatif::Change,
+    whatif::WhatIfChange,
 };
 
 /// How an answer is printed.
@@ -87,7 +87,7 @@ pub struct NodeArgs {
 }
 
 /// What can be asked of `mooring whatif`.
-const CHANGES: &str =
+const WHATIF_CHANGES: &str =
     "want bind -f FILE, taint NODE, delete-node NODE, cordon NODE, delete pvc NAME or delete pod NAME";
 
 /// Flags of `mooring whatif`.
@@ -114,7 +114,7 @@ pub enum WhatIf {
     /// A claim is created, as its manifest says.
     Bind(PathBuf),
     /// Anything else.
-    Change(Change),
+    Change(WhatIfChange),
 }
 
 impl WhatIfArgs {
@@ -131,16 +131,16 @@ impl WhatIfArgs {
             return Err("-f goes with bind alone".to_owned());
         }
         let change = match words.as_slice() {
-            ["taint", node] => Change::Taint(node_name(node)?),
-            ["delete-node", node] => Change::DeleteNode(node_name(node)?),
-            ["cordon", node] => Change::Cordon(node_name(node)?),
+            ["taint", node] => WhatIfChange::Taint(node_name(node)?),
+            ["delete-node", node] => WhatIfChange::DeleteNode(node_name(node)?),
+            ["cordon", node] => WhatIfChange::Cordon(node_name(node)?),
             ["delete", object @ ..] if !object.is_empty() => match Subject::parse(object, namespace)? {
-                Subject::Claim(key) => Change::DeleteClaim(key),
-                Subject::Pod(key) => Change::DeletePod(key),
-                Subject::Node(name) => Change::DeleteNode(name),
-                other => return Err(format!("delete {other}: {CHANGES}")),
+                Subject::Claim(key) => WhatIfChange::DeleteClaim(key),
+                Subject::Pod(key) => WhatIfChange::DeletePod(key),
+                Subject::Node(name) => WhatIfChange::DeleteNode(name),
+                other => return Err(format!("delete {other}: {WHATIF_CHANGES}")),
             },
-            other => return Err(format!("{:?}: {CHANGES}", other.join(" "))),
+            other => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
         };
         Ok(WhatIf::Change(change))
     }
@@ -259,13 +259,13 @@ mod tests {
         let claim = || ClaimKey::new("shop", "data");
         let cases = [
             ("whatif bind -f c.yaml", WhatIf::Bind("c.yaml".into())),
-            ("whatif taint a", WhatIf::Change(Change::Taint(node()))),
-            ("whatif delete-node node/a", WhatIf::Change(Change::DeleteNode(node()))),
-            ("whatif delete node a", WhatIf::Change(Change::DeleteNode(node()))),
-            ("whatif cordon a", WhatIf::Change(Change::Cordon(node()))),
-            ("whatif delete pvc data", WhatIf::Change(Change::DeleteClaim(claim()))),
-            ("whatif delete pvc/data", WhatIf::Change(Change::DeleteClaim(claim()))),
-            ("whatif delete pod p", WhatIf::Change(Change::DeletePod(PodKey::new("shop", "p")))),
+            ("whatif taint a", WhatIf::Change(WhatIfChange::Taint(node()))),
+            ("whatif delete-node node/a", WhatIf::Change(WhatIfChange::DeleteNode(node()))),
+            ("whatif delete node a", WhatIf::Change(WhatIfChange::DeleteNode(node()))),
+            ("whatif cordon a", WhatIf::Change(WhatIfChange::Cordon(node()))),
+            ("whatif delete pvc data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
+            ("whatif delete pvc/data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
+            ("whatif delete pod p", WhatIf::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p")))),
         ];
         for (line, expected) in cases {
             assert_eq!(whatif(line), Ok(expected), "{line}");

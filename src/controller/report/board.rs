@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Reason, Subject};
+use super::{Reason, ReportKey};
 
 /// Where a key stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,13 +56,13 @@ impl<K, R> Default for Board<K, R> {
 }
 
 /// A copy as of now, which goes its own way.
-impl<K: Subject, R: Reason> Clone for Board<K, R> {
+impl<K: ReportKey, R: Reason> Clone for Board<K, R> {
     fn clone(&self) -> Self {
         Self(Mutex::new(self.standing().clone()))
     }
 }
 
-impl<K: Subject, R: Reason> Board<K, R> {
+impl<K: ReportKey, R: Reason> Board<K, R> {
     /// Takes why a key is where it is, and when it is looked at again. Returns where it stood before, if anything is known
     /// of that.
     pub fn set(&self, key: &K, reason: R, next: Option<Instant>, now: Instant) -> Option<Stood> {
@@ -147,7 +147,7 @@ impl<K: Subject, R: Reason> Board<K, R> {
     }
 }
 
-impl<K: Subject, R: Reason> Standing<K, R> {
+impl<K: ReportKey, R: Reason> Standing<K, R> {
     fn stood(&self, key: &K) -> Option<Stood> {
         let Wait { reason, since, .. } = self.waits.get(key).or_else(|| self.settled.get(key))?;
         Some(Stood { state: reason.state(), code: reason.code(), since: *since })

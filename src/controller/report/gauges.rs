@@ -15,7 +15,7 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-use super::{Reason, Subject, board::Board};
+use super::{Reason, ReportKey, board::Board};
 use crate::metrics::Metrics;
 
 /// The gauges of one kind.
@@ -41,7 +41,7 @@ impl<K, R> Clone for WaitGauges<K, R> {
 ///
 /// # Errors
 /// See [`Metrics::register`].
-pub fn register<K: Subject, R: Reason>(
+pub fn register<K: ReportKey, R: Reason>(
     board: &Arc<Board<K, R>>,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
@@ -66,7 +66,7 @@ pub fn register<K: Subject, R: Reason>(
     Ok(())
 }
 
-impl<K: Subject, R: Reason> WaitGauges<K, R> {
+impl<K: ReportKey, R: Reason> WaitGauges<K, R> {
     /// How many wait for each reason, and since when the first of them.
     fn counts(&self) -> BTreeMap<&'static str, (i64, Instant)> {
         let mut counts = BTreeMap::new();
@@ -83,7 +83,7 @@ impl<K: Subject, R: Reason> WaitGauges<K, R> {
     }
 }
 
-impl<K: Subject, R: Reason> Collector for WaitGauges<K, R> {
+impl<K: ReportKey, R: Reason> Collector for WaitGauges<K, R> {
     fn desc(&self) -> Vec<&Desc> {
         [self.count.desc(), self.oldest.desc()].concat()
     }

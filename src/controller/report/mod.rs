@@ -9,7 +9,7 @@
 //!                                                                └─▶ /debug/…
 //! ```
 //!
-//! A controller brings a [`Subject`] for its keys and a [`Reason`] for why they are where they are. The rest is here: the
+//! A controller brings a [`ReportKey`] for its keys and a [`Reason`] for why they are where they are. The rest is here: the
 //! memory of each key ([`board`], [`gauges`], [`page`]), and what changed ([`reporter`]). Nothing that is decided rests on it.
 //! Reason codes are CamelCase, and the same in events, logs, metrics and pages; once published they keep their meaning (L18).
 
@@ -79,7 +79,7 @@ pub struct Concerns {
 }
 
 /// What is reported on.
-pub trait Subject: Ord + Clone + fmt::Debug + Send + Sync + 'static {
+pub trait ReportKey: Ord + Clone + fmt::Debug + Send + Sync + 'static {
     /// The kinds whose decisions and waits are counted: values of the label `kind`.
     const KINDS: &'static [&'static str];
 

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Reason, Subject, WallClock,
+    Reason, ReportKey, WallClock,
     board::{Board, Standing, Wait},
 };
 use crate::controller::asked::Asked;
@@ -21,7 +21,7 @@ pub struct DebugPage<K, R> {
     clock: WallClock,
 }
 
-impl<K: Subject, R: Reason> Board<K, R> {
+impl<K: ReportKey, R: Reason> Board<K, R> {
     /// The page with the rows that are asked for.
     #[must_use]
     pub fn page(&self, asked: &Asked) -> DebugPage<K, R> {
@@ -44,7 +44,7 @@ impl<K: Subject, R: Reason> Board<K, R> {
     }
 }
 
-impl<K: Subject, R: Reason> Serialize for DebugPage<K, R> {
+impl<K: ReportKey, R: Reason> Serialize for DebugPage<K, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Standing { waits, settled, leads, second_writers: (alarm, written) } = &self.standing;
         let mut page = serializer.serialize_struct("Page", 5)?;
@@ -60,14 +60,14 @@ impl<K: Subject, R: Reason> Serialize for DebugPage<K, R> {
 /// Rows that are made while they are written.
 struct Rows<'a, K, R>(&'a BTreeMap<K, Wait<R>>, &'a WallClock);
 
-impl<K: Subject, R: Reason> Serialize for Rows<'_, K, R> {
+impl<K: ReportKey, R: Reason> Serialize for Rows<'_, K, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(|(key, wait)| row(key, wait, self.1)))
     }
 }
 
 /// Names, state, and since when; of what waits also for what.
-fn row<K: Subject, R: Reason>(key: &K, wait: &Wait<R>, clock: &WallClock) -> Map<String, Value> {
+fn row<K: ReportKey, R: Reason>(key: &K, wait: &Wait<R>, clock: &WallClock) -> Map<String, Value> {
     let Wait { reason, since, next } = wait;
     let names = key.names().into_iter().chain(reason.names());
     let mut row: Map<String, Value> =

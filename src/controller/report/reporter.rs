@@ -9,7 +9,7 @@ use prometheus::{IntCounterVec, Opts};
 use tokio::time::Instant;
 
 use super::{
-    Concerns, Reason, Report, Subject,
+    Concerns, Reason, Report, ReportKey,
     board::{Board, Stood},
     gauges,
 };
@@ -37,14 +37,14 @@ impl<K, R> Default for Reporter<K, R> {
 }
 
 /// A copy that goes its own way, but for the counters.
-impl<K: Subject, R: Reason> Clone for Reporter<K, R> {
+impl<K: ReportKey, R: Reason> Clone for Reporter<K, R> {
     fn clone(&self) -> Self {
         let board = Arc::new(Board::clone(&self.board));
         Self { board, history: self.history.clone(), decisions: self.decisions.clone() }
     }
 }
 
-impl<K: Subject, R: Reason> Reporter<K, R> {
+impl<K: ReportKey, R: Reason> Reporter<K, R> {
     /// Registers `mooring_decisions_total` and the gauges of what waits. Those of several kinds differ in the label `kind`
     /// alone.
     ///

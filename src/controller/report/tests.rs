@@ -52,7 +52,7 @@ impl Reason for Why {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(&'static str);
 
-impl Subject for Key {
+impl ReportKey for Key {
     const KINDS: &'static [&'static str] = &["volume"];
 
     fn kind(&self) -> &'static str {

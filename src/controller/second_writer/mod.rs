@@ -42,7 +42,7 @@ const READ_WINDOW: Duration = Duration::from_secs(30);
 const HAND_OVER: Duration = Duration::from_mins(1);
 
 /// An object that only this controller should write to in one way: which, each controller has a table of.
-pub trait Target: Clone + Ord + Display {
+pub trait WrittenObject: Clone + Ord + Display {
     /// The field whose owner has written.
     fn field(&self) -> OwnedField;
 
@@ -103,7 +103,7 @@ impl<T> Default for SecondWriters<T> {
     }
 }
 
-impl<T: Target> SecondWriters<T> {
+impl<T: WrittenObject> SecondWriters<T> {
     /// Forgets everything: what others did while this process did not lead is no act against it.
     pub fn lead(&mut self, now: Instant) {
         *self = Self { led_since: Some(now), ..Self::default() };

@@ -4,7 +4,7 @@ use super::*;
 
 const KCM: &str = "kube-controller-manager";
 
-impl Target for &'static str {
+impl WrittenObject for &'static str {
     fn field(&self) -> OwnedField {
         OwnedField::VolumesAttached
     }
@@ -14,7 +14,7 @@ impl Target for &'static str {
     }
 }
 
-impl Target for usize {
+impl WrittenObject for usize {
     fn field(&self) -> OwnedField {
         OwnedField::Phase
     }

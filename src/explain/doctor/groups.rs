@@ -22,14 +22,14 @@ type Cause = (Severity, &'static str, String);
 /// One object that suffers, what is counted (`claim`), and since when it does.
 pub(super) type Victim = (Subject, &'static str, Option<Timestamp>);
 
-struct Group {
+struct CauseGroup {
     finding: Finding,
     pods: BTreeSet<PodKey>,
     /// Namespaces of those who suffer.
     namespaces: BTreeSet<String>,
 }
 
-impl Group {
+impl CauseGroup {
     fn new(finding: Finding) -> Self {
         Self { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() }
     }
@@ -41,7 +41,7 @@ pub(super) struct Groups<'a> {
     /// Objects of other namespaces are not counted.
     of: Option<&'a str>,
     told: BTreeSet<PodKey>,
-    all: Vec<Group>,
+    all: Vec<CauseGroup>,
     by_cause: BTreeMap<Cause, usize>,
 }
 
@@ -67,12 +67,12 @@ impl<'a> Groups<'a> {
             Some(index) => *index,
             None => {
                 let command = explain(&subject);
-                self.all.push(Group::new(Finding { command, ..finding(link, &cause, unit) }));
+                self.all.push(CauseGroup::new(Finding { command, ..finding(link, &cause, unit) }));
                 self.by_cause.insert(cause, self.all.len() - 1);
                 self.all.len() - 1
             }
         };
-        let Group { finding, namespaces, .. } = self.all.get_mut(index)?;
+        let CauseGroup { finding, namespaces, .. } = self.all.get_mut(index)?;
         if finding.unit == unit {
             if let Some(namespace) = subject.namespace().filter(|it| !namespaces.contains(*it)) {
                 namespaces.insert(namespace.to_owned());
@@ -98,7 +98,7 @@ impl<'a> Groups<'a> {
         let link = Link::told(&Subject::Class("".into()), case, facts);
         let of = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.to_owned());
         let command = link.actions.first().map(|action| action.command.clone()).unwrap_or_default();
-        self.all.push(Group::new(Finding { count, command, ..finding(&link, &of, unit) }));
+        self.all.push(CauseGroup::new(Finding { count, command, ..finding(&link, &of, unit) }));
         self.all.last_mut().map(|group| &mut group.finding)
     }
 
@@ -131,7 +131,7 @@ impl<'a> Groups<'a> {
 
     /// Another object explains it better than the first that suffers.
     pub(super) fn explained_by(&mut self, index: usize, subject: &Subject) {
-        if let Some(Group { finding, .. }) = self.all.get_mut(index) {
+        if let Some(CauseGroup { finding, .. }) = self.all.get_mut(index) {
             finding.command = explain(subject);
         }
     }

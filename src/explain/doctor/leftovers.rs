@@ -91,7 +91,7 @@ fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &m
 }
 
 /// What has been kept for longer is hardly kept on purpose.
-const LONG: Duration = Duration::from_hours(30 * 24);
+const LONG_UNUSED: Duration = Duration::from_hours(30 * 24);
 
 /// Volumes that are Released and kept.
 #[derive(Default)]
@@ -118,7 +118,7 @@ impl Kept {
         });
         let bytes = |all: &mut dyn Iterator<Item = f64>| age::bytes(all.sum());
         let is_long = |since: Option<Timestamp>| {
-            since.and_then(|since| since.checked_add(LONG).ok()).is_some_and(|until| until < now)
+            since.and_then(|since| since.checked_add(LONG_UNUSED).ok()).is_some_and(|until| until < now)
         };
         let long: Vec<f64> =
             self.volumes.iter().filter(|(since, ..)| is_long(*since)).map(|(.., size)| *size).collect();
@@ -183,7 +183,7 @@ fn is_absent(sidecars: &Sidecars<'_>, driver: &str, sidecar: Sidecar) -> bool {
 
 /// Who would have to take a finalizer from a volume, if it will not.
 fn volume_finalizer(finalizer: &str, volume: &PersistentVolume, sidecars: &Sidecars<'_>) -> Option<String> {
-    if finalizer == volume::PROTECTION && volume.status.phase != VolumePhase::Bound {
+    if finalizer == volume::PV_PROTECTION && volume.status.phase != VolumePhase::Bound {
         return Some("the pv-protection controller, though the volume is not Bound".to_owned());
     }
     let csi = volume.spec.csi.as_ref()?;

@@ -14,7 +14,7 @@ const PRINTED: usize = 25;
 const PRINTED_WIDE: usize = 500;
 
 /// Of which so many are kept for what is at risk, where more is blocked.
-const RISKS: usize = 8;
+const RISKS_SHOWN: usize = 8;
 
 impl Printed for Findings {
     fn sheet(&self, is_wide: bool) -> Sheet {
@@ -25,7 +25,7 @@ impl Printed for Findings {
         }
         // However much is blocked, what is at risk is not passed over.
         let risks = self.findings.iter().filter(|finding| finding.severity == Severity::Risk).count();
-        let kept = most.saturating_sub(risks.min(RISKS));
+        let kept = most.saturating_sub(risks.min(RISKS_SHOWN));
         let mut others = 0;
         let shown = self.findings.iter().enumerate().filter(|(_, finding)| {
             others += usize::from(finding.severity != Severity::Risk);

@@ -23,7 +23,7 @@ const AT_WORK: Duration = Duration::from_hours(1);
 
 /// As the two controllers call themselves in `managedFields`.
 const STOCK: &str = "kube-controller-manager";
-const OURS: &str = "mooring";
+const OUR_MANAGER: &str = "mooring";
 
 /// What one of them wrote within that time.
 struct Wrote {
@@ -45,7 +45,7 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
             let [stock, ours] = &mut wrote;
             let wrote = match manager {
                 STOCK => stock,
-                OURS => ours,
+                OUR_MANAGER => ours,
                 _ => continue,
             };
             let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= snapshot.taken_at);
@@ -65,7 +65,7 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
         let takes_turns = stock.first <= ours.last && ours.first <= stock.last;
         if takes_turns || !age::is_long(Some(stock.last.min(ours.last)), now) {
             let told = format!(
-                "{STOCK} wrote {} {} ago, and {OURS} wrote {} {} ago",
+                "{STOCK} wrote {} {} ago, and {OUR_MANAGER} wrote {} {} ago",
                 stock.subject,
                 age::between(stock.last, now),
                 ours.subject,

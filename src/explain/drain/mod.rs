@@ -35,7 +35,7 @@ use crate::attach_detach::{
 
 /// How far a volume is from having left the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Stage {
+pub enum DrainStage {
     /// A pod that is not being deleted uses it.
     InUse,
     /// A pod that is ending uses it, or the kubelet has not unmounted it.
@@ -48,7 +48,7 @@ pub enum Stage {
     Attaching,
 }
 
-impl Stage {
+impl DrainStage {
     /// For a table.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -65,7 +65,7 @@ impl Stage {
 /// A volume of the node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeVolume {
+pub struct DrainedVolume {
     /// The PersistentVolume, or the handle if there is none.
     pub volume: String,
     /// The driver, or the plugin.
@@ -75,7 +75,7 @@ pub struct NodeVolume {
     /// A pod here that uses it.
     pub pod: Option<String>,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: DrainStage,
     /// Since when, if that is known.
     pub since: Option<Timestamp>,
     /// What has to happen.
@@ -88,7 +88,7 @@ pub struct NodeVolume {
 /// What an attacher has to do, on all nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Queue {
+pub struct DrainQueue {
     /// The driver.
     pub driver: String,
     /// Attachments that it has yet to make or take away, on all nodes: it works through one queue.
@@ -133,9 +133,9 @@ pub struct DrainView {
     /// How many left it since the earlier look, if there was one.
     pub detached: Option<usize>,
     /// Each volume, those that hold the node longest first.
-    pub volumes: Vec<NodeVolume>,
+    pub volumes: Vec<DrainedVolume>,
     /// Each attacher with something to do here.
-    pub attachers: Vec<Queue>,
+    pub attachers: Vec<DrainQueue>,
     /// What could not be read.
     pub unseen: Vec<Unseen>,
     /// What cannot be known, a sentence each.
@@ -153,10 +153,10 @@ pub fn drain(
     let view = View::new(snapshot, assumptions);
     let node = get::<Node>(&view, name);
     let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
-    let mut volumes: Vec<NodeVolume> =
+    let mut volumes: Vec<DrainedVolume> =
         on_node.filter_map(|((volume, _), it)| node_volume(&view, name, volume, it)).collect();
     volumes.sort_by(|one, other| {
-        let key = |it: &NodeVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
+        let key = |it: &DrainedVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
         key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
     });
     let attachers = queues(&view, earlier, &volumes);
@@ -215,11 +215,11 @@ fn verdict(snapshot: &Snapshot, of: &DrainView) -> Verdict {
             _ => Verdict::Healthy,
         };
     }
-    let is_stuck = |volume: &NodeVolume| {
-        volume.stage != Stage::InUse && !volume.is_timed && age::is_long(volume.since, snapshot.taken_at)
+    let is_stuck = |volume: &DrainedVolume| {
+        volume.stage != DrainStage::InUse && !volume.is_timed && age::is_long(volume.since, snapshot.taken_at)
     };
     let is_leaving = of.cordoned == Some(true) || !of.ready;
-    if !is_leaving && of.volumes.iter().all(|volume| volume.stage == Stage::InUse) {
+    if !is_leaving && of.volumes.iter().all(|volume| volume.stage == DrainStage::InUse) {
         return Verdict::Healthy;
     }
     let lacks_attacher = of.attachers.iter().any(|queue| queue.is_there == Some(false));
@@ -237,7 +237,7 @@ fn node_volume(
     name: &NodeName,
     volume: &VolumeId,
     outlook: &NodeVolumeOutlook,
-) -> Option<NodeVolume> {
+) -> Option<DrainedVolume> {
     let node = get::<Node>(view, name);
     let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(name));
     let pods: Vec<_> = view.users(volume, name).filter_map(|pod| get::<Pod>(view, pod)).collect();
@@ -270,7 +270,7 @@ fn node_volume(
                 | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
         )
     );
-    Some(NodeVolume {
+    Some(DrainedVolume {
         volume: match persistent {
             Some(name) => name.to_string(),
             None if handle.is_empty() => volume.to_string(),
@@ -295,7 +295,7 @@ fn stage(
     is_used: bool,
     outlook: &NodeVolumeOutlook,
     driver: &str,
-) -> (Stage, Option<Timestamp>, String) {
+) -> (DrainStage, Option<Timestamp>, String) {
     let is_alive = node.is_some_and(Node::is_ready);
     let code = outlook.waiting.as_ref().map(Waiting::code);
     if let Some(attachment) = attachment
@@ -304,24 +304,24 @@ fn stage(
         let error = attachment.status.detach_error.as_ref().and_then(|error| error.message.lines().next());
         let case = if error.is_some() { "+drain attacher error" } else { "+drain attacher" };
         let text = told(case, &[("driver", &driver), ("told", &error.unwrap_or_default())]);
-        return (Stage::Detaching, Some(*deleted), text);
+        return (DrainStage::Detaching, Some(*deleted), text);
     }
     if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
         let (since, grace) = grace(view.snapshot, pod);
         let case = if is_alive { "+drain ending pod" } else { "+drain ending pod without kubelet" };
-        return (Stage::Mounted, since, told(case, &[("grace", &grace)]));
+        return (DrainStage::Mounted, since, told(case, &[("grace", &grace)]));
     }
     match (pods.first(), code) {
         (Some(pod), Some(code)) if !attachment.is_some_and(|it| it.status.attached) => {
-            (Stage::Attaching, pod.metadata.creation_timestamp, code.to_owned())
+            (DrainStage::Attaching, pod.metadata.creation_timestamp, code.to_owned())
         }
-        (Some(pod), _) => (Stage::InUse, pod.metadata.creation_timestamp, told("+drain pod", &[])),
+        (Some(pod), _) => (DrainStage::InUse, pod.metadata.creation_timestamp, told("+drain pod", &[])),
         (None, _) if is_used => {
             let case = if is_alive { "+drain unmount" } else { "+drain unmount without kubelet" };
-            (Stage::Mounted, None, told(case, &[]))
+            (DrainStage::Mounted, None, told(case, &[]))
         }
-        (None, Some(code)) => (Stage::DetachesNext, None, code.to_owned()),
-        (None, None) => (Stage::DetachesNext, None, told("+drain controller", &[])),
+        (None, Some(code)) => (DrainStage::DetachesNext, None, code.to_owned()),
+        (None, None) => (DrainStage::DetachesNext, None, told("+drain controller", &[])),
     }
 }
 
@@ -356,10 +356,12 @@ fn left(earlier: &Snapshot, later: &Snapshot, counts: impl Fn(&VolumeAttachment)
     count
 }
 
-fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[NodeVolume]) -> Vec<Queue> {
+fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[DrainedVolume]) -> Vec<DrainQueue> {
     let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
     let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
-    for volume in volumes.iter().filter(|it| matches!(it.stage, Stage::Detaching | Stage::Attaching)) {
+    for volume in
+        volumes.iter().filter(|it| matches!(it.stage, DrainStage::Detaching | DrainStage::Attaching))
+    {
         waiting.insert(&volume.driver, 0);
     }
     snapshot.objects.attachments.for_each(|attachment| {
@@ -379,7 +381,7 @@ fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[NodeVolume]) -
         let seconds_left = per_second.and_then(|rate| {
             u32::try_from(waiting).ok().map(|waiting| (f64::from(waiting) / rate).ceil() as u64)
         });
-        Queue {
+        DrainQueue {
             driver: driver.to_owned(),
             waiting,
             per_second,

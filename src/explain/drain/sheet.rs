@@ -2,7 +2,7 @@
 //!
 //! In: the view. Out: counts, a row for each volume, and a line for each attacher.
 
-use super::{DrainView, NodeVolume, Queue, Stage};
+use super::{DrainQueue, DrainStage, DrainView, DrainedVolume};
 use crate::explain::{
     age,
     sheet::{Printed, Sheet, Word},
@@ -10,7 +10,7 @@ use crate::explain::{
 };
 
 /// So many rows are printed; JSON has all of them.
-const ROWS: usize = 40;
+const DRAIN_ROWS: usize = 40;
 /// On the page: no node has more.
 const ROWS_WIDE: usize = 1_000;
 
@@ -19,15 +19,17 @@ impl Printed for DrainView {
         let mut sheet = Sheet::new(self.observed.at, [format!("{}  {}", self.node, self.state()).into()]);
         sheet.say("    ", self.counts());
         sheet.section("");
-        let (title, most) =
-            (if self.is_drained { "still here" } else { "volume" }, if is_wide { ROWS_WIDE } else { ROWS });
-        let rows: Vec<&NodeVolume> =
-            self.volumes.iter().filter(|it| !self.is_drained || it.stage <= Stage::Mounted).collect();
+        let (title, most) = (
+            if self.is_drained { "still here" } else { "volume" },
+            if is_wide { ROWS_WIDE } else { DRAIN_ROWS },
+        );
+        let rows: Vec<&DrainedVolume> =
+            self.volumes.iter().filter(|it| !self.is_drained || it.stage <= DrainStage::Mounted).collect();
         sheet.table(&[title, "claim", "pod", "since", "waits for"], rows.iter().take(most).map(|it| row(it)));
         if let Some(more) = rows.len().checked_sub(most).filter(|more| *more > 0) {
             sheet.say("", format!("… and {more} more: -o json"));
         }
-        sheet.notes("", self.attachers.iter().map(Queue::line));
+        sheet.notes("", self.attachers.iter().map(DrainQueue::line));
         if is_wide {
             sheet.section("What is not known");
         }
@@ -37,7 +39,7 @@ impl Printed for DrainView {
     }
 }
 
-fn row(it: &NodeVolume) -> Vec<Vec<Word>> {
+fn row(it: &DrainedVolume) -> Vec<Vec<Word>> {
     let named = |kind: &str, name: &Option<String>, missing: &str| {
         let Some(name) = name else { return missing.into() };
         let (namespace, own) = name.split_once('/').unwrap_or(("", name));
@@ -45,7 +47,7 @@ fn row(it: &NodeVolume) -> Vec<Vec<Word>> {
             .map_or_else(|_| name.as_str().into(), |it| Word::Object(it.json(), name.clone()))
     };
     let waits_for =
-        format!("{}{}", it.waits_for, if it.stage == Stage::Attaching { " (attaching)" } else { "" });
+        format!("{}{}", it.waits_for, if it.stage == DrainStage::Attaching { " (attaching)" } else { "" });
     vec![
         vec![named("pv", &Some(it.volume.clone()), "-")],
         vec![named("pvc", &it.claim, "-")],
@@ -83,7 +85,13 @@ impl DrainView {
     fn counts(&self) -> String {
         let mut counts = vec![age::counted(self.volumes.len(), "volume")];
         counts.extend(self.detached.map(|detached| format!("{detached} detached")));
-        for stage in [Stage::Detaching, Stage::DetachesNext, Stage::Mounted, Stage::InUse, Stage::Attaching] {
+        for stage in [
+            DrainStage::Detaching,
+            DrainStage::DetachesNext,
+            DrainStage::Mounted,
+            DrainStage::InUse,
+            DrainStage::Attaching,
+        ] {
             let count = self.volumes.iter().filter(|it| it.stage == stage).count();
             counts.extend((count > 0).then(|| format!("{count} {}", stage.as_str())));
         }
@@ -91,7 +99,7 @@ impl DrainView {
     }
 }
 
-impl Queue {
+impl DrainQueue {
     fn line(&self) -> String {
         let mut line = format!("attacher {}: {} in queue", self.driver, self.waiting);
         if let (Some(rate), Some(left)) = (self.per_second, self.seconds_left) {

@@ -1,7 +1,7 @@
 //! The page: explanations for a browser. *Waiting now*, *Object*, *Node*.
 //!
 //! ```text
-//! path and query ─▶ routes ─▶ Source (a reader with the user's rights) ─▶ views: a sheet each ─▶ HTML
+//! path and query ─▶ routes ─▶ PageSource (a reader with the user's rights) ─▶ views: a sheet each ─▶ HTML
 //! ```
 //!
 //! In: the answers of explain, doctor and drain. Out: whole pages that need no script, no cookie and nothing from

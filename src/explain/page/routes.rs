@@ -1,6 +1,6 @@
 //! Paths in, answers out.
 //!
-//! In: a [`Source`]. Out: a router whose answers have the headers that keep a page to itself: nothing from elsewhere is loaded or
+//! In: a [`PageSource`]. Out: a router whose answers have the headers that keep a page to itself: nothing from elsewhere is loaded or
 //! run, no other page frames it, and no link out of it tells where it came from. Names that Kubernetes would not allow lead to
 //! no object.
 
@@ -15,7 +15,7 @@ use axum::{
 };
 use http::{StatusCode, header};
 
-use super::{guard::Guard, layout, links::Links, reason, source::Source, views};
+use super::{guard::Guard, layout, links::Links, reason, source::PageSource, views};
 use crate::explain::{
     reasons,
     report::Verdict,
@@ -41,7 +41,7 @@ struct Site<S> {
 type Shared<S> = State<Arc<Site<S>>>;
 
 /// Pages for one person on this machine.
-pub fn router<S: Source + 'static>(source: S, guard: Guard) -> Router {
+pub fn router<S: PageSource + 'static>(source: S, guard: Guard) -> Router {
     let links = Links::new(&guard.base(), source.program());
     let path = |rest: &str| links.path(rest);
     let asset = |kind, text: &'static str| get(async move || reply(StatusCode::OK, kind, text.to_owned()));
@@ -72,12 +72,12 @@ async fn admitted(State(guard): State<Guard>, request: Request, next: Next) -> R
     }
 }
 
-async fn waiting<S: Source>(State(site): Shared<S>) -> Response {
+async fn waiting<S: PageSource>(State(site): Shared<S>) -> Response {
     let found = site.source.waiting().await;
     site.told(found.map(|now| (Verdict::Healthy, views::waiting(&site.links, &now))))
 }
 
-async fn object<S: Source>(State(site): Shared<S>, Path(parts): Path<Vec<String>>) -> Response {
+async fn object<S: PageSource>(State(site): Shared<S>, Path(parts): Path<Vec<String>>) -> Response {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let subject = match parts.as_slice() {
         [kind, name] => Subject::new(kind, "", name).ok().filter(|it| it.namespace().is_none()),
@@ -93,7 +93,7 @@ async fn object<S: Source>(State(site): Shared<S>, Path(parts): Path<Vec<String>
     site.told(found.map(|it| (it.verdict, views::object(&site.links, &it))))
 }
 
-async fn node<S: Source>(State(site): Shared<S>, Path(name): Path<String>) -> Response {
+async fn node<S: PageSource>(State(site): Shared<S>, Path(name): Path<String>) -> Response {
     if !is_name(&name) {
         return site.nowhere();
     }
@@ -101,7 +101,7 @@ async fn node<S: Source>(State(site): Shared<S>, Path(name): Path<String>) -> Re
     site.told(found.map(|now| (now.verdict, views::node(&site.links, &now))))
 }
 
-async fn about_reason<S: Source>(State(site): Shared<S>, Path(code): Path<String>) -> Response {
+async fn about_reason<S: PageSource>(State(site): Shared<S>, Path(code): Path<String>) -> Response {
     match reasons::page(&code) {
         Some(text) => reply(StatusCode::OK, HTML, reason::page(&site.links, &code, text)),
         None => site.nowhere(),
@@ -109,7 +109,7 @@ async fn about_reason<S: Source>(State(site): Shared<S>, Path(code): Path<String
 }
 
 /// Leads from the form to an object's page.
-async fn go<S: Source>(State(site): Shared<S>, RawQuery(query): RawQuery) -> Response {
+async fn go<S: PageSource>(State(site): Shared<S>, RawQuery(query): RawQuery) -> Response {
     let field = |name: &str| {
         let found = form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes())
             .find(|(key, _)| key == name)

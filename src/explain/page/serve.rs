@@ -1,6 +1,6 @@
 //! The page for one person, on loopback (`mooring explain --serve`).
 //!
-//! In: a port, and a [`Source`]. Out: answers over plain HTTP to whom the [`Guard`] admits, until the one who started it has
+//! In: a port, and a [`PageSource`]. Out: answers over plain HTTP to whom the [`Guard`] admits, until the one who started it has
 //! enough. Other users of the machine can reach the port: few connections, small heads, and little time for each.
 
 use std::{convert::Infallible, io, net::Ipv4Addr, sync::Arc, time::Duration};
@@ -18,27 +18,27 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::{guard::Guard, routes::router, source::Source};
+use super::{guard::Guard, routes::router, source::PageSource};
 
 /// Connections at once: a browser opens six.
-const CONNECTIONS: usize = 32;
+const PAGE_CONNECTIONS: usize = 32;
 /// Bytes of a head.
 const HEAD: usize = 16 * 1024;
 /// How long a head may take, and a connection be idle.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PAGE_PATIENCE: Duration = Duration::from_secs(15);
 /// How long an answer may take: a large cluster is listed in ten seconds.
 const ANSWER: Duration = Duration::from_mins(1);
 /// Until the next try when the system gives no connection.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A place to serve at.
 #[derive(Debug)]
-pub struct Place {
+pub struct PagePlace {
     listener: TcpListener,
     guard: Guard,
 }
 
-impl Place {
+impl PagePlace {
     /// Takes a port of the loopback address; 0 is any.
     ///
     /// # Errors
@@ -56,9 +56,9 @@ impl Place {
     }
 
     /// Answers until it is told to stop; what is under way then is broken off.
-    pub async fn serve(self, source: impl Source + 'static, stop: CancellationToken) {
+    pub async fn serve(self, source: impl PageSource + 'static, stop: CancellationToken) {
         let pages = router(source, self.guard);
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Arc::new(Semaphore::new(PAGE_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
@@ -67,7 +67,7 @@ impl Place {
                 accepted = self.listener.accept() => accepted,
             };
             let Ok((stream, _)) = accepted else {
-                sleep(PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             };
             // One too many is closed at once.
@@ -93,7 +93,7 @@ async fn connection(stream: TcpStream, pages: Router) {
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(PAGE_PATIENCE)
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(stream), service);
     // What a peer does wrong is its own affair.

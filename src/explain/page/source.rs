@@ -6,18 +6,18 @@ use futures::future::BoxFuture;
 use crate::explain::{doctor::Findings, drain::DrainView, report::Explanation, subject::Subject};
 
 /// An answer that takes a while, or why there is none.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, String>>;
+pub type PageAnswer<'a, T> = BoxFuture<'a, Result<T, String>>;
 
 /// Who knows what waits: a reader with the rights of the one who looks.
-pub trait Source: Send + Sync {
+pub trait PageSource: Send + Sync {
     /// The name under which a person types the commands of an answer.
     fn program(&self) -> &'static str {
         "mooring"
     }
     /// Everything that waits.
-    fn waiting(&self) -> Answer<'_, Findings>;
+    fn waiting(&self) -> PageAnswer<'_, Findings>;
     /// One object.
-    fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation>;
+    fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation>;
     /// What a node holds.
-    fn node<'a>(&'a self, name: &'a NodeName) -> Answer<'a, DrainView>;
+    fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView>;
 }

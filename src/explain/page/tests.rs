@@ -21,13 +21,13 @@ use super::{
     links::Links,
     reason,
     routes::router,
-    serve::Place,
-    source::{Answer, Source},
+    serve::PagePlace,
+    source::{PageAnswer, PageSource},
     views,
 };
 use crate::explain::{
     doctor::{Finding, Findings, Severity},
-    drain::{DrainView, NodeVolume, Stage},
+    drain::{DrainStage, DrainView, DrainedVolume},
     reasons,
     report::{Explanation, Verdict},
     subject::Subject,
@@ -127,12 +127,12 @@ fn findings(value: &Value) -> Findings {
 }
 
 fn node_volumes(value: &Value) -> DrainView {
-    let volume = |row: &Value| NodeVolume {
+    let volume = |row: &Value| DrainedVolume {
         volume: text(row, "volume"),
         driver: String::new(),
         claim: None,
         pod: read(row, "pod"),
-        stage: if row["stage"] == "InUse" { Stage::InUse } else { Stage::Mounted },
+        stage: if row["stage"] == "InUse" { DrainStage::InUse } else { DrainStage::Mounted },
         since: read(row, "since"),
         waits_for: text(row, "message"),
         is_timed: false,
@@ -316,13 +316,13 @@ fn a_page_without_script_or_with_words_of_others_runs_nothing_else() {
 /// Answers with the cases; knows no node, and is out of order for one object.
 struct Double;
 
-impl Source for Double {
-    fn waiting(&self) -> Answer<'_, Findings> {
+impl PageSource for Double {
+    fn waiting(&self) -> PageAnswer<'_, Findings> {
         let case = cases().into_iter().find(|case| case.name == "waiting").unwrap();
         ready(Ok(findings(&case.value))).boxed()
     }
 
-    fn explain<'a>(&'a self, subject: &'a Subject) -> Answer<'a, Explanation> {
+    fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation> {
         let verdict = match subject.name() {
             "broken" => return ready(Err("the API server <b>does not answer</b>".to_owned())).boxed(),
             "gone" => "NotFound",
@@ -335,7 +335,7 @@ impl Source for Double {
         ready(Ok(explanation(value))).boxed()
     }
 
-    fn node<'a>(&'a self, name: &'a NodeName) -> Answer<'a, DrainView> {
+    fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView> {
         ready(Err(format!("node {name} is not known"))).boxed()
     }
 }
@@ -437,7 +437,7 @@ async fn exchange(authority: &str, request: &str) -> String {
 
 #[tokio::test]
 async fn a_page_is_served_on_loopback_to_the_one_who_has_the_printed_address() {
-    let place = Place::take(0).await.unwrap();
+    let place = PagePlace::take(0).await.unwrap();
     let url = place.url();
     let (authority, path) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).unwrap();
     let stop = CancellationToken::new();

@@ -51,13 +51,13 @@ use super::snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen};
 use crate::metrics::{ApiMetrics, Metrics};
 
 /// Requests under way at once: the API server's fair queues see one user.
-const AT_ONCE: usize = 16;
+const READS_AT_ONCE: usize = 16;
 /// How long an answer may take, unless the user says otherwise. The API server itself gives up after as long.
-const PATIENCE: Duration = Duration::from_mins(1);
+const READ_PATIENCE: Duration = Duration::from_mins(1);
 /// Objects on a page of a list: the API server looks, for each page, at all that are still to come.
-const PAGE: usize = 10_000;
+const LIST_PAGE: usize = 10_000;
 /// A list that takes longer is worth a word, and then another each time it has taken as long again.
-const LONG: Duration = Duration::from_secs(1);
+const LONG_READ: Duration = Duration::from_secs(1);
 /// Rounds of reading: each follows references one step, and the longest chain has six.
 const MOST_ROUNDS: usize = 12;
 
@@ -131,7 +131,7 @@ pub enum Unreachable {
 }
 
 /// Told of lists that take long.
-pub type Progress<'a> = &'a (dyn Fn(&str) + Sync);
+pub type ReadProgress<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// Reads with one user's rights.
 pub struct Reader {
@@ -139,7 +139,7 @@ pub struct Reader {
     fetcher: Fetcher,
     host: String,
     patience: Duration,
-    clock: Mutex<Option<Clock>>,
+    clock: Mutex<Option<ReadClock>>,
 }
 
 impl std::fmt::Debug for Reader {
@@ -150,29 +150,29 @@ impl std::fmt::Debug for Reader {
 
 /// The server's time in an answer, and ours when it came.
 #[derive(Clone, Copy)]
-struct Clock {
+struct ReadClock {
     server: Timestamp,
     ours: Timestamp,
 }
 
 /// What came back.
-enum Found {
+enum ReadFound {
     Object(Box<Value>),
     /// A list, and whether that is all of it.
     Few(Vec<Value>, bool),
     /// It is in the tables.
-    Narrow(Listed),
+    Narrow(ReadList),
 }
 
 /// A list that was taken into the tables.
 #[derive(Default)]
-struct Listed {
+struct ReadList {
     revision: Option<ResourceVersion>,
     unreadable: Vec<(ObjectRef, String)>,
 }
 
 /// Why a read has no answer.
-enum Failure {
+enum ReadFailure {
     Absent,
     Unseen { why: String, forbidden: bool },
     Unauthorized(String),
@@ -192,7 +192,7 @@ impl Reader {
             client: api.client()?,
             fetcher: Fetcher::new(api, Arc::new(metrics))?,
             host: api.host(),
-            patience: patience.unwrap_or(PATIENCE),
+            patience: patience.unwrap_or(READ_PATIENCE),
             clock: Mutex::new(None),
         })
     }
@@ -201,7 +201,11 @@ impl Reader {
     ///
     /// # Errors
     /// See [`Unreachable`].
-    pub async fn read(&self, question: &Question, progress: Progress<'_>) -> Result<Reading, Unreachable> {
+    pub async fn read(
+        &self,
+        question: &Question,
+        progress: ReadProgress<'_>,
+    ) -> Result<Reading, Unreachable> {
         let version = self.version().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
@@ -218,7 +222,7 @@ impl Reader {
                     (read, found)
                 }
             };
-            let answers: Vec<_> = stream::iter(new).map(ask).buffered(AT_ONCE).collect().await;
+            let answers: Vec<_> = stream::iter(new).map(ask).buffered(READS_AT_ONCE).collect().await;
             for (read, found) in answers {
                 // Credentials may expire while one reads.
                 take(&mut snapshot, &read, found).map_err(|why| self.unauthorized(why))?;
@@ -242,10 +246,10 @@ impl Reader {
     async fn version(&self) -> Result<Option<(u32, u32)>, Unreachable> {
         let said = match self.json("/version").await {
             Ok(said) => said,
-            Err(Failure::NoAnswer(why)) => return Err(self.no_answer(why)),
-            Err(Failure::Unauthorized(why)) => return Err(self.unauthorized(why)),
+            Err(ReadFailure::NoAnswer(why)) => return Err(self.no_answer(why)),
+            Err(ReadFailure::Unauthorized(why)) => return Err(self.unauthorized(why)),
             // Not every user may know; the rest of the answer does not depend on it.
-            Err(Failure::Absent | Failure::Unseen { .. }) => return Ok(None),
+            Err(ReadFailure::Absent | ReadFailure::Unseen { .. }) => return Ok(None),
         };
         // `36+` on some clusters.
         let number = |field: &str| {
@@ -255,23 +259,30 @@ impl Reader {
         Ok(number("major").zip(number("minor")))
     }
 
-    async fn one(&self, read: &Read, objects: &Objects, progress: Progress<'_>) -> Result<Found, Failure> {
-        let Some(path) = &read.path else { return Err(Failure::Absent) };
+    async fn one(
+        &self,
+        read: &Read,
+        objects: &Objects,
+        progress: ReadProgress<'_>,
+    ) -> Result<ReadFound, ReadFailure> {
+        let Some(path) = &read.path else { return Err(ReadFailure::Absent) };
         match &read.comes {
             Comes::Object(..) | Comes::CsiNode(_) => {
-                self.json(path).await.map(|object| Found::Object(Box::new(object)))
+                self.json(path).await.map(|object| ReadFound::Object(Box::new(object)))
             }
             Comes::Few(..) => self.few(path).await,
-            Comes::Narrow(plural, _) => self.narrow(plural, path, objects, progress).await.map(Found::Narrow),
+            Comes::Narrow(plural, _) => {
+                self.narrow(plural, path, objects, progress).await.map(ReadFound::Narrow)
+            }
         }
     }
 
-    async fn few(&self, path: &str) -> Result<Found, Failure> {
+    async fn few(&self, path: &str) -> Result<ReadFound, ReadFailure> {
         let mut list = self.json(path).await?;
         let more = list.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
         let is_whole = more.is_empty();
         let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
-        Ok(Found::Few(items.unwrap_or_default(), is_whole))
+        Ok(ReadFound::Few(items.unwrap_or_default(), is_whole))
     }
 
     /// A list of a kind by its plural.
@@ -280,8 +291,8 @@ impl Reader {
         plural: &str,
         path: &str,
         objects: &Objects,
-        progress: Progress<'_>,
-    ) -> Result<Listed, Failure> {
+        progress: ReadProgress<'_>,
+    ) -> Result<ReadList, ReadFailure> {
         match plural {
             Node::PLURAL => self.list::<Node>(path, objects, progress).await,
             Pod::PLURAL => self.list::<Pod>(path, objects, progress).await,
@@ -300,12 +311,12 @@ impl Reader {
         &self,
         path: &str,
         objects: &Objects,
-        progress: Progress<'_>,
-    ) -> Result<Listed, Failure> {
-        let (mut listed, mut next, mut count) = (Listed::default(), None::<String>, 0_usize);
+        progress: ReadProgress<'_>,
+    ) -> Result<ReadList, ReadFailure> {
+        let (mut listed, mut next, mut count) = (ReadList::default(), None::<String>, 0_usize);
         let mut said = Instant::now();
         loop {
-            let uri = page(path, PAGE, next.as_deref());
+            let uri = page(path, LIST_PAGE, next.as_deref());
             let mut page = self.fetcher.list(&uri, self.patience).await.map_err(failure)?;
             next = None;
             while let Some(part) = page.next(self.patience).await.map_err(failure)? {
@@ -317,7 +328,7 @@ impl Reader {
                     ListPart::Item(item) => {
                         count += 1;
                         take_listed::<T>(page.encoding(), &item, objects, &mut listed)?;
-                        if said.elapsed() > LONG {
+                        if said.elapsed() > LONG_READ {
                             said = Instant::now();
                             progress(&format!("{}: {count} so far", T::PLURAL));
                         }
@@ -331,18 +342,18 @@ impl Reader {
     }
 
     /// An answer as JSON.
-    async fn json(&self, path: &str) -> Result<Value, Failure> {
+    async fn json(&self, path: &str) -> Result<Value, ReadFailure> {
         let request = http::Request::get(path).header(header::ACCEPT, "application/json").body(Body::empty());
-        let request = request.map_err(|error| Failure::NoAnswer(error.to_string()))?;
-        let late = |_| Failure::NoAnswer(format!("no answer within {:?}", self.patience));
+        let request = request.map_err(|error| ReadFailure::NoAnswer(error.to_string()))?;
+        let late = |_| ReadFailure::NoAnswer(format!("no answer within {:?}", self.patience));
         let answer = timeout(self.patience, exchange(&self.client, request)).await.map_err(late)?;
-        let (parts, body) = answer.map_err(Failure::NoAnswer)?;
+        let (parts, body) = answer.map_err(ReadFailure::NoAnswer)?;
         self.note_time(&parts.headers);
         if parts.status != StatusCode::OK {
             let said = Encoding::refusal(&parts.headers, &body);
             return Err(refusal(parts.status.as_u16(), said));
         }
-        serde_json::from_slice(&body).map_err(|error| Failure::Unseen {
+        serde_json::from_slice(&body).map_err(|error| ReadFailure::Unseen {
             why: format!("the answer cannot be read: {error}"),
             forbidden: false,
         })
@@ -355,7 +366,7 @@ impl Reader {
         let Ok(ours) = Timestamp::try_from(SystemTime::now()) else { return };
         let mut clock = self.clock.lock();
         if clock.is_none_or(|clock| clock.server <= server) {
-            *clock = Some(Clock { server, ours });
+            *clock = Some(ReadClock { server, ours });
         }
     }
 
@@ -369,24 +380,24 @@ impl Reader {
 }
 
 /// What a refusal means. Only the API server's own word proves that an object is not there: a proxy says 404, too.
-fn refusal(code: u16, said: Status) -> Failure {
+fn refusal(code: u16, said: Status) -> ReadFailure {
     let why = if said.message.is_empty() { format!("HTTP status {code}") } else { said.message };
     match code {
-        404 if said.reason == "NotFound" => Failure::Absent,
-        401 => Failure::Unauthorized(why),
-        403 => Failure::Unseen { why, forbidden: true },
-        _ => Failure::Unseen { why, forbidden: false },
+        404 if said.reason == "NotFound" => ReadFailure::Absent,
+        401 => ReadFailure::Unauthorized(why),
+        403 => ReadFailure::Unseen { why, forbidden: true },
+        _ => ReadFailure::Unseen { why, forbidden: false },
     }
 }
 
 /// The same of a list.
-fn failure(trouble: Trouble) -> Failure {
+fn failure(trouble: Trouble) -> ReadFailure {
     match trouble {
         Trouble::Refused { code, reason, message, .. } => {
             refusal(code, Status { reason, message, ..Status::default() })
         }
-        Trouble::Late(_) | Trouble::Broken(_) => Failure::NoAnswer(trouble.to_string()),
-        _ => Failure::Unseen { why: trouble.to_string(), forbidden: false },
+        Trouble::Late(_) | Trouble::Broken(_) => ReadFailure::NoAnswer(trouble.to_string()),
+        _ => ReadFailure::Unseen { why: trouble.to_string(), forbidden: false },
     }
 }
 
@@ -394,13 +405,13 @@ fn take_listed<T: Stored>(
     encoding: Encoding,
     item: &bytes::Bytes,
     objects: &Objects,
-    listed: &mut Listed,
-) -> Result<(), Failure> {
+    listed: &mut ReadList,
+) -> Result<(), ReadFailure> {
     match encoding.object::<T>(item) {
         Ok(object) => objects.apply(object),
         Err(error) => {
             // Without its name no one knows what it is, so the list tells nothing.
-            let nameless = |error: &dyn std::error::Error| Failure::Unseen {
+            let nameless = |error: &dyn std::error::Error| ReadFailure::Unseen {
                 why: format!("an object cannot be read: {error}"),
                 forbidden: false,
             };
@@ -415,26 +426,26 @@ fn take_listed<T: Stored>(
 ///
 /// # Errors
 /// The server does not know who asks, in its own words.
-fn take(snapshot: &mut Snapshot, read: &Read, found: Result<Found, Failure>) -> Result<(), String> {
+fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailure>) -> Result<(), String> {
     let unseen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
     match (found, &read.comes) {
-        (Err(Failure::Unauthorized(why)), _) => return Err(why),
-        (Err(Failure::Absent), Comes::Object(object, _)) => snapshot.note_absent(object.clone()),
-        (Err(Failure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
+        (Err(ReadFailure::Unauthorized(why)), _) => return Err(why),
+        (Err(ReadFailure::Absent), Comes::Object(object, _)) => snapshot.note_absent(object.clone()),
+        (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
         // No object can have such a name.
-        (Err(Failure::Absent), _) if read.path.is_none() => {}
-        (Err(Failure::Absent), _) => {
+        (Err(ReadFailure::Absent), _) if read.path.is_none() => {}
+        (Err(ReadFailure::Absent), _) => {
             snapshot.unseen.push(unseen("there is no such kind".to_owned(), false));
         }
-        (Err(Failure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
-        (Err(Failure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
-        (Ok(Found::Object(object)), comes) => {
+        (Err(ReadFailure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
+        (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
+        (Ok(ReadFound::Object(object)), comes) => {
             let kind = if let Comes::Object(_, kind) = comes { *kind } else { "CSINode" };
             if let Err(error) = snapshot.take(named(*object, kind)) {
                 snapshot.unseen.push(unseen(error, false));
             }
         }
-        (Ok(Found::Few(items, is_whole)), comes) => {
+        (Ok(ReadFound::Few(items, is_whole)), comes) => {
             let Comes::Few(kind, noted) = comes else { return Ok(()) };
             if let Some(noted) = noted.filter(|_| is_whole) {
                 snapshot.note_read(noted);
@@ -445,7 +456,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<Found, Failure>) -> 
                 }
             }
         }
-        (Ok(Found::Narrow(listed)), comes) => {
+        (Ok(ReadFound::Narrow(listed)), comes) => {
             for (object, why) in listed.unreadable {
                 snapshot.note_unreadable(object.clone());
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });

@@ -41,7 +41,7 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 /// All reads that an answer about a subject needs, as far as that is known by now.
 #[must_use]
 pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
-    let mut plan = Plan { seen, reads: BTreeSet::new() };
+    let mut plan = ReadPlan { seen, reads: BTreeSet::new() };
     plan.object(subject.object());
     plan.reads.insert(Read::events_about(&subject.object()));
     match subject {
@@ -55,12 +55,12 @@ pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
     plan.reads
 }
 
-pub(super) struct Plan<'a> {
+pub(super) struct ReadPlan<'a> {
     pub(super) seen: &'a Snapshot,
     pub(super) reads: BTreeSet<Read>,
 }
 
-impl Plan<'_> {
+impl ReadPlan<'_> {
     pub(super) fn object(&mut self, object: ObjectRef) {
         self.reads.insert(Read::object(object));
     }

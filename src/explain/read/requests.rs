@@ -144,10 +144,10 @@ impl Read {
 }
 
 /// The namespace, if there is one, the name, the kind and the path of an object.
-type Parts<'a> = (Option<&'a str>, &'a str, &'static str, String);
+type RequestParts<'a> = (Option<&'a str>, &'a str, &'static str, String);
 
-fn parts(object: &ObjectRef) -> Parts<'_> {
-    fn of<'a, T: Narrow>(space: Option<&'a str>, name: &'a str, key: &T::Key) -> Parts<'a> {
+fn parts(object: &ObjectRef) -> RequestParts<'_> {
+    fn of<'a, T: Narrow>(space: Option<&'a str>, name: &'a str, key: &T::Key) -> RequestParts<'a> {
         (space, name, T::KIND, T::path(key))
     }
     match object {

@@ -16,7 +16,7 @@ use apiserver::{
 };
 
 use super::{
-    plan::{Plan, needed},
+    plan::{ReadPlan, needed},
     requests::Read,
 };
 use crate::explain::{
@@ -24,7 +24,7 @@ use crate::explain::{
     snapshot::{CLAIMS_THERE, Snapshot},
     subject::Subject,
     view::claims_of,
-    whatif::Change,
+    whatif::WhatIfChange,
 };
 
 /// How leases of attachers begin.
@@ -40,7 +40,7 @@ pub enum Question {
     /// A node and what holds it.
     Drain(NodeName),
     /// What would follow from a change.
-    Change(Change),
+    Change(WhatIfChange),
     /// Whether, and how, something can be repaired.
     Repair(Repair),
 }
@@ -48,7 +48,7 @@ pub enum Question {
 /// All reads that an answer needs, as far as that is known by now.
 #[must_use]
 pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
-    let mut plan = Plan { seen, reads: BTreeSet::new() };
+    let mut plan = ReadPlan { seen, reads: BTreeSet::new() };
     match question {
         Question::Object(subject) => plan.reads = needed(subject, seen),
         Question::Cluster(namespace) => {
@@ -59,19 +59,19 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.pending();
             plan.longest_released();
         }
-        Question::Drain(node) | Question::Change(Change::Cordon(node)) => plan.drain(node),
-        Question::Change(Change::Bind(..)) => {
+        Question::Drain(node) | Question::Change(WhatIfChange::Cordon(node)) => plan.drain(node),
+        Question::Change(WhatIfChange::Bind(..)) => {
             plan.list::<PersistentVolume>();
             plan.list::<PersistentVolumeClaim>();
             plan.list::<StorageClass>();
         }
-        Question::Change(Change::Taint(node) | Change::DeleteNode(node)) => {
+        Question::Change(WhatIfChange::Taint(node) | WhatIfChange::DeleteNode(node)) => {
             plan.object(ObjectRef::Node(node.clone()));
             // Who gets the volumes then may be anywhere.
             plan.cluster();
         }
-        Question::Change(Change::DeleteClaim(claim)) => plan.deleted_claim(claim),
-        Question::Change(Change::DeletePod(pod)) => {
+        Question::Change(WhatIfChange::DeleteClaim(claim)) => plan.deleted_claim(claim),
+        Question::Change(WhatIfChange::DeletePod(pod)) => {
             plan.reads = needed(&Subject::Pod(pod.clone()), seen);
             plan.others_of(pod);
         }
@@ -119,7 +119,7 @@ fn by_revision<T: Stored>(seen: &Snapshot, is_meant: impl Fn(&T) -> bool) -> Vec
     all.into_iter().map(|(_, key)| T::object_ref(key)).collect()
 }
 
-impl Plan<'_> {
+impl ReadPlan<'_> {
     /// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
     /// objects these would be most of what there is to keep.
     fn last_written(&mut self) {
@@ -409,7 +409,7 @@ mod tests {
     fn a_change_and_a_repair_read_what_they_conclude_from() {
         let claim = ClaimKey::new("shop", "data");
         let lists = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let bind = Question::Change(Change::Bind("shop".to_owned(), Box::new(json!({}))));
+        let bind = Question::Change(WhatIfChange::Bind("shop".to_owned(), Box::new(json!({}))));
         let relink = Question::Repair(Repair::Relink(claim.clone(), "pv1".into()));
         let free = Question::Repair(Repair::Free("pv1".into(), FreeFor::SameName));
         let unstick = Question::Repair(Repair::Unstick("csi-1".into()));
@@ -432,14 +432,14 @@ mod tests {
         cluster.retain(|read| !read.starts_with("events"));
         cluster.push("node/a".to_owned());
         cluster.sort();
-        for change in [Change::Taint("a".into()), Change::DeleteNode("a".into())] {
+        for change in [WhatIfChange::Taint("a".into()), WhatIfChange::DeleteNode("a".into())] {
             assert_eq!(reads(&Question::Change(change), &nothing), cluster);
         }
-        let cordon = Question::Change(Change::Cordon("a".into()));
+        let cordon = Question::Change(WhatIfChange::Cordon("a".into()));
         assert_eq!(reads(&cordon, &nothing), reads(&Question::Drain("a".into()), &nothing));
-        let delete = Question::Change(Change::DeleteClaim(claim));
+        let delete = Question::Change(WhatIfChange::DeleteClaim(claim));
         assert_eq!(reads(&delete, &nothing), ["pods in shop", "pvc/shop/data"]);
-        let delete = Question::Change(Change::DeletePod(PodKey::new("shop", "p")));
+        let delete = Question::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p")));
         let found = reads(&delete, &seen([pod("p", "a"), pod("q", "b")]));
         for read in ["node/a", "node/b", "pods in shop", "pvc/shop/data", "volumeattachments"] {
             assert!(found.contains(&read.to_owned()), "{read}: {found:?}");

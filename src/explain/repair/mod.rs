@@ -12,7 +12,7 @@ mod proof;
 mod relink;
 mod unstick;
 
-pub use self::proof::Write;
+pub use self::proof::RepairWrite;
 
 use apiserver::ids::{AttachmentName, ClaimKey, VolumeName};
 use k8s_openapi::jiff::Timestamp;
@@ -64,7 +64,7 @@ pub struct Advice {
     /// What it costs, and what happens next.
     pub consequence: String,
     /// What is to be sent, in this order.
-    pub requests: Vec<Write>,
+    pub requests: Vec<RepairWrite>,
     /// When it was looked at.
     pub at: Timestamp,
 }
@@ -118,7 +118,8 @@ impl Printed for Advice {
         sheet.say(title, self.repair.as_str());
         sheet.notes("  no:  ", &self.refused);
         sheet.notes("  ok:  ", &self.proof);
-        let sent = |write: &Write| vec![format!("{} {}", write.method, write.path), write.body.to_string()];
+        let sent =
+            |write: &RepairWrite| vec![format!("{} {}", write.method, write.path), write.body.to_string()];
         let requests = self.requests.iter().map(|write| Item { verbatim: sent(write), ..Item::default() });
         sheet.extend(requests);
         sheet.notes("THEN  ", Some(self.consequence.as_str()).filter(|it| !it.is_empty()));

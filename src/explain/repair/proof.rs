@@ -17,11 +17,11 @@ use crate::{
 };
 
 /// Requests, and what becomes of it.
-pub(super) type Proposal = (Vec<Write>, String);
+pub(super) type Proposal = (Vec<RepairWrite>, String);
 
 /// A request as it will be sent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Write {
+pub struct RepairWrite {
     /// `PATCH`.
     pub method: &'static str,
     /// Path of the URL.
@@ -87,7 +87,7 @@ impl Proof {
 }
 
 /// A merge patch that does something to this object at this revision alone.
-pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> Write {
+pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> RepairWrite {
     let meta = object.metadata();
     if let Some(fields) = metadata.as_object_mut() {
         fields.insert("uid".to_owned(), json!(meta.uid));
@@ -97,7 +97,7 @@ pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> 
     if let Some(fields) = body.as_object_mut() {
         fields.insert("metadata".to_owned(), metadata);
     }
-    Write { method: "PATCH", path: T::path(&object.key()), body }
+    RepairWrite { method: "PATCH", path: T::path(&object.key()), body }
 }
 
 /// Other volumes of the same handle.

@@ -18,7 +18,7 @@ use crate::explain::{
 const SCHEDULED: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
 
 /// Candidates, and lines of the past, that are shown unless everything is.
-const MOST: usize = 8;
+const MOST_ROWS: usize = 8;
 
 /// What to do, by what it costs.
 const RISKS: [(Risk, &str); 3] =
@@ -43,7 +43,7 @@ impl Printed for Explanation {
         sheet.section("Chain");
         sheet.extend(self.steps.iter().map(|it| step(it, is_wide)));
         sheet.section("Timeline");
-        let most = if is_wide { usize::MAX } else { MOST };
+        let most = if is_wide { usize::MAX } else { MOST_ROWS };
         let past = self.timeline.iter().skip(self.timeline.len().saturating_sub(most));
         sheet.extend(past.map(|it| Item::new(format!("  {}  ", stamp(it.at)), [it.text.as_str().into()])));
         sheet.section("Evidence");
@@ -70,7 +70,7 @@ fn candidates(it: &Explanation, is_wide: bool, sheet: &mut Sheet) {
     let shown: Vec<&Candidate> = if is_wide {
         it.candidates.iter().collect()
     } else {
-        it.candidates.iter().filter(is_of_class).take(MOST).collect()
+        it.candidates.iter().filter(is_of_class).take(MOST_ROWS).collect()
     };
     let is_scheduled = SCHEDULED.contains(&it.reason.as_str());
     let row = |one: &&Candidate| {

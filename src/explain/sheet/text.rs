@@ -53,7 +53,7 @@ pub fn text(answer: &impl Printed, style: Style) -> String {
 
 /// Prints a sheet.
 pub(in crate::explain) fn print(sheet: &Sheet, style: Style) -> String {
-    let mut page = Page { text: String::new(), style, now: sheet.now };
+    let mut page = TextPage { text: String::new(), style, now: sheet.now };
     if !sheet.head.is_empty() {
         page.item(&Item::new("", sheet.head.clone()));
     }
@@ -73,13 +73,13 @@ pub(in crate::explain) fn print(sheet: &Sheet, style: Style) -> String {
     if style.ascii { plain(&page.text) } else { page.text }
 }
 
-struct Page {
+struct TextPage {
     text: String,
     style: Style,
     now: Timestamp,
 }
 
-impl Page {
+impl TextPage {
     fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');

@@ -24,7 +24,7 @@ use super::{
 };
 /// What is to be tried.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum WhatIfChange {
     /// A claim, as in a manifest, is created in this namespace.
     Bind(String, Box<Value>),
     /// A node is declared out of service.
@@ -65,20 +65,24 @@ pub struct Consequences {
 
 /// Tries a change.
 #[must_use]
-pub fn whatif(snapshot: &Snapshot, assumptions: &Assumptions, change: &Change) -> Consequences {
+pub fn whatif(snapshot: &Snapshot, assumptions: &Assumptions, change: &WhatIfChange) -> Consequences {
     let (words, mut story) = match change {
-        Change::Bind(namespace, claim) => {
+        WhatIfChange::Bind(namespace, claim) => {
             ("bind".to_owned(), bind::story(snapshot, assumptions, namespace, claim))
         }
-        Change::Taint(node) => (format!("taint node/{node}"), nodes::taint(snapshot, assumptions, node)),
-        Change::DeleteNode(node) => {
+        WhatIfChange::Taint(node) => {
+            (format!("taint node/{node}"), nodes::taint(snapshot, assumptions, node))
+        }
+        WhatIfChange::DeleteNode(node) => {
             (format!("delete node/{node}"), nodes::delete(snapshot, assumptions, node))
         }
-        Change::Cordon(node) => (format!("cordon node/{node}"), nodes::cordon(snapshot, assumptions, node)),
-        Change::DeleteClaim(claim) => {
+        WhatIfChange::Cordon(node) => {
+            (format!("cordon node/{node}"), nodes::cordon(snapshot, assumptions, node))
+        }
+        WhatIfChange::DeleteClaim(claim) => {
             (format!("delete pvc/{claim}"), objects::delete_claim(snapshot, assumptions, claim))
         }
-        Change::DeletePod(pod) => {
+        WhatIfChange::DeletePod(pod) => {
             (format!("delete pod/{pod}"), objects::delete_pod(snapshot, assumptions, pod))
         }
     };
@@ -106,7 +110,7 @@ pub fn whatif(snapshot: &Snapshot, assumptions: &Assumptions, change: &Change) -
 }
 
 /// So many effects of a time are printed; JSON has all of them.
-const ROWS: usize = 20;
+const WHATIF_ROWS: usize = 20;
 
 impl Printed for Consequences {
     fn sheet(&self, is_wide: bool) -> Sheet {
@@ -116,7 +120,7 @@ impl Printed for Consequences {
         for (when, title) in [(When::Now, "Now"), (When::Then, "Then"), (When::Later, "Later")] {
             sheet.section(title);
             let effects: Vec<_> = self.effects.iter().filter(|effect| effect.when == when).collect();
-            sheet.extend(effects.iter().take(ROWS).map(|effect| {
+            sheet.extend(effects.iter().take(WHATIF_ROWS).map(|effect| {
                 let label = match effect.risk {
                     Risk::Safe => "     ",
                     Risk::Care => "  !  ",
@@ -125,7 +129,7 @@ impl Printed for Consequences {
                 let at = effect.at.map(|at| at.strftime(" at %H:%M:%SZ").to_string()).unwrap_or_default();
                 Item::new(label, [format!("{} {}{at}: {}", effect.action, effect.object, effect.text).into()])
             }));
-            if let Some(more) = effects.len().checked_sub(ROWS).filter(|more| *more > 0) {
+            if let Some(more) = effects.len().checked_sub(WHATIF_ROWS).filter(|more| *more > 0) {
                 sheet.say("     ", format!("… and {more} more: -o json"));
             }
         }

@@ -24,7 +24,7 @@ pub(super) enum Wanted {
 }
 
 /// The question of a shell. It may have a token in it: it is not to be printed.
-pub(super) struct Asked {
+pub(super) struct CompletedWords {
     /// What is wanted.
     pub wanted: Wanted,
     /// How it begins.
@@ -34,16 +34,16 @@ pub(super) struct Asked {
 }
 
 /// What is asked for. The command is built.
-pub(super) fn asked(words: &[&str], program: &Command) -> Asked {
+pub(super) fn asked(words: &[&str], program: &Command) -> CompletedWords {
     let begun = words.last().copied().unwrap_or_default().to_owned();
-    understood(words, program).unwrap_or(Asked {
+    understood(words, program).unwrap_or(CompletedWords {
         wanted: nothing(),
         begun,
         connection: ConnectionArgs::default(),
     })
 }
 
-fn understood(words: &[&str], program: &Command) -> Option<Asked> {
+fn understood(words: &[&str], program: &Command) -> Option<CompletedWords> {
     let (begun, before) = words.split_last().map_or(("", &[][..]), |(begun, before)| (*begun, before));
     // What is not complete is no mistake yet.
     let lenient = program.clone().ignore_errors(true);
@@ -62,7 +62,7 @@ fn understood(words: &[&str], program: &Command) -> Option<Asked> {
     };
     let asks = command.get_arguments().any(|arg| arg.get_id() == "impersonated");
     let connection = asks.then(|| ConnectionArgs::from_arg_matches(matches).ok()).flatten();
-    Some(Asked { wanted, begun: begun.to_owned(), connection: connection.unwrap_or_default() })
+    Some(CompletedWords { wanted, begun: begun.to_owned(), connection: connection.unwrap_or_default() })
 }
 
 /// The flag that waits for its value after this word.
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    fn ask(line: &str) -> Asked {
+    fn ask(line: &str) -> CompletedWords {
         let mut program = Cli::command();
         program.build();
         asked(&line.split(' ').collect::<Vec<_>>(), &program)
