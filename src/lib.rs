@@ -8,7 +8,7 @@
 //!                                                               └▶ waiting            └▶ outcomes ─▶ state
 //! ```
 //!
-//! - The crates below: [`apiserver`](::apiserver) (watches, tables, single requests, lease, events), [`serving`](::serving) (HTTPS),
+//! - The crates below: [`apiserver`] (watches, tables, single requests, lease, events), [`serving`] (HTTPS),
 //!   [`telemetry`](::telemetry) (text of metrics, logs, traces, profiles).
 //! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
 //! - The skeleton of every controller: [`controller`].

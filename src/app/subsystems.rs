@@ -6,13 +6,13 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "host-plugins")]
 use apiserver::{
     call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote, tables::Objects,
 };
 use serving::{Answer, MakeRows};
 use telemetry::traces::Traces;
 
+#[cfg(feature = "host-plugins")]
 use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
     attach_detach::AttachDetach,

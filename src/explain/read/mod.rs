@@ -1,6 +1,6 @@
 //! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
 //!
-//! In: an API server and a [`Subject`]. Out: a [`Reading`]: the [`Snapshot`], with what was forbidden or did not arrive in
+//! In: an API server and a [`Question`]. Out: a [`Reading`]: the [`Snapshot`], with what was forbidden or did not arrive in
 //! `unseen`, and what the server said of itself. [`plan`] says what to read, [`requests`] how it is asked for; the reader
 //! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
