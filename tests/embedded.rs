@@ -31,8 +31,6 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams},
 };
-use serving::Gate;
-
 use mooring::{
     app::Life,
     cli::{self, Command},
@@ -41,6 +39,7 @@ use mooring::{
     supervise::Threads,
 };
 use serde_json::json;
+use serving::Gate;
 use testbed::Server;
 
 fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {

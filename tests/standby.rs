@@ -14,7 +14,6 @@ use apiserver::{
     tables::{ChangeSet, Objects, Stored},
 };
 use k8s_openapi::jiff::Timestamp;
-
 use mooring::{
     attach_detach::{
         AttachDetachOptions,

@@ -23,7 +23,6 @@ use apiserver::{
 };
 use futures::{StreamExt, stream};
 use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
-
 use mooring::{
     attach_detach::{
         calls,

@@ -16,7 +16,6 @@ use anyhow::{Context, anyhow};
 use apiserver::{connect::ApiServer, lease, restore::RestoreGrace};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
-
 use mooring::{
     app::{self, Daemon},
     cli::{self, Cli, Command},

@@ -225,7 +225,10 @@ impl Planner {
 
     /// The object is gone.
     fn forget(&mut self, target: &Target, now: Instant) {
-        self.recorder.gone(target, self.reasons.gone(target), now);
+        // A standby has reported nothing of it.
+        if self.queue.is_open() {
+            self.recorder.gone(target, self.reasons.gone(target), now);
+        }
         self.own_writes.gone(target);
         self.state.writers.gone(target);
         // A parked read keeps its wait: it still holds its claim and volume.

@@ -152,7 +152,6 @@ impl Controller for Planner {
     fn plan(&mut self, now: Instant) -> Plan<Self> {
         // Until this process leads, only what is known of the objects is kept up.
         let mut plan = if self.queue.is_open() { Self::plan(self, now) } else { planner::Plan::default() };
-        let _of_a_standby = self.recorder.take_events();
         Plan {
             calls: mem::take(&mut plan.ops),
             events: mem::take(&mut plan.events),

@@ -11,7 +11,6 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
-
 use mooring::{
     attach_detach::{
         AttachDetachOptions,

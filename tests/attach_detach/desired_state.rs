@@ -17,7 +17,6 @@ use apiserver::{
 use fastrand::Rng;
 use futures::FutureExt;
 use libtest_mimic::{Failed, Trial};
-
 use mooring::attach_detach::desired::{
     attach_required::AttachRequired,
     populator,

@@ -8,7 +8,6 @@ use apiserver::{
     kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
 };
 use libtest_mimic::{Failed, Trial};
-
 use mooring::{
     attach_detach::{
         actual::unpublishing::Sequence,

@@ -10,7 +10,6 @@ use apiserver::{
     tables::{Objects, Stored},
 };
 use libtest_mimic::{Failed, Trial};
-
 use mooring::attach_detach::desired::{
     attach_required::AttachRequired,
     populator,

@@ -13,7 +13,6 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::Trial;
-
 use mooring::{
     attach_detach::{
         actual::{

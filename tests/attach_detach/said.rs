@@ -9,12 +9,11 @@ use apiserver::{
     events::{Event, EventType, Novelty},
     ids::Uid,
 };
-
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
     guard::second_writer::ActTarget,
+    tell::state::NodeVolumeKey,
 };
-
 use tokio::time::Instant;
 
 use super::world::word;
@@ -140,6 +139,11 @@ impl Written {
 
 fn of(event: &Event) -> Words {
     (event.involved.uid.clone(), event.reason, event.message.clone())
+}
+
+/// A volume on a node as a line of `waits`.
+pub fn pair(NodeVolumeKey { volume, node }: &NodeVolumeKey) -> String {
+    format!("{} on {node}", word(volume.as_str()))
 }
 
 /// A request as a line of `sends`.

@@ -17,7 +17,6 @@ use apiserver::{
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
-
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
@@ -26,10 +25,7 @@ use mooring::{
         controller::Controller,
         options::ForcePolicy,
         tell::{
-            backlog,
-            metrics::AttachDetachMetrics,
-            reporter::AttachDetachReporter,
-            state::{AttachDetachKey, NodeVolumeKey},
+            backlog, metrics::AttachDetachMetrics, reporter::AttachDetachReporter, state::AttachDetachKey,
         },
     },
     controller::{
@@ -45,8 +41,8 @@ use test_support::cases::comparison::{Comparison, in_place};
 use tokio::time::Instant;
 
 use super::{
-    said::{Written, line, sum, words},
-    world::{Forms, Key, World, decode, word},
+    said::{Written, line, pair, sum, words},
+    world::{Forms, Key, World, decode},
 };
 
 /// Looks at one moment, above which something goes in circles.
@@ -409,7 +405,7 @@ impl<'a> Play<'a> {
         for blind in mem::take(&mut self.blind) {
             self.delivered.retain(|(kind, _), _| *kind != blind);
             let listed = self.world.store.objects.iter().filter(|((kind, _), _)| *kind == blind);
-            self.delivered.extend(listed.clone().map(owned));
+            self.delivered.extend(listed.clone().map(|(key, object)| (key.clone(), object.clone())));
             let all = listed.map(|(_, object)| object.clone()).collect();
             match blind.as_str() {
                 "node" => reset::<Node>(&self.objects, all),
@@ -424,7 +420,8 @@ impl<'a> Play<'a> {
     fn deliver(&mut self) {
         let mut seen = self.world.store.objects.clone();
         seen.retain(|(kind, _), _| !self.blind.contains(*kind));
-        seen.extend(self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind)).map(owned));
+        let unseen = self.delivered.iter().filter(|((kind, _), _)| self.blind.contains(*kind));
+        seen.extend(unseen.map(|(key, object)| (key.clone(), object.clone())));
         let before = mem::replace(&mut self.delivered, seen);
         for (key, object) in &self.delivered {
             if before.get(key) != Some(object) {
@@ -597,12 +594,4 @@ impl Seen {
             self.sends.extend(asked);
         }
     }
-}
-
-fn pair(NodeVolumeKey { volume, node }: &NodeVolumeKey) -> String {
-    format!("{} on {node}", word(volume.as_str()))
-}
-
-fn owned((key, object): (&Key, &Value)) -> (Key, Value) {
-    (key.clone(), object.clone())
 }

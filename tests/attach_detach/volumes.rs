@@ -8,7 +8,6 @@ use apiserver::{
     kinds::{PersistentVolume, Pod, PodVolumeSource},
 };
 use libtest_mimic::{Failed, Trial};
-
 use mooring::attach_detach::desired::{
     in_tree_migration,
     volume_name::{VolumeId, VolumeKind},

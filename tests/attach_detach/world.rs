@@ -10,7 +10,6 @@ use apiserver::{
     ids::{DriverName, NodeName},
 };
 use k8s_openapi::jiff::Timestamp;
-
 use mooring::attach_detach::{
     calls::{Answer, AttachmentRequest, Call},
     desired::volume_name::VolumeId,

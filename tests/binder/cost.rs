@@ -9,7 +9,6 @@ use apiserver::{
     tables::{ChangeSet, Objects, Stored},
 };
 use libtest_mimic::{Failed, Trial};
-
 use mooring::{
     binder::{BinderOptions, planner::Planner},
     controller::report::ReportKey,

@@ -11,7 +11,6 @@ use apiserver::{
     tables::{ChangeSet, Objects, Stored},
 };
 use fastrand::Rng;
-
 use mooring::{
     binder::{
         BinderOptions,

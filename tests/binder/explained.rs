@@ -24,7 +24,6 @@ use apiserver::{
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::{Failed, Trial};
-
 use mooring::{
     binder::calls::{Op, Target, WriteKind},
     explain::{

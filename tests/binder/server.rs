@@ -7,7 +7,6 @@ use apiserver::{
     call::{CallError, Request, Verb},
     kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
 };
-
 use mooring::binder::calls::{Answer, Call, Directory, Purpose, Write};
 use serde_json::{Value, json};
 use test_support::{

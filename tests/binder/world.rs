@@ -16,7 +16,6 @@ use apiserver::{
     kinds::{CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     tables::{Objects, Stored},
 };
-
 use mooring::{
     binder::{
         BinderOptions,

@@ -13,10 +13,9 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{Api, api::DeleteParams, api::PostParams};
+use mooring::config::Controllers;
 use serde_json::{Value, json};
 use test_support::{cluster::until, control_plane::User, visitor::Authority};
-
-use mooring::config::Controllers;
 
 use crate::stage::{Stage, Story, story};
 

@@ -8,14 +8,13 @@ use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use serving::{Gate, TlsPeer};
-
 use mooring::{
     app,
     cli::{self, Command},
     config::Config,
     supervise::Threads,
 };
+use serving::{Gate, TlsPeer};
 use test_support::daemon;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;

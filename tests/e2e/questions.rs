@@ -9,7 +9,6 @@ use apiserver::{
 };
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-
 use mooring::explain::{
     assumptions::Assumptions,
     doctor::doctor,

@@ -9,7 +9,6 @@ use apiserver::{
     kinds::ObjectRef,
 };
 use kube::{Client, client::Body};
-
 use mooring::{
     attach_detach::{self, AttachDetachOptions, decide::verdict::Waiting, dry_run::NextWrite},
     binder::{self, BinderOptions},

@@ -21,7 +21,6 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-
 use mooring::explain::{
     assumptions::Assumptions,
     explain,

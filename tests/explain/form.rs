@@ -7,7 +7,6 @@ use apiserver::{
     kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
-
 use mooring::{
     attach_detach::desired::volume_name::VolumeId,
     explain::{

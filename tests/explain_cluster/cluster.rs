@@ -13,7 +13,6 @@ use apiserver::{
     },
 };
 use k8s_openapi::jiff::Timestamp;
-
 use mooring::{
     attach_detach::desired::volume_name::VolumeId,
     explain::snapshot::{

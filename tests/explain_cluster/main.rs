@@ -13,7 +13,6 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 use apiserver::ids::{ClaimKey, PodKey};
 use libtest_mimic::{Arguments, Failed, Trial};
-
 use mooring::explain::{
     assumptions::Assumptions,
     doctor::doctor,

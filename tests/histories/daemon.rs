@@ -13,7 +13,6 @@ use apiserver::{
     tables::{ChangeSet, Objects, Stored},
 };
 use fastrand::Rng;
-
 use mooring::{
     attach_detach::{
         AttachDetachOptions,

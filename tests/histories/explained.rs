@@ -15,7 +15,6 @@ use apiserver::{
     },
 };
 use fastrand::Rng;
-
 use mooring::{
     attach_detach::calls::{AttachmentRequest, Call},
     explain::{

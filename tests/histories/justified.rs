@@ -8,7 +8,6 @@ use apiserver::{
     ids::{ClaimKey, DriverName, NodeName},
     kinds::{ClaimPhase, VolumeAttachment},
 };
-
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
     desired::volume_name::{VolumeId, VolumeKind},

@@ -8,7 +8,6 @@ use apiserver::{
 };
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
-
 use mooring::attach_detach::desired::volume_name::{VolumeId, VolumeKind};
 use serde_json::{Value, json};
 

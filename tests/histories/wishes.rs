@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
     desired::volume_name::VolumeId,

@@ -7,6 +7,7 @@ mod failures;
 mod matching;
 mod planning;
 mod proofs;
+mod recording;
 mod undone;
 mod waits;
 
@@ -29,6 +30,8 @@ use apiserver::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
+
+use recording::{Recorded, Recording};
 
 use super::{
     calls::{Answer, Call, Op, Purpose, Target, WriteKind},
@@ -144,71 +147,6 @@ impl Planner {
     /// Requests handed out and not yet answered.
     fn in_flight(&self) -> usize {
         self.state.in_flight.sent
-    }
-}
-
-/// How many decisions were made, by kind and reason.
-fn decisions(plan: &Plan) -> BTreeMap<(&'static str, &'static str), u64> {
-    let mut decisions = BTreeMap::new();
-    for report in plan.reports.iter().filter(|report| report.is_decision) {
-        let Some(reason) = &report.reason else { continue };
-        *decisions.entry((report.key.kind(), reason.decided())).or_default() += 1;
-    }
-    decisions
-}
-
-/// A planner and the memory of its events, as in the skeleton.
-struct Recording {
-    planner: Planner,
-    events: RecordedEvents<Target>,
-}
-
-/// A plan with the events that are recorded.
-#[derive(Debug, Default)]
-struct Recorded {
-    ops: Vec<Op>,
-    events: Vec<Event>,
-    decisions: BTreeMap<(&'static str, &'static str), u64>,
-    failures: BTreeMap<(&'static str, &'static str), u64>,
-    samples: Vec<Sample>,
-    counts: [QueueCounts; 2],
-    others: Option<News>,
-    wake_at: Option<Instant>,
-    looks: usize,
-    compared: usize,
-}
-
-impl Recording {
-    fn new(planner: Planner) -> Self {
-        Self { planner, events: RecordedEvents::default() }
-    }
-
-    fn plan(&mut self, now: Instant) -> Recorded {
-        let plan = self.planner.plan(now);
-        let decisions = decisions(&plan);
-        let events = self.events.take(plan.events, now);
-        let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
-        let events = events.into_iter().map(|(_, event)| event).collect();
-        let Plan { ops, failures, samples, counts, others, looks, compared, .. } = plan;
-        Recorded { ops, events, decisions, failures, samples, counts, others, wake_at, looks, compared }
-    }
-
-    fn lost(&mut self, event: Keyed<Target>, now: Instant) {
-        self.events.lost(event, now);
-    }
-}
-
-impl Deref for Recording {
-    type Target = Planner;
-
-    fn deref(&self) -> &Planner {
-        &self.planner
-    }
-}
-
-impl DerefMut for Recording {
-    fn deref_mut(&mut self) -> &mut Planner {
-        &mut self.planner
     }
 }
 
