@@ -7,8 +7,7 @@
 //! decision waits in a queue and goes stale there (S15).
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -80,7 +79,7 @@ pub struct Controller {
     /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
     /// Volumes about which nothing is done, as an object cannot be read (S42).
-    pub(super) blocked: BTreeSet<VolumeId>,
+    pub(super) blocked: BTreeMap<VolumeId, BTreeSet<String>>,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
 }
@@ -126,8 +125,9 @@ impl controller::Controller for Controller {
             }
         }
         // What holds a volume up may be readable now, or gone.
-        if objects.iter().any(|object| matches!(object, ObjectRef::Node(_) | ObjectRef::Attachment(_))) {
-            for volume in mem::take(&mut self.blocked) {
+        if !self.blocked.is_empty() {
+            let names: BTreeSet<String> = objects.iter().map(ToString::to_string).collect();
+            for (volume, _) in self.blocked.extract_if(.., |_, by| !by.is_disjoint(&names)) {
                 self.queue.add(volume, Scope::All);
             }
         }
@@ -208,6 +208,7 @@ impl controller::Controller for Controller {
         self.add_due(now);
         self.queue.sweep(now);
         self.end_stand_offs(now);
+        self.ask_owners(now);
         self.survey(now);
         // 2. Volumes, until there is no room, or it was enough for once.
         let mut judged = 0;
@@ -266,7 +267,7 @@ impl Controller {
             is_loaded: false,
             ended: HashMap::new(),
             newest_attachment: ResourceVersion::default(),
-            blocked: BTreeSet::new(),
+            blocked: BTreeMap::new(),
             grace_ends_at: None,
         }
     }

@@ -60,7 +60,7 @@ impl Controller {
         let scope = self.turn(volume, scope, exclusive.as_ref());
         // 3. The verdicts.
         let unreadable = unreadable_on(volume, self.known(now));
-        let is_blocked = !unreadable.is_empty();
+        let blocked_by: BTreeSet<String> = unreadable.values().cloned().collect();
         let desired = &self.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
         self.actual.note_undesired(volume, &scope, wanted, self.clock.wall(now));
@@ -78,7 +78,10 @@ impl Controller {
             return work + self.plan_volume(volume, scope, now);
         }
         // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
-        if is_blocked && self.blocked.insert(volume.clone()) && scope != Scope::All {
+        if !blocked_by.is_empty()
+            && self.blocked.insert(volume.clone(), blocked_by).is_none()
+            && scope != Scope::All
+        {
             self.queue.add_new(volume.clone(), Scope::All);
         }
         let told = self.contention(volume, exclusive.is_some(), &verdicts);
@@ -330,8 +333,7 @@ impl Controller {
         for volume in self.catch_up(name, now) {
             judged += self.plan_volume(&volume, Scope::of(name), now);
         }
-        // 2. Who made attachments to it that are not of our making, and what is sent to it next.
-        self.ask_owners(name, now);
+        // 2. What is sent to it next.
         let target = ActTarget::Node(name.clone());
         let state = self.actual.node(name);
         if state.is_none_or(|state| state.node.is_none()) {

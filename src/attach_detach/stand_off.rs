@@ -25,8 +25,9 @@ use super::{
 };
 use crate::controller::second_writer::seconds;
 
-/// After so long, and at most twice that, it is asked again who made an attachment, if no answer came.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// After so long, and at most twice that, it is asked again who made an attachment, if no answer came: as long as questions
+/// about new ones are limited, so that these do not add up.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 impl Controller {
     /// Why nothing may be taken away now.
@@ -59,10 +60,10 @@ impl Controller {
         self.queue.add_node(target.node().clone());
     }
 
-    /// Asks who made the attachments of the node that others made.
-    pub(super) fn ask_owners(&mut self, name: &NodeName, now: Instant) {
-        let is_on_it = |target: &ActTarget| matches!(target, ActTarget::Attachment(node, _) if node == name);
-        while let Some((target, uid)) = self.second_writer.take_read(is_on_it) {
+    /// Asks who made attachments that others made. These questions wait for no room: detaches do not wait for it either.
+    pub(super) fn ask_owners(&mut self, now: Instant) {
+        let is_attachment = |target: &ActTarget| matches!(target, ActTarget::Attachment(..));
+        while let Some((target, uid)) = self.second_writer.take_read(is_attachment) {
             self.dispatcher.send(Call::ReadOwner(target, uid), now);
         }
     }
@@ -88,7 +89,9 @@ impl Controller {
                         });
                     }
                     ActTarget::Attachment(..) => {
-                        let at = answered.now + ASK_AGAIN.mul_f64(1.0 + answered.jitter);
+                        let asked =
+                            if let CallError::Throttled { after, .. } = error { after } else { ASK_AGAIN };
+                        let at = answered.now + ASK_AGAIN.max(asked).mul_f64(1.0 + answered.jitter);
                         self.queue.add_at(at, Key::Owner(target.clone(), uid));
                     }
                 }

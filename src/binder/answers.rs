@@ -28,7 +28,9 @@ impl Planner {
         let is_read = !matches!(op.call, Call::Write(_));
         let works = match &op.call {
             Call::Write(_) => result.is_ok(),
-            Call::Read { .. } => result.is_ok() && self.recorder.failures.is_read(&subject),
+            Call::Read { target, .. } => {
+                result.is_ok() && self.recorder.failures.is_read_of(&subject, &target.to_string())
+            }
             Call::Directory(_) => false,
         };
         // 1. What it means whatever it was for.
@@ -391,7 +393,9 @@ impl Planner {
                 }
                 Target::Volume(name) => {
                     let volume = self.state.objects.volumes.get(name);
-                    self.state.volumes.update(name, volume.as_deref());
+                    // The table may be ahead of what was taken of it: the claim that it referred to does not wait for it.
+                    let before = self.state.volumes.update(name, volume.as_deref());
+                    self.queue.extend(before.map(Target::Claim), now);
                     self.wake_about(name, now);
                 }
             }

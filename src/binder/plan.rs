@@ -83,7 +83,8 @@ impl Planner {
     /// Queues the keys whose time has come.
     fn wake_due(&mut self, now: Instant) {
         for target in self.state.plugins.take_due(now).into_iter().chain(self.retries.take_due(now)) {
-            self.queue.retry(target, now);
+            let is_urgent = self.state.in_flight.parked.contains_key(&target);
+            self.queue.retry(target, now, is_urgent);
         }
         self.queue.add_due(now);
         self.resync(now);
@@ -174,13 +175,16 @@ impl Planner {
         self.state.in_flight.busy.contains(target) || self.retries.waits(target)
     }
 
+    /// Whether a request about a claim or volume is under way, or has to be sent before anything is decided about it.
+    fn is_open(&self, target: &Target) -> bool {
+        self.state.in_flight.busy.contains(target) || self.state.writers.has_to_read(target)
+    }
+
     /// Whether a claim or volume has to wait, be it for the read that is sent here, as it comes before every decision.
     fn is_held_up(&mut self, target: &Target, now: Instant, plan: &mut Plan) -> bool {
-        if self.retries.waits(target) {
-            return true;
-        }
+        let waits = self.retries.waits(target);
         // What a write met, or has come to.
-        if let Some(op) = self.state.in_flight.parked.remove(target) {
+        if !waits && let Some(op) = self.state.in_flight.parked.remove(target) {
             self.state.in_flight.send(&op);
             plan.ops.push(op);
             return true;
@@ -190,8 +194,10 @@ impl Planner {
         }
         let first = self.unconfirmed.range((target.clone(), ObjectRef::Node(NodeName::default()))..).next();
         let call = if let Some((_, uid)) = self.state.writers.take_read(|known| known == target) {
-            // A write of ours would hide who has changed it (S14).
+            // A write of ours would hide who has changed it (S14). That does not wait for the pause after a failure.
             Call::read(target.object(), Purpose::LearnOwner(uid))
+        } else if waits {
+            return true;
         } else if let Some(unconfirmed) = first.filter(|(of, _)| of == target).cloned() {
             self.unconfirmed.remove(&unconfirmed);
             Call::read(unconfirmed.1, Purpose::Refresh)
@@ -308,6 +314,11 @@ impl Planner {
             }
             return;
         };
+        // A read that holds the volume and a claim waits for neither.
+        if self.state.in_flight.parked.contains_key(&target) {
+            self.is_held_up(&target, now, plan);
+            return;
+        }
         // 1. The claims go first: if one takes the volume, writing "Available" in between would only make its own write
         //    fail. Of a volume that refers to none, these are the claims that name it (S45).
         let reference = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
@@ -321,8 +332,7 @@ impl Planner {
             }
         }
         if let Some(key) = reference
-            && (self.reasons.is_proving_class(&key)
-                || self.state.in_flight.busy.contains(&Target::Claim(key)))
+            && (self.reasons.is_proving_class(&key) || self.is_open(&Target::Claim(key)))
         {
             return;
         }

@@ -1,8 +1,8 @@
 //! The lanes of the binder: keys of pairs that have begun first, then claims, volumes and offers in turn, each in
 //! the order in which they came.
 //!
-//! What a start, a resync or a change of a class has looked at comes slowly: when nothing else waits in its lane, so that
-//! what comes in meanwhile does not wait for all of the cluster (L15). A key is in here once, however often it is added.
+//! What a start, a resync or a change of a class has looked at comes slowly: when nothing else waits in its lane, and at
+//! least in every eighth turn, so that neither waits for all of the other (L15, L17). A key is in here once, however often it is added.
 //! Counts what client-go's work queues count.
 
 use std::{
@@ -15,6 +15,9 @@ use tokio::time::Instant;
 
 use super::calls::Target;
 use crate::{controller::queue::Lane, metrics::QueueCounts};
+
+/// So often a key that comes slowly goes before one that does not.
+const SLOW_EVERY: u64 = 8;
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,11 +163,11 @@ impl Lanes {
         self.later.first().map(|(at, _)| *at)
     }
 
-    /// Adds a key whose request failed a while ago.
-    pub fn retry(&mut self, target: Target, now: Instant) {
+    /// Adds a key whose request failed a while ago; if it is of a pair that has begun, before all others.
+    pub fn retry(&mut self, target: Target, now: Instant, is_urgent: bool) {
         if !self.is_closed {
             self.counts(&target).retries += 1;
-            self.add(target, now);
+            if is_urgent { self.add_urgent(target, now) } else { self.add(target, now) }
         }
     }
 
@@ -228,15 +231,15 @@ impl Lanes {
     fn in_turn(&mut self) -> Option<Turn> {
         let [claims, last_claims, volumes] = &self.slow;
         (0..3).find_map(|_| {
-            self.turn = (self.turn + 1) % 3;
-            match self.turn {
-                1 => {
-                    let slow = claims.keys().chain(last_claims.keys());
-                    self.claims.first().into_iter().chain(slow).next().cloned().map(Turn::Look)
-                }
-                2 => self.volumes.first().into_iter().chain(volumes.keys()).next().cloned().map(Turn::Look),
-                _ => self.offers.first().cloned().map(Turn::Offer),
-            }
+            self.turn = (self.turn + 1) % (3 * SLOW_EVERY);
+            let (front, slow) = match self.turn % 3 {
+                1 => (self.claims.first(), claims.keys().chain(last_claims.keys()).next()),
+                2 => (self.volumes.first(), volumes.keys().next()),
+                _ => return self.offers.first().cloned().map(Turn::Offer),
+            };
+            let is_slows_turn = self.turn >= 3 * (SLOW_EVERY - 1);
+            let next = if is_slows_turn { slow.or(front) } else { front.or(slow) };
+            next.cloned().map(Turn::Look)
         })
     }
 
@@ -281,7 +284,7 @@ mod tests {
         assert!(queue.contains(&a) && queue.contains(&b));
         assert_eq!(queue.pop(later), Some(Turn::Look(b.clone())));
         assert_eq!(queue.pop(start), Some(Turn::Look(a.clone())));
-        queue.retry(b.clone(), start);
+        queue.retry(b.clone(), start, false);
         let [claims, volumes] = queue.take_counts();
         assert_eq!(claims, QueueCounts { adds: 3, retries: 1, waits: waits(&[2, 0]), depth: 1 });
         assert_eq!(volumes, QueueCounts { adds: 1, depth: 1, ..QueueCounts::default() });
@@ -315,6 +318,21 @@ mod tests {
         assert_eq!(claims, QueueCounts { adds: 4, waits: waited, ..QueueCounts::default() });
         assert_eq!((volumes.adds, volumes.depth), (2, 0));
         assert!(queue.has_no_slow_keys());
+    }
+
+    #[test]
+    fn l17_what_comes_slowly_comes_while_others_go_on_coming() {
+        let now = Instant::now();
+        let mut queue = Lanes::default();
+        queue.add_slowly(claim("slow"), false, now);
+        let order: Vec<Turn> = (0..SLOW_EVERY)
+            .filter_map(|number| {
+                queue.extend([claim(&number.to_string())], now);
+                queue.pop(now)
+            })
+            .collect();
+        let place = order.iter().position(|turn| *turn == Turn::Look(claim("slow")));
+        assert_eq!(place, usize::try_from(SLOW_EVERY - 1).ok());
     }
 
     #[test]

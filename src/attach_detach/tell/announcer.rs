@@ -113,7 +113,7 @@ impl Announcer {
     ) -> Announced {
         let record = self.take(volume, node);
         let mut look = Look { volume, node, waits, known, record, news: Announced::default() };
-        look.pause();
+        look.pause(verdict);
         if known.desired.get(volume, node).is_some() {
             look.desired(verdict, others);
         } else {
@@ -325,10 +325,19 @@ impl Look<'_> {
     }
 
     /// What is not said again now does not hold, but for a failure: between two tries it is the same.
-    fn pause(&mut self) {
+    fn pause(&mut self, verdict: &NodeVerdict) {
         let key = self.key();
         let node_volume = self.known.actual.node_volume(self.volume, self.node);
-        let fails = node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0);
+        let is_tried = |node_volume: &&NodeVolume| match verdict.waiting {
+            Some(Waiting::RetryBackoff { .. } | Waiting::WaitingForVolumeAttachment | Waiting::Uncertain) => {
+                true
+            }
+            Some(Waiting::DetachWaitingForAttacher | Waiting::DetachWaitingForUnpublish) => {
+                !node_volume.is_going()
+            }
+            _ => false,
+        };
+        let fails = node_volume.filter(is_tried).is_some_and(|tried| tried.retry.failures() > 0);
         let topics: &[Topic] =
             if fails { &[MULTI_ATTACH, HOLDER, UNDONE] } else { &[FAILURE, MULTI_ATTACH, HOLDER, UNDONE] };
         self.news.events.push(EventUpdate::Pause(key, topics));

@@ -168,13 +168,13 @@ impl EndToEnd {
         if let Some(is_migrated) = asks_migrated {
             measured.asked.get_or_insert((now, is_migrated));
         }
-        let is_silent = measured.asked.is_some_and(|(asked, _)| now >= asked + LONG);
+        let is_silent = measured.asked.map(|(asked, _)| asked + LONG).filter(|silent| now >= *silent);
         let measured = *measured;
         if let Some(lap) = self.timers.look(&key, measured.reached.label(), is_ours, now) {
             self.observe(volume, measured, lap);
         }
-        if phase == Phase::Attacher && is_silent {
-            self.answered(volume, node, operation, Ending::Failure, now);
+        if let Some(silent) = is_silent.filter(|_| phase == Phase::Attacher) {
+            self.answered(volume, node, operation, Ending::Failure, silent);
         }
     }
 

@@ -93,10 +93,7 @@ impl Failure {
     pub fn of(op: &Op, result: &Result<Answer, CallError>) -> Option<Self> {
         let task = match &op.call {
             Call::Write(write) => Task::Write(write.kind),
-            Call::Read { purpose: Purpose::LearnOwner(_) | Purpose::ProveNoClass, .. }
-            | Call::Directory(_) => {
-                return None;
-            }
+            Call::Read { purpose: Purpose::ProveNoClass, .. } | Call::Directory(_) => return None,
             Call::Read { .. } => Task::Read,
         };
         let (outcome, words) = match result {

@@ -57,10 +57,11 @@ impl Failures {
         self.series.get(target).is_some_and(|series| series.failure.uid.as_ref() != uid)
     }
 
-    /// Whether what failed last about a claim or volume was a live read.
+    /// Whether what failed last about a claim or volume was a live read of that object.
     #[must_use]
-    pub fn is_read(&self, target: &Target) -> bool {
-        self.series.get(target).is_some_and(|series| series.failure.task == Task::Read)
+    pub fn is_read_of(&self, target: &Target, object: &str) -> bool {
+        let failure = self.series.get(target).map(|series| &series.failure);
+        failure.is_some_and(|failure| failure.task == Task::Read && failure.object == object)
     }
 
     /// Forgets what failed of a claim or volume.

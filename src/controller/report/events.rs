@@ -23,8 +23,9 @@ const AFTER_LOSS: Duration = Duration::from_secs(30);
 /// So many events are recorded again at once; what came in meanwhile goes first.
 const PORTION: usize = 500;
 
-/// So many lost events of what has happened are remembered: as many as the queue holds.
-const LOST: usize = 8_192;
+/// So many lost events of what has happened are remembered: as many as there are pods in a large cluster, some 300 bytes
+/// each for as long as the burst lasts.
+const LOST: usize = 150_000;
 
 /// What an event of a key is about. Events of different topics hold independently.
 pub type Topic = &'static str;

@@ -144,7 +144,8 @@ impl<T: WrittenObject> SecondWriters<T> {
 
     /// The read of an object has failed: it is read again.
     pub fn not_read(&mut self, target: T, uid: Uid) {
-        self.to_read.insert(target, uid);
+        // One of a later object of that name goes before it.
+        self.to_read.entry(target).or_insert(uid);
     }
 
     /// The object is gone.
