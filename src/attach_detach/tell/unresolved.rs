@@ -3,7 +3,10 @@
 //! In: pods some of whose volumes are unresolved, as that is learnt. Out: an event for each such pod that has waited for
 //! a while, and when there may be more to tell.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use apiserver::{
     events::{Event, EventType, Involved, Novelty},
@@ -34,6 +37,8 @@ pub(super) struct UnresolvedPods {
     /// A replica that stands by tells nothing.
     leads: bool,
     look_at: BTreeSet<(Instant, PodKey)>,
+    /// How many looks at each pod are ahead.
+    ahead: BTreeMap<PodKey, usize>,
 }
 
 impl UnresolvedPods {
@@ -55,7 +60,13 @@ impl UnresolvedPods {
             return;
         }
         for patience in found.iter().filter_map(|unresolved| patience(&unresolved.why)) {
-            self.look_at.insert((now + patience, pod.clone()));
+            self.look_at(now + patience, pod);
+        }
+    }
+
+    fn look_at(&mut self, at: Instant, pod: &PodKey) {
+        if self.look_at.insert((at, pod.clone())) {
+            *self.ahead.entry(pod.clone()).or_default() += 1;
         }
     }
 
@@ -68,7 +79,12 @@ impl UnresolvedPods {
     pub(super) fn take_due(&mut self, known: Known<'_>) -> Vec<EventUpdate<AttachDetachKey>> {
         let mut due = BTreeSet::new();
         while self.look_at.first().is_some_and(|(at, _)| *at <= known.now) {
-            due.extend(self.look_at.pop_first().map(|(_, pod)| pod));
+            let Some((_, pod)) = self.look_at.pop_first() else { break };
+            match self.ahead.get_mut(&pod) {
+                Some(ahead) if *ahead > 1 => *ahead -= 1,
+                _ => drop(self.ahead.remove(&pod)),
+            }
+            due.insert(pod);
         }
         let mut news = Vec::new();
         for pod in due {
@@ -78,9 +94,9 @@ impl UnresolvedPods {
                 let key = AttachDetachKey::PodVolume(pod.clone(), volume);
                 EventUpdate::Hold(key, "unresolved", events)
             }));
-            if is_attached || is_told {
-                // That may end.
-                self.look_at.insert((known.now + LONG, pod));
+            // That may end. A look that is ahead finds it, too.
+            if (is_attached || is_told) && !self.ahead.contains_key(&pod) {
+                self.look_at(known.now + LONG, &pod);
             }
         }
         news
@@ -182,5 +198,57 @@ fn sentence(why: &WhyUnresolved) -> String {
         WhyUnresolved::MalformedSource(None, error) => error.to_string(),
         WhyUnresolved::FlexVolumeUnsupported(driver) => format!("FlexVolume is not supported ({driver})"),
         WhyUnresolved::Unreadable(object, error) => format!("{object} cannot be read: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver::{
+        ids::ClaimKey,
+        tables::{Objects, VecMap},
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::attach_detach::{
+        actual::state::ActualState,
+        desired::state::{DesiredState, PodFacts},
+    };
+
+    /// Each change of what a pod waits for has a look at it; one that is told is looked at again, once.
+    #[test]
+    fn looks_at_a_pod_do_not_add_up() {
+        let (key, start) = (PodKey::new("ns", "p"), Instant::now());
+        let why = WhyUnresolved::ClaimMissing(ClaimKey::new("ns", "c"));
+        let found = [Unresolved { pod_volume: "v".to_owned(), why }];
+        let (objects, actual) = (Objects::default(), ActualState::default());
+        let pod = json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "u", "resourceVersion": "1"},
+            "spec": {"nodeName": "n", "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+            "status": {"phase": "Pending"},
+        });
+        objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+        let mut desired = DesiredState::default();
+        let facts = PodFacts { key: key.clone(), uid: "u".into(), created: None };
+        let waiting = DesiredPod {
+            pod: Arc::new(facts),
+            node: "n".into(),
+            volumes: VecMap::default(),
+            unresolved: found.to_vec(),
+            depends_on: Box::default(),
+        };
+        desired.set(&key, Some(waiting));
+        let mut pods = UnresolvedPods { leads: true, ..UnresolvedPods::default() };
+        for second in 0..5 {
+            pods.found(&key, &found, start + std::time::Duration::from_secs(second));
+        }
+        let mut now = start;
+        for _ in 0..20 {
+            now = pods.next_at().unwrap();
+            let known = Known { objects: &objects, desired: &desired, actual: &actual, now };
+            assert!(!pods.take_due(known).is_empty());
+        }
+        assert_eq!(pods.look_at.len(), 1);
+        assert!(now > start + 10 * LONG);
     }
 }
