@@ -25,6 +25,7 @@ mod snapshot;
 mod story;
 mod view;
 mod waits;
+mod words;
 
 use std::{process::ExitCode, thread};
 

@@ -45,9 +45,10 @@ use crate::{
     arguments::{DemoArgs, DemoOutput},
     lines::Verb,
     observer::Observer,
-    output::{self, GONE_NODE_AFTER, Output, Request},
+    output::{self, Output, Request},
     place::Place,
     scraped,
+    words::{self, GONE_NODE_AFTER},
 };
 
 /// How often what is shown is renewed: often enough to follow, seldom enough to be read.
@@ -110,7 +111,7 @@ async fn show(
 ) -> anyhow::Result<String> {
     let mut demo = Demo::start(args, listener, place).await?;
     let mut output = if is_view { Output::view()? } else { Output::Lines };
-    let opening = output.open(&output::opening(args, demo.seed, place, &demo.page));
+    let opening = output.open(&words::opening(args, demo.seed, place, &demo.page));
     let played = match opening {
         Ok(()) => demo.play(args.duration, &mut output, signals).await,
         Err(error) => Err(error.into()),
@@ -242,7 +243,7 @@ impl Demo {
 
     /// Takes the daemon down in order, then all else. A signal meanwhile ends the process at once.
     async fn stop(mut self, signals: &mut Signals) -> anyhow::Result<String> {
-        let summary = output::summary(&self.observer.snapshot());
+        let summary = words::summary(&self.observer.snapshot());
         tokio::select! {
             stopped = self.daemon.stop() => stopped?,
             () = signals.any() => return Err(anyhow!("a second signal, before the daemon had stopped")),
@@ -275,7 +276,7 @@ async fn perform(client: &Client, stage: &Stage, act: Act, observer: &mut Observ
 
 /// The daemon is configured as by an operator: with flags.
 fn daemon_config(args: &DemoArgs, place: &Place) -> anyhow::Result<Config> {
-    match cli::parse(output::daemon_command(args, place)) {
+    match cli::parse(words::daemon_command(args, place)) {
         Ok(Cli { command: Command::Run(args) }) => Ok(Config::try_from(*args)?),
         other => Err(anyhow!("the daemon's own flags are wrong: {other:?}")),
     }

@@ -27,8 +27,8 @@ use ratatui::{
 
 use super::{
     lines::{Line, Verb},
-    output::commands,
     snapshot::{Count, NodeRow, Snapshot},
+    words::commands,
 };
 
 /// Title and rows of the counts.

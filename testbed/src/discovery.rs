@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::{KINDS, Kind};
+use super::kinds::{KINDS, kind::Kind};
 
 /// The release whose behaviour the server has.
 const VERSION: &str = "v1.36.3";

@@ -24,6 +24,7 @@ pub mod managed;
 pub mod negotiate;
 pub mod openapi;
 pub mod patch;
+mod refusals;
 pub mod request;
 pub mod reviews;
 pub mod schema;

@@ -8,7 +8,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{json, kinds::Kind, request::Query};
+use super::{json, kinds::kind::Kind, request::Query};
 
 /// Longest name of a manager that is made of a user agent.
 // kube-apiserver: apimachinery/pkg/apis/meta/v1/validation, FieldManagerMaxLength.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{clock::Clock, json, kinds::Kind, list::Page, request::Query, status::Refusal, store::Object};
+use super::{
+    clock::Clock, json, kinds::kind::Kind, list::Page, request::Query, status::Refusal, store::Object,
+};
 
 /// What a row of a table carries besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     discovery::groups,
-    kinds::{KINDS, Kind},
+    kinds::{KINDS, kind::Kind},
     schema::{Field, Shape, Types, types},
 };
 

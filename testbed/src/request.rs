@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{
-    kinds::{self, Kind},
+    kinds::{self, kind::Kind},
     status::{Causes, Refusal},
 };
 

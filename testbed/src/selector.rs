@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     json,
-    kinds::{COMMON_FIELDS, Kind},
+    kinds::kind::{COMMON_FIELDS, Kind},
     status::Refusal,
     validate::{is_name_part, is_qualified_name},
 };

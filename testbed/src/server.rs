@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,7 +25,7 @@ use super::{
     clock::Clock,
     delete::{self, DeleteOptions, Deletion, Progress},
     discovery, json,
-    kinds::Kind,
+    kinds::kind::Kind,
     list::{ListOptions, list},
     managed::Writer,
     negotiate::{View, typed},
@@ -34,7 +34,7 @@ use super::{
     request::{Place, Query, Request, WriteOptions},
     reviews::{self, Reviews},
     status::{Refusal, success},
-    store::{Backup, Change, Object, Store, Unknown},
+    store::{Backup, Change, Object, SharedStore, Store, Unknown},
     watch::Watch,
     write,
 };
@@ -65,7 +65,7 @@ impl Default for Options {
 
 #[derive(Debug)]
 struct Inner {
-    store: Mutex<Store>,
+    store: SharedStore,
     clock: Clock,
     reviews: Reviews,
 }
@@ -90,7 +90,7 @@ impl Server {
         write::preset(&mut store, &options.clock);
         Self {
             inner: Arc::new(Inner {
-                store: Mutex::new(store),
+                store: SharedStore::new(store),
                 clock: options.clock,
                 reviews: Reviews::default(),
             }),
@@ -152,8 +152,7 @@ impl Server {
     }
 
     pub(super) fn with_store<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
-        // A panic while holding the lock is a bug; the objects are still whole.
-        act(&mut self.inner.store.lock().unwrap_or_else(PoisonError::into_inner))
+        self.inner.store.with(act)
     }
 
     /// Answers a request.
@@ -270,7 +269,8 @@ impl Server {
             if options.sends_initial == Some(true) {
                 self.await_revision(options.revision_number()?).await?;
             }
-            let watch = self.with_store(|store| Watch::begin(self, store, place, options, view))?;
+            let (objects, clock) = (&self.inner.store, *self.clock());
+            let watch = objects.with(|store| Watch::begin((objects, store), clock, place, options, view))?;
             return Ok(stream_response(watch));
         }
         self.await_revision(options.awaited_revision()?).await?;

@@ -5,8 +5,6 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
-
 /// What is wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
@@ -97,11 +95,19 @@ impl Refusal {
         }))
     }
 
-    fn about(code: u16, reason: &'static str, kind: &Kind, name: &str, message: String) -> Self {
+    /// A refusal that names an object, by the group and the plural of its kind.
+    #[must_use]
+    pub fn about(
+        code: u16,
+        reason: &'static str,
+        (group, plural): (&str, &str),
+        name: &str,
+        message: String,
+    ) -> Self {
         let mut refusal = Self::plain(code, reason, message);
         name.clone_into(&mut refusal.0.name);
-        kind.group.clone_into(&mut refusal.0.group);
-        kind.plural.clone_into(&mut refusal.0.kind);
+        group.clone_into(&mut refusal.0.group);
+        plural.clone_into(&mut refusal.0.kind);
         refusal
     }
 
@@ -115,12 +121,6 @@ impl Refusal {
     #[must_use]
     pub fn not_implemented(feature: &str) -> Self {
         Self::plain(501, "NotImplemented", format!("the embedded API server does not support {feature}"))
-    }
-
-    /// No such object.
-    #[must_use]
-    pub fn not_found(kind: &Kind, name: &str) -> Self {
-        Self::about(404, "NotFound", kind, name, format!("{} {name:?} not found", kind.qualified_plural()))
     }
 
     /// No such resource.
@@ -137,42 +137,6 @@ impl Refusal {
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         )
-    }
-
-    /// The name is taken.
-    #[must_use]
-    pub fn already_exists(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} {name:?} already exists", kind.qualified_plural());
-        Self::about(409, "AlreadyExists", kind, name, message)
-    }
-
-    /// The object is not in the state the request presumes.
-    #[must_use]
-    pub fn conflict(kind: &Kind, name: &str, detail: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} {name:?}: {detail}", kind.qualified_plural());
-        Self::about(409, "Conflict", kind, name, message)
-    }
-
-    /// The revision in the request is not the object's.
-    #[must_use]
-    pub fn stale(kind: &Kind, name: &str) -> Self {
-        let detail =
-            "the object has been modified; please apply your changes to the latest version and try again";
-        Self::conflict(kind, name, detail)
-    }
-
-    /// Admission says no.
-    #[must_use]
-    pub fn forbidden(kind: &Kind, name: &str, detail: &str) -> Self {
-        let message = format!("{} {name:?} is forbidden: {detail}", kind.qualified_plural());
-        Self::about(403, "Forbidden", kind, name, message)
-    }
-
-    /// Validation says no.
-    #[must_use]
-    pub fn invalid(kind: &Kind, name: &str, causes: Causes) -> Self {
-        Self::invalid_kind(kind.group, kind.kind, name, causes)
     }
 
     /// Validation of something that is not an object of a kind.

@@ -8,7 +8,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Bound,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use hyper::body::Bytes;
@@ -17,7 +17,10 @@ use tokio::sync::watch;
 
 use super::{
     json,
-    kinds::{KINDS, Kind, Neighbours},
+    kinds::{
+        KINDS,
+        kind::{Kind, Neighbours},
+    },
 };
 
 /// `namespace/name`, or the name alone: the order of keys is the order of lists.
@@ -95,6 +98,24 @@ struct Table {
 pub struct Backup {
     revision: u64,
     objects: Vec<(&'static Kind, BTreeMap<Key, Arc<Object>>)>,
+}
+
+/// The objects for those who share them: one acts at a time.
+#[derive(Clone, Debug)]
+pub struct SharedStore(Arc<Mutex<Store>>);
+
+impl SharedStore {
+    /// Shares them.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        Self(Arc::new(Mutex::new(store)))
+    }
+
+    /// Acts on them.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Store) -> T) -> T {
+        // A panic while holding the lock is a bug; the objects are still whole.
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// All objects.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     json,
-    kinds::{Kind, NameRule, immutable},
+    kinds::kind::{Kind, NameRule, immutable},
     status::Causes,
 };
 

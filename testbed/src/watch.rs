@@ -14,14 +14,14 @@ use tokio::{
 };
 
 use super::{
+    clock::Clock,
     json,
     list::ListOptions,
     negotiate::View,
     request::Place,
     schema::{decode::decode, types},
-    server::Server,
     status::Refusal,
-    store::{Change, Object, Store, Unknown},
+    store::{Change, Object, SharedStore, Store, Unknown},
 };
 
 /// How long a watch lives that does not say: half an hour to an hour, as upstream.
@@ -34,7 +34,8 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// One watch.
 #[derive(Debug)]
 pub struct Watch {
-    server: Server,
+    objects: SharedStore,
+    clock: Clock,
     place: Place,
     prefix: String,
     options: ListOptions,
@@ -53,8 +54,8 @@ impl Watch {
     /// # Errors
     /// The revision cannot be read.
     pub fn begin(
-        server: &Server,
-        store: &Store,
+        (objects, store): (&SharedStore, &Store),
+        clock: Clock,
         place: &Place,
         options: ListOptions,
         view: View,
@@ -65,7 +66,8 @@ impl Watch {
         let now = Instant::now();
         let end = now + Duration::from_secs(lifetime);
         let mut watch = Self {
-            server: server.clone(),
+            objects: objects.clone(),
+            clock,
             place: place.clone(),
             prefix: place.prefix(),
             view,
@@ -135,7 +137,7 @@ impl Watch {
 
     fn read_changes(&mut self) {
         let (changes, revision) =
-            self.server.with_store(|store| (store.changes(self.place.kind, self.position), store.revision()));
+            self.objects.with(|store| (store.changes(self.place.kind, self.position), store.revision()));
         match changes {
             Ok(changes) => {
                 // A watch from a future revision shows nothing before it.
@@ -177,7 +179,7 @@ impl Watch {
         match self.view {
             View::Object => object.write_typed(self.place.kind, &mut line),
             View::Table(_) | View::Metadata => {
-                let value = self.view.one(self.place.kind, object, self.server.clock());
+                let value = self.view.one(self.place.kind, object, &self.clock);
                 line.extend(serde_json::to_vec(&value).unwrap_or_default());
             }
         }

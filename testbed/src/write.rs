@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     clock::Clock,
     json,
-    kinds::{Kind, namespace},
+    kinds::{kind::Kind, namespace},
     managed::{self, Writer},
     request::{FieldValidation, Place, WriteOptions, key},
     schema::{decode::decode, types},

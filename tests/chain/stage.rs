@@ -21,7 +21,7 @@ use serde_json::json;
 use test_support::{
     actors::{KubeletBehaviour, Kubelets},
     assets::Assets,
-    backend::{Backend, real::Real},
+    backend::{Backend, Real},
     cluster::{Cluster, DRIVER, create, patch, patch_status, within_deadline},
     control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},

@@ -20,7 +20,7 @@ use test_support::{
     },
     assets::Assets,
     audit,
-    backend::{Backend, Proxy, embedded::Embedded, real::Real},
+    backend::{Backend, Proxy, Real, embedded::Embedded},
     cluster::{Cluster, DRIVER},
     control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},

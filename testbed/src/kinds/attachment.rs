@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, NameRule, Rules,
     columns::{AGE, Column, NAME, column, flag},
-    immutable, keep_spec, keep_status,
+    kind::{Kind, NameRule, Rules, immutable, keep_spec, keep_status},
     volume::{default_spec, driver_name, validate_spec},
 };
 use crate::{json, status::Causes, validate::subdomain};

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, NameRule, Neighbours, Rules, class,
-    columns::{AGE, Column, NAME, access_modes, column, text_or, wide},
-    immutable, keep_spec, keep_status,
+    class,
+    columns::{AGE, Column, NAME, access_modes, column, phase, text_or, wide},
+    kind::{Kind, NameRule, Neighbours, Rules, immutable, keep_spec, keep_status},
     volume::{BETA_CLASS, access_modes_of, add_finalizer, positive_quantity},
 };
 use crate::{
@@ -51,13 +51,6 @@ const COLUMNS: &[Column] = &[
     AGE,
     wide("VolumeMode", |claim, _| text_or(claim, "/spec/volumeMode", "<unset>")),
 ];
-
-/// The phase, or that it is on its way out.
-#[must_use]
-pub fn phase(object: &Value) -> &str {
-    let is_going = json::is_set(object, "/metadata/deletionTimestamp");
-    if is_going { "Terminating" } else { json::text(object, "/status/phase") }
-}
 
 /// What is known of a volume only once there is one.
 fn bound(claim: &Value, text: &str) -> String {

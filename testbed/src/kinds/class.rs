@@ -3,9 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    Kind, NameRule, Rules,
     columns::{AGE, Column, NAME, column, flag, text_or},
-    immutable,
+    kind::{Kind, NameRule, Rules, immutable},
 };
 use crate::{
     json,

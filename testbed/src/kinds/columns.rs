@@ -107,6 +107,13 @@ pub fn human_duration(seconds: i64) -> String {
     }
 }
 
+/// The phase, or that it is on its way out.
+#[must_use]
+pub fn phase(object: &Value) -> &str {
+    let is_going = json::is_set(object, "/metadata/deletionTimestamp");
+    if is_going { "Terminating" } else { json::text(object, "/status/phase") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

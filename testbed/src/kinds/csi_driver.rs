@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, NameRule, Rules,
     columns::{AGE, Column, NAME, column, flag},
-    immutable,
+    kind::{Kind, NameRule, Rules, immutable},
 };
 use crate::{json, status::Causes, validate::one_of};
 

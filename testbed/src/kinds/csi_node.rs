@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    Kind, NameRule, Rules,
     columns::{AGE, Column, NAME, column},
+    kind::{Kind, NameRule, Rules},
     volume::driver_name,
 };
 use crate::{json, status::Causes, validate::qualified_name};

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    Kind, NameRule, Rules,
     columns::{Column, age, column, wide},
+    kind::{Kind, NameRule, Rules},
 };
 use crate::{json, status::Causes, validate::qualified_name};
 

@@ -4,9 +4,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, NameRule, Rules,
     columns::{AGE, Column, NAME, column},
-    keep_spec, keep_status,
+    kind::{Kind, NameRule, Rules, keep_spec, keep_status},
 };
 use crate::{json, status::Causes, validate::is_finalizer};
 

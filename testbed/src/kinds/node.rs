@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, NameRule, Neighbours, Rules,
     columns::{AGE, Column, NAME, column, text_or, wide},
-    keep_spec, keep_status,
+    kind::{Kind, NameRule, Neighbours, Rules, keep_spec, keep_status},
 };
 use crate::{
     json,

@@ -5,9 +5,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, NameRule, Neighbours, Rules,
     columns::{AGE, Column, NAME, age, column, text_or, wide},
-    immutable, keep_spec, keep_status, pod_spec,
+    kind::{Kind, NameRule, Neighbours, Rules, immutable, keep_spec, keep_status},
+    pod_spec,
 };
 use crate::{
     json,

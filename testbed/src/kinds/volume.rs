@@ -6,9 +6,8 @@
 use serde_json::Value;
 
 use super::{
-    Kind, NameRule, Neighbours, Rules,
-    columns::{AGE, Column, NAME, access_modes, column, text_or, wide},
-    immutable, keep_spec, keep_status,
+    columns::{AGE, Column, NAME, access_modes, column, phase, text_or, wide},
+    kind::{Kind, NameRule, Neighbours, Rules, immutable, keep_spec, keep_status},
 };
 use crate::{
     json,
@@ -50,7 +49,7 @@ const COLUMNS: &[Column] = &[
     column("Capacity", |volume, _| json::text(volume, "/spec/capacity/storage").into()),
     column("Access Modes", |volume, _| access_modes(volume, "/spec/accessModes").into()),
     column("Reclaim Policy", |volume, _| json::text(volume, "/spec/persistentVolumeReclaimPolicy").into()),
-    column("Status", |volume, _| super::claim::phase(volume).into()),
+    column("Status", |volume, _| phase(volume).into()),
     column("Claim", |volume, _| claim(volume).into()),
     column("StorageClass", |volume, _| {
         text_or(volume, BETA_CLASS, json::text(volume, "/spec/storageClassName"))

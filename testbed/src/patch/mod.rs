@@ -9,7 +9,7 @@ use json_patch::{AddOperation, PatchOperation, ReplaceOperation};
 use serde_json::Value;
 
 use super::{
-    kinds::Kind,
+    kinds::kind::Kind,
     schema::types,
     status::{Causes, Refusal},
 };

@@ -20,8 +20,9 @@ use testbed::{
 use tokio_util::sync::DropGuard;
 
 use super::{
+    assets::Assets,
     audit::Entry,
-    control_plane::User,
+    control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},
     history::Change,
 };
@@ -71,9 +72,19 @@ pub trait Backend: Send + Sync {
     }
 
     /// The real one behind it, for what only that one has.
-    fn real(&self) -> Option<&real::Real> {
+    fn real(&self) -> Option<&Real> {
         None
     }
+}
+
+/// A control plane, and the account of the daemons.
+pub struct Real {
+    /// The daemon's program.
+    pub program: &'static str,
+    pub assets: Assets,
+    pub plane: ControlPlane,
+    /// Of the daemon's ServiceAccount.
+    pub token: String,
 }
 
 /// Stands between daemons and their API server; daemons that come one after another may share it.

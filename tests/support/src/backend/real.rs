@@ -13,26 +13,15 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
-use super::{Backend, DEBUG_READER, Destination, EXPLAIN_READER, Proxy};
+use super::{Backend, DEBUG_READER, Destination, EXPLAIN_READER, Proxy, Real};
 use crate::{
-    assets::Assets,
     audit::{self, Entry},
     cluster::Cluster,
-    control_plane::{ControlPlane, User},
+    control_plane::User,
     daemon::{Daemon, Launch},
     history::{Change, History},
     plain_config::plain_config,
 };
-
-/// A control plane, and the account of the daemons.
-pub struct Real {
-    /// The daemon's program.
-    pub program: &'static str,
-    pub assets: Assets,
-    pub plane: ControlPlane,
-    /// Of the daemon's ServiceAccount.
-    pub token: String,
-}
 
 impl Real {
     fn audit_log(&self) -> impl AsRef<Path> {
