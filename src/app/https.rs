@@ -37,7 +37,7 @@ pub(super) async fn bind_server(
     }
     if !serving.skipped_cipher_suites.is_empty() {
         let skipped = serving.skipped_cipher_suites.join(", ");
-        tracing::warn!(skipped, "--tls-cipher-suites: those without known weakness alone are spoken");
+        tracing::warn!(skipped, "--tls-cipher-suites: only cipher suites without known weaknesses are used");
     }
     let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
     let tls = serving::server_config(serving, Arc::clone(&own))?;

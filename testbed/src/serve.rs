@@ -38,7 +38,7 @@ where
             }
         };
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "could not switch off delays");
+            tracing::debug!(%error, "could not set TCP_NODELAY");
         }
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

@@ -138,7 +138,7 @@ pub(super) async fn serve<S>(
     let stream = match opening {
         Ok(stream) => stream,
         Err(error) => {
-            tracing::debug!(%error, "no TLS connection");
+            tracing::debug!(%error, "TLS handshake failed");
             return;
         }
     };

@@ -246,7 +246,7 @@ impl Reviewer {
         };
         answer.map_err(|error| {
             if begins {
-                tracing::warn!(review = review.as_str(), error, "clients cannot be reviewed");
+                tracing::warn!(review = review.as_str(), error, "could not review clients: they are refused");
             }
             ReviewError::Failed(error)
         })

@@ -123,7 +123,7 @@ impl Router {
                 Err(_) => Err("error reading request body".to_owned()),
             };
             if let Ok(answer) = &result {
-                tracing::warn!(path, user = user.username, answer, "set while running");
+                tracing::warn!(path, user = user.username, answer, "changed while running");
             }
             told(result)
         };

@@ -130,7 +130,7 @@ impl Server {
                 }
             };
             if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "could not switch off delays");
+                tracing::debug!(%error, "could not set TCP_NODELAY");
             }
             limiter.let_in(stream, from.ip(), &config, &gate, &stop);
         }
@@ -259,11 +259,11 @@ async fn reload(gate: Arc<Gate>, own: Arc<OwnCertificate>) {
         let Ok(read) = tokio::task::spawn_blocking(move || reload_once(&gate, &own)).await else { continue };
         for ((what, read), told) in read.into_iter().zip(&mut told) {
             if read == Ok(true) {
-                tracing::info!(what, "read again");
+                tracing::info!(what, "reloaded");
             }
             let problem = read.err();
             if let Some(problem) = problem.as_ref().filter(|_| problem != *told) {
-                tracing::warn!(what, problem, "cannot be read again: what was read before stays in use");
+                tracing::warn!(what, problem, "could not reload: the previous content stays in use");
             }
             *told = problem;
         }

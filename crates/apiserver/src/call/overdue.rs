@@ -130,7 +130,7 @@ impl Overdue {
             Ending::Answered => match state.streaks.remove(&kind) {
                 None => return,
                 Some(streak) if streak.count >= TOO_MANY => {
-                    tracing::info!(verb, resource, "requests are answered in time again");
+                    tracing::info!(verb, resource, "requests no longer time out");
                 }
                 Some(_) => {}
             },
@@ -140,7 +140,7 @@ impl Overdue {
                 let count = before.map_or(0, |streak| streak.count).saturating_add(1);
                 state.streaks.insert(kind, Streak { ending, count, last: now });
                 if count == TOO_MANY {
-                    tracing::warn!(verb, resource, "requests are not answered in time, again and again");
+                    tracing::warn!(verb, resource, "requests time out repeatedly");
                     if ending == Ending::NotBegun && state.continues == Continues::Unknown {
                         state.continues = Continues::Swallowed;
                         tracing::warn!("{SWALLOWED}");

@@ -79,7 +79,7 @@ impl Elector {
                 if observed.is_some_and(|observed| observed.is_told_in_vain(note, wall)) {
                     tracing::info!(
                         lease = %self.lease(),
-                        "what the lease says of nodes is old or not of its last term, and is ignored"
+                        "ignoring the lease's note about nodes: it is old, or not from the lease's last term"
                     );
                 }
                 let deadline = self.write(Verb::Update, body).await?;
@@ -117,7 +117,7 @@ impl Elector {
         if body.is_some()
             && let Err(error) = self.write(Verb::Update, body).await
         {
-            tracing::debug!(lease = %self.lease(), %error, "the lease could not be noted on");
+            tracing::debug!(lease = %self.lease(), %error, "could not write the note on the lease");
         }
     }
 

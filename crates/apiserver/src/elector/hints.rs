@@ -119,7 +119,7 @@ impl Watching {
             Err(Trouble::Refused { code: 403, .. }) => {
                 self.is_forbidden = true;
                 if !was_forbidden {
-                    tracing::info!(lease = %self.hints.name, "may not watch the lease: polling it only");
+                    tracing::info!(lease = %self.hints.name, "no permission to watch the lease: polling it instead");
                 }
                 sleep(FORBIDDEN_PAUSE).await;
             }

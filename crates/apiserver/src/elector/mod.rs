@@ -375,7 +375,7 @@ impl Elector {
             }
             let needs_successor = passed && self.sight.needs_successor(started);
             if needs_successor && !seeks_successor {
-                tracing::warn!(lease = %self.lease(), "nothing is seen any more, looking for a successor");
+                tracing::warn!(lease = %self.lease(), "the watches deliver nothing any more: looking for a successor");
             }
             seeks_successor = needs_successor;
             // A process that was stopped for a while finds the deadline passed: it must not even ask.

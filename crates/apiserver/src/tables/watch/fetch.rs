@@ -137,7 +137,9 @@ impl Fetcher {
     pub(crate) fn reconnect(&mut self) {
         match self.api.client() {
             Ok(client) => self.client = client,
-            Err(error) => tracing::warn!(error = %error_chain(&error), "the old connections are kept"),
+            Err(error) => {
+                tracing::warn!(error = %error_chain(&error), "could not open new connections: keeping the old ones")
+            }
         }
     }
 

@@ -85,7 +85,7 @@ pub async fn watch<T: Stored>(
         proof = reflector.run() => proof,
         proof = settling => proof,
     };
-    tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: nothing that is known holds");
+    tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: everything is listed again");
     reflector.objects.restore_grace().begin(Instant::now());
     std::future::pending::<()>().await;
 }
@@ -165,7 +165,7 @@ impl<T: Stored> Reflector<T> {
     fn note_unreadable(&self, listing: Option<&Listing>, key: &T::Key, head: Head, error: &DecodeError) {
         let error = error.to_string();
         if self.objects.note_unreadable::<T>(listing, key, head.uid, head.resource_version, error.clone()) {
-            tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read, it blocks itself");
+            tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read: only what concerns it waits");
         }
     }
 
@@ -212,7 +212,7 @@ impl<T: Stored> Reflector<T> {
             match end {
                 WatchEnd::Restored(proof) => return Err(proof),
                 WatchEnd::List(cause, trouble) => {
-                    tracing::info!(kind = T::PLURAL, reason = %trouble, "to be listed again");
+                    tracing::info!(kind = T::PLURAL, reason = %trouble, "listing again");
                     return Ok(cause);
                 }
                 WatchEnd::Silent => {
