@@ -109,7 +109,7 @@ pub struct RunArgs {
     pub kubeconfig: Option<PathBuf>,
 
     /// Controllers to run. `*` is persistentvolume-attach-detach-controller and persistentvolume-binder-controller,
-    /// `name` one more, `-name` one less. There are also persistentvolumeclaim-protection-controller and
+    /// `name` one more, `-name` one less, `storage` all of them. There are also persistentvolumeclaim-protection-controller and
     /// persistentvolume-protection-controller: only where kube-controller-manager's are switched off.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: String,

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-pub use controllers::Controllers;
+pub use controllers::{Controllers, Storage};
 pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 

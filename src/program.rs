@@ -52,6 +52,9 @@ pub fn run(args: RunArgs) -> ExitCode {
     for Ignored { flag, reason } in &ignored {
         tracing::info!(target: LOG_TARGET, flag, reason, "flag has no effect here");
     }
+    for controller in &config.controllers.passed_over {
+        tracing::info!(target: LOG_TARGET, controller, "not mooring's: kube-controller-manager has to run it");
+    }
     let result = match block_on(config.worker_threads, app::run(config)) {
         Ok(result) => result,
         Err(error) => return mistake(&format!("cannot start the runtime: {error}")),

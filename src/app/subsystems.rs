@@ -17,13 +17,14 @@ use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
     attach_detach::AttachDetach,
     binder::Binder,
-    config::{Config, Controllers},
+    config::{Config, Storage},
     controller::{
-        Controller, Executor,
+        Controller, Runner,
         asked::{Asked, Past},
+        requests::{Requests, Sent},
     },
     metrics::{Alarms, Metrics, WatchMetrics},
-    protection::{self, claims::ClaimProtection, volumes::VolumeProtection},
+    protection::{claims::ClaimProtection, volumes::VolumeProtection},
     telemetry::history::History,
 };
 
@@ -101,40 +102,37 @@ impl Subsystem {
 /// # Errors
 /// A metric that cannot be registered.
 pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
-    let Controllers { attach_detach, binder, claim_protection, volume_protection } = parts.config.controllers;
-    let mut subsystems = Vec::new();
-    if attach_detach {
-        subsystems.push(attach_detach_subsystem(parts)?);
-    }
-    if binder {
-        subsystems.push(binder_subsystem(parts)?);
-    }
-    if claim_protection {
-        let controller = ClaimProtection::new(Arc::clone(&parts.objects));
-        subsystems.push(protection_subsystem(parts, controller, ("/debug/claim-protection", &["claim"]))?);
-    }
-    if volume_protection {
-        let controller = VolumeProtection::new(Arc::clone(&parts.objects));
-        subsystems.push(protection_subsystem(parts, controller, ("/debug/volume-protection", &["volume"]))?);
-    }
-    Ok(subsystems)
+    let subsystem = |controller: &Storage| {
+        let objects = Arc::clone(&parts.objects);
+        match controller {
+            Storage::AttachDetach => attach_detach_subsystem(parts),
+            Storage::Binder => binder_subsystem(parts),
+            Storage::ClaimProtection => {
+                small_subsystem(parts, ClaimProtection::new(objects), ("/debug/claim-protection", &["claim"]))
+            }
+            Storage::VolumeProtection => small_subsystem(
+                parts,
+                VolumeProtection::new(objects),
+                ("/debug/volume-protection", &["volume"]),
+            ),
+        }
+    };
+    parts.config.controllers.running.iter().map(subsystem).collect()
 }
 
-fn protection_subsystem<C: Controller>(
+/// A controller that needs nothing but the tables and what every controller is given: where its page is, and the fields by
+/// which the page finds the past of an object.
+fn small_subsystem<C: Controller<Call: Sent<Answer = C::Answer>>>(
     parts: &Parts,
     controller: C,
     page: (&'static str, &'static [&'static str]),
-) -> anyhow::Result<Subsystem>
-where
-    protection::Requests: Executor<C>,
-{
+) -> anyhow::Result<Subsystem> {
     let name = C::IDENTITY.name;
-    let mut runner = protection::runner(
-        controller,
+    let mut runner = Runner::new(
+        (controller, Requests::new(&parts.caller)),
         Arc::clone(&parts.objects),
-        &parts.caller,
         parts.leadership.clone(),
-        parts.events.for_component(name),
+        parts.events.for_component(C::IDENTITY.component),
         (&parts.metrics, parts.alarms.clone()),
     )?;
     runner.remember(parts.history.clone());

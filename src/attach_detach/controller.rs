@@ -88,8 +88,9 @@ impl controller::Controller for Controller {
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
     const IDENTITY: Identity = Identity {
         name: "persistentvolume-attach-detach-controller",
+        component: "attachdetach-controller",
         queues: &["attach", "node-status"],
-        role: ROLE,
+        role: Some(ROLE),
     };
     type Key = AttachDetachKey;
     type Reason = AttachDetachReason;

@@ -122,8 +122,12 @@ impl Binder {
 
 impl Controller for Planner {
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
-    const IDENTITY: Identity =
-        Identity { name: "persistentvolume-binder-controller", queues: &["claims", "volumes"], role: ROLE };
+    const IDENTITY: Identity = Identity {
+        name: "persistentvolume-binder-controller",
+        component: "persistentvolume-controller",
+        queues: &["claims", "volumes"],
+        role: Some(ROLE),
+    };
     type Key = Target;
     type Reason = BinderReason;
     type Call = Op;

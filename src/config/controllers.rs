@@ -1,78 +1,78 @@
 //! Which controllers run, in kube-controller-manager's words: `*` is those that run by default, `name` one more, `-name`
-//! one less, and of a name the first word counts.
+//! one less, and of a name the first word counts. One word more is ours alone: `storage` is all that mooring has.
+
+use std::collections::BTreeSet;
 
 use super::kcm_controllers::is_known;
 
-/// One of ours: KCM's name, the name before 1.28, and whether it runs by default.
-const OURS: [(Name, &str, &str, bool); 4] = [
-    (Name::AttachDetach, "persistentvolume-attach-detach-controller", "attachdetach", true),
-    (Name::Binder, "persistentvolume-binder-controller", "persistentvolume-binder", true),
-    (Name::ClaimProtection, "persistentvolumeclaim-protection-controller", "pvc-protection", false),
-    (Name::VolumeProtection, "persistentvolume-protection-controller", "pv-protection", false),
-];
-
-/// A controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+/// A controller that mooring has, in the order in which they are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Storage {
+    /// `persistentvolume-attach-detach-controller`.
     AttachDetach,
+    /// `persistentvolume-binder-controller`.
     Binder,
+    /// `persistentvolumeclaim-protection-controller`.
     ClaimProtection,
+    /// `persistentvolume-protection-controller`.
     VolumeProtection,
 }
 
+/// Each with KCM's name of it, the name before 1.28, if it had one, and whether it runs by default.
+const OURS: [(Storage, &str, Option<&str>, bool); 4] = [
+    (Storage::AttachDetach, "persistentvolume-attach-detach-controller", Some("attachdetach"), true),
+    (Storage::Binder, "persistentvolume-binder-controller", Some("persistentvolume-binder"), true),
+    (Storage::ClaimProtection, "persistentvolumeclaim-protection-controller", Some("pvc-protection"), false),
+    (Storage::VolumeProtection, "persistentvolume-protection-controller", Some("pv-protection"), false),
+];
+
+/// The word for all of them, which KCM does not know.
+const ALL: &str = "storage";
+
 /// The controllers that run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is chosen for itself")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controllers {
-    /// `persistentvolume-attach-detach-controller`.
-    pub attach_detach: bool,
-    /// `persistentvolume-binder-controller`.
-    pub binder: bool,
-    /// `persistentvolumeclaim-protection-controller`.
-    pub claim_protection: bool,
-    /// `persistentvolume-protection-controller`.
-    pub volume_protection: bool,
+    /// Those.
+    pub running: BTreeSet<Storage>,
+    /// KCM's that are named and not ours: they do not run here.
+    pub passed_over: Vec<String>,
 }
 
 impl Controllers {
-    /// Those of a list. Names of KCM's controllers that are not ours say nothing here.
+    /// Those of a list.
     ///
     /// # Errors
     /// A name is no controller's, or nothing is left to run: a sentence for the operator.
     // KCM: staging/src/k8s.io/controller-manager, app/helper.go, IsControllerEnabled, and options/generic.go, Validate.
     pub fn parse(list: &str) -> Result<Self, String> {
         let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
-        let chosen =
-            words.iter().filter(|word| **word != "*").map(|word| word.strip_prefix('-').unwrap_or(word));
-        if let Some(unknown) = chosen.into_iter().find(|name| !is_known(name)) {
+        let named =
+            || words.iter().filter(|word| **word != "*").map(|word| word.strip_prefix('-').unwrap_or(word));
+        if let Some(unknown) = named().find(|name| *name != ALL && !is_known(name)) {
             return Err(format!("{unknown:?} is not in the list of known controllers"));
         }
-        let runs = |wanted: Name| {
-            let Some((_, name, alias, by_default)) = OURS.iter().find(|(name, ..)| *name == wanted) else {
-                return false;
-            };
-            let named = words.iter().find_map(|word| match word.strip_prefix('-') {
-                Some(off) if off == *name || off == *alias => Some(false),
-                None if *word == *name || *word == *alias => Some(true),
+        let runs = |(_, name, alias, by_default): &&(Storage, &str, Option<&str>, bool)| {
+            let means = |word: &str| word == *name || Some(word) == *alias || word == ALL;
+            let first = words.iter().find_map(|word| match word.strip_prefix('-') {
+                Some(off) if means(off) => Some(false),
+                None if means(word) => Some(true),
                 _ => None,
             });
-            named.unwrap_or(*by_default && words.contains(&"*"))
+            first.unwrap_or(*by_default && words.contains(&"*"))
         };
-        let controllers = Self {
-            attach_detach: runs(Name::AttachDetach),
-            binder: runs(Name::Binder),
-            claim_protection: runs(Name::ClaimProtection),
-            volume_protection: runs(Name::VolumeProtection),
-        };
-        let Self { attach_detach, binder, claim_protection, volume_protection } = controllers;
-        if attach_detach || binder || claim_protection || volume_protection {
-            Ok(controllers)
-        } else {
-            Err(format!(
+        let running: BTreeSet<Storage> = OURS.iter().filter(runs).map(|(ours, ..)| *ours).collect();
+        if running.is_empty() {
+            return Err(format!(
                 "none of mooring's controllers is left by {list:?}; a list with their names switched off belongs to \
                  kube-controller-manager"
-            ))
+            ));
         }
+        let is_ours = |word: &str| {
+            word == ALL || OURS.iter().any(|(_, name, alias, _)| word == *name || Some(word) == *alias)
+        };
+        let is_passed_over = |word: &&&str| **word != "*" && !word.starts_with('-') && !is_ours(word);
+        let passed_over = words.iter().filter(is_passed_over).map(|word| (*word).to_owned()).collect();
+        Ok(Self { running, passed_over })
     }
 }
 
@@ -94,17 +94,26 @@ mod tests {
             ("*,-attachdetach", [false, true, false, false]),
             ("-attachdetach,*,attachdetach", [false, true, false, false]),
             ("*, pv-protection ,-pv-protection", [true, true, false, true]),
+            ("storage", [true, true, true, true]),
+            ("-attachdetach,storage,-pv-protection", [false, true, true, true]),
+            ("pv-protection,-storage,*", [false, false, false, true]),
             (&format!("{off},pvc-protection"), [false, false, true, false]),
         ];
         for (list, expected) in cases {
-            let Controllers { attach_detach, binder, claim_protection, volume_protection } =
-                Controllers::parse(list).unwrap();
-            assert_eq!([attach_detach, binder, claim_protection, volume_protection], expected, "{list}");
+            let Controllers { running, .. } = Controllers::parse(list).unwrap();
+            assert_eq!(OURS.map(|(ours, ..)| running.contains(&ours)), expected, "{list}");
         }
-        for list in [off, "", "nodeipam", "*,-attachdetach,-persistentvolume-binder"] {
+        for list in [off, "", "nodeipam", "*,-attachdetach,-persistentvolume-binder", "*,-storage"] {
             let error = Controllers::parse(list).unwrap_err();
             assert!(error.contains("belongs to kube-controller-manager"), "{list}: {error}");
         }
+    }
+
+    #[test]
+    fn a_controller_that_is_not_ours_is_passed_over_by_name() {
+        let list = "*,selinux-warning-controller,-nodeipam,storage,ttl";
+        let controllers = Controllers::parse(list).unwrap();
+        assert_eq!(controllers.passed_over, ["selinux-warning-controller", "ttl"]);
     }
 
     #[test]

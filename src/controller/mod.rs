@@ -20,16 +20,19 @@
 //! without an answer), [`late`] (writes that may land late), [`report`] (where each key
 //! stands, and why: events, log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
 //! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
-//! controller of the same objects), [`claim_pods`] (which pods use a claim).
+//! controller of the same objects), [`claim_pods`] (which pods use a claim). One whose turn is one look has all of its
+//! keys in [`keys`], and sends with [`requests`].
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
 pub mod asked;
 pub mod claim_pods;
 pub mod in_doubt;
+pub mod keys;
 pub mod late;
 pub mod queue;
 pub mod report;
 pub mod reporting;
+pub mod requests;
 pub mod retry;
 mod runner;
 #[cfg(test)]
@@ -54,10 +57,12 @@ pub use runner::Runner;
 pub struct Identity {
     /// kube-controller-manager's name of it.
     pub name: &'static str,
+    /// The source of its events.
+    pub component: &'static str,
     /// Names of its work queues.
     pub queues: &'static [&'static str],
-    /// What it is among second writers.
-    pub role: Role,
+    /// What it is among second writers, if it writes what only one should.
+    pub role: Option<Role>,
 }
 
 /// Knows and decides.

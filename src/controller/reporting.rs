@@ -27,7 +27,7 @@ use crate::{
 pub struct Reporting<C: Controller> {
     reporter: Reporter<C::Key, C::Reason>,
     events: RecordedEvents<C::Key>,
-    second_writers: Teller,
+    second_writers: Option<Teller>,
     queues: Vec<WorkQueueMetrics>,
 }
 
@@ -42,7 +42,7 @@ impl<C: Controller> Reporting<C> {
         Ok(Self {
             reporter: Reporter::new(metrics)?,
             events: RecordedEvents::default(),
-            second_writers: Teller::new(role, metrics, alarms)?,
+            second_writers: role.map(|role| Teller::new(role, metrics, alarms)).transpose()?,
             queues: queues.collect::<Result<_, _>>()?,
         })
     }
@@ -68,8 +68,8 @@ impl<C: Controller> Reporting<C> {
     ) -> Vec<Keyed<C::Key>> {
         let events = self.events.take(updates, now);
         self.reporter.take_all(reports, now);
-        if let Some(news) = others {
-            self.board().set_second_writers(self.second_writers.tell(news));
+        if let Some((news, teller)) = others.zip(self.second_writers.as_ref()) {
+            self.board().set_second_writers(teller.tell(news));
         }
         events
     }

@@ -43,11 +43,7 @@ impl Asks {
 }
 
 impl Controller for Asks {
-    const IDENTITY: Identity = Identity {
-        name: "test",
-        queues: &[],
-        role: Role { name: "test", alarm: "second_test", held: "nothing", kinds: &[] },
-    };
+    const IDENTITY: Identity = Identity { name: "test", component: "test", queues: &[], role: None };
     type Key = ClaimKey;
     type Reason = ProtectionReason;
     type Call = &'static str;

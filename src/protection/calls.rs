@@ -23,17 +23,6 @@ pub enum Call {
     Pods(String, Vec<(ClaimKey, Uid)>),
 }
 
-impl Call {
-    /// What it is about, by name.
-    pub(super) fn key(&self) -> String {
-        match self {
-            Self::Claim(key, ..) | Self::ClaimOwner(key, _) => key.to_string(),
-            Self::Volume(name, ..) | Self::VolumeOwner(name, _) => name.to_string(),
-            Self::Pods(namespace, _) => namespace.clone(),
-        }
-    }
-}
-
 /// What came back.
 #[derive(Clone, Debug)]
 pub enum Answer {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call},
     finalizer::{FinalizerStep, patch},
-    keys::{Keys, LOOKS},
+    keys::FinalizerKeys,
     reasons::ProtectionReason,
     second_writer::Protected,
     users::{is_owned, uses},
@@ -29,6 +29,7 @@ use super::{
 use crate::controller::{
     Controller, Identity, Plan,
     claim_pods::ClaimPods,
+    keys::LOOKS,
     second_writer::{OwnedField, Role, WrittenObject},
 };
 
@@ -60,7 +61,7 @@ impl Protected for ClaimKey {
 #[derive(Debug)]
 pub struct ClaimProtection {
     objects: Arc<Objects>,
-    keys: Keys<ClaimKey>,
+    keys: FinalizerKeys<ClaimKey>,
     /// Of pods that are on a node.
     users: ClaimPods,
     /// Claims that wait for a list of their namespace's pods, or for the end of the one that is under way.
@@ -78,7 +79,7 @@ impl ClaimProtection {
     pub fn new(objects: Arc<Objects>) -> Self {
         Self {
             objects,
-            keys: Keys::default(),
+            keys: FinalizerKeys::default(),
             users: ClaimPods::default(),
             to_list: BTreeMap::new(),
             listing: BTreeSet::new(),
@@ -120,16 +121,16 @@ impl ClaimProtection {
         };
         let step = FinalizerStep::of(&claim.metadata, CLAIM_FINALIZER);
         if step == FinalizerStep::Nothing {
-            self.keys.settled(key);
+            self.keys.keys.settled(key, ProtectionReason::Settled);
             return None;
         }
         if self.objects.unreadable::<PersistentVolumeClaim>(key).is_some() {
-            self.keys.stands(key, ProtectionReason::Unreadable);
+            self.keys.keys.stands(key, ProtectionReason::Unreadable);
             return None;
         }
         if step == FinalizerStep::Remove {
             if self.is_used(key, &claim) {
-                self.keys.stands(key, ProtectionReason::InUse("a pod uses it"));
+                self.keys.keys.stands(key, ProtectionReason::InUse("a pod uses it"));
                 return None;
             }
             if self.keys.is_held(key, &self.objects, now) {
@@ -161,8 +162,8 @@ impl ClaimProtection {
             Ok(Answer::Claim(_) | Answer::Volume(_) | Answer::Owners(_)) => return,
             Err(error) => {
                 for (key, _) in &claims {
-                    self.keys.retries.failed(key, now, jitter);
-                    self.keys.stands(key, ProtectionReason::Failed(error.to_string()));
+                    self.keys.keys.retries.failed(key, now, jitter);
+                    self.keys.keys.failed(key, ProtectionReason::Failed(error.to_string()));
                 }
                 return;
             }
@@ -175,11 +176,11 @@ impl ClaimProtection {
             }
             if pods.iter().any(|pod| uses(pod, &claim)) {
                 // The watch is about to tell of that pod, and tells of its end.
-                self.keys.retries.failed(&key, now, jitter);
-                self.keys.stands(&key, ProtectionReason::InUse("a pod uses it, as a live list shows"));
+                self.keys.keys.retries.failed(&key, now, jitter);
+                self.keys.keys.stands(&key, ProtectionReason::InUse("a pod uses it, as a live list shows"));
             } else {
                 self.unused.insert(key.clone(), uid);
-                self.keys.queue.push(key);
+                self.keys.keys.queue.push(key);
             }
         }
     }
@@ -189,8 +190,9 @@ impl Controller for ClaimProtection {
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
     const IDENTITY: Identity = Identity {
         name: "persistentvolumeclaim-protection-controller",
+        component: "persistentvolumeclaim-protection-controller",
         queues: &["pvcprotection"],
-        role: ClaimKey::ROLE,
+        role: Some(ClaimKey::ROLE),
     };
     type Key = ClaimKey;
     type Reason = ProtectionReason;
@@ -223,7 +225,7 @@ impl Controller for ClaimProtection {
                 _ => continue,
             };
             for claim in claims.into_iter().filter(|_| self.leads) {
-                self.keys.changed(claim, now);
+                self.keys.keys.changed(claim, now);
             }
         }
     }
@@ -237,7 +239,7 @@ impl Controller for ClaimProtection {
                 self.keys.patched(&key, &result, now, jitter);
             }
             Call::Pods(namespace, claims) => {
-                self.keys.queue.at(now);
+                self.keys.keys.queue.at(now);
                 self.listing.remove(&namespace);
                 self.listed(claims, result, (now, jitter));
             }
@@ -249,14 +251,14 @@ impl Controller for ClaimProtection {
     fn lead(&mut self, now: Instant) {
         self.leads = true;
         self.keys.others.writers.lead(now);
-        self.keys.queue.at(now);
-        self.keys.queue.extend(self.objects.claims.snapshot().into_keys());
+        self.keys.keys.queue.at(now);
+        self.keys.keys.queue.extend(self.objects.claims.snapshot().into_keys());
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
-            let Some(key) = self.keys.next(self.listing.len(), now) else { break };
+            let Some(key) = self.keys.keys.next(self.listing.len(), now) else { break };
             calls.extend(match self.keys.reads_first(&key) {
                 Some(uid) => Some(Call::ClaimOwner(key, uid)),
                 None => self.look(&key, now),

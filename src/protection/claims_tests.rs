@@ -269,5 +269,5 @@ fn s40_a_claim_that_is_gone_leaves_no_failures_behind() {
     objects.delete(gone);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     assert!(controller.plan(now + Duration::from_secs(9)).calls.is_empty());
-    assert_eq!(controller.keys.retries.failures(&key), 0);
+    assert_eq!(controller.keys.keys.retries.failures(&key), 0);
 }

@@ -17,5 +17,3 @@ mod requests;
 mod second_writer;
 mod users;
 pub mod volumes;
-
-pub use requests::{Requests, runner};

@@ -10,13 +10,10 @@ use tokio::time::Instant;
 use crate::{
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, ReportKey, WallClock},
+        report::{Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
-
-/// What is reported of one key.
-pub(super) type Report<K> = report::Report<K, ProtectionReason>;
 
 /// Why the finalizer is as it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,10 +94,6 @@ impl ReportKey for ClaimKey {
     fn named(&self) -> Named {
         Named::in_namespace(PersistentVolumeClaim::KIND, self.namespace(), self.name())
     }
-
-    fn concerns(&self, _: Option<String>) -> Concerns {
-        Concerns::default()
-    }
 }
 
 impl ReportKey for VolumeName {
@@ -116,9 +109,5 @@ impl ReportKey for VolumeName {
 
     fn named(&self) -> Named {
         Named::in_cluster(PersistentVolume::KIND, self.as_str())
-    }
-
-    fn concerns(&self, _: Option<String>) -> Concerns {
-        Concerns::default()
     }
 }

@@ -1,24 +1,13 @@
-//! Sends the requests of the protection controllers, and puts each into the skeleton.
-
-use std::sync::Arc;
+//! How the calls of the protection controllers are sent.
 
 use apiserver::{
     call::{CallError, Caller, Request, Verb},
-    events::EventRecorder,
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-    leadership::Leadership,
-    tables::Objects,
 };
 use serde::Deserialize;
 
-use super::{
-    calls::{Answer, Call, ListedPod},
-    keys::CALLS,
-};
-use crate::{
-    controller::{Controller, Executor, Runner, second_writer::WrittenObject as _},
-    metrics::{Alarms, Metrics},
-};
+use super::calls::{Answer, Call, ListedPod};
+use crate::controller::{requests::Sent, second_writer::WrittenObject as _};
 
 /// Pods on one page of a list. Each has some kilobytes, of which nothing but its claims is kept.
 const POD_PAGE: usize = 500;
@@ -62,72 +51,44 @@ async fn pods(caller: &Caller, namespace: &str) -> Result<Vec<ListedPod>, CallEr
     }
 }
 
-/// Sends the requests of one of the two.
-#[derive(Debug)]
-pub struct Requests(Caller);
+impl Sent for Call {
+    type Answer = Answer;
 
-impl<C: Controller<Call = Call, Answer = Answer>> Executor<C> for Requests {
-    fn perform(
-        &self,
-        call: Call,
-    ) -> impl Future<Output = (Call, Result<Answer, CallError>)> + Send + 'static {
-        let caller = self.0.clone();
-        async move {
-            let result = match &call {
-                Call::Claim(_, _, request) => caller.write(request).await.map(Answer::Claim),
-                Call::Volume(_, _, request) => caller.write(request).await.map(Answer::Volume),
-                Call::ClaimOwner(key, uid) => {
-                    let path = PersistentVolumeClaim::path(key);
-                    caller.owners(path, uid, key.field().pointer()).await.map(Answer::Owners)
-                }
-                Call::VolumeOwner(name, uid) => {
-                    let path = PersistentVolume::path(name);
-                    caller.owners(path, uid, name.field().pointer()).await.map(Answer::Owners)
-                }
-                Call::Pods(namespace, _) => pods(&caller, namespace).await.map(Answer::Pods),
-            };
-            (call, result)
+    async fn send(&self, caller: &Caller) -> Result<Answer, CallError> {
+        match self {
+            Self::Claim(_, _, request) => caller.write(request).await.map(Answer::Claim),
+            Self::Volume(_, _, request) => caller.write(request).await.map(Answer::Volume),
+            Self::ClaimOwner(key, uid) => {
+                let path = PersistentVolumeClaim::path(key);
+                caller.owners(path, uid, key.field().pointer()).await.map(Answer::Owners)
+            }
+            Self::VolumeOwner(name, uid) => {
+                let path = PersistentVolume::path(name);
+                caller.owners(path, uid, name.field().pointer()).await.map(Answer::Owners)
+            }
+            Self::Pods(namespace, _) => pods(caller, namespace).await.map(Answer::Pods),
         }
     }
 
-    fn work(call: &Call) -> Option<(usize, String)> {
-        Some((0, call.key()))
+    fn key(&self) -> String {
+        match self {
+            Self::Claim(key, ..) | Self::ClaimOwner(key, _) => key.to_string(),
+            Self::Volume(name, ..) | Self::VolumeOwner(name, _) => name.to_string(),
+            Self::Pods(namespace, _) => namespace.clone(),
+        }
     }
 
-    fn ends(&mut self, _: &C, call: &Call, result: &Result<Answer, CallError>) {
-        let Err(error) = result else { return };
-        if matches!(error, CallError::Conflict(_) | CallError::NotFound(_) | CallError::NotLeader) {
-            return;
-        }
-        match call {
-            Call::Claim(..) | Call::Volume(..) => {
-                let object = call.key();
+    fn log(&self, error: &CallError) {
+        match self {
+            Self::Claim(..) | Self::Volume(..) => {
+                let object = self.key();
                 tracing::warn!(object, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
             }
-            Call::Pods(namespace, claims) => {
+            Self::Pods(namespace, claims) => {
                 let claims = claims.len();
                 tracing::warn!(namespace, reason = "RetryBackoff", %error, claims, "pods could not be listed, claims are kept");
             }
-            Call::ClaimOwner(..) | Call::VolumeOwner(..) => {}
+            Self::ClaimOwner(..) | Self::VolumeOwner(..) => {}
         }
     }
-}
-
-/// Joins one of the two with what sends its requests.
-///
-/// # Errors
-/// See [`Metrics::register`].
-pub fn runner<C: Controller>(
-    controller: C,
-    objects: Arc<Objects>,
-    caller: &Caller,
-    leadership: Leadership,
-    events: EventRecorder,
-    metrics: (&Metrics, Alarms),
-) -> Result<Runner<C, Requests>, prometheus::Error>
-where
-    Requests: Executor<C>,
-{
-    let parts = (controller, Requests(caller.with_own_budget(CALLS)));
-    Runner::new(parts, objects, leadership, events, metrics)
 }

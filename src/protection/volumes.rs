@@ -16,12 +16,13 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call},
     finalizer::{FinalizerStep, patch},
-    keys::{Keys, LOOKS},
+    keys::FinalizerKeys,
     reasons::ProtectionReason,
     second_writer::Protected,
 };
 use crate::controller::{
     Controller, Identity, Plan,
+    keys::LOOKS,
     second_writer::{OwnedField, Role, WrittenObject},
 };
 
@@ -53,7 +54,7 @@ impl Protected for VolumeName {
 #[derive(Debug)]
 pub struct VolumeProtection {
     objects: Arc<Objects>,
-    keys: Keys<VolumeName>,
+    keys: FinalizerKeys<VolumeName>,
     leads: bool,
 }
 
@@ -61,7 +62,7 @@ impl VolumeProtection {
     /// The controller over the shared tables.
     #[must_use]
     pub fn new(objects: Arc<Objects>) -> Self {
-        Self { objects, keys: Keys::default(), leads: false }
+        Self { objects, keys: FinalizerKeys::default(), leads: false }
     }
 
     /// Looks at one volume.
@@ -73,14 +74,14 @@ impl VolumeProtection {
         let step = decide(&volume);
         if step == FinalizerStep::Nothing {
             if FinalizerStep::of(&volume.metadata, VOLUME_FINALIZER) == FinalizerStep::Remove {
-                self.keys.stands(name, ProtectionReason::InUse("it is bound to a claim"));
+                self.keys.keys.stands(name, ProtectionReason::InUse("it is bound to a claim"));
             } else {
-                self.keys.settled(name);
+                self.keys.keys.settled(name, ProtectionReason::Settled);
             }
             return None;
         }
         if self.objects.unreadable::<PersistentVolume>(name).is_some() {
-            self.keys.stands(name, ProtectionReason::Unreadable);
+            self.keys.keys.stands(name, ProtectionReason::Unreadable);
             return None;
         }
         if step == FinalizerStep::Remove && self.keys.is_held(name, &self.objects, now) {
@@ -109,8 +110,9 @@ impl Controller for VolumeProtection {
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
     const IDENTITY: Identity = Identity {
         name: "persistentvolume-protection-controller",
+        component: "persistentvolume-protection-controller",
         queues: &["pvprotection"],
-        role: VolumeName::ROLE,
+        role: Some(VolumeName::ROLE),
     };
     type Key = VolumeName;
     type Reason = ProtectionReason;
@@ -131,7 +133,7 @@ impl Controller for VolumeProtection {
             let meta = volume.as_ref().map(|volume| &volume.metadata);
             self.keys.others.observed(&name, meta, self.leads, now);
             if self.leads {
-                self.keys.changed(name, now);
+                self.keys.keys.changed(name, now);
             }
         }
     }
@@ -151,14 +153,14 @@ impl Controller for VolumeProtection {
     fn lead(&mut self, now: Instant) {
         self.leads = true;
         self.keys.others.writers.lead(now);
-        self.keys.queue.at(now);
-        self.keys.queue.extend(self.objects.volumes.snapshot().into_keys());
+        self.keys.keys.queue.at(now);
+        self.keys.keys.queue.extend(self.objects.volumes.snapshot().into_keys());
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
-            let Some(name) = self.keys.next(0, now) else { break };
+            let Some(name) = self.keys.keys.next(0, now) else { break };
             calls.extend(match self.keys.reads_first(&name) {
                 Some(uid) => Some(Call::VolumeOwner(name, uid)),
                 None => self.look(&name, now),

@@ -90,7 +90,9 @@ pub trait ReportKey: Ord + Clone + fmt::Debug + Send + Sync + 'static {
     /// The object as logs name it.
     fn named(&self) -> Named;
     /// The other objects that a change concerns, with the one that the report names.
-    fn concerns(&self, other: Option<String>) -> Concerns;
+    fn concerns(&self, _other: Option<String>) -> Concerns {
+        Concerns::default()
+    }
 }
 
 /// The state of a key, and why it is in it.

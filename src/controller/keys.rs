@@ -1,0 +1,179 @@
+//! Keys of a small controller, one whose turn of a key is one look: which to look at, which wait, and about which a
+//! request is under way.
+//!
+//! In: keys that changed, looks, and answers. Out: the next key to look at, and a plan with what was reported of each.
+
+use std::{collections::BTreeSet, hash::Hash};
+
+use apiserver::call::CallError;
+use tokio::time::Instant;
+
+use super::{
+    Controller, Plan,
+    queue::Queue,
+    report::{Reason, Report, ReportKey, events::EventUpdate},
+    retry::RetryMap,
+};
+
+/// Requests of one small controller under way at once: KCM works on one object after the other.
+pub const CALLS: usize = 16;
+
+/// Keys looked at in one plan, after which what has come in meanwhile goes first (L15).
+pub const LOOKS: usize = 500;
+
+/// Keys to look at, those that wait after a failure, and those about which a request is under way.
+#[derive(Debug)]
+pub struct Keys<K, R> {
+    /// To look at.
+    pub queue: Queue<K>,
+    /// Those that wait.
+    pub retries: RetryMap<K>,
+    busy: BTreeSet<K>,
+    /// Of those, the ones to look at once more when the answer is there.
+    again: BTreeSet<K>,
+    reports: Vec<Report<K, R>>,
+}
+
+impl<K, R> Default for Keys<K, R> {
+    fn default() -> Self {
+        Self {
+            queue: Queue::default(),
+            retries: RetryMap::default(),
+            busy: BTreeSet::new(),
+            again: BTreeSet::new(),
+            reports: Vec::new(),
+        }
+    }
+}
+
+impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
+    /// The key changed: what made a request about it fail may be over.
+    pub fn changed(&mut self, key: K, now: Instant) {
+        self.queue.at(now);
+        self.retries.changed(&key, now);
+        self.queue.push(key);
+    }
+
+    /// The next key that is neither busy nor waiting, as long as there is room for requests: so many others are under
+    /// way, about no key.
+    pub fn next(&mut self, under_way: usize, now: Instant) -> Option<K> {
+        self.queue.at(now);
+        for key in self.retries.take_due(now) {
+            self.queue.retry(key);
+        }
+        while under_way + self.busy.len() < CALLS
+            && let Some(key) = self.queue.pop()
+        {
+            if self.busy.contains(&key) {
+                self.again.insert(key);
+            } else if !self.retries.waits(&key) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// A request about the key is sent.
+    pub fn begins(&mut self, key: &K) {
+        self.busy.insert(key.clone());
+    }
+
+    /// The same of a request after which the key is looked at again, whatever the answer.
+    pub fn begins_to_read(&mut self, key: &K) {
+        self.begins(key);
+        self.again.insert(key.clone());
+    }
+
+    /// A request about the key is answered.
+    pub fn ends(&mut self, key: &K, now: Instant) {
+        self.busy.remove(key);
+        if self.again.remove(key) {
+            self.queue.at(now);
+            self.queue.push(key.clone());
+        }
+    }
+
+    /// A request about the key failed: it waits, longer each time, or as long as the server asks for.
+    pub fn pause(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
+        if let CallError::Throttled { after, .. } = error {
+            self.retries.wait_until(key, now + *after);
+        } else {
+            self.retries.failed(key, now, jitter);
+        }
+    }
+
+    /// A write to the key was answered; of what it changed the watch tells. Returns the error if it is to be reported: not
+    /// one that another look settles.
+    pub fn written<'a, T>(
+        &mut self,
+        key: &K,
+        result: &'a Result<T, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) -> Option<&'a CallError> {
+        let failure = match result {
+            Ok(_) | Err(CallError::NotFound(_)) => {
+                self.retries.clear(key);
+                None
+            }
+            Err(error) => {
+                self.pause(key, error, now, jitter);
+                let is_told = !matches!(
+                    error,
+                    CallError::Conflict(_) | CallError::NotLeader | CallError::Throttled { .. }
+                );
+                is_told.then_some(error)
+            }
+        };
+        self.ends(key, now);
+        failure
+    }
+
+    /// Reports where a key stands by a decision, and when it is looked at again.
+    pub fn stands(&mut self, key: &K, reason: R) {
+        self.report(key, reason, true);
+    }
+
+    /// Reports that a request about a key failed.
+    pub fn failed(&mut self, key: &K, reason: R) {
+        self.report(key, reason, false);
+    }
+
+    fn report(&mut self, key: &K, reason: R, is_decision: bool) {
+        let next = self.retries.until(key);
+        self.reports.push(Report { next, is_decision, ..Report::of(key.clone(), reason) });
+    }
+
+    /// Nothing is left to do about the key, which is so reported.
+    pub fn settled(&mut self, key: &K, reason: R) {
+        self.retries.clear(key);
+        self.stands(key, reason);
+    }
+
+    /// The object is gone.
+    pub fn gone(&mut self, key: &K) {
+        self.retries.clear(key);
+        self.reports.push(Report::gone(key.clone()));
+    }
+
+    /// A plan with these requests and events, when so many other requests are under way.
+    pub fn plan<C: Controller<Key = K, Reason = R, Measures = ()>>(
+        &mut self,
+        calls: Vec<C::Call>,
+        events: Vec<EventUpdate<K>>,
+        under_way: usize,
+        now: Instant,
+    ) -> Plan<C> {
+        let has_room = under_way + self.busy.len() < CALLS;
+        let more = (!self.queue.is_empty() && has_room).then_some(now);
+        Plan {
+            calls,
+            events,
+            reports: std::mem::take(&mut self.reports),
+            others: None,
+            counts: vec![self.queue.take_counts()],
+            measures: (),
+            wake_at: self.retries.next_due().into_iter().chain(more).min(),
+        }
+    }
+}
