@@ -102,9 +102,11 @@ impl ClaimProtection {
                 |volume| {
                     match volume.source {
                         PodVolumeSource::PersistentVolumeClaim(_) => true,
-                        // Of one that is being deleted a list tells whether its containers are gone for good.
+                        // Of one that is being deleted, and of which no container runs, a list tells whether its
+                        // containers are gone for good.
                         PodVolumeSource::Ephemeral => {
-                            !pod.metadata.is_terminating() && is_owned(claim, &pod.metadata.uid)
+                            let may_be_over = pod.metadata.is_terminating() && !pod.status.is_running;
+                            !may_be_over && is_owned(claim, &pod.metadata.uid)
                         }
                         PodVolumeSource::InTree(_) => false,
                     }
@@ -162,7 +164,7 @@ impl ClaimProtection {
             Ok(Answer::Claim(_) | Answer::Volume(_) | Answer::Owners(_)) => return,
             Err(error) => {
                 for (key, _) in &claims {
-                    self.keys.keys.retries.failed(key, now, jitter);
+                    self.keys.keys.pause(key, &error, now, jitter);
                     self.keys.keys.failed(key, ProtectionReason::Failed(error.to_string()));
                 }
                 return;

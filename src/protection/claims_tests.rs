@@ -21,8 +21,15 @@ fn claim(owner: &str) -> PersistentVolumeClaim {
 fn pod(volume: &Value, node: &str, phase: &str, extra: &Value) -> Value {
     let mut metadata = json!({"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "3"});
     metadata.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    // Of what is written as in kubectl, a container runs until it is over.
+    let (phase, state) = match phase {
+        "over" => ("Running", "terminated"),
+        phase => (phase, "running"),
+    };
+    let container = json!({"name": "c", "state": {state: {}}});
     json!({
-        "metadata": metadata, "spec": {"nodeName": node, "volumes": [volume]}, "status": {"phase": phase},
+        "metadata": metadata, "spec": {"nodeName": node, "volumes": [volume]},
+        "status": {"phase": phase, "containerStatuses": [container]},
     })
 }
 
@@ -46,8 +53,9 @@ fn a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() 
         ("shut down", &named, "n", "Running", going(0), "", true, true),
         ("another claim", &other, "n", "Running", stays.clone(), "", false, false),
         ("its own", &own, "n", "Running", stays.clone(), "u", true, true),
-        ("its own, being deleted", &own, "n", "Running", going(30), "u", true, false),
-        ("its own, shut down", &own, "n", "Running", going(0), "u", false, false),
+        ("its own, being deleted", &own, "n", "Running", going(30), "u", true, true),
+        ("its own, being deleted, no container runs", &own, "n", "over", going(30), "u", true, false),
+        ("its own, shut down", &own, "n", "over", going(0), "u", false, false),
         ("the name of its own, another's", &own, "n", "Running", stays.clone(), "x", false, false),
         ("the name of its own, nobody's", &own, "n", "Running", stays, "", false, false),
     ];
@@ -256,6 +264,20 @@ fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
     controller.answered(list, Ok(Answer::Pods(Vec::new())), signal.until, 0.0);
     assert!(matches!(only(&controller.plan(signal.until)), Call::Claim(_, FinalizerStep::Remove, _)));
     assert_eq!(controller.keys.others.writers.signal(), None);
+}
+
+#[test]
+fn s40_a_list_of_pods_is_asked_for_again_when_the_server_says() {
+    let (objects, mut controller, now) = stage(false);
+    let list = only(&controller.plan(now));
+    let refused = CallError::Throttled { after: Duration::from_secs(30), message: "busy".to_owned() };
+    controller.answered(list, Err(refused), now, 0.0);
+    let key = claim("").key();
+    assert!(objects.claims.get(&key).is_some());
+    controller.changed([ObjectRef::Claim(key)].into(), now + Duration::from_secs(1));
+    let plan = controller.plan(now + Duration::from_secs(29));
+    assert!(plan.calls.is_empty(), "{:?}", plan.calls);
+    assert!(matches!(only(&controller.plan(plan.wake_at.unwrap())), Call::Pods(..)));
 }
 
 #[test]
