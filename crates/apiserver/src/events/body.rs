@@ -56,7 +56,8 @@ pub(super) fn name(report: &Report, digest: u64) -> String {
 /// A new Event.
 ///
 /// client-go: tools/record/event.go, makeEvent.
-pub(super) fn creation(report: &Report, name: &str, instance: &str, now: Timestamp) -> Value {
+pub(super) fn creation(report: &Report, name: &str, instance: &str) -> Value {
+    let recorded = time(report.time);
     let event = &report.event;
     let involved = &event.involved;
     json!({
@@ -78,14 +79,15 @@ pub(super) fn creation(report: &Report, name: &str, instance: &str, now: Timesta
         "reportingComponent": report.component,
         "reportingInstance": truncated(instance, MAX_INSTANCE),
         "count": 1,
-        "firstTimestamp": time(now),
-        "lastTimestamp": time(now),
+        "firstTimestamp": recorded,
+        "lastTimestamp": recorded,
     })
 }
 
 /// A merge patch for an event that was seen again.
-pub(super) fn repetition(message: &str, count: u32, now: Timestamp) -> Value {
-    json!({ "count": count, "lastTimestamp": time(now), "message": truncated(message, MAX_MESSAGE) })
+pub(super) fn repetition(report: &Report, count: u32) -> Value {
+    let message = truncated(&report.event.message, MAX_MESSAGE);
+    json!({ "count": count, "lastTimestamp": time(report.time), "message": message })
 }
 
 /// How often an event was counted, and how long ago it was last.
@@ -117,23 +119,21 @@ mod tests {
     };
 
     fn report(namespace: &str, name: &str, message: &str) -> Report {
-        Report {
-            component: "persistentvolume-controller",
-            event: Event {
-                involved: Involved {
-                    kind: "PersistentVolumeClaim",
-                    namespace: namespace.into(),
-                    name: name.into(),
-                    uid: "u-1".into(),
-                    resource_version: ResourceVersion(42),
-                },
-                r#type: EventType::Warning,
-                reason: "ProvisioningFailed",
-                message: message.to_owned(),
-                novelty: Novelty::New,
-                subject: None,
+        let event = Event {
+            involved: Involved {
+                kind: "PersistentVolumeClaim",
+                namespace: namespace.into(),
+                name: name.into(),
+                uid: "u-1".into(),
+                resource_version: ResourceVersion(42),
             },
-        }
+            r#type: EventType::Warning,
+            reason: "ProvisioningFailed",
+            message: message.to_owned(),
+            novelty: Novelty::New,
+            subject: None,
+        };
+        Report { time: now(), ..Report::new("persistentvolume-controller", event) }
     }
 
     fn now() -> Timestamp {
@@ -146,7 +146,7 @@ mod tests {
         let digest = digest(&report);
         assert_eq!(name(&report, digest), format!("data.{digest:016x}"));
         assert_eq!(
-            creation(&report, "data.1", "host_1", now()),
+            creation(&report, "data.1", "host_1"),
             json!({
                 "apiVersion": "v1",
                 "kind": "Event",
@@ -171,8 +171,8 @@ mod tests {
             })
         );
         assert_eq!(
-            repetition("m", 3, now()),
-            json!({ "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z", "message": "m" })
+            repetition(&report, 3),
+            json!({ "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z", "message": "no such class" })
         );
     }
 
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn events_of_cluster_scoped_objects_go_to_default() {
         let report = report("", "pv-1", "");
-        let body = creation(&report, "x", "host", now());
+        let body = creation(&report, "x", "host");
         assert_eq!(body["metadata"]["namespace"], json!("default"));
         assert_eq!(body["involvedObject"]["namespace"], json!(""));
     }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(name(&report, 1).len(), 253);
         let odd = format!("x{}", "ä".repeat(3_000));
         assert_eq!(truncated(&odd, MAX_MESSAGE).len(), 4_095);
-        let body = creation(&report, "x", &"h".repeat(300), now());
+        let body = creation(&report, "x", &"h".repeat(300));
         assert_eq!(body["message"].as_str().unwrap().len(), MAX_MESSAGE);
         assert_eq!(body["reportingInstance"].as_str().unwrap().len(), 128);
     }

@@ -11,9 +11,10 @@ mod spam;
 mod writer;
 
 use arcstr::ArcStr;
+use k8s_openapi::jiff::Timestamp;
 use prometheus::IntCounterVec;
 use telemetry::metrics::Metrics;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     ids::{ResourceVersion, Uid},
@@ -105,11 +106,23 @@ pub struct Event {
     pub subject: Option<ArcStr>,
 }
 
-/// An event and the component that reports it.
+/// An event, the component that reports it, and when it did.
 #[derive(Clone, Debug)]
 struct Report {
     component: &'static str,
     event: Event,
+    /// By the wall clock.
+    time: Timestamp,
+    recorded: Instant,
+    /// Whether it may be on the server: a write of it was not answered.
+    may_be_written: bool,
+}
+
+impl Report {
+    fn new(component: &'static str, event: Event) -> Self {
+        let (time, recorded) = (Timestamp::now(), Instant::now());
+        Self { component, event, time, recorded, may_be_written: false }
+    }
 }
 
 /// Why an event never reached the API server.
@@ -178,15 +191,14 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Records an event; when the queue is full it is counted and handed back, for the caller that can record it
-    /// again later.
+    /// Records an event, with the time of now; when the queue is full it is counted and handed back, for the caller that can
+    /// record it again later.
     ///
     /// # Errors
     /// The queue is full.
     #[allow(clippy::result_large_err, reason = "the event that found no room is handed back")]
     pub fn record(&self, event: Event) -> Result<(), Event> {
-        let report = Report { component: self.component, event };
-        self.queue.reports.try_send(report).map_err(|error| {
+        self.queue.reports.try_send(Report::new(self.component, event)).map_err(|error| {
             self.queue.losses.of(Loss::QueueFull).inc();
             error.into_inner().event
         })

@@ -72,10 +72,8 @@ mod tests {
             resource_version: ResourceVersion::default(),
         };
         let (r#type, reason, message) = (EventType::Warning, "Failed", String::new());
-        Report {
-            component,
-            event: Event { involved, r#type, reason, message, novelty: Novelty::New, subject: None },
-        }
+        let event = Event { involved, r#type, reason, message, novelty: Novelty::New, subject: None };
+        Report::new(component, event)
     }
 
     #[test]

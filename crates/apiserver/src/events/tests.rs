@@ -192,6 +192,39 @@ async fn s48_an_event_that_the_server_does_not_take_for_a_minute_is_told_all_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn s48_an_event_that_waits_does_not_take_the_place_of_a_later_one() {
+    let holder = |node: &str| Event { subject: Some("holder".into()), ..event("a", node) };
+    let events = vec![(0, holder("n1")), (5, holder("n2")), (60, event("b", "x"))];
+    let (asked, text) = written(&[500; 4], Term::Unlimited, events).await;
+    let told: Vec<&Value> = asked.iter().skip(4).map(|(_, _, body)| &body["message"]).collect();
+    assert_eq!(told, ["n2", "x"]);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s48_however_many_events_the_server_does_not_take_for_a_minute_none_is_lost() {
+    let pods = 1_100;
+    let mut events: Vec<_> = (0..pods).map(|number| (0, event(&format!("pod-{number}"), "x"))).collect();
+    events.push((100, event("last", "x")));
+    let refused = [500; 3_000];
+    let (asked, text) = written(&refused, Term::Unlimited, events).await;
+    assert_eq!(asked.len(), refused.len() + pods + 1);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_an_event_that_certainly_was_not_written_is_no_repetition_of_itself() {
+    for (refusal, expected) in
+        [(429, vec!["POST", "POST", "GET", "PATCH"]), (500, vec!["POST", "POST", "GET"])]
+    {
+        let new = Event { novelty: Novelty::New, ..event("a", "x") };
+        let (asked, _) = written(&[refusal, 409], Term::Unlimited, vec![(0, new)]).await;
+        let methods: Vec<&str> = asked.iter().map(|(method, ..)| method.as_str()).collect();
+        assert_eq!(methods, expected, "{refusal}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_the_leader_writes_and_what_is_queued_at_the_end_is_written() {
     let (asked, _) = written(&[], Term::None, vec![(0, event("a", "x"))]).await;
     assert_eq!(asked, []);
@@ -255,12 +288,4 @@ async fn s47_what_stands_is_asked_for_as_often_as_one_likes_and_told_before_it_e
     let (asked, _) = written(&[], Term::Unlimited, events).await;
     let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
     assert_eq!(methods, [Method::POST, Method::PATCH]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_carried_out_without_an_answer_is_counted_once() {
-    let new = Event { novelty: Novelty::New, ..event("a", "x") };
-    let (asked, _) = written(&[500, 409], Term::Unlimited, vec![(0, new)]).await;
-    let methods: Vec<&Method> = asked.iter().map(|(method, ..)| method).collect();
-    assert_eq!(methods, [Method::POST, Method::POST, Method::GET]);
 }

@@ -1,5 +1,6 @@
 //! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
-//! that, repeated a few times, then every ten seconds for two minutes, then dropped and counted.
+//! that, repeated a few times, then every ten seconds for two minutes, then dropped and counted. An event has the time at which
+//! it was recorded, however late it is written, and never takes the place of a later one.
 //!
 //! What a process before this one has told stands: its event has the name that ours would have, so that a create is
 //! refused, and it is read how often and when it was told (S47).
@@ -32,7 +33,7 @@ const ATTEMPTS: usize = 4;
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 const TRIES: usize = 12;
 
-/// So many wait for that at most.
+/// So many wait for that at most; then no more are taken out of the queue.
 const WAITING: usize = 1_024;
 
 /// Longest pause between attempts, also when the server asks for more: the events behind this one
@@ -64,9 +65,9 @@ impl EventWriter {
         let mut stopping = false;
         loop {
             let report = tokio::select! {
-                report = self.queue.recv() => report,
+                report = self.queue.recv(), if stopping || waiting.has_room() => report,
                 (report, tries) = waiting.next(), if !stopping => {
-                    if let Some(report) = desk.deliver(report, 1, true).await {
+                    if !desk.is_overtaken(&report) && let Some(report) = desk.deliver(report, 1).await {
                         waiting.put_off(report, tries + 1, desk.losses);
                     }
                     continue;
@@ -89,7 +90,7 @@ impl EventWriter {
             let_work_go_first(&mut work).await;
             // While events wait, the API server takes none: one attempt tells whether it does again.
             let attempts = if waiting.0.is_empty() { ATTEMPTS } else { 1 };
-            if let Some(report) = desk.deliver(report, attempts, false).await {
+            if let Some(report) = desk.deliver(report, attempts).await {
                 waiting.put_off(report, 1, desk.losses);
             }
         }
@@ -108,8 +109,12 @@ async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
 struct Waiting(VecDeque<(Instant, Report, usize)>);
 
 impl Waiting {
+    fn has_room(&self) -> bool {
+        self.0.len() < WAITING
+    }
+
     fn put_off(&mut self, report: Report, tries: usize, losses: &Losses) {
-        if tries == TRIES || self.0.len() == WAITING {
+        if tries == TRIES {
             losses.of(Loss::Failed).inc();
             return;
         }
@@ -144,12 +149,19 @@ impl Desk<'_> {
         report.event.novelty == Novelty::Standing && written.is_some_and(|written| written.stands(now))
     }
 
+    /// Whether the same was written since it was recorded, maybe with later words about the same subject.
+    fn is_overtaken(&self, report: &Report) -> bool {
+        let written = self.memory.recall(body::digest(report), Instant::now());
+        written.is_some_and(|written| written.last > report.recorded)
+    }
+
     /// Writes it. Returns it if the API server takes no events now.
-    async fn deliver(&mut self, report: Report, attempts: usize, is_again: bool) -> Option<Report> {
+    async fn deliver(&mut self, mut report: Report, attempts: usize) -> Option<Report> {
         let mut backoff = Backoff::new(LONGEST_PAUSE);
         let mut attempt = 1;
         loop {
-            let Err(error) = self.write(&report, is_again || attempt > 1).await else { return None };
+            let Err(error) = self.write(&report).await else { return None };
+            report.may_be_written |= matches!(error, CallError::Unknown(_));
             let pause = match &error {
                 CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
                 CallError::Unknown(_) | CallError::NotSent(_) => backoff.pause(),
@@ -169,7 +181,7 @@ impl Desk<'_> {
         }
     }
 
-    async fn write(&mut self, report: &Report, is_again: bool) -> Result<(), CallError> {
+    async fn write(&mut self, report: &Report) -> Result<(), CallError> {
         let digest = body::digest(report);
         let name = body::name(report, digest);
         let collection = body::collection(body::namespace(report));
@@ -181,11 +193,11 @@ impl Desk<'_> {
                 result => return result,
             }
         }
-        let body = body::creation(report, &name, self.instance, Timestamp::now());
+        let body = body::creation(report, &name, self.instance);
         let create = Request { verb: Verb::Create, path: collection, body: Some(body) };
         match self.caller.send(&create).await {
             Ok(_) => {
-                self.remember(digest, 1, Duration::ZERO);
+                self.remember(digest, 1, report.recorded);
                 return Ok(());
             }
             Err(CallError::AlreadyExists(_)) => {}
@@ -193,10 +205,10 @@ impl Desk<'_> {
         }
         let read = Request { verb: Verb::Get, path: path.clone(), body: None };
         let (count, age) = body::counted(&self.caller.send(&read).await?, Timestamp::now());
-        let earlier = self.remember(digest, count, age);
+        let now = Instant::now();
+        let earlier = self.remember(digest, count, now.checked_sub(age).unwrap_or(now));
         let is_told = match report.event.novelty {
-            // An attempt that was not answered may have been carried out.
-            Novelty::New => is_again,
+            Novelty::New => report.may_be_written,
             Novelty::Unclear | Novelty::Standing => earlier.stands(Instant::now()),
         };
         if is_told { Ok(()) } else { self.count(report, digest, &path, earlier).await }
@@ -211,16 +223,15 @@ impl Desk<'_> {
         earlier: Written,
     ) -> Result<(), CallError> {
         let count = earlier.count.saturating_add(1);
-        let body = Some(body::repetition(&report.event.message, count, Timestamp::now()));
+        let body = Some(body::repetition(report, count));
         self.caller.send(&Request { verb: Verb::Patch, path: path.to_owned(), body }).await?;
-        self.remember(digest, count, Duration::ZERO);
+        self.remember(digest, count, report.recorded);
         Ok(())
     }
 
-    fn remember(&mut self, digest: u64, count: u32, age: Duration) -> Written {
-        let now = Instant::now();
-        let written = Written { count, last: now.checked_sub(age).unwrap_or(now) };
-        self.memory.remember(digest, written, now);
+    fn remember(&mut self, digest: u64, count: u32, last: Instant) -> Written {
+        let written = Written { count, last };
+        self.memory.remember(digest, written, Instant::now());
         written
     }
 }
