@@ -250,6 +250,7 @@ impl Controller {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
+        objects.nodes.keep_final_states();
         let ForcePolicy { unready, gone, .. } = options.force;
         Self {
             objects,

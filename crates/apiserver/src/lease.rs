@@ -193,7 +193,7 @@ impl Observed {
             _ if self.is_anybodys() => of(self.changed, self.duration()),
             Some(departed) if departed.holder.is_empty() => departed.changed,
             Some(departed) => of(departed.changed, departed.duration),
-            None => self.changed + timing.renew_deadline,
+            None => self.changed + timing.lease_duration,
         }
     }
 
@@ -311,10 +311,10 @@ pub enum Action {
 ///
 /// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that was deleted, or
 /// blanked by hand, is as good as held until its last holder's time is over: that one leads on until it next renews.
-/// A process that has never seen the lease cannot know whether another leads. It waits for the renew deadline: who
-/// has not made the lease anew by then has stopped to write (S10). A retry period would do if every renewal were
-/// answered at once; but one request that hangs takes half of that deadline. That costs the first start in a
-/// cluster, which lists meanwhile, and no other: a lease that was given up stays.
+/// A process that has never seen the lease cannot know whether another leads. It waits for a whole lease: who
+/// has not made it anew by the renew deadline begins no more writes, but one that is under way may land until the
+/// lease would have ended (S37). That costs the first start in a cluster, which lists meanwhile, and no other: a lease that
+/// was given up stays.
 #[must_use]
 pub(crate) fn evaluate(
     observed: &Observed,

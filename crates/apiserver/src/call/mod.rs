@@ -269,7 +269,8 @@ impl Caller {
             guard(gauge, |gauge| gauge.dec())
         });
         let started = Instant::now();
-        let is_of_a_term = matches!(self.leadership.term(), Term::Until(_)) && self.work.is_some();
+        // Also one whose term has ended since it was allowed.
+        let is_of_a_term = self.leadership.term() != Term::Unlimited && self.work.is_some();
         let (exchanged, kept) = if is_of_a_term && request.verb != Verb::Get && !(self.may_be_late)(request) {
             self.guarded(request, accept, server_time).await
         } else {

@@ -29,7 +29,7 @@ const TIMING: Timing = Timing {
 };
 
 /// How long the first replica of all waits for a holder that may have lost its lease, in seconds.
-const FIRST: u64 = TIMING.renew_deadline.as_secs();
+const FIRST: u64 = TIMING.lease_duration.as_secs();
 
 /// How the server treats requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -112,8 +112,6 @@ pub trait Narrow:
     }
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
-    /// Whether the last state of a deleted object is needed by readers that learn of the deletion later.
-    const HAS_LAST_WORDS: bool = false;
     /// URL path of one object (all kinds we use are `v1`). What no object's name can have is escaped.
     fn path(key: &Self::Key) -> String;
 }
@@ -153,7 +151,6 @@ macro_rules! narrow {
                 let path: fn(&$key) -> String = $path;
                 path(key)
             }
-            const HAS_LAST_WORDS: bool = matches!($name.as_bytes(), b"Node");
         }
     };
 }

@@ -60,8 +60,8 @@ fn who_may_lead() {
     let old = "1999-01-01T00:00:00.000000Z";
     let future = "2099-01-01T00:00:00.000000Z";
     let cases: Vec<(&str, Vec<Look>, u64, Action)> = vec![
-        ("absent: perhaps deleted a moment ago, and its holder leads on", vec![(0, None)], 9, wait("")),
-        ("absent for as long as a term lasts: create", vec![(0, None), (9, None)], 10, Action::Create),
+        ("absent: perhaps deleted a moment ago, and its holder leads on", vec![(0, None)], 14, wait("")),
+        ("absent for as long as a lease lasts: create", vec![(0, None), (9, None)], 15, Action::Create),
         ("ours: renew", vec![(0, Some(lease("me", old)))], 0, Action::Renew),
         ("ours after a restart, expired: renew", vec![(0, Some(lease("me", old)))], 60, Action::Renew),
         ("given up: take", vec![(0, Some(given_up(old)))], 0, take("")),
@@ -113,8 +113,8 @@ fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder() {
     let old = "1999-01-01T00:00:00.000000Z";
     let future = "2099-01-01T00:00:00.000000Z";
     let cases: Vec<(&str, Vec<Look>, u64, Action)> = vec![
-        ("blanked by hand: its holder does not know yet", vec![(0, Some(lease("", old)))], 9, wait("")),
-        ("blanked long ago: take", vec![(0, Some(lease("", old)))], 10, take("")),
+        ("blanked by hand: its holder does not know yet", vec![(0, Some(lease("", old)))], 14, wait("")),
+        ("blanked long ago: take", vec![(0, Some(lease("", old)))], 15, take("")),
         (
             "blanked by hand while another held it",
             vec![(0, Some(lease("other", old))), (1, Some(lease("", old)))],
@@ -229,7 +229,7 @@ fn a_lease_without_a_spec_can_be_taken() {
     let start = Instant::now();
     let observed = Observed::update(None, Some(json!({"metadata": {"name": "mooring"}})), start);
     assert_eq!(
-        evaluate(&observed, start + TIMING.renew_deadline, "me", &TIMING, Fitness::Fit),
+        evaluate(&observed, start + TIMING.lease_duration, "me", &TIMING, Fitness::Fit),
         Action::TakeOver { from: String::new() }
     );
     let body = renewal(&observed, "me", &TIMING, Notes::default(), wall()).unwrap();
@@ -245,8 +245,8 @@ fn m2_who_is_not_fit_leaves_the_lease_to_others() {
     let old = "1999-01-01T00:00:00.000000Z";
     // the lease, seconds since it was seen, what one does that has not seen what there is, and a blind one
     let cases = [
-        (None, 10, Action::StandAside, Action::StandAside),
-        (None, 25, aside.clone(), Action::Create),
+        (None, 15, Action::StandAside, Action::StandAside),
+        (None, 30, aside.clone(), Action::Create),
         (Some(given_up(old)), 14, aside.clone(), aside.clone()),
         (Some(given_up(old)), 15, aside.clone(), take("")),
         (Some(lease("other", old)), 15, aside.clone(), aside.clone()),

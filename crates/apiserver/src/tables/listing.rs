@@ -104,9 +104,7 @@ impl<T: Narrow> Table<T> {
             if uid.as_ref().is_some_and(|uid| known.uid != *uid) {
                 drop(row);
                 self.objects.remove(key);
-                if T::HAS_LAST_WORDS {
-                    self.final_states.insert(key.clone(), FinalState::Unknown);
-                }
+                self.note_final_state(key, || FinalState::Unknown);
             }
         }
         self.unconfirmed.remove(key);
@@ -151,9 +149,7 @@ impl<T: Narrow> Table<T> {
                 return true;
             }
             self.unconfirmed.remove(key);
-            if T::HAS_LAST_WORDS {
-                self.final_states.insert(key.clone(), FinalState::Unknown);
-            }
+            self.note_final_state(key, || FinalState::Unknown);
             gone.push(key.clone());
             false
         });

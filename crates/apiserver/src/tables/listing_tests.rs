@@ -189,6 +189,7 @@ fn s3_a_node_of_another_uid_leaves_last_words_that_nobody_knows() {
     let name = NodeName::from("n1");
     for answered in [false, true] {
         let table = Table::default();
+        table.keep_final_states();
         table.apply(node("1", 10));
         assert_eq!(table.take_final_state(&name), None);
         let taken = if answered { table.observe_response(node("2", 12)) } else { table.apply(node("2", 12)) };

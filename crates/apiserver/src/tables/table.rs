@@ -11,7 +11,7 @@ use std::{
     collections::BTreeMap,
     hash::Hash,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -37,7 +37,8 @@ fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
 #[derive(Debug)]
 pub struct Table<T: Narrow> {
     pub(super) objects: Map<T::Key, Row<T>>,
-    pub(super) final_states: Map<T::Key, FinalState<T>>,
+    /// Only if somebody takes them.
+    final_states: OnceLock<Map<T::Key, FinalState<T>>>,
     /// Known from answers to our own requests alone.
     pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
@@ -78,7 +79,7 @@ impl<T: Narrow> Default for Table<T> {
     fn default() -> Self {
         Self {
             objects: Map::default(),
-            final_states: Map::default(),
+            final_states: OnceLock::new(),
             unconfirmed: Map::default(),
             // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
             unreadable: few_shards(),
@@ -102,7 +103,7 @@ impl<T: Narrow> Clone for Table<T> {
         }
         Self {
             objects: copy(&self.objects),
-            final_states: copy(&self.final_states),
+            final_states: self.final_states.get().map_or_else(OnceLock::new, |kept| copy(kept).into()),
             unconfirmed: copy(&self.unconfirmed),
             unreadable: copy(&self.unreadable),
             suspicion: Suspicion::default(),
@@ -120,11 +121,22 @@ impl<T: Narrow> Table<T> {
         self.objects.get(key).map(|row| Arc::clone(&row.object))
     }
 
-    /// How an object looked when it was deleted, if it was since this was last asked. For the one reader
-    /// that needs it.
+    /// Keeps from now on how objects looked when they were deleted, for one reader that learns of the deletion later and
+    /// takes each ([`Table::take_final_state`]).
+    pub fn keep_final_states(&self) {
+        self.final_states.get_or_init(Map::default);
+    }
+
+    pub(super) fn note_final_state(&self, key: &T::Key, state: impl FnOnce() -> FinalState<T>) {
+        if let Some(kept) = self.final_states.get() {
+            kept.insert(key.clone(), state());
+        }
+    }
+
+    /// How an object looked when it was deleted, if it was since this was last asked.
     #[must_use]
     pub fn take_final_state(&self, key: &T::Key) -> Option<FinalState<T>> {
-        self.final_states.remove(key).map(|(_, state)| state)
+        self.final_states.get()?.remove(key).map(|(_, state)| state)
     }
 
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
@@ -218,7 +230,7 @@ impl<T: Narrow> Table<T> {
         &self,
         key: &T::Key,
         revision: ResourceVersion,
-        final_states: impl FnOnce() -> FinalState<T>,
+        final_state: impl FnOnce() -> FinalState<T>,
     ) -> bool {
         let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
         let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return was_unreadable };
@@ -226,9 +238,7 @@ impl<T: Narrow> Table<T> {
         if present.get().object.metadata().resource_version > revision {
             return false;
         }
-        if T::HAS_LAST_WORDS {
-            self.final_states.insert(key.clone(), final_states());
-        }
+        self.note_final_state(key, final_state);
         present.remove();
         true
     }
@@ -270,8 +280,8 @@ impl<T: Narrow> Table<T> {
     /// deleted meanwhile, in a final state that is unknown.
     fn replace(&self, row: &mut Row<T>, object: T) -> bool {
         let is_another = row.object.metadata().uid != object.metadata().uid;
-        if is_another && T::HAS_LAST_WORDS {
-            self.final_states.insert(object.key(), FinalState::Unknown);
+        if is_another {
+            self.note_final_state(&object.key(), || FinalState::Unknown);
         }
         let changed = *row.object != object;
         row.object = Arc::new(object);
@@ -292,9 +302,7 @@ impl<T: Narrow> Table<T> {
         if present.get().object.metadata().resource_version > known {
             return false;
         }
-        if T::HAS_LAST_WORDS {
-            self.final_states.insert(key.clone(), FinalState::Unknown);
-        }
+        self.note_final_state(key, || FinalState::Unknown);
         present.remove();
         self.unconfirmed.remove(key);
         self.unreadable.remove(key);
@@ -439,6 +447,10 @@ mod tests {
         };
         let name = NodeName::from("n1");
         let table = Table::default();
+        table.apply(node(9, &[]));
+        table.delete(node(9, &[]));
+        assert_eq!(table.take_final_state(&name), None, "nobody takes them");
+        table.keep_final_states();
         table.apply(node(10, &[]));
         table.apply(node(11, &["v"]));
         table.delete(node(12, &["v"]));

@@ -80,6 +80,18 @@ async fn a_kind_of_one_page_is_listed() {
     assert!(stage.shows("mooring_watch_lists_total{cause=\"behind\",resource=\"storageclasses\"} 1"));
 }
 
+/// Most pods have no volume and are not kept, and a list has them all.
+#[tokio::test(start_paused = true)]
+async fn l14_what_is_large_to_list_is_not_listed_because_few_of_it_are_kept() {
+    let gone = (0..10).map(|number| event("DELETED", &class(&format!("c{number}"), 21))).collect();
+    let stage = stage(vec![large(), now(30)], vec![open(gone), open(vec![bookmark(30)])], vec![]);
+    stage.objects_listed().await;
+    stage.pass(Duration::from_secs(1)).await;
+    assert!(stage.names().len() < FEW);
+    assert_eq!(stage.catches_up_within(5).await, Some(0));
+    assert_eq!(stage.lists().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_watch_cannot_prove_is_listed() {
     let short = || Answer::Watch(vec![], false);

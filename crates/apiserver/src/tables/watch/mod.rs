@@ -79,6 +79,7 @@ pub async fn watch<T: Stored>(
         last_reason: None,
         refusals: 0,
         page_limit: FIRST_PAGE,
+        listed: 0,
         kind: PhantomData,
     };
     let proof = tokio::select! {
@@ -119,6 +120,8 @@ struct Reflector<T: Stored> {
     refusals: u32,
     /// How many objects to ask for at once.
     page_limit: usize,
+    /// How many objects the last list had, also of those that are not kept.
+    listed: usize,
     kind: PhantomData<T>,
 }
 
@@ -146,6 +149,7 @@ impl<T: Stored> Reflector<T> {
             let listed = timeout_at(started + LIST_DEADLINE, self.list()).await;
             match listed.unwrap_or(Err(Trouble::Late(LIST_DEADLINE))) {
                 Ok(count) => {
+                    self.listed = count;
                     self.metrics.listed(count, started.elapsed());
                     self.pace.listed();
                     self.well();
@@ -332,7 +336,7 @@ impl<T: Stored> Reflector<T> {
 
     /// Whether there are so few that a list tells as much as a watch, and at once.
     fn are_few(&self) -> bool {
-        T::table(&self.objects).len() <= FEW
+        self.listed <= FEW
     }
 
     fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {
