@@ -48,7 +48,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 _ => "calm: a write after a kill",
             };
             let body = &entry.request;
-            if entry.resource != "events" && is_unexplained(&objects, entry) {
+            if is_unexplained(&objects, entry) {
                 continue;
             }
             let what = if entry.resource == "events" {
@@ -176,13 +176,19 @@ fn is_explained(objects: &Objects, attachment: &Value) -> bool {
     leads_to.and_then(|disk| attachment_of(&disk, node)).as_deref() == attachment["metadata"]["name"].as_str()
 }
 
-/// A write about an attachment, or to the list of its node, of whose volume nothing tells what a pod was given by it: one
-/// of another handle has its name (S44).
+/// A write about an attachment, or to the list of its node, of whose volume nothing tells what a pod was given by it: it is
+/// gone, or one of another handle has its name (S44). A pod of that node, whose claim leads nowhere either, may be told so.
 fn is_unexplained(objects: &Objects, entry: &Entry) -> bool {
+    let told = entry.request["involvedObject"]["name"].as_str().unwrap_or_default();
+    let told = objects.all("pods").find(|(_, pod)| pod["metadata"]["name"] == told).map(|(_, pod)| pod);
+    let message = entry.request["message"].as_str().unwrap_or_default();
+    let told = told.filter(|_| message.contains("cannot be attached yet"));
     objects.all("volumeattachments").any(|(name, attachment)| {
+        let node = &attachment["spec"]["nodeName"];
         let is_about = match entry.resource.as_str() {
             "volumeattachments" => entry.name == name,
-            "nodes/status" => attachment["spec"]["nodeName"] == entry.name.as_str(),
+            "nodes/status" => *node == entry.name.as_str(),
+            "events" => told.is_some_and(|pod| pod["spec"]["nodeName"] == *node),
             _ => false,
         };
         is_about && !is_explained(objects, attachment)
