@@ -80,8 +80,12 @@ impl Recycler {
         // Who looks at the pod sees what it is for, and it goes with its volume at the latest.
         let owner = json!({ "apiVersion": "v1", "kind": PersistentVolume::KIND, "name": &*meta.name, "uid": meta.uid });
         set("metadata", "ownerReferences", json!([owner]));
-        let claim = json!({ CLAIM: reference.key().to_string(), CLAIM_UID: reference.uid });
-        set("metadata", "annotations", claim);
+        // Those of the template stay: one may keep a side-car out that would not end.
+        let own = [(CLAIM, reference.key().to_string()), (CLAIM_UID, reference.uid.to_string())];
+        let template = self.template.pointer("/metadata/annotations").and_then(Value::as_object);
+        let mut annotations = template.cloned().unwrap_or_default();
+        annotations.extend(own.map(|(key, value)| (key.to_owned(), Value::String(value))));
+        set("metadata", "annotations", Value::Object(annotations));
         let mut volumes = self.list("/spec/volumes");
         if let Some(first) = volumes.first_mut() {
             *first = json!({ "name": first.get("name"), source.0: source.1 });
@@ -275,6 +279,7 @@ mod tests {
     fn a_pod_has_its_own_source_deadline_and_gate() {
         let mut template = Recycler::default_template();
         template["metadata"]["namespace"] = json!("scrub");
+        template["metadata"]["annotations"] = json!({"linkerd.io/inject": "disabled"});
         template["spec"]["nodeSelector"] = json!({"disk": "here"});
         template["spec"]["schedulingGates"] = json!([{"name": "mine"}]);
         template["spec"]["volumes"] =
@@ -291,7 +296,11 @@ mod tests {
             json!({
                 "name": "recycler-for-pv-1",
                 "namespace": "scrub",
-                "annotations": {"mooring.binder/claim": "ns/c", "mooring.binder/claim-uid": "c-uid"},
+                "annotations": {
+                    "linkerd.io/inject": "disabled",
+                    "mooring.binder/claim": "ns/c",
+                    "mooring.binder/claim-uid": "c-uid",
+                },
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "PersistentVolume", "name": "pv", "uid": "pv-uid"},
                 ],
