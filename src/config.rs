@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-pub use controllers::{Controllers, Storage};
+pub use controllers::{Controllers, StorageController};
 pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 

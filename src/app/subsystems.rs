@@ -17,7 +17,7 @@ use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
     attach_detach::AttachDetach,
     binder::Binder,
-    config::{Config, Storage},
+    config::{Config, StorageController},
     controller::{
         Controller, Runner,
         asked::{Asked, Past},
@@ -102,15 +102,15 @@ impl Subsystem {
 /// # Errors
 /// A metric that cannot be registered.
 pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
-    let subsystem = |controller: &Storage| {
+    let subsystem = |controller: &StorageController| {
         let objects = Arc::clone(&parts.objects);
         match controller {
-            Storage::AttachDetach => attach_detach_subsystem(parts),
-            Storage::Binder => binder_subsystem(parts),
-            Storage::ClaimProtection => {
+            StorageController::AttachDetach => attach_detach_subsystem(parts),
+            StorageController::Binder => binder_subsystem(parts),
+            StorageController::ClaimProtection => {
                 small_subsystem(parts, ClaimProtection::new(objects), ("/debug/claim-protection", &["claim"]))
             }
-            Storage::VolumeProtection => small_subsystem(
+            StorageController::VolumeProtection => small_subsystem(
                 parts,
                 VolumeProtection::new(objects),
                 ("/debug/volume-protection", &["volume"]),

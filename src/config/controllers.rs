@@ -7,7 +7,7 @@ use super::kcm_controllers::is_known;
 
 /// A controller that mooring has, in the order in which they are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Storage {
+pub enum StorageController {
     /// `persistentvolume-attach-detach-controller`.
     AttachDetach,
     /// `persistentvolume-binder-controller`.
@@ -19,21 +19,36 @@ pub enum Storage {
 }
 
 /// Each with KCM's name of it, the name before 1.28, if it had one, and whether it runs by default.
-const OURS: [(Storage, &str, Option<&str>, bool); 4] = [
-    (Storage::AttachDetach, "persistentvolume-attach-detach-controller", Some("attachdetach"), true),
-    (Storage::Binder, "persistentvolume-binder-controller", Some("persistentvolume-binder"), true),
-    (Storage::ClaimProtection, "persistentvolumeclaim-protection-controller", Some("pvc-protection"), false),
-    (Storage::VolumeProtection, "persistentvolume-protection-controller", Some("pv-protection"), false),
+const OURS: [(StorageController, &str, Option<&str>, bool); 4] = [
+    (
+        StorageController::AttachDetach,
+        "persistentvolume-attach-detach-controller",
+        Some("attachdetach"),
+        true,
+    ),
+    (StorageController::Binder, "persistentvolume-binder-controller", Some("persistentvolume-binder"), true),
+    (
+        StorageController::ClaimProtection,
+        "persistentvolumeclaim-protection-controller",
+        Some("pvc-protection"),
+        false,
+    ),
+    (
+        StorageController::VolumeProtection,
+        "persistentvolume-protection-controller",
+        Some("pv-protection"),
+        false,
+    ),
 ];
 
 /// The word for all of them, which KCM does not know.
-const ALL: &str = "storage";
+const STORAGE: &str = "storage";
 
 /// The controllers that run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controllers {
     /// Those.
-    pub running: BTreeSet<Storage>,
+    pub running: BTreeSet<StorageController>,
     /// KCM's that are named and not ours: they do not run here.
     pub passed_over: Vec<String>,
 }
@@ -48,11 +63,11 @@ impl Controllers {
         let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
         let named =
             || words.iter().filter(|word| **word != "*").map(|word| word.strip_prefix('-').unwrap_or(word));
-        if let Some(unknown) = named().find(|name| *name != ALL && !is_known(name)) {
+        if let Some(unknown) = named().find(|name| *name != STORAGE && !is_known(name)) {
             return Err(format!("{unknown:?} is not in the list of known controllers"));
         }
-        let runs = |(_, name, alias, by_default): &&(Storage, &str, Option<&str>, bool)| {
-            let means = |word: &str| word == *name || Some(word) == *alias || word == ALL;
+        let runs = |(_, name, alias, by_default): &&(StorageController, &str, Option<&str>, bool)| {
+            let means = |word: &str| word == *name || Some(word) == *alias || word == STORAGE;
             let first = words.iter().find_map(|word| match word.strip_prefix('-') {
                 Some(off) if means(off) => Some(false),
                 None if means(word) => Some(true),
@@ -60,7 +75,7 @@ impl Controllers {
             });
             first.unwrap_or(*by_default && words.contains(&"*"))
         };
-        let running: BTreeSet<Storage> = OURS.iter().filter(runs).map(|(ours, ..)| *ours).collect();
+        let running: BTreeSet<StorageController> = OURS.iter().filter(runs).map(|(ours, ..)| *ours).collect();
         if running.is_empty() {
             return Err(format!(
                 "none of mooring's controllers is left by {list:?}; a list with their names switched off belongs to \
@@ -68,7 +83,7 @@ impl Controllers {
             ));
         }
         let is_ours = |word: &str| {
-            word == ALL || OURS.iter().any(|(_, name, alias, _)| word == *name || Some(word) == *alias)
+            word == STORAGE || OURS.iter().any(|(_, name, alias, _)| word == *name || Some(word) == *alias)
         };
         let is_passed_over = |word: &&&str| **word != "*" && !word.starts_with('-') && !is_ours(word);
         let passed_over = words.iter().filter(is_passed_over).map(|word| (*word).to_owned()).collect();

@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
+    controller::finalizer::reasons::ProtectionReason,
     metrics::{Alarms, Metrics},
-    protection::reasons::ProtectionReason,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;

@@ -1,10 +1,17 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use apiserver::{call::Request, ids::ResourceVersion, kinds::Pod};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::*;
-use crate::protection::calls::ListedPod;
+use crate::controller::{
+    Controller as _, Plan,
+    finalizer::{
+        calls::{Answer, Call},
+        step::FinalizerStep,
+    },
+};
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.
 fn claim(owner: &str) -> PersistentVolumeClaim {
@@ -65,9 +72,9 @@ fn a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() 
         assert_eq!(uses(&listed, &claim), by_list, "{name}");
         let objects = Arc::new(Objects::default());
         objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
-        let mut controller = ClaimProtection::new(objects);
+        let mut controller = ClaimProtection::new(Arc::clone(&objects));
         controller.load(Instant::now());
-        assert_eq!(controller.is_used(&claim.key(), &claim), by_tables, "{name}");
+        assert_eq!(controller.users.user(&claim, &objects).is_some(), by_tables, "{name}");
         assert!(by_list || !by_tables, "{name}: the tables know no more than a list");
     }
 }
@@ -91,13 +98,13 @@ fn user() -> Pod {
     serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
 }
 
-fn only(plan: &Plan<ClaimProtection>) -> Call {
+fn only(plan: &Plan<ClaimProtection>) -> Call<ClaimKey> {
     let [call] = &plan.calls[..] else { panic!("{:?}", plan.calls) };
     call.clone()
 }
 
-fn patch_of(call: &Call) -> &Request {
-    let Call::Claim(_, FinalizerStep::Remove, request) = call else { panic!("{call:?}") };
+fn patch_of(call: &Call<ClaimKey>) -> &Request {
+    let Call::Patch(_, FinalizerStep::Remove, request) = call else { panic!("{call:?}") };
     request
 }
 
@@ -122,7 +129,7 @@ fn s14_who_put_a_finalizer_on_is_asked_until_it_is_answered_and_nothing_is_writt
     seen(&mut controller, 7, json!([CLAIM_FINALIZER]), false);
     let now = controller.plan(now).wake_at.unwrap();
     let read = only(&controller.plan(now));
-    assert!(matches!(&read, Call::ClaimOwner(asked, _) if *asked == key), "{read:?}");
+    assert!(matches!(&read, Call::Owner(asked, _) if *asked == key), "{read:?}");
     seen(&mut controller, 8, json!([CLAIM_FINALIZER]), true);
     assert!(controller.plan(now).calls.is_empty(), "it is being asked");
     controller.answered(read, Err(CallError::Unknown("cut".into())), now, 0.0);
@@ -130,24 +137,26 @@ fn s14_who_put_a_finalizer_on_is_asked_until_it_is_answered_and_nothing_is_writt
     assert!(plan.calls.is_empty(), "{:?}", plan.calls);
     let later = plan.wake_at.unwrap();
     let again = only(&controller.plan(later));
-    assert!(matches!(&again, Call::ClaimOwner(..)), "{again:?}");
+    assert!(matches!(&again, Call::Owner(..)), "{again:?}");
     controller.answered(again, Ok(Answer::Owners(vec!["kubectl-edit".to_owned()])), later, 0.0);
-    assert!(matches!(only(&controller.plan(later)), Call::Pods(..)));
+    assert!(matches!(only(&controller.plan(later)), Call::Users(..)));
 }
 
 #[test]
 fn before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_that_was_seen() {
     let (_, mut controller, now) = stage(false);
     let list = only(&controller.plan(now));
-    assert!(matches!(&list, Call::Pods(namespace, claims) if namespace == "ns" && claims.len() == 1));
+    assert!(
+        matches!(&list, Call::Users(NamespacePods(namespace), claims) if namespace == "ns" && claims.len() == 1)
+    );
     assert!(controller.plan(now).calls.is_empty(), "it is being asked");
-    controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
     let write = only(&controller.plan(now));
     let expected = json!({"metadata": {"uid": "c", "resourceVersion": "5", "finalizers": ["a"]}});
     assert_eq!(patch_of(&write).body, Some(expected));
     controller.answered(write, Err(CallError::Conflict("modified".to_owned())), now, 0.0);
     let later = controller.plan(now).wake_at.unwrap();
-    assert!(matches!(only(&controller.plan(later)), Call::Pods(..)), "what was proven is old");
+    assert!(matches!(only(&controller.plan(later)), Call::Users(..)), "what was proven is old");
 }
 
 #[test]
@@ -160,9 +169,9 @@ fn a_pod_that_the_tables_show_costs_no_request_and_its_end_is_noticed() {
     let key = ObjectRef::Pod(last.key());
     objects.delete(last);
     controller.changed([key].into(), now);
-    assert!(matches!(only(&controller.plan(now)), Call::Pods(..)));
+    assert!(matches!(only(&controller.plan(now)), Call::Users(..)));
     // As if no pod had ever named it.
-    assert_eq!(controller.users.of(&claim("").key()).count(), 0);
+    assert_eq!(controller.users.0.of(&claim("").key()).count(), 0);
 }
 
 #[test]
@@ -172,13 +181,13 @@ fn a_pod_that_the_list_alone_shows_keeps_the_claim_and_so_does_a_list_that_fails
         serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
     };
     let unknown = CallError::Unknown("cut".to_owned());
-    for result in [Ok(Answer::Pods(vec![in_use])), Err(unknown)] {
+    for result in [Ok(Answer::Users(vec![in_use])), Err(unknown)] {
         let (_, mut controller, now) = stage(false);
         let list = only(&controller.plan(now));
         controller.answered(list, result, now, 0.0);
         let plan = controller.plan(now);
         assert!(plan.calls.is_empty());
-        assert!(matches!(only(&controller.plan(plan.wake_at.unwrap())), Call::Pods(..)), "asked again");
+        assert!(matches!(only(&controller.plan(plan.wake_at.unwrap())), Call::Users(..)), "asked again");
     }
 }
 
@@ -192,10 +201,10 @@ fn claims_of_a_namespace_share_a_list_that_was_asked_for_after_they_were_seen_to
     objects.apply(late);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     assert!(controller.plan(now).calls.is_empty());
-    controller.answered(first, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    controller.answered(first, Ok(Answer::Users(Vec::new())), now, 0.0);
     let calls = controller.plan(now).calls;
     assert!(
-        matches!(&calls[..], [Call::Claim(..), Call::Pods(_, claims)] if *claims == [(key, uid)]),
+        matches!(&calls[..], [Call::Patch(..), Call::Users(_, claims)] if *claims == [(key, uid)]),
         "the first goes, the other is asked for: {calls:?}"
     );
 }
@@ -212,9 +221,9 @@ fn s34_a_claim_made_anew_while_pods_are_listed_keeps_its_finalizer_until_a_list_
     objects.delete(claim(""));
     objects.apply(anew);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
-    controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
     let next = only(&controller.plan(now));
-    assert!(matches!(&next, Call::Pods(_, claims) if *claims == [(key, "d".into())]), "{next:?}");
+    assert!(matches!(&next, Call::Users(_, claims) if *claims == [(key, "d".into())]), "{next:?}");
 }
 
 #[test]
@@ -243,17 +252,15 @@ fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
         objects.apply(other.clone());
         controller.changed([key].into(), now);
         let read = only(&controller.plan(now));
-        assert!(
-            matches!(&read, Call::ClaimOwner(key, uid) if *key == other.key() && *uid == other.metadata.uid)
-        );
-        assert_eq!(controller.keys.others.writers.signal(), None, "one object alone shows too little");
+        assert!(matches!(&read, Call::Owner(key, uid) if *key == other.key() && *uid == other.metadata.uid));
+        assert_eq!(controller.others.writers.signal(), None, "one object alone shows too little");
         let managers = vec!["kube-controller-manager".to_owned()];
         controller.answered(read, Ok(Answer::Owners(managers)), now, 0.0);
     }
-    let signal = controller.keys.others.writers.signal().expect("a signal").clone();
+    let signal = controller.others.writers.signal().expect("a signal").clone();
     assert_eq!(signal.to_string(), "kube-controller-manager wrote metadata.finalizers of ns/other");
     // No pod uses the first claim, and yet it keeps its finalizer until then.
-    controller.answered(list, Ok(Answer::Pods(Vec::new())), now, 0.0);
+    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
     let mut plan = controller.plan(now);
     assert!(plan.others.is_some());
     while plan.wake_at.expect("an end") < signal.until {
@@ -261,9 +268,9 @@ fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
         plan = controller.plan(plan.wake_at.expect("an end"));
     }
     let list = only(&controller.plan(signal.until));
-    controller.answered(list, Ok(Answer::Pods(Vec::new())), signal.until, 0.0);
-    assert!(matches!(only(&controller.plan(signal.until)), Call::Claim(_, FinalizerStep::Remove, _)));
-    assert_eq!(controller.keys.others.writers.signal(), None);
+    controller.answered(list, Ok(Answer::Users(Vec::new())), signal.until, 0.0);
+    assert!(matches!(only(&controller.plan(signal.until)), Call::Patch(_, FinalizerStep::Remove, _)));
+    assert_eq!(controller.others.writers.signal(), None);
 }
 
 #[test]
@@ -277,7 +284,7 @@ fn s40_a_list_of_pods_is_asked_for_again_when_the_server_says() {
     controller.changed([ObjectRef::Claim(key)].into(), now + Duration::from_secs(1));
     let plan = controller.plan(now + Duration::from_secs(29));
     assert!(plan.calls.is_empty(), "{:?}", plan.calls);
-    assert!(matches!(only(&controller.plan(plan.wake_at.unwrap())), Call::Pods(..)));
+    assert!(matches!(only(&controller.plan(plan.wake_at.unwrap())), Call::Users(..)));
 }
 
 #[test]
@@ -291,5 +298,5 @@ fn s40_a_claim_that_is_gone_leaves_no_failures_behind() {
     objects.delete(gone);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     assert!(controller.plan(now + Duration::from_secs(9)).calls.is_empty());
-    assert_eq!(controller.keys.keys.retries.failures(&key), 0);
+    assert_eq!(controller.keys.retries.failures(&key), 0);
 }

@@ -4,16 +4,8 @@
 //! an object that is being deleted. Off by default: kube-controller-manager runs its own unless its `--controllers`
 //! switches them off, and only one of both should. Each patch names UID and revision, so that two of them do no harm.
 //!
-//! That kube-controller-manager's runs as well is noticed where that shows ([`second_writer`]).
-//!
-//! [`claims`] and [`volumes`] are controllers of [`crate::controller`]; what they share is here.
+//! Both are [`crate::controller::finalizer`]; what uses a claim, and what a volume, is here.
 
-mod calls;
 pub mod claims;
-mod finalizer;
-mod keys;
-pub mod reasons;
-mod requests;
-mod second_writer;
-mod users;
+mod listed;
 pub mod volumes;

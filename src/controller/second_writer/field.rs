@@ -9,10 +9,8 @@ pub enum OwnedField {
     AttachmentSpec,
     /// `status.phase` of a PersistentVolume or PersistentVolumeClaim.
     Phase,
-    /// The finalizer of protection in `metadata.finalizers` of a PersistentVolumeClaim.
-    ClaimFinalizer,
-    /// Likewise of a PersistentVolume.
-    VolumeFinalizer,
+    /// The finalizer of that name in `metadata.finalizers`.
+    Finalizer(&'static str),
 }
 
 impl OwnedField {
@@ -23,19 +21,21 @@ impl OwnedField {
             Self::VolumesAttached => "status.volumesAttached",
             Self::AttachmentSpec => "spec",
             Self::Phase => "status.phase",
-            Self::ClaimFinalizer | Self::VolumeFinalizer => "metadata.finalizers",
+            Self::Finalizer(_) => "metadata.finalizers",
         }
     }
 
     /// Where a set of fields (`fieldsV1`) has it.
     #[must_use]
-    pub fn pointer(self) -> &'static str {
-        match self {
+    pub fn pointer(self) -> String {
+        let fixed = match self {
             Self::VolumesAttached => "/f:status/f:volumesAttached",
             Self::AttachmentSpec => "/f:spec",
             Self::Phase => "/f:status/f:phase",
-            Self::ClaimFinalizer => "/f:metadata/f:finalizers/v:\"kubernetes.io~1pvc-protection\"",
-            Self::VolumeFinalizer => "/f:metadata/f:finalizers/v:\"kubernetes.io~1pv-protection\"",
-        }
+            Self::Finalizer(name) => {
+                return format!("/f:metadata/f:finalizers/v:\"{}\"", name.replace('/', "~1"));
+            }
+        };
+        fixed.to_owned()
     }
 }

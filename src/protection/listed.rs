@@ -1,4 +1,4 @@
-//! Which pods use a claim: the rule for a pod as a live list shows it.
+//! Pods as a live list shows them, and which of them use a claim.
 //!
 //! In: a listed pod and a claim. Out: whether the pod keeps the claim.
 
@@ -6,8 +6,56 @@ use apiserver::{
     ids::Uid,
     kinds::{Narrow, PersistentVolumeClaim, Pod},
 };
+use serde::Deserialize;
 
-use super::calls::ListedPod;
+/// A pod as a live list shows it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ListedPod {
+    metadata: ListedMeta,
+    spec: ListedSpec,
+}
+
+/// Of its metadata.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListedMeta {
+    name: String,
+    uid: Uid,
+    /// Set of one that is being deleted.
+    deletion_timestamp: Option<String>,
+    /// 0 of one whose containers are gone for good.
+    deletion_grace_period_seconds: Option<i64>,
+}
+
+/// Of its spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListedSpec {
+    /// Empty until it is scheduled.
+    node_name: String,
+    volumes: Vec<ListedVolume>,
+}
+
+/// Of a volume of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListedVolume {
+    /// Name within the pod.
+    name: String,
+    /// A claim by name.
+    persistent_volume_claim: Option<ListedClaim>,
+    /// A claim of the pod's own.
+    ephemeral: Option<serde::de::IgnoredAny>,
+}
+
+/// The claim of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListedClaim {
+    claim_name: String,
+}
+
 /// Whether a listed pod uses the claim: it is on a node and names it, in any phase; or the claim is its own, and
 /// its containers are not gone for good.
 // KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC.

@@ -1,19 +1,9 @@
-//! Why the finalizer of a claim or volume is as it is, as reported ([`crate::controller::report`]).
+//! Why the finalizer of an object is as it is, as reported ([`crate::controller::report`]).
 
-use apiserver::{
-    ids::{ClaimKey, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::{
-    controller::{
-        asked::Names,
-        report::{Reason, ReportKey, WallClock},
-    },
-    telemetry::transition::Named,
-};
+use crate::controller::report::{Reason, WallClock};
 
 /// Why the finalizer is as it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,37 +67,5 @@ impl Reason for ProtectionReason {
             Self::ForeignWriter(_, until) | Self::RestoreGrace(until) => Some(clock.at(*until)),
             _ => None,
         }
-    }
-}
-
-impl ReportKey for ClaimKey {
-    const KINDS: &'static [&'static str] = &["protected_claim"];
-
-    fn kind(&self) -> &'static str {
-        "protected_claim"
-    }
-
-    fn names(&self) -> Names {
-        vec![("claim", self.to_string())]
-    }
-
-    fn named(&self) -> Named {
-        Named::in_namespace(PersistentVolumeClaim::KIND, self.namespace(), self.name())
-    }
-}
-
-impl ReportKey for VolumeName {
-    const KINDS: &'static [&'static str] = &["protected_volume"];
-
-    fn kind(&self) -> &'static str {
-        "protected_volume"
-    }
-
-    fn names(&self) -> Names {
-        vec![("volume", self.to_string())]
-    }
-
-    fn named(&self) -> Named {
-        Named::in_cluster(PersistentVolume::KIND, self.as_str())
     }
 }

@@ -1,4 +1,4 @@
-//! What shows that kube-controller-manager's protection controller is at work beside this one (S14).
+//! What shows that kube-controller-manager's controller of the same finalizer is at work beside this one (S14).
 //!
 //! In: objects as the tables show them, and our own patches. Out: finalizers that others have put on, from which
 //! [`crate::controller::second_writer`] draws its signal: while that lasts, none is taken off. One that was taken off has
@@ -10,36 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver::{ids::Uid, kinds::Meta};
 use tokio::time::Instant;
 
-use crate::controller::second_writer::{Role, SecondWriters, WrittenObject};
-
-/// What is protected by a finalizer.
-pub(super) trait Protected: WrittenObject {
-    const FINALIZER: &str;
-    /// What its controller is, to people.
-    const ROLE: Role;
-    /// How it is counted that another has taken the finalizer off.
-    const REMOVED: &str;
-}
+use super::Protected;
+use crate::controller::second_writer::SecondWriters;
 
 /// What others do to the finalizers of one kind.
 #[derive(Debug)]
-pub(super) struct SecondWriter<K> {
+pub(crate) struct FinalizerWriters<K> {
     /// Objects that have no finalizer of ours.
     without: BTreeMap<K, Uid>,
     /// Objects about which a patch was sent whose effect has not been seen.
     patched: BTreeSet<K>,
-    pub(super) writers: SecondWriters<K>,
+    pub(crate) writers: SecondWriters<K>,
 }
 
-impl<K> Default for SecondWriter<K> {
+impl<K> Default for FinalizerWriters<K> {
     fn default() -> Self {
         Self { without: BTreeMap::new(), patched: BTreeSet::new(), writers: SecondWriters::default() }
     }
 }
 
-impl<K: Protected> SecondWriter<K> {
+impl<K: Protected> FinalizerWriters<K> {
     /// Takes an object as the tables show it; `leads` says whether its finalizer is this process' to change.
-    pub(super) fn observed(&mut self, key: &K, meta: Option<&Meta>, leads: bool, now: Instant) {
+    pub(crate) fn observed(&mut self, key: &K, meta: Option<&Meta>, leads: bool, now: Instant) {
         let Some(meta) = meta else {
             self.without.remove(key);
             self.patched.remove(key);
@@ -62,12 +54,12 @@ impl<K: Protected> SecondWriter<K> {
     }
 
     /// A patch of ours is sent.
-    pub(super) fn patched(&mut self, key: &K) {
+    pub(crate) fn patched(&mut self, key: &K) {
         self.patched.insert(key.clone());
     }
 
     /// The server has refused it.
-    pub(super) fn refused(&mut self, key: &K) {
+    pub(crate) fn refused(&mut self, key: &K) {
         self.patched.remove(key);
     }
 }
@@ -118,7 +110,7 @@ mod tests {
             ("unchanged", meta("u", true, true), false, meta("u", true, true), true, None),
         ];
         for (name, before, is_ours, after, leads, expected) in cases {
-            let (mut others, now) = (SecondWriter::default(), Instant::now());
+            let (mut others, now) = (FinalizerWriters::default(), Instant::now());
             let key = ClaimKey::new("ns", "c");
             others.observed(&key, Some(&before), false, now);
             if is_ours {

@@ -1,0 +1,67 @@
+//! The requests of a controller of finalizers as values, how each is sent, and what can come back.
+
+use apiserver::{
+    call::{CallError, Caller, Request},
+    ids::Uid,
+    kinds::Narrow as _,
+};
+
+use super::{Protected, UserList, Users, step::FinalizerStep};
+use crate::controller::{requests::Sent, second_writer::WrittenObject as _};
+
+/// The list that shows who uses what is protected.
+pub type ListOf<K> = <<K as Protected>::Users as Users<K>>::List;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub enum Call<K: Protected> {
+    /// Patch the object.
+    Patch(K, FinalizerStep, Request),
+    /// Read who put the finalizer on the object of this UID.
+    Owner(K, Uid),
+    /// List those who use the objects of these UIDs.
+    Users(ListOf<K>, Vec<(K, Uid)>),
+}
+
+/// What came back.
+#[derive(Debug)]
+pub enum Answer<K: Protected> {
+    /// The object.
+    Object(K::Object),
+    /// The managers that own the finalizer.
+    Owners(Vec<String>),
+    /// What the list shows.
+    Users(<ListOf<K> as UserList<K>>::Shown),
+}
+
+impl<K: Protected> Sent for Call<K> {
+    type Answer = Answer<K>;
+
+    async fn send(&self, caller: &Caller) -> Result<Answer<K>, CallError> {
+        match self {
+            Self::Patch(_, _, request) => caller.write(request).await.map(Answer::Object),
+            Self::Owner(key, uid) => {
+                let path = K::Object::path(key);
+                caller.owners(path, uid, &key.field().pointer()).await.map(Answer::Owners)
+            }
+            Self::Users(list, _) => list.send(caller).await.map(Answer::Users),
+        }
+    }
+
+    fn key(&self) -> String {
+        match self {
+            Self::Patch(key, ..) | Self::Owner(key, _) => key.to_string(),
+            Self::Users(list, _) => list.key(),
+        }
+    }
+
+    fn log(&self, error: &CallError) {
+        match self {
+            Self::Patch(object, ..) => {
+                tracing::warn!(%object, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
+            }
+            Self::Owner(..) => {}
+            Self::Users(list, waiting) => list.log(error, waiting.len()),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A controller that keeps a finalizer on objects, and takes it off one that is being deleted when nothing uses it.
+//!
+//! What it protects says what uses it ([`Protected`], [`Users`]). Here is the rest, the same for all of them: where the
+//! finalizer is missing, or has to go, one patch that names UID and revision ([`step`]). Before it goes, the tables show no
+//! use; then, where the tables prove too little, a live list that was asked for after the object was seen to be deleted,
+//! shared by all objects that wait for it ([`protection`]). That another controller does the same work beside this one is
+//! noticed where it shows ([`others`]).
+
+pub mod calls;
+pub mod others;
+pub mod pages;
+pub mod protection;
+pub mod reasons;
+pub mod step;
+
+use std::{collections::BTreeSet, fmt, hash::Hash};
+
+use apiserver::{
+    call::{CallError, Caller},
+    kinds::ObjectRef,
+    tables::{Objects, Stored},
+};
+
+use super::{
+    Identity,
+    report::ReportKey,
+    second_writer::{OwnedField, WrittenObject},
+};
+
+/// The name of an object that a finalizer protects.
+pub trait Protected: ReportKey + Hash + fmt::Display {
+    /// The object.
+    type Object: Stored<Key = Self>;
+    /// What is known of those who use it.
+    type Users: Users<Self>;
+
+    /// The finalizer.
+    const FINALIZER: &'static str;
+    /// The names of the controller.
+    const IDENTITY: Identity;
+    /// How it is counted that another controller has put the finalizer on.
+    const ADDED: &'static str;
+    /// How it is counted that another has taken it off.
+    const REMOVED: &'static str;
+
+    /// The name of an object that changed, if it is of this kind.
+    fn of(object: &ObjectRef) -> Option<Self>;
+}
+
+impl<K: Protected> WrittenObject for K {
+    fn field(&self) -> OwnedField {
+        OwnedField::Finalizer(K::FINALIZER)
+    }
+
+    fn kind(&self) -> &'static str {
+        K::ADDED
+    }
+}
+
+/// What is known of those who use what is protected.
+pub trait Users<K: Protected>: Default + Send + 'static {
+    /// A live list that shows all of them. Objects that need the same one share it.
+    type List: UserList<K>;
+
+    /// Reads the tables whole.
+    fn load(&mut self, _objects: &Objects) {}
+
+    /// Takes an object that changed. Returns what it used before, or uses now.
+    fn changed(&mut self, _object: &ObjectRef, _objects: &Objects) -> BTreeSet<K> {
+        BTreeSet::new()
+    }
+
+    /// Who uses it for certain, as the tables show: a sentence.
+    fn user(&self, object: &K::Object, objects: &Objects) -> Option<&'static str>;
+
+    /// The list that has to show that nothing uses it; `None` where the tables prove it.
+    fn list_of(&self, key: &K) -> Option<Self::List>;
+}
+
+/// A live list of those who use objects.
+pub trait UserList<K: Protected>: Clone + Ord + fmt::Debug + Send + Sync + 'static {
+    /// What it shows.
+    type Shown: fmt::Debug + Send + Sync + 'static;
+
+    /// Lists at the most recent revision.
+    fn send(&self, caller: &Caller) -> impl Future<Output = Result<Self::Shown, CallError>> + Send;
+
+    /// Who uses the object, as it shows: a sentence.
+    fn user(shown: &Self::Shown, object: &K::Object) -> Option<&'static str>;
+
+    /// Its key in the work queue.
+    fn key(&self) -> String;
+
+    /// Logs that it failed, for which so many objects keep their finalizer.
+    fn log(&self, error: &CallError, waiting: usize);
+}
