@@ -10,7 +10,10 @@ mod encoded;
 use std::{alloc::System, hint::black_box};
 
 use apiserver::{
-    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
+    kinds::{
+        CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        VolumeAttributesClass,
+    },
     wire::Encoding,
 };
 use bytes::Bytes;
@@ -41,6 +44,7 @@ fn read(encoding: Encoding, raw: &Bytes) {
     let _ = black_box(encoding.object::<VolumeAttachment>(raw));
     let _ = black_box(encoding.object::<StorageClass>(raw));
     let _ = black_box(encoding.object::<CsiDriver>(raw));
+    let _ = black_box(encoding.object::<VolumeAttributesClass>(raw));
     let _ = black_box(encoding.head(raw));
     let _ = black_box(encoding.status(raw));
     let _ = black_box(encoding.watch_event(raw));

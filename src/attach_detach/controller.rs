@@ -145,7 +145,7 @@ impl controller::Controller for Controller {
                 }
                 ObjectRef::Volume(name) => self.refresh_volume(name, now),
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
-                ObjectRef::Claim(_) | ObjectRef::Class(_) => {}
+                ObjectRef::Claim(_) | ObjectRef::Class(_) | ObjectRef::AttributesClass(_) => {}
             }
             pods.extend(self.desired.dependants(&object));
         }

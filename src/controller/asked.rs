@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
+use apiserver::kinds::{
+    Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumeAttributesClass,
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
@@ -91,6 +93,7 @@ fn named(field: &str, name: &str) -> Option<Named> {
         "volume" => Some(Named::in_cluster(PersistentVolume::KIND, name)),
         "attachment" => Some(Named::in_cluster(VolumeAttachment::KIND, name)),
         "node" => Some(Named::in_cluster(Node::KIND, name)),
+        "vac" => Some(Named::in_cluster(VolumeAttributesClass::KIND, name)),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use apiserver::{
     ids::{NodeName, ResourceVersion},
     kinds::{
         CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment,
+        VolumeAttachment, VolumeAttributesClass,
     },
     tables::{Objects, Stored},
 };
@@ -216,6 +216,7 @@ impl Snapshot {
             ObjectRef::Attachment(key) => found::<VolumeAttachment>(objects, key),
             ObjectRef::Class(key) => found::<StorageClass>(objects, key),
             ObjectRef::Driver(key) => found::<CsiDriver>(objects, key),
+            ObjectRef::AttributesClass(key) => found::<VolumeAttributesClass>(objects, key),
         }
     }
 }

@@ -109,11 +109,11 @@ var files = []struct{ module, path, messages string }{
 	{"k8s.io/apimachinery", "pkg/runtime", "RawExtension TypeMeta Unknown"},
 	{"k8s.io/api", "core/v1", "AWSElasticBlockStoreVolumeSource AttachedVolume AzureDiskVolumeSource AzureFilePersistentVolumeSource AzureFileVolumeSource " +
 		"CSIPersistentVolumeSource CinderPersistentVolumeSource CinderVolumeSource ContainerState ContainerStatus FCVolumeSource FlexPersistentVolumeSource " +
-		"FlexVolumeSource GCEPersistentDiskVolumeSource HostPathVolumeSource ISCSIPersistentVolumeSource ISCSIVolumeSource NFSVolumeSource Node NodeCondition " +
+		"FlexVolumeSource GCEPersistentDiskVolumeSource HostPathVolumeSource ISCSIPersistentVolumeSource ISCSIVolumeSource ModifyVolumeStatus NFSVolumeSource Node NodeCondition " +
 		"NodeSpec NodeStatus NodeSystemInfo ObjectReference PersistentVolume PersistentVolumeClaim PersistentVolumeClaimSpec PersistentVolumeClaimStatus " +
 		"PersistentVolumeClaimVolumeSource PersistentVolumeSource PersistentVolumeSpec PersistentVolumeStatus Pod PodList PodSpec PodStatus PortworxVolumeSource Taint " +
 		"Volume VolumeResourceRequirements VolumeSource VsphereVirtualDiskVolumeSource"},
-	{"k8s.io/api", "storage/v1", "CSIDriver CSIDriverSpec StorageClass VolumeAttachment VolumeAttachmentSource VolumeAttachmentSpec VolumeAttachmentStatus VolumeError"},
+	{"k8s.io/api", "storage/v1", "CSIDriver CSIDriverSpec StorageClass VolumeAttachment VolumeAttachmentSource VolumeAttachmentSpec VolumeAttachmentStatus VolumeAttributesClass VolumeError"},
 }
 
 var comment = regexp.MustCompile(`(?m)//.*$`)

@@ -108,7 +108,7 @@ func fields(t reflect.Type, lines *[]string) {
 func main() {
 	for _, root := range []any{
 		core.Pod{}, core.Node{}, core.PersistentVolume{}, core.PersistentVolumeClaim{}, core.Event{}, core.ConfigMap{}, core.Namespace{}, core.Binding{},
-		storage.StorageClass{}, storage.VolumeAttachment{}, storage.CSINode{}, storage.CSIDriver{}, coordination.Lease{}, meta.DeleteOptions{},
+		storage.StorageClass{}, storage.VolumeAttachment{}, storage.VolumeAttributesClass{}, storage.CSINode{}, storage.CSIDriver{}, coordination.Lease{}, meta.DeleteOptions{},
 	} {
 		typeOf(reflect.TypeOf(root))
 	}

@@ -3,7 +3,7 @@
 use apiserver::{
     kinds::{
         CsiDriver, InTreeSource, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment,
+        VolumeAttachment, VolumeAttributesClass,
     },
     wire::{DecodeError, Encoding, WatchEvent, WatchEventKind},
 };
@@ -37,6 +37,7 @@ fn objects_agree(kind: &str, name: &str, json: &Bytes, protobuf: &Bytes) {
         "VolumeAttachment" => drop(agree::<VolumeAttachment>(name, json, protobuf)),
         "StorageClass" => drop(agree::<StorageClass>(name, json, protobuf)),
         "CSIDriver" => drop(agree::<CsiDriver>(name, json, protobuf)),
+        "VolumeAttributesClass" => drop(agree::<VolumeAttributesClass>(name, json, protobuf)),
         "Status" => {
             let read = [(Encoding::Json, json), (Encoding::Protobuf, protobuf)]
                 .map(|(encoding, raw)| encoding.status(raw).unwrap());

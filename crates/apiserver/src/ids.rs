@@ -65,6 +65,10 @@ text_id!(
     ClassName
 );
 text_id!(
+    /// Name of a VolumeAttributesClass.
+    AttributesClassName
+);
+text_id!(
     /// Name of a CSI driver (and of its CSIDriver object).
     DriverName
 );

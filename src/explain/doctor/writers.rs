@@ -114,6 +114,8 @@ fn of_these_loops(object: &ObjectRef) -> Option<(&'static str, Subject)> {
         ObjectRef::Attachment(name) => ("/f:spec", Subject::Attachment(name.clone())),
         ObjectRef::Volume(name) => ("/f:status/f:phase", Subject::Volume(name.clone())),
         ObjectRef::Claim(key) => ("/f:status/f:phase", Subject::Claim(key.clone())),
-        ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) => return None,
+        ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) | ObjectRef::AttributesClass(_) => {
+            return None;
+        }
     })
 }

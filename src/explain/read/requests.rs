@@ -9,7 +9,7 @@ use apiserver::{
     ids::NodeName,
     kinds::{
         CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, api_root,
+        VolumeAttachment, VolumeAttributesClass, api_root,
     },
     tables::Stored,
 };
@@ -158,6 +158,7 @@ fn parts(object: &ObjectRef) -> RequestParts<'_> {
         ObjectRef::Attachment(name) => of::<VolumeAttachment>(None, name.as_str(), name),
         ObjectRef::Class(name) => of::<StorageClass>(None, name.as_str(), name),
         ObjectRef::Driver(name) => of::<CsiDriver>(None, name.as_str(), name),
+        ObjectRef::AttributesClass(name) => of::<VolumeAttributesClass>(None, name.as_str(), name),
     }
 }
 

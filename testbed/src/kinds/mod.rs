@@ -5,6 +5,7 @@
 //! [`KINDS`].
 
 pub mod attachment;
+pub mod attributes_class;
 pub mod claim;
 pub mod class;
 pub mod columns;
@@ -23,7 +24,7 @@ pub mod volume;
 use self::kind::Kind;
 
 /// All kinds, in the order of discovery.
-pub static KINDS: [&Kind; 12] = [
+pub static KINDS: [&Kind; 13] = [
     &config_map::KIND,
     &event::KIND,
     &namespace::KIND,
@@ -36,6 +37,7 @@ pub static KINDS: [&Kind; 12] = [
     &csi_node::KIND,
     &class::KIND,
     &attachment::KIND,
+    &attributes_class::KIND,
 ];
 
 /// A kind by group and resource name.

@@ -201,7 +201,7 @@ fn shows_nothing(event: &Value, earlier: &[Value]) -> bool {
         && earlier.iter().rev().find(same).is_some_and(|last| shown(last) == shown(event))
 }
 
-const PLURALS: [&str; 12] = [
+const PLURALS: [&str; 13] = [
     "pods",
     "nodes",
     "persistentvolumes",
@@ -212,6 +212,7 @@ const PLURALS: [&str; 12] = [
     "configmaps",
     "storageclasses",
     "volumeattachments",
+    "volumeattributesclasses",
     "csinodes",
     "csidrivers",
 ];

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Keep, Meta, meta::referenced, pod::Present};
 use crate::{
-    ids::VolumeName,
+    ids::{AttributesClassName, VolumeName},
     protobuf::{enumeration, message, quantities},
     text::{Text, TextList, TextMap},
 };
@@ -99,13 +99,42 @@ pub struct ClaimStatus {
     pub capacity: TextMap,
     /// VolumeAttributesClass in effect.
     pub current_volume_attributes_class_name: Option<Text>,
+    /// The change of that class that is under way, if one is.
+    pub modify_volume_status: Option<ModifyVolumeStatus>,
 }
 message!(ClaimStatus {
     phase: 1,
     access_modes: 2,
     capacity: 3 by quantities,
     current_volume_attributes_class_name: 8,
+    modify_volume_status: 9,
 });
+
+/// `status.modifyVolumeStatus`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModifyVolumeStatus {
+    /// The VolumeAttributesClass that the volume is to have.
+    pub target_volume_attributes_class_name: Text,
+}
+message!(ModifyVolumeStatus { target_volume_attributes_class_name: 1 });
+
+impl PersistentVolumeClaim {
+    /// The VolumeAttributesClasses that the claim names: wanted, in effect, and being applied.
+    pub fn attributes_classes(&self) -> impl Iterator<Item = AttributesClassName> {
+        let target = self.status.modify_volume_status.as_ref();
+        let names = [
+            self.spec.volume_attributes_class_name.as_ref(),
+            self.status.current_volume_attributes_class_name.as_ref(),
+            target.map(|modify| &modify.target_volume_attributes_class_name),
+        ];
+        names
+            .into_iter()
+            .flatten()
+            .map(|name| AttributesClassName::from(name.as_str()))
+            .filter(|name| !name.is_empty())
+    }
+}
 
 /// `status.phase` of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

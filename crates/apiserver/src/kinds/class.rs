@@ -1,4 +1,5 @@
-//! StorageClass: who provisions, and when a claim of the class is bound.
+//! StorageClass: who provisions, and when a claim of the class is bound; and VolumeAttributesClass, of which no more is read
+//! than that it is there.
 
 use serde::Deserialize;
 
@@ -28,6 +29,15 @@ message!(StorageClass {
     volume_binding_mode: 7,
 });
 
+/// A VolumeAttributesClass.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttributesClass {
+    /// Metadata.
+    pub metadata: Meta,
+}
+message!(VolumeAttributesClass { metadata: 1 by referenced });
+
 /// `volumeBindingMode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum BindingMode {
@@ -44,6 +54,12 @@ enumeration!(BindingMode);
 impl Keep for StorageClass {
     fn trim(&mut self) {
         self.metadata.finalizers.clear();
+        self.metadata.keep_owners(|_| false);
+    }
+}
+
+impl Keep for VolumeAttributesClass {
+    fn trim(&mut self) {
         self.metadata.keep_owners(|_| false);
     }
 }

@@ -24,9 +24,10 @@ use serde::de::DeserializeOwned;
 
 pub use attachment::{AttachmentSource, AttachmentSpec, AttachmentStatus, VolumeAttachment, VolumeError};
 pub use claim::{
-    ClaimPhase, ClaimResources, ClaimSpec, ClaimStatus, LabelExpression, LabelSelector, PersistentVolumeClaim,
+    ClaimPhase, ClaimResources, ClaimSpec, ClaimStatus, LabelExpression, LabelSelector, ModifyVolumeStatus,
+    PersistentVolumeClaim,
 };
-pub use class::{BindingMode, StorageClass};
+pub use class::{BindingMode, StorageClass, VolumeAttributesClass};
 pub use csi::{CsiDriver, CsiDriverSpec};
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, NodeInfo, NodeSpec, NodeStatus, Taint};
@@ -41,7 +42,8 @@ pub use volume::{
 };
 
 use super::ids::{
-    AttachmentName, ClaimKey, ClassName, DriverName, NamespacedName, NodeName, PodKey, VolumeName,
+    AttachmentName, AttributesClassName, ClaimKey, ClassName, DriverName, NamespacedName, NodeName, PodKey,
+    VolumeName,
 };
 use super::protobuf::FromProtobuf;
 
@@ -62,6 +64,8 @@ pub enum ObjectRef {
     Class(ClassName),
     /// A CSIDriver.
     Driver(DriverName),
+    /// A VolumeAttributesClass.
+    AttributesClass(AttributesClassName),
 }
 
 impl fmt::Display for ObjectRef {
@@ -74,6 +78,7 @@ impl fmt::Display for ObjectRef {
             Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
             Self::Class(name) => write!(f, "storageclass/{name}"),
             Self::Driver(name) => write!(f, "csidriver/{name}"),
+            Self::AttributesClass(name) => write!(f, "volumeattributesclass/{name}"),
         }
     }
 }
@@ -178,6 +183,15 @@ narrow!(
 );
 narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
 narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
+narrow!(
+    VolumeAttributesClass,
+    AttributesClassName,
+    AttributesClass,
+    "storage.k8s.io",
+    "VolumeAttributesClass",
+    "volumeattributesclasses",
+    cluster
+);
 
 /// A name as a part of a path, which leads to no other object.
 fn segment(name: &str) -> Cow<'_, str> {

@@ -13,7 +13,7 @@ use super::{
     source::{Malformed, Raw, Source, WithoutSource, source_of},
 };
 use crate::{
-    ids::{ClaimKey, DriverName, NamespacedName, Uid},
+    ids::{AttributesClassName, ClaimKey, DriverName, NamespacedName, Uid},
     protobuf::{FromProtobuf as _, Message, Values, enumeration, lossy, message, quantities},
     text::{Text, TextList, TextMap},
     wire::DecodeError,
@@ -31,6 +31,15 @@ pub struct PersistentVolume {
     pub status: VolumeStatus,
 }
 message!(PersistentVolume { metadata: 1 by labelled, spec: 2, status: 3 });
+
+impl PersistentVolume {
+    /// The VolumeAttributesClass that the volume names.
+    #[must_use]
+    pub fn attributes_class(&self) -> Option<AttributesClassName> {
+        let name = self.spec.volume_attributes_class_name.as_ref()?;
+        Some(AttributesClassName::from(name.as_str())).filter(|name| !name.is_empty())
+    }
+}
 
 /// `spec` of a PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

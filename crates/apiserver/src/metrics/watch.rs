@@ -243,6 +243,11 @@ impl KindMetrics {
         *self.heard.lock() = Some(Instant::now());
     }
 
+    /// The server does not have the kind.
+    pub(crate) fn not_served(&self) {
+        self.metrics.synced.with_label_values(&[self.resource]).set(1);
+    }
+
     /// A watch is opened anew.
     pub(crate) fn reopened(&self, cause: ReopenCause) {
         self.metrics.reopened.with_label_values(&[self.resource, cause.label()]).inc();

@@ -19,7 +19,7 @@ pub mod watch;
 
 pub use change_set::ChangeSet;
 pub use listing::Listing;
-pub use objects::{KindStatus, Objects, Stored};
+pub use objects::{ALWAYS, KindStatus, Objects, Stored};
 pub use regression::{Regression, Suspect};
 pub use relation::Relation;
 pub use room::give_back_room;

@@ -10,7 +10,7 @@ use crate::{
     ids::{ResourceVersion, Uid},
     kinds::{
         CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment,
+        VolumeAttachment, VolumeAttributesClass,
     },
     restore::RestoreGrace,
 };
@@ -34,7 +34,13 @@ pub trait Stored: Narrow {
     const INDEX: usize;
     /// Name of the kind's watch.
     const WATCH: &'static str;
+    /// Whether it is watched only where it is asked for ([`Objects::with_attributes_classes`]): nothing waits for it, and
+    /// a server may lack it.
+    const IS_OPTIONAL: bool = Self::INDEX >= ALWAYS;
 }
+
+/// So many kinds are watched always. Those behind them are optional.
+pub const ALWAYS: usize = 7;
 
 macro_rules! objects {
     ($($(#[$doc:meta])* $field:ident: $kind:ty = $index:literal, $watch:literal;)*) => {
@@ -49,7 +55,8 @@ macro_rules! objects {
 
         impl Default for Objects {
             fn default() -> Self {
-                let kinds = vec![$((<$kind>::PLURAL, KindStatus::default()),)*];
+                let mut kinds = vec![$((<$kind>::PLURAL, KindStatus::default()),)*];
+                kinds.truncate(ALWAYS);
                 Self {
                     $($field: Table::default(),)*
                     statuses: watch::Sender::new(kinds),
@@ -107,6 +114,8 @@ objects! {
     classes: StorageClass = 5, "watch-storageclasses";
     /// CSIDrivers.
     drivers: CsiDriver = 6, "watch-csidrivers";
+    /// VolumeAttributesClasses.
+    attributes_classes: VolumeAttributesClass = 7, "watch-volumeattributesclasses";
 }
 
 impl Objects {
@@ -120,6 +129,14 @@ impl Objects {
     #[must_use]
     pub fn within(grace: RestoreGrace) -> Self {
         Self { grace, ..Self::default() }
+    }
+
+    /// The same, with VolumeAttributesClasses watched, too.
+    #[must_use]
+    pub fn with_attributes_classes(self) -> Self {
+        let watched = (VolumeAttributesClass::PLURAL, KindStatus::default());
+        self.statuses.send_modify(|kinds| kinds.push(watched));
+        self
     }
 
     /// What is left of the time after a restore in which nothing destructive is done (E11).
@@ -178,12 +195,12 @@ impl Objects {
         self.announce_if::<T>(T::table(self).note_unreadable(list, key, uid, revision, error), key.clone())
     }
 
-    /// Takes an object from a list that is being taken. Of the first list of a kind no subscriber is told: who reads
-    /// the tables begins when all kinds have been listed, and reads them whole.
+    /// Takes an object from a list that is being taken. Of the first list of a kind that is watched always no subscriber
+    /// is told: who reads the tables begins when all of those have been listed, and reads them whole.
     pub fn list<T: Stored>(&self, list: &Listing, object: T) {
         let key = object.key();
         let is_news = T::table(self).list(list, object);
-        self.announce_if::<T>(is_news && self.is_listed::<T>(), key);
+        self.announce_if::<T>(is_news && (T::IS_OPTIONAL || self.is_listed::<T>()), key);
     }
 
     /// Ends a list that reached its last page. An object that it lacks and that is kept all the
@@ -235,6 +252,12 @@ impl Objects {
         }
     }
 
+    /// Notes that the server does not have an optional kind.
+    pub(crate) fn not_served<T: Stored>(&self, error: String) {
+        let status = KindStatus { synced: true, error: Some(error), blind_since: None };
+        self.set_status::<T>(|known| *known = status);
+    }
+
     /// Notes that a kind's watch failed, or (with `None`) that it is well again.
     pub fn set_error<T: Stored>(&self, error: Option<String>) {
         self.set_status::<T>(|status| status.error = error);
@@ -258,7 +281,7 @@ impl Objects {
         T::table(self).unreadable(key).map(|marker| marker.error)
     }
 
-    /// State of every kind's watch, by resource name.
+    /// State of every kind's watch, by resource name; those that are optional come last.
     #[must_use]
     pub fn statuses(&self) -> Vec<(&'static str, KindStatus)> {
         self.statuses.borrow().clone()
@@ -276,18 +299,18 @@ impl Objects {
         self.statuses.borrow().get(T::INDEX).is_some_and(|(_, status)| status.synced)
     }
 
-    /// Whether every kind has been listed since start.
+    /// Whether every kind that is watched always has been listed since start.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.statuses.borrow().iter().all(|(_, status)| status.synced)
+        self.statuses.borrow().iter().take(ALWAYS).all(|(_, status)| status.synced)
     }
 
-    /// Waits until every kind has been listed. No decision is made before: an absent object would
+    /// Waits until every kind that is watched always has been listed. No decision is made before: an absent object would
     /// be taken for a deleted one.
     pub async fn synced(&self) {
         let mut statuses = self.statuses.subscribe();
         // The sender lives in `self`, so waiting cannot fail.
-        let _ = statuses.wait_for(|kinds| kinds.iter().all(|(_, status)| status.synced)).await;
+        let _ = statuses.wait_for(|kinds| kinds.iter().take(ALWAYS).all(|(_, status)| status.synced)).await;
     }
 
     fn set_status<T: Stored>(&self, change: impl FnOnce(&mut KindStatus)) {

@@ -58,6 +58,8 @@ const REFUSALS_BEFORE_ANOTHER: u32 = 3;
 const OPEN_DEADLINE: Duration = Duration::from_secs(15);
 /// Pause between two reads of objects whose answers were older than what was known.
 const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
+/// Pause before a kind is asked for again that the server does not have.
+const NOT_SERVED: Duration = Duration::from_mins(5);
 /// What a silent watch hid comes at once when it is opened anew.
 const HIDDEN_COMES_WITHIN: Duration = Duration::from_secs(2);
 
@@ -156,6 +158,7 @@ impl<T: Stored> Reflector<T> {
                     return Ok(());
                 }
                 Err(Trouble::Restored(proof)) => return Err(proof),
+                Err(trouble) if is_not_served::<T>(&trouble) => self.not_served(&trouble).await,
                 Err(trouble) => {
                     if self.objects.is_listed::<T>() {
                         self.objects.blind_from::<T>(started);
@@ -201,6 +204,7 @@ impl<T: Stored> Reflector<T> {
                 }
                 Err(Trouble::Restored(proof)) => WatchEnd::Restored(proof),
                 Err(trouble @ Trouble::Expired(_)) => WatchEnd::List(ListCause::Expired, trouble),
+                Err(trouble) if is_not_served::<T>(&trouble) => WatchEnd::List(ListCause::Failing, trouble),
                 Err(trouble) => {
                     self.objects.blind_from::<T>(opened);
                     WatchEnd::Failed(trouble)
@@ -401,6 +405,17 @@ impl<T: Stored> Reflector<T> {
         sleep(self.pace.failed(took, trouble.retry_after(), fastrand::f64())).await;
     }
 
+    /// The server lacks an optional kind, which is no failure: it is said once, and asked again in a while.
+    async fn not_served(&mut self, trouble: &Trouble) {
+        let reason = trouble.to_string();
+        if self.last_reason.replace(reason.clone()).is_none() {
+            tracing::warn!(kind = T::PLURAL, error = %reason, "not served, asked for again every five minutes");
+        }
+        self.metrics.not_served();
+        self.objects.not_served::<T>(reason);
+        sleep(NOT_SERVED).await;
+    }
+
     fn well(&mut self) {
         self.pace.succeeded();
         self.refusals = 0;
@@ -427,6 +442,11 @@ async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Re
     let (encoding, body) = fetcher.get(&T::path(&suspect.key)).await.ok()?;
     let head = encoding.head(&body).ok()?;
     suspect.judge(&head.uid?, head.resource_version?)
+}
+
+/// Whether the server does not have an optional kind.
+fn is_not_served<T: Stored>(trouble: &Trouble) -> bool {
+    T::IS_OPTIONAL && matches!(trouble, Trouble::Refused { code: 404, .. })
 }
 
 fn label(kind: WatchEventKind) -> &'static str {

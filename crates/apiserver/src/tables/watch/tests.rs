@@ -181,6 +181,10 @@ async fn respond(answer: Answer) -> Sent {
 
 /// Starts a reflector of StorageClasses.
 fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
+    stage_of::<StorageClass>(lists, watches, reads)
+}
+
+fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
     let script = Arc::new(Mutex::new(Script {
         lists: lists.into(),
         watches: watches.into(),
@@ -196,15 +200,16 @@ fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage 
     let metrics = Metrics::default();
     let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
     let kinds = WatchMetrics::new(&metrics).unwrap();
-    let objects = Arc::new(Objects::default());
+    let objects = Objects::default();
+    let objects = Arc::new(if T::IS_OPTIONAL { objects.with_attributes_classes() } else { objects });
     let fetcher = Fetcher::new(&api, requests).unwrap();
     let catch_ups = CatchUps::default();
     let counted = Arc::clone(&objects);
-    let watching = watch::<StorageClass>(
+    let watching = watch::<T>(
         fetcher.clone(),
         Arc::clone(&objects),
-        kinds.of("storageclasses", move || counted.classes.unreadable_count()),
-        catch_ups.of::<StorageClass>(),
+        kinds.of(T::PLURAL, move || T::table(&counted).unreadable_count()),
+        catch_ups.of::<T>(),
     );
     tokio::spawn(watching);
     Stage { script, objects, metrics, fetcher, catch_ups }
@@ -252,6 +257,8 @@ fn open(events: Vec<Value>) -> Answer {
 
 #[path = "catch_up_tests.rs"]
 mod catch_up;
+#[path = "optional_tests.rs"]
+mod optional;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
