@@ -20,11 +20,8 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        tell::{
-            metrics::AttachDetachMetrics,
-            reporter::AttachDetachReporter,
-            state::{AttachDetachKey, AttachDetachReason},
-        },
+        metrics::AttachDetachMetrics,
+        reasons::{AttachDetachKey, AttachDetachReason},
     },
     binder::{BinderOptions, planner::Planner},
     controller::{Controller as _, report::reporter::Reporter},
@@ -48,7 +45,7 @@ struct Replica {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
-    reporter: AttachDetachReporter,
+    reporter: AttachDetachMetrics,
     reports: Reporter<AttachDetachKey, AttachDetachReason>,
     planner: Planner,
     revision: u64,
@@ -59,11 +56,11 @@ impl Replica {
     fn stands_by() -> Self {
         let (objects, now) = (Arc::new(Objects::default()), Instant::now());
         let registry = Metrics::default();
-        let metrics = AttachDetachMetrics::new(&registry).unwrap();
+        let reporter = AttachDetachMetrics::new(&registry).unwrap();
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
         let mut controller = Controller::new(Arc::clone(&objects), options, clock);
-        let (reporter, reports) = (AttachDetachReporter::new(metrics), Reporter::default());
+        let reports = Reporter::default();
         controller.load(now);
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());
         planner.load(now);

@@ -16,11 +16,14 @@ use super::{
         state::{Deletion, Failed, Found, NodeVolume},
         unpublishing::Sequence,
     },
+    announce,
     calls::Answer,
     controller::Controller,
     desired::volume_name::VolumeId,
+    events::{self, Announcement},
+    facts::Fact,
     guard::second_writer::ActTarget,
-    tell::facts::{Fact, Line},
+    reasons::NodeVolumeKey,
 };
 impl Controller {
     /// The answer to a create.
@@ -92,14 +95,9 @@ impl Controller {
                 self.objects.observe_response(attachment);
                 self.refresh_attachment(&name, answered.now);
                 let is_there = self.objects.attachments.get(&name).is_some();
-                let attempt = self.actual.attempt(volume, node);
                 match self.actual.node_volume_mut(volume, node).read_found(&name, is_there, answered) {
                     Found::Known => {}
-                    Found::NameTaken => {
-                        self.actual.note_name_taken(&name, volume, node);
-                        let (volume, node) = (volume.clone(), node.clone());
-                        self.recorder.log(Line::NameTaken { volume, node, attempt });
-                    }
+                    Found::NameTaken => self.actual.note_name_taken(&name, volume, node),
                     Found::MadeByAnother(uid) => {
                         self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
                     }
@@ -117,7 +115,7 @@ impl Controller {
         }
     }
 
-    /// Tells what there is to tell of a request that failed.
+    /// Takes a request that failed, and reports what there is to report of that.
     fn attachment_call_failed(
         &mut self,
         volume: &VolumeId,
@@ -127,17 +125,13 @@ impl Controller {
         take: impl FnOnce(&mut NodeVolume) -> Failed,
     ) {
         let attempt = self.actual.attempt(volume, node);
-        let Failed { log, is_recorded, failed } = take(self.actual.node_volume_mut(volume, node));
-        if let Some(what) = log {
-            self.recorder.log_failure(volume, node, attempt, error, what);
-        }
-        if let Some(operation) = failed {
-            self.recorder.report(Fact::OperationFailed(volume.clone(), node.clone(), operation));
-        }
+        let Failed { log, is_recorded, failed: operation } = take(self.actual.node_volume_mut(volume, node));
+        let (key, error) = (NodeVolumeKey::new(volume, node), error.clone());
         if is_recorded {
-            let (recorder, known) = self.recording(answered.now);
-            recorder.record_failure(volume, node, error, known);
+            let failure = Announcement::Failed(events::refused(&error));
+            self.outbox.events.push(announce::fails(volume, node, &failure, self.known(answered.now)));
         }
+        self.outbox.push(Fact::Failed { key, attempt, error, log, operation });
     }
 
     /// Takes the answer to any request to a node: there may be another request to it from now on.
@@ -219,7 +213,7 @@ impl Controller {
         let volumes = state.volumes.clone();
         self.queue.add_on(name, volumes);
         if *error != CallError::NotLeader {
-            self.recorder.log(Line::NodeFailed { node: name.clone(), attempt, error: error.clone() });
+            self.outbox.push(Fact::NodeFailed { node: name.clone(), attempt, error: error.clone() });
         }
     }
 }

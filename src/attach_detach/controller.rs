@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -29,6 +30,7 @@ use super::{
     decide::scope::Scope,
     desired::{attach_required::AttachRequired, state::DesiredState, volume_name::VolumeId},
     dispatcher::Dispatcher,
+    facts::{Fact, Facts, Outbox},
     guard::{
         force_waits::{ForceWaits, Said},
         second_writer::{ActTarget, ROLE},
@@ -36,19 +38,15 @@ use super::{
     known::Known,
     options::{AttachDetachOptions, ForcePolicy},
     queue::{AT_ONCE, WorkQueue},
-    tell::{
-        facts::{Line, PlanFacts},
-        recorder::Recorder,
-        state::{AttachDetachKey, AttachDetachReason},
-    },
+    reasons::{AttachDetachKey, AttachDetachReason},
 };
 use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters};
 
 /// What is noted of a plan outside of planning.
 #[derive(Debug)]
 pub struct Measures {
-    /// What to count, log and trace.
-    pub facts: PlanFacts,
+    /// What to count and log.
+    pub facts: Facts,
     /// What the lease says of waits for force, if that has changed.
     pub note: Option<String>,
 }
@@ -68,7 +66,7 @@ pub struct Controller {
     pub(super) dispatcher: Dispatcher,
     /// How long a request of unknown outcome may still be carried out.
     pub(super) settle_time: Duration,
-    pub(super) recorder: Recorder,
+    pub(super) outbox: Outbox,
     pub(super) second_writer: SecondWriters<ActTarget>,
     pub(super) force_waits: ForceWaits,
     pub(super) leads: bool,
@@ -226,14 +224,12 @@ impl controller::Controller for Controller {
             looked_at += self.plan_node(&node, now).max(1);
         }
         self.queue.end_turn(self.dispatcher.room(), now);
-        // 4. What waits for force, and what cannot be attached yet.
+        // 4. What waits for force.
         let said = self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
         self.tell_of_waits(said);
-        let (recorder, known) = self.recording(now);
-        recorder.tell_unresolved(known);
         Plan {
             calls: self.dispatcher.take(),
-            events: self.recorder.take_events(),
+            events: mem::take(&mut self.outbox.events),
             others: self.second_writer.take_news(),
             counts: self.queue.take_counts().into(),
             wake_at: self.wake_at(),
@@ -262,7 +258,7 @@ impl Controller {
             queue: WorkQueue::sweeping(options.sweep_period),
             dispatcher: Dispatcher::new(options.attachment_calls),
             settle_time: SETTLE_TIME,
-            recorder: Recorder::default(),
+            outbox: Outbox::default(),
             second_writer: SecondWriters::default(),
             force_waits: ForceWaits::of(unready.max(gone)),
             leads: false,
@@ -315,14 +311,14 @@ impl Controller {
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at);
-        let told = self.recorder.next_at().into_iter().chain(self.force_waits.due_at());
-        let wake_at = self.queue.next_at().into_iter().chain(alarms).chain(told).min();
+        let alarms = alarms.chain(self.force_waits.due_at());
+        let wake_at = self.queue.next_at().into_iter().chain(alarms).min();
         wake_at.filter(|_| self.leads)
     }
 
     /// A plan that does nothing, and tells what answers and a take-over came to.
     fn told(&mut self) -> Plan<Self> {
-        let (reports, facts) = self.recorder.take_facts();
+        let (reports, facts) = self.outbox.take_reports();
         let measures = Measures { facts, note: self.force_waits.take_note() };
         let (calls, events, counts) = (Vec::new(), Vec::new(), Vec::new());
         Plan { calls, events, reports, others: None, counts, measures, wake_at: None }
@@ -330,14 +326,8 @@ impl Controller {
 
     pub(super) fn tell_of_waits(&mut self, said: Option<Said>) {
         if let Some(said) = said {
-            self.recorder.log(Line::ForceWaits(said));
+            self.outbox.push(Fact::ForceWaits(said));
         }
-    }
-
-    /// The recorder, and what is known when it records.
-    pub(super) fn recording(&mut self, now: Instant) -> (&mut Recorder, Known<'_>) {
-        let Self { recorder, objects, desired, actual, .. } = self;
-        (recorder, Known { objects, desired, actual, now })
     }
 
     /// What is known now.

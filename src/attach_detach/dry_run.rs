@@ -28,7 +28,7 @@ use super::{
     decide::verdict::Waiting,
     desired::{state::WhyUnresolved, volume_name::VolumeId, volume_source},
     options::AttachDetachOptions,
-    tell::state::{AttachDetachKey, AttachDetachReason, Report, State},
+    reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
 };
 use crate::controller::Controller as _;
 
@@ -141,7 +141,7 @@ fn settle(
         for report in plan.reports {
             outlook.take(report);
         }
-        for (volume, node, reason) in plan.measures.facts.forced() {
+        for (NodeVolumeKey { volume, node }, reason) in plan.measures.facts.forced() {
             outlook.node_volume(volume, node).forced = Some(reason);
         }
         for (sent, call) in plan.calls {
@@ -205,7 +205,7 @@ fn read(
 impl Outlook {
     fn take(&mut self, Report { key, reason, .. }: Report) {
         match (key, reason) {
-            (AttachDetachKey::NodeVolume(key), Some(AttachDetachReason::NodeVolume(state, waiting))) => {
+            (AttachDetachKey::NodeVolume(key), Some(AttachDetachReason::NodeVolume(state, waiting, _))) => {
                 let outlook = self.node_volume(&key.volume, &key.node);
                 (outlook.state, outlook.waiting) = (state, waiting);
             }

@@ -3,7 +3,7 @@
 //! ```text
 //! pods, claims, volumes ─▶ desired ┐                   ┌─▶ calls ─▶ requests ─▶ API server
 //!                                  ├─▶ plan (decide) ──┤                             │
-//! attachments, nodes ────▶ actual ─┘                   └─▶ tell                      │
+//! attachments, nodes ────▶ actual ─┘                   └─▶ reports, events, facts    │
 //!                            ▲                                                       │
 //!                            └────────────────── answers ◀───────────────────────────┘
 //! ```
@@ -15,12 +15,15 @@
 //! * [`calls`]: requests as values; [`dispatcher`]: how many of them at once; `requests`: the executor
 //! * `answers`: what each answer means
 //! * [`guard`], `stand_off`, `standby`: what holds writes back or outlives a restart: a second controller, waits for force
-//! * [`tell`]: events, reports, metrics, logs and phases
+//! * `reports`, `announce`, `unresolved`: what is reported of keys, and which events hold of them; [`reasons`], `events`: codes
+//!   and texts; [`phases`], [`metrics`], `durations`, [`backlog`]: what is measured of reports and [`facts`]
 //!
 //! [`AttachDetach`] is all of that at run time; [`dry_run`] asks what it would do.
 
 pub mod actual;
+mod announce;
 mod answers;
+pub mod backlog;
 pub mod calls;
 pub mod clock;
 pub mod controller;
@@ -28,16 +31,23 @@ pub mod decide;
 pub mod desired;
 pub mod dispatcher;
 pub mod dry_run;
+pub mod durations;
+mod events;
+pub mod facts;
 pub mod guard;
 mod known;
+pub mod metrics;
 mod observe;
 pub mod options;
+pub mod phases;
 mod plan;
 mod queue;
+pub mod reasons;
+mod reports;
 mod requests;
 mod stand_off;
 mod standby;
-pub mod tell;
+mod unresolved;
 
 use std::sync::Arc;
 
@@ -56,14 +66,10 @@ use crate::{
 };
 use clock::Clock;
 use controller::Controller;
+use metrics::AttachDetachMetrics;
 pub use options::AttachDetachOptions;
+use reasons::{AttachDetachKey, AttachDetachReason};
 use requests::Requests;
-use tell::{
-    backlog,
-    metrics::AttachDetachMetrics,
-    reporter::AttachDetachReporter,
-    state::{AttachDetachKey, AttachDetachReason},
-};
 
 /// The attach/detach controller, ready to run.
 #[derive(Debug)]
@@ -89,9 +95,7 @@ impl AttachDetach {
         let clock = Clock::new(Timestamp::now(), Instant::now());
         let mut controller = Controller::new(Arc::clone(&objects), options, clock);
         controller.settle_time = caller.settle_time();
-        let reporter = AttachDetachReporter::new(of_ours.clone());
-        let requests =
-            Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours, reporter);
+        let requests = Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours);
         let parts = (controller, requests);
         let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
         backlog::register(runner.board(), objects, metrics)?;
@@ -111,7 +115,7 @@ impl AttachDetach {
     /// The same with a trace of each attach and detach that is sampled.
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.runner.executor_mut().reporter.trace(traces);
+        self.runner.executor_mut().metrics.trace(traces);
         self
     }
 

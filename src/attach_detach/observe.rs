@@ -24,12 +24,12 @@ use super::{
     decide::scope::Scope,
     desired::{
         populator,
-        state::{DesiredAttachment, DesiredPod, UnresolvedVolumes},
+        state::{DesiredAttachment, DesiredPod},
         volume_name::VolumeId,
     },
+    facts::{Forced, Planned},
     guard::second_writer::ActTarget,
     queue::{Key, Surveyed},
-    tell::{facts::Forced, metrics::Planned},
 };
 use crate::controller::undone::Undone;
 
@@ -68,7 +68,7 @@ impl Controller {
 
     /// Looks at what a pod needs.
     pub(super) fn refresh_pod(&mut self, key: &PodKey, now: Instant) {
-        self.recorder.planned(Planned::Pod, 1);
+        self.outbox.planned(Planned::Pod, 1);
         let pod = self.objects.pods.get(key);
         let before = self.desired.pod(key);
         let desired_pod = pod.as_deref().and_then(|pod| {
@@ -77,9 +77,7 @@ impl Controller {
             let has = |volume: &VolumeId| node_volume(volume).is_some_and(NodeVolume::may_be_attached);
             populator::populate(pod, &self.objects, &self.drivers, is_managed, before, has)
         });
-        if let Some(unresolved) = unresolved(key, before, desired_pod.as_ref()) {
-            self.recorder.unresolved(unresolved, now);
-        }
+        let unresolved = before.map_or(Vec::new(), |before| before.unresolved.clone());
         let nodes: BTreeSet<NodeName> =
             before.into_iter().chain(desired_pod.as_ref()).map(|pod| pod.node.clone()).collect();
         for desired_pod in desired_pod.iter().filter(|_| self.is_loaded) {
@@ -93,6 +91,7 @@ impl Controller {
                 self.touch_desired(&volume, node, now);
             }
         }
+        self.report_unresolved(key, &unresolved, now);
         let started = pod.is_some_and(|pod| pod.has_started());
         if let Some(DesiredPod { volumes, node, .. }) = self.desired.pod(key).filter(|_| started) {
             let mounted: Vec<VolumeId> =
@@ -249,7 +248,7 @@ impl Controller {
 
     /// Looks at a VolumeAttachment, or at its absence. The end of one that was replaced comes before its successor.
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
-        self.recorder.planned(Planned::Attachment, 1);
+        self.outbox.planned(Planned::Attachment, 1);
         let latest = self.objects.attachments.get(name);
         let is_replaced = latest.as_deref().is_some_and(|latest| self.actual.is_replaced_by(name, latest));
         let objects = Arc::clone(&self.objects);
@@ -264,6 +263,7 @@ impl Controller {
             let is_undone = attached.is_none() && known.is_some_and(|known| !known.is_ended_by_us());
             // 1. The state takes it. Volumes that it holds beside its own, before or from now on, are looked at everywhere.
             let mut held = self.actual.second_volumes_of(name);
+            let source = self.actual.source_of(name).filter(|_| attached.is_none());
             if attached.is_none() {
                 held.extend(self.actual.beside(name));
                 if let Some((volume, node)) = self.actual.note_name_free(name) {
@@ -276,7 +276,14 @@ impl Controller {
                 self.queue.add(volume, Scope::All);
             }
             if was_foreign || self.actual.foreign(name).is_some() {
-                self.recorder.foreign(name, &self.actual);
+                self.report_foreign(name);
+            }
+            // By it alone a pod may have had a volume to which its claim does not lead any more.
+            for pod in source.map_or(Vec::new(), |source| self.desired.dependants(&ObjectRef::Volume(source)))
+            {
+                if self.desired.pod(&pod).is_some_and(|pod| !pod.unresolved.is_empty()) {
+                    self.refresh_pod(&pod, now);
+                }
             }
             let Some((volume, node)) = touched else { continue };
             // 2. What that means for the volume on its node.
@@ -301,26 +308,9 @@ impl Controller {
         }
         let forced = node_volume.forced.take();
         if let Some(reason) = forced {
-            self.record_forced(volume, node, reason, Forced::Done, now);
+            self.report_forced(volume, node, reason, Forced::Done);
         }
     }
-}
-
-/// Which volumes of a pod cannot be attached yet, if they are others than before, or it has lost what it was given instead.
-fn unresolved(
-    key: &PodKey,
-    before: Option<&DesiredPod>,
-    desired_pod: Option<&DesiredPod>,
-) -> Option<UnresolvedVolumes> {
-    let of = |pod: Option<&DesiredPod>| pod.map_or(Vec::new(), |pod| pod.unresolved.clone());
-    let new: Vec<_> = desired_pod.iter().flat_map(|pod| pod.newly_unresolved(before)).cloned().collect();
-    let has_lost = desired_pod.filter(|pod| !pod.unresolved.is_empty()).is_some_and(|pod| {
-        let given = before.into_iter().flat_map(|before| before.volumes.keys());
-        given.into_iter().any(|id| !pod.volumes.contains_key(id))
-    });
-    let (before, found) = (of(before), of(desired_pod));
-    let is_news = before != found || !new.is_empty() || has_lost;
-    is_news.then(|| UnresolvedVolumes { pod: key.clone(), before, found, new })
 }
 
 #[cfg(test)]

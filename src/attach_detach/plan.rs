@@ -34,12 +34,9 @@ use super::{
         state::DesiredAttachment,
         volume_name::{VolumeId, VolumeKind},
     },
+    facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
-    tell::{
-        facts::{Fact, Forced},
-        metrics::Planned,
-    },
 };
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
 const SEEN_FOR_ONE: usize = 32;
@@ -47,9 +44,9 @@ const SEEN_FOR_ONE: usize = 32;
 impl Controller {
     /// Plans a volume on the nodes of the scope, and where it is held if it is exclusive. Returns for how many volumes on
     /// nodes that was work. The order of the steps is safety: what is known first, then who holds it, then the verdicts, and
-    /// each is carried out before anything is told of it.
+    /// each is carried out before anything is reported of it.
     pub(super) fn plan_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
-        self.recorder.planned(Planned::Volume, 1);
+        self.outbox.planned(Planned::Volume, 1);
         // 1. Attachments that nothing has explained so far may be its.
         self.recognise(volume, now);
         // 2. Who holds it, of all its nodes (S1), and on which nodes it is judged.
@@ -67,7 +64,7 @@ impl Controller {
         let view = self.view(volume, &scope, (exclusive.as_ref(), unreadable), now);
         let verdicts = reconciler::plan(&view, now);
         let work = verdicts.len() + seen / SEEN_FOR_ONE;
-        self.recorder.planned(Planned::NodeVolume, verdicts.len());
+        self.outbox.planned(Planned::NodeVolume, verdicts.len());
         // 4. Each is carried out: the state, a request.
         let mut makes_way = false;
         for (node, verdict) in &verdicts {
@@ -94,17 +91,12 @@ impl Controller {
             self.queue.add_new(volume.clone(), others);
         }
         // 6. Users and operators hear of it.
-        let (recorder, known) = self.recording(now);
-        for (node, at) in recorder.judged(volume, &scope, exclusive.is_some(), &verdicts, known) {
-            self.queue.add_node_volume_at([at], volume, &node);
-        }
-        // 7. What has ended is forgotten, and with it all that was recorded and measured of it.
+        self.report_verdicts(volume, &scope, exclusive.is_some(), &verdicts, now);
+        // 7. What has ended is forgotten, and with it all that was reported and measured of it.
         let desired = &self.desired;
         for node in self.actual.prune(volume, &scope, |node| desired.get(volume, node).is_some()) {
-            self.recorder.forget(volume, &node);
+            self.outbox.forget(volume, &node);
         }
-        let (recorder, known) = self.recording(now);
-        recorder.counted(volume, scope, verdicts.keys(), known);
         work
     }
 
@@ -114,9 +106,9 @@ impl Controller {
             return;
         }
         let (found, computed) = self.actual.recognise(volume, self.clock.wall(now));
-        self.recorder.planned(Planned::Name, computed);
+        self.outbox.planned(Planned::Name, computed);
         for attachment in found {
-            self.recorder.foreign(&attachment, &self.actual);
+            self.report_foreign(&attachment);
         }
     }
 
@@ -230,16 +222,13 @@ impl Controller {
             self.queue.add_node(node.clone());
         }
         if let Some((reason, forced)) = forced {
-            self.record_forced(volume, node, reason, forced, now);
+            self.report_forced(volume, node, reason, forced);
         }
         // What it waits for.
         self.queue.add_node_volume_at(verdict.wake_at, volume, node);
         self.force_waits.judged(node, verdict);
         let call = verdict.step.as_ref().and_then(AttachStep::call);
         let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
-        let (recorder, known) = self.recording(now);
-        let look_at = recorder.waits_for(volume, node, verdict, call.filter(|_| has_room), known);
-        self.queue.add_node_volume_at(look_at, volume, node);
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
@@ -251,7 +240,7 @@ impl Controller {
             }
             Some(AttachStep::Delete(uid, revision, proof)) => {
                 node_volume.forced = verdict.forced;
-                self.record_forced_delete(volume, node, verdict.forced, now);
+                self.report_forced_delete(volume, node, verdict.forced);
                 let request = calls::delete(volume, node, (uid, *revision), proof);
                 let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
                 self.send(volume, node, request, now);
@@ -278,18 +267,12 @@ impl Controller {
 
     /// KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced, mounted
     /// or not.
-    fn record_forced_delete(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        reason: Option<ForceReason>,
-        now: Instant,
-    ) {
+    fn report_forced_delete(&mut self, volume: &VolumeId, node: &NodeName, reason: Option<ForceReason>) {
         let object = self.actual.node(node).and_then(|state| state.node.as_deref());
         let is_out_of_service = object.is_some_and(Node::is_out_of_service);
         let tainted = is_out_of_service.then_some((ForceReason::OutOfService, Forced::Tainted));
         if let Some((reason, forced)) = reason.map(|reason| (reason, Forced::Begins)).or(tainted) {
-            self.record_forced(volume, node, reason, forced, now);
+            self.report_forced(volume, node, reason, forced);
         }
     }
 
@@ -311,22 +294,10 @@ impl Controller {
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }
 
-    pub(super) fn record_forced(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        reason: ForceReason,
-        forced: Forced,
-        now: Instant,
-    ) {
-        let (recorder, known) = self.recording(now);
-        recorder.forced(volume, node, reason, forced, known);
-    }
-
     /// Plans a node: sends it its list, or reads it live, at most one request at a time, so that answers come in the order of
     /// requests and no older list is ever sent after a newer one. Returns how many volumes on nodes were judged for that.
     pub(super) fn plan_node(&mut self, name: &NodeName, now: Instant) -> usize {
-        self.recorder.planned(Planned::Node, 1);
+        self.outbox.planned(Planned::Node, 1);
         // 1. What its newest revision says, and whether its list is believed again. Its volumes are planned here and now: their
         //    turn is over, and nothing else may happen for a long time.
         let mut judged = 0;
@@ -377,7 +348,7 @@ impl Controller {
                 let request = node_list::patch(&node, &change.list);
                 requests.patch(node.metadata.uid.clone(), change.list, now);
                 self.actual.note_listing(name);
-                self.recorder.report(Fact::Patched(change.volumes));
+                self.outbox.push(Fact::Patched(change.volumes));
                 (Some(Call::PatchNode(name.clone(), node.metadata.resource_version, request)), None)
             }
         };

@@ -15,7 +15,8 @@ use super::{
     controller::{Controller, Measures},
     dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
     guard::second_writer::ActTarget,
-    tell::{metrics::AttachDetachMetrics, reporter::AttachDetachReporter},
+    metrics::AttachDetachMetrics,
+    reasons::{AttachDetachReason, Report},
 };
 use crate::controller::{Executor, second_writer::WrittenObject as _};
 
@@ -25,16 +26,15 @@ pub struct Requests {
     /// For volumes on nodes and for the rest: neither keeps the other waiting.
     attachments: Caller,
     rest: Caller,
-    metrics: AttachDetachMetrics,
-    pub(super) reporter: AttachDetachReporter,
+    pub(super) metrics: AttachDetachMetrics,
     pub(super) lease_note: Option<LeaseNote>,
 }
 
 impl Requests {
-    pub(super) fn new(caller: &Caller, metrics: AttachDetachMetrics, reporter: AttachDetachReporter) -> Self {
+    pub(super) fn new(caller: &Caller, metrics: AttachDetachMetrics) -> Self {
         let (attachments, rest) =
             (caller.with_own_budget(ATTACHMENT_CALLS), caller.with_own_budget(NODE_CALLS));
-        Self { attachments, rest, metrics, reporter, lease_note: None }
+        Self { attachments, rest, metrics, lease_note: None }
     }
 }
 
@@ -55,7 +55,15 @@ impl Executor<Controller> for Requests {
         if let (Some(lease), Some(text)) = (&self.lease_note, &measures.note) {
             lease.set(text);
         }
-        self.reporter.take(measures.facts, now);
+        self.metrics.take(measures.facts, now);
+    }
+
+    fn reported(&mut self, before: Option<&AttachDetachReason>, report: &Report, now: Instant) {
+        self.metrics.reported(before, report, now);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.metrics.next_due()
     }
 
     fn work((_, call): &(Sequence, Call)) -> Option<(usize, String)> {

@@ -19,11 +19,11 @@ use super::{
     calls::{Answer, Call},
     controller::Controller,
     decide::verdict::StandOff,
+    facts::Fact,
     guard::second_writer::{Act, ActTarget, DELETED, act_of},
     queue::Key,
-    tell::facts::Line,
 };
-use crate::controller::second_writer::seconds;
+use crate::controller::{report::events::EventUpdate, second_writer::seconds};
 
 /// After so long, and at most twice that, it is asked again who made an attachment, if no answer came: as long as questions
 /// about new ones are limited, so that these do not add up.
@@ -46,7 +46,7 @@ impl Controller {
         let ends_at = self.objects.restore_grace().left(now).map(|left| now + left);
         let grace_ends = mem::replace(&mut self.grace_ends_at, ends_at).is_some() && ends_at.is_none();
         if grace_ends {
-            self.recorder.log(Line::GraceOver);
+            self.outbox.push(Fact::GraceOver);
         }
         if self.second_writer.settle(now) || grace_ends {
             self.queue.add_all();
@@ -105,7 +105,7 @@ impl Controller {
         }
         if begins {
             let events = self.events_of_second_writer();
-            self.recorder.extend(events, Vec::new());
+            self.outbox.events.extend(events.into_iter().map(EventUpdate::Happened));
             self.queue.add_all();
         }
     }

@@ -23,8 +23,8 @@ use super::{
     controller::Controller,
     decide::scope::Scope,
     desired::{populator, state::DesiredState, volume_name::VolumeId},
+    facts::Fact,
     guard::force_waits::{Said, waits},
-    tell::facts::Line,
 };
 impl Controller {
     /// Takes changed objects while another replica leads.
@@ -92,7 +92,7 @@ impl Controller {
         });
         self.is_loaded = true;
         let (attachments, pods) = (objects.attachments.len(), objects.pods.len());
-        self.recorder.log(Line::Loaded { attachments, pods });
+        self.outbox.push(Fact::Loaded { attachments, pods });
     }
 
     /// Goes on with the waits that a predecessor of this process has proven on the lease (S6). After a restore of etcd
@@ -124,8 +124,7 @@ impl Controller {
         self.read_tables(now);
         let ended = mem::take(&mut self.ended);
         self.go_on_waiting(&ended, now);
-        let (recorder, known) = self.recording(now);
-        recorder.lead(known);
+        self.actual.inherit_told();
         // What was loaded is no work yet, and is looked at in this order.
         self.queue.clear();
         self.queue.at(now);

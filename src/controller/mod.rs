@@ -136,8 +136,16 @@ pub trait Executor<C: Controller>: Send + 'static {
         call: C::Call,
     ) -> impl Future<Output = (C::Call, Result<C::Answer, CallError>)> + Send + 'static;
 
+    /// Notes what a plan reports of a key, with the reason before, of which the board knows.
+    fn reported(&mut self, _before: Option<&C::Reason>, _report: &Report<C::Key, C::Reason>, _now: Instant) {}
+
     /// Notes what a plan measured, before its calls are sent.
     fn planned(&mut self, _controller: &C, _measures: C::Measures, _now: Instant) {}
+
+    /// When there is more to note although nothing happens.
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
 
     /// The work that a call is: the number of its queue, and its key there.
     fn work(call: &C::Call) -> Option<(usize, String)>;

@@ -58,18 +58,23 @@ impl<C: Controller> Reporting<C> {
         self.reporter.board()
     }
 
-    /// Takes what a plan reports. Returns the events to record: those that are news, and those that are due again.
+    /// Takes what a plan reports; each report is `seen` with the reason before it. Returns the events to record: those that
+    /// are news, and those that are due.
     pub fn take(
         &mut self,
         reports: Vec<Report<C::Key, C::Reason>>,
         updates: Vec<EventUpdate<C::Key>>,
         others: Option<&News>,
         now: Instant,
+        mut seen: impl FnMut(Option<&C::Reason>, &Report<C::Key, C::Reason>),
     ) -> Vec<Keyed<C::Key>> {
-        let events = self.events.take(updates, now);
-        self.reporter.take_all(reports, now);
+        for report in reports {
+            self.reporter.take_seen(report, now, &mut seen);
+        }
+        let board = self.board();
+        let events = self.events.take_with(updates, |key| board.since(key), now);
         if let Some((news, teller)) = others.zip(self.second_writers.as_ref()) {
-            self.board().set_second_writers(teller.tell(news));
+            board.set_second_writers(teller.tell(news));
         }
         events
     }

@@ -168,7 +168,9 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
     /// Reports, counts and sends. Returns when to plan again.
     fn carry_out(&mut self, plan: Plan<C>, now: Instant) -> Option<Instant> {
         let Plan { calls, events, reports, others, counts, measures, wake_at } = plan;
-        let events = self.reporting.take(reports, events, others.as_ref(), now);
+        let executor = &mut self.executor;
+        let seen = |before: Option<&C::Reason>, report: &_| executor.reported(before, report, now);
+        let events = self.reporting.take(reports, events, others.as_ref(), now, seen);
         self.reporting.counted(&counts);
         self.executor.planned(&self.controller, measures, now);
         for call in calls {
@@ -180,7 +182,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
                 self.reporting.lost((key, lost), now);
             }
         }
-        wake_at.into_iter().chain(self.reporting.next_due()).min()
+        wake_at.into_iter().chain(self.reporting.next_due()).chain(self.executor.next_due()).min()
     }
 
     fn answered(&mut self, joined: Result<AnsweredCall<C>, JoinError>) {

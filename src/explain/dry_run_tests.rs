@@ -14,7 +14,7 @@ use crate::{
         decide::verdict::Waiting,
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, NodeVolumeOutlook},
-        tell::state::State,
+        reasons::State,
     },
     binder::{self, BinderOptions, calls::WriteKind, tell::reason::ClaimReason},
 };

@@ -14,12 +14,10 @@ use super::{ApiMetrics, DRIVERS, Metrics};
 use crate::{
     attach_detach::{
         actual::state::Operation,
-        decide::scope::Scope,
         desired::volume_name::VolumeId,
-        tell::{
-            metrics::{AttachDetachMetrics, Counted},
-            phases::{Phase, Progress},
-        },
+        metrics::AttachDetachMetrics,
+        phases::{Phase, Progress},
+        reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
     },
     binder::tell::{
         latency::{self, BindMode, Sample},
@@ -63,23 +61,32 @@ fn objects() -> Arc<Objects> {
     objects
 }
 
+/// An attach of which the API server is asked for one pod.
+const BEGINS: Progress = Progress {
+    operation: Operation::Attach,
+    stands: Some((Phase::Api, true)),
+    may_begin: true,
+    forced: false,
+    is_done: false,
+    is_migrated: false,
+    is_attached: true,
+    users: 1,
+};
+
 /// Every driver attaches and detaches, forced and not, in all phases, and fails.
 fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
-    let mut end_to_end = metrics.end_to_end();
     let (node, now) = (NodeName::from("n"), Instant::now());
     for number in 0..MANY_DRIVERS {
         let driver = DriverName::from(format!("csi-{number:03}.example.com").as_str());
-        let volume = VolumeId::csi(&driver, "h");
+        let key = NodeVolumeKey::new(&VolumeId::csi(&driver, "h"), &node);
         for operation in [Operation::Attach, Operation::Detach] {
             for forced in [false, true] {
                 for stands in Phase::of(operation).map(|phase| Some((phase, true))).into_iter().chain([None])
                 {
-                    let (may_begin, attempt, is_done, asks_migrated) =
-                        (true, 1, stands.is_none(), Some(false));
                     let progress =
-                        Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated };
-                    end_to_end.follow(&volume, &node, progress, now);
-                    end_to_end.failed(&volume, &node, operation, now);
+                        Progress { operation, stands, forced, is_done: stands.is_none(), ..BEGINS };
+                    metrics.durations.follow(&key, &progress, 1, now);
+                    metrics.durations.failed(&key, operation, now);
                 }
             }
         }
@@ -87,8 +94,10 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
     for number in 0..NODES {
         let driver = DriverName::from(format!("csi-{:03}.example.com", number % MANY_DRIVERS).as_str());
         let node = NodeName::from(format!("node-{number:05}").as_str());
-        let counted = BTreeMap::from([(node, Counted { is_attached: true, users: 1 })]);
-        metrics.count(&VolumeId::csi(&driver, &number.to_string()), &Scope::All, &counted);
+        let key = NodeVolumeKey::new(&VolumeId::csi(&driver, &number.to_string()), &node);
+        let reason =
+            AttachDetachReason::NodeVolume(State::Attached, None, Progress { stands: None, ..BEGINS });
+        metrics.reported(None, &Report::of(AttachDetachKey::NodeVolume(key), reason), now);
     }
 }
 

@@ -23,10 +23,8 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        AttachDetach, AttachDetachOptions,
-        actual::state::Operation,
-        decide::verdict::Waiting,
-        tell::{end_to_end::TOTAL, phases::Phase},
+        AttachDetach, AttachDetachOptions, actual::state::Operation, decide::verdict::Waiting,
+        durations::TOTAL, phases::Phase,
     },
     binder::{Binder, BinderOptions, calls::WriteKind, tell::latency::BindMode},
     build_info::BUILD,

@@ -19,11 +19,8 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        tell::{
-            metrics::AttachDetachMetrics,
-            reporter::AttachDetachReporter,
-            state::{AttachDetachKey, AttachDetachReason},
-        },
+        metrics::AttachDetachMetrics,
+        reasons::{AttachDetachKey, AttachDetachReason},
     },
     controller::{Controller as _, report::reporter::Reporter},
     metrics::Metrics,
@@ -125,7 +122,7 @@ pub struct Cluster {
     pub objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub controller: Controller,
-    pub reporter: AttachDetachReporter,
+    pub reporter: AttachDetachMetrics,
     pub reports: Reporter<AttachDetachKey, AttachDetachReason>,
     metrics: Metrics,
     revision: usize,
@@ -289,12 +286,11 @@ impl Default for Cluster {
         let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
         let controller = Controller::new(Arc::clone(&objects), options, clock);
-        let reporter = AttachDetachReporter::new(of_ours);
         Self {
             changes: objects.subscribe(),
             objects,
             controller,
-            reporter,
+            reporter: of_ours,
             reports: Reporter::default(),
             metrics,
             revision: 1,

@@ -12,7 +12,7 @@ use apiserver::{
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
     guard::second_writer::ActTarget,
-    tell::state::NodeVolumeKey,
+    reasons::NodeVolumeKey,
 };
 use tokio::time::Instant;
 

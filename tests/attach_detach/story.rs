@@ -19,14 +19,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        AttachDetachOptions,
+        AttachDetachOptions, backlog,
         calls::{Answer, Call},
         clock::Clock,
         controller::Controller,
+        metrics::AttachDetachMetrics,
         options::ForcePolicy,
-        tell::{
-            backlog, metrics::AttachDetachMetrics, reporter::AttachDetachReporter, state::AttachDetachKey,
-        },
+        reasons::AttachDetachKey,
     },
     controller::{
         Controller as _,
@@ -219,7 +218,7 @@ struct Play<'a> {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     controller: Controller,
-    reporter: AttachDetachReporter,
+    of_ours: AttachDetachMetrics,
     reporting: Reporting<Controller>,
     metrics: Metrics,
     now: Instant,
@@ -242,7 +241,7 @@ struct Play<'a> {
     due: bool,
 }
 
-type Reporters = (AttachDetachReporter, Reporting<Controller>);
+type Reporters = (AttachDetachMetrics, Reporting<Controller>);
 
 fn tables(
     options: &Options,
@@ -257,17 +256,16 @@ fn tables(
     let options = AttachDetachOptions { force, sweep_period, attachment_calls: options.attachment_calls };
     let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
     let controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
-    let reporter = AttachDetachReporter::new(of_ours);
     let reporting = Reporting::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     backlog::register(reporting.board(), Arc::clone(&objects), &metrics).unwrap();
-    (objects, changes, controller, (reporter, reporting), metrics)
+    (objects, changes, controller, (of_ours, reporting), metrics)
 }
 
 impl<'a> Play<'a> {
     fn new(options: &'a Options) -> Self {
         let (mut world, now) = (World::new(), Instant::now());
         world.others.clone_from(&options.others);
-        let (objects, changes, controller, (reporter, reporting), metrics) = tables(options, world.wall, now);
+        let (objects, changes, controller, (of_ours, reporting), metrics) = tables(options, world.wall, now);
         Self {
             options,
             world,
@@ -276,7 +274,7 @@ impl<'a> Play<'a> {
             objects,
             changes,
             controller,
-            reporter,
+            of_ours,
             reporting,
             metrics,
             now,
@@ -300,7 +298,7 @@ impl<'a> Play<'a> {
     /// A new process: it lists everything.
     fn start(&mut self) {
         self.starts += 1;
-        (self.objects, self.changes, self.controller, (self.reporter, self.reporting), self.metrics) =
+        (self.objects, self.changes, self.controller, (self.of_ours, self.reporting), self.metrics) =
             tables(self.options, self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
@@ -373,7 +371,8 @@ impl<'a> Play<'a> {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.next_due()).min();
+        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.next_due());
+        let wake_at = wake_at.chain(self.of_ours.next_due()).min();
         wake_at.filter(|_| !self.suspended)
     }
 
@@ -491,13 +490,15 @@ impl<'a> Play<'a> {
             if let Some(note) = plan.measures.note.filter(|_| self.lease) {
                 self.note = note;
             }
-            let events = self.reporting.take(plan.reports, plan.events, plan.others.as_ref(), self.now);
+            let (of_ours, now) = (&mut self.of_ours, self.now);
+            let noted = |before: Option<&_>, report: &_| of_ours.reported(before, report, now);
+            let events = self.reporting.take(plan.reports, plan.events, plan.others.as_ref(), now, noted);
             for (key, event) in events {
                 if self.written.is_new(&event, self.starts, self.now) {
                     seen.events.push((key, event));
                 }
             }
-            self.reporter.take(plan.measures.facts, self.now);
+            self.of_ours.take(plan.measures.facts, self.now);
             for (sent, call) in plan.calls {
                 let text = words(&call);
                 let result = self.answer(&text, &call)?;

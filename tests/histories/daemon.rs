@@ -21,11 +21,8 @@ use mooring::{
         clock::Clock,
         controller::Controller,
         desired::volume_name::VolumeId,
-        tell::{
-            metrics::AttachDetachMetrics,
-            reporter::AttachDetachReporter,
-            state::{AttachDetachKey, AttachDetachReason},
-        },
+        metrics::AttachDetachMetrics,
+        reasons::{AttachDetachKey, AttachDetachReason},
     },
     controller::{
         Controller as _,
@@ -91,7 +88,7 @@ pub struct Daemon {
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
     pub(super) controller: Controller,
-    reporter: AttachDetachReporter,
+    reporter: AttachDetachMetrics,
     reports: Reporter<AttachDetachKey, AttachDetachReason>,
     /// What its monotonic clock shows.
     pub(super) now: Instant,
@@ -178,7 +175,7 @@ impl Daemon {
             objects,
             changes,
             controller,
-            reporter: AttachDetachReporter::new(metrics),
+            reporter: metrics,
             reports: Reporter::default(),
             now,
             rate: None,

@@ -23,7 +23,7 @@ pub use answers::{Failed, Found};
 pub use attachments::Candidates;
 pub use node_volume::{
     AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, Mount, NodeVolume, Operation,
-    ReportAsAttached, Uncertain, WhyRead,
+    ReportAsAttached, Told, Uncertain, WhyRead,
 };
 
 use apiserver::{

@@ -236,10 +236,12 @@ fn bound_volume(
         return Err(WhyUnresolved::ClaimNotOwnedByPod(key));
     }
     let name = &claim.spec.volume_name;
+    if !name.is_empty() {
+        depends_on.push(ObjectRef::Volume(name.clone()));
+    }
     if claim.status.phase != ClaimPhase::Bound || name.is_empty() {
         return Err(WhyUnresolved::ClaimNotBound(key));
     }
-    depends_on.push(ObjectRef::Volume(name.clone()));
     readable::<PersistentVolume>(objects, name)?;
     let Some(found) = objects.volumes.get(name) else {
         return Err(WhyUnresolved::VolumeMissing(name.clone()));

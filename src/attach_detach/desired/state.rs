@@ -82,19 +82,6 @@ pub struct Unresolved {
     pub why: WhyUnresolved,
 }
 
-/// The volumes of a pod that cannot be attached yet.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UnresolvedVolumes {
-    /// The pod.
-    pub pod: PodKey,
-    /// Those before.
-    pub before: Vec<Unresolved>,
-    /// Those now.
-    pub found: Vec<Unresolved>,
-    /// What is to be logged and counted.
-    pub new: Vec<Unresolved>,
-}
-
 /// What a pod's volume waits for before it can be desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyUnresolved {
@@ -178,17 +165,6 @@ impl DesiredPod {
         let named = |wanted: &DesiredVolume| wanted.pod_volumes.iter().any(|name| name == pod_volume);
         let volumes = self.volumes.iter().filter(|(_, wanted)| named(wanted));
         volumes.max_by_key(|(_, wanted)| wanted.current).map(|(id, wanted)| (id, &**wanted))
-    }
-
-    /// What is unresolved now and was not, or for another reason, when the pod was looked at `before`: what
-    /// to log and to count.
-    pub fn newly_unresolved<'a>(
-        &'a self,
-        before: Option<&'a DesiredPod>,
-    ) -> impl Iterator<Item = &'a Unresolved> {
-        let before = before.filter(|before| before.pod.uid == self.pod.uid);
-        let known = before.map_or(&[][..], |before| &before.unresolved);
-        self.unresolved.iter().filter(|unresolved| !known.contains(unresolved))
     }
 }
 
@@ -316,12 +292,6 @@ impl DesiredState {
     #[must_use]
     pub fn pod(&self, key: &PodKey) -> Option<&DesiredPod> {
         self.pods.get(key).map(|desired_pod| &**desired_pod)
-    }
-
-    /// Pods some of whose volumes are unresolved.
-    pub fn unresolved(&self) -> impl Iterator<Item = (&PodKey, &[Unresolved])> {
-        let pods = self.pods.iter().map(|(key, pod)| (key, &*pod.unresolved));
-        pods.filter(|(_, unresolved)| !unresolved.is_empty())
     }
 
     /// Pods whose desired attachments depend on the object.

@@ -115,6 +115,19 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
             .is_some_and(|wait| wait.reason.is_logged())
     }
 
+    /// Looks at why a key is where it is, if that is known.
+    pub fn look(&self, key: &K, look: impl FnOnce(Option<&R>)) {
+        let standing = self.standing();
+        let wait = standing.waits.get(key).or_else(|| standing.settled.get(key));
+        look(wait.map(|wait| &wait.reason));
+    }
+
+    /// Since when a key waits, if it does.
+    #[must_use]
+    pub fn since(&self, key: &K) -> Option<Instant> {
+        self.standing().waits.get(key).map(|wait| wait.since)
+    }
+
     /// Everything that waits.
     #[must_use]
     pub fn waits(&self) -> BTreeMap<K, Wait<R>> {

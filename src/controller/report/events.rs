@@ -1,9 +1,10 @@
 //! Which events are recorded, and when again (client-go: `EventCorrelator`).
 //!
 //! In: the events that hold of each key, by topic, and those of what has happened. Out: the events to record: each once while it
-//! holds, handed out again every few minutes as [`Novelty::Standing`], and again if it was lost. The API server drops an
-//! event after an hour (`--event-ttl`); the writer finds out whether one that stands has to be written again before, so
-//! that `kubectl describe` is never empty. A key without events costs nothing.
+//! holds, at once or when the wait that it is about has lasted for some time; handed out again every few minutes as
+//! [`Novelty::Standing`], and again if it was lost. The API server drops an event after an hour (`--event-ttl`); the writer
+//! finds out whether one that stands has to be written again before, so that `kubectl describe` is never empty. A key
+//! without events costs nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -35,6 +36,8 @@ pub type Topic = &'static str;
 pub enum EventUpdate<K> {
     /// These hold of the key, on this topic, and no others.
     Hold(K, Topic, Vec<Event>),
+    /// The same, if a wait lasts that long.
+    Lasting(K, Topic, Vec<Event>, Patience<K>),
     /// A write of ours about the key caused these. They are recorded, and if they hold afterwards, that is no news.
     Caused(K, Topic, Vec<Event>),
     /// This has happened, and nothing of it holds.
@@ -45,22 +48,41 @@ pub enum EventUpdate<K> {
     Forget(K),
 }
 
-/// An event that was recorded.
+/// How long a wait lasts before an event of it is recorded. A wait for another reason begins anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patience<K> {
+    /// The wait is that of the first of these keys that waits, or begins now.
+    pub waits: Vec<K>,
+    /// How long it lasts.
+    pub lasts: Duration,
+}
+
+/// An event that was recorded, or is to be.
 #[derive(Clone, Debug)]
 struct Recorded {
     topic: Topic,
     event: Event,
     /// Whether it holds.
     holds: bool,
-    /// Whether it never reached the writer.
-    is_lost: bool,
-    /// When it is recorded again.
+    way: Way,
+    /// When it is recorded, or recorded again.
     again: Option<Instant>,
+}
+
+/// How far an event is on its way to the writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Its wait has not lasted long enough.
+    Early,
+    /// There was no room for it.
+    Lost,
+    /// The writer has it.
+    Taken,
 }
 
 impl Recorded {
     fn new(topic: Topic, event: Event) -> Self {
-        Self { topic, event, holds: true, is_lost: false, again: None }
+        Self { topic, event, holds: true, way: Way::Early, again: None }
     }
 }
 
@@ -86,18 +108,31 @@ pub type Keyed<K> = (Option<K>, Event);
 impl<K: Ord + Clone> RecordedEvents<K> {
     /// Takes what a plan reports. Returns the events to record: those that are news, and then those that are due again.
     pub fn take(&mut self, updates: Vec<EventUpdate<K>>, now: Instant) -> Vec<Keyed<K>> {
-        let news: Vec<_> = updates.into_iter().flat_map(|update| self.update(update, now)).collect();
+        self.take_with(updates, |_| None, now)
+    }
+
+    /// The same, with the time since when a key waits.
+    pub fn take_with(
+        &mut self,
+        updates: Vec<EventUpdate<K>>,
+        since: impl Fn(&K) -> Option<Instant>,
+        now: Instant,
+    ) -> Vec<Keyed<K>> {
+        let news: Vec<_> = updates.into_iter().flat_map(|update| self.update(update, &since, now)).collect();
         news.into_iter().chain(self.take_due(now)).collect()
     }
 
-    fn update(&mut self, update: EventUpdate<K>, now: Instant) -> Vec<Keyed<K>> {
+    fn update(
+        &mut self,
+        update: EventUpdate<K>,
+        since: impl Fn(&K) -> Option<Instant>,
+        now: Instant,
+    ) -> Vec<Keyed<K>> {
         match update {
-            EventUpdate::Hold(key, topic, events) => {
-                if events.is_empty() && !self.keys.contains_key(&key) {
-                    return Vec::new();
-                }
-                let news = self.hold(&key, topic, events, now);
-                news.into_iter().map(|event| (Some(key.clone()), event)).collect()
+            EventUpdate::Hold(key, topic, events) => self.hold(&key, topic, events, now, now),
+            EventUpdate::Lasting(key, topic, events, Patience { waits, lasts }) => {
+                let from = waits.iter().find_map(since).unwrap_or(now) + lasts;
+                self.hold(&key, topic, events, from, now)
             }
             EventUpdate::Caused(key, topic, events) => {
                 let mut recorded = self.remove(&key);
@@ -106,6 +141,7 @@ impl<K: Ord + Clone> RecordedEvents<K> {
                     events.into_iter().map(|event| Event { novelty: Novelty::New, ..event }).collect();
                 let caused = |event| Recorded {
                     holds: false,
+                    way: Way::Taken,
                     again: Some(now + REPEAT_AFTER),
                     ..Recorded::new(topic, event)
                 };
@@ -128,29 +164,41 @@ impl<K: Ord + Clone> RecordedEvents<K> {
         }
     }
 
-    fn hold(&mut self, key: &K, topic: Topic, events: Vec<Event>, now: Instant) -> Vec<Event> {
+    /// These are to be recorded from some time on, if they hold then.
+    fn hold(
+        &mut self,
+        key: &K,
+        topic: Topic,
+        events: Vec<Event>,
+        from: Instant,
+        now: Instant,
+    ) -> Vec<Keyed<K>> {
+        if events.is_empty() && !self.keys.contains_key(key) {
+            return Vec::new();
+        }
+        let is_early = from > now;
         let (mut before, mut recorded): (Vec<_>, Vec<_>) =
             self.remove(key).into_iter().partition(|recorded| recorded.topic == topic);
         let mut news = Vec::new();
         for event in events {
             let known = before.iter().position(|before| is_same(&before.event, &event));
-            let mut held = match known {
-                Some(index) => {
-                    let before = before.swap_remove(index);
-                    if before.again.is_none() {
-                        // It was due while it did not hold.
-                        news.push(Event { novelty: Novelty::Standing, ..event });
-                    }
-                    before
-                }
-                None => {
-                    news.push(event.clone());
-                    Recorded::new(topic, event)
-                }
-            };
+            let known = known.map(|index| before.swap_remove(index));
+            let known = known.filter(|known| is_early || known.way != Way::Early);
+            // One that is known and is not to be recorded again was due while it did not hold.
+            let novelty = if known.is_some() { Novelty::Standing } else { event.novelty };
+            let mut held = known.unwrap_or_else(|| Recorded::new(topic, event.clone()));
+            if is_early {
+                held.again = Some(from);
+            } else if held.again.is_none() {
+                news.push((Some(key.clone()), Event { novelty, ..event }));
+                (held.way, held.again) = (Way::Taken, Some(now + REPEAT_AFTER));
+            }
             held.holds = true;
-            held.again.get_or_insert(now + REPEAT_AFTER);
             recorded.push(held);
+        }
+        if is_early {
+            // What was said before may be said again before that.
+            recorded.extend(before.into_iter().map(|before| Recorded { holds: false, ..before }));
         }
         self.keep(key, recorded);
         news
@@ -169,7 +217,9 @@ impl<K: Ord + Clone> RecordedEvents<K> {
         let mut recorded = self.remove(&key);
         for recorded in &mut recorded {
             if is_same(&recorded.event, &event) {
-                recorded.is_lost |= event.novelty != Novelty::Standing;
+                if event.novelty != Novelty::Standing {
+                    recorded.way = Way::Lost;
+                }
                 recorded.again = Some(again);
             }
         }
@@ -186,15 +236,18 @@ impl<K: Ord + Clone> RecordedEvents<K> {
         while events.len() < PORTION && self.due.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.due.pop_first() else { break };
             let mut recorded = self.keys.remove(&key).unwrap_or_default();
-            // A lost event that does not hold is news when it does.
-            recorded.retain(|recorded| recorded.holds || !recorded.is_lost);
-            for recorded in recorded.iter_mut().filter(|recorded| recorded.again.is_some_and(|at| at <= now))
-            {
+            // What is yet to be recorded and does not hold is news when it does, and so is what was said before it.
+            let is_due = |recorded: &Recorded| recorded.again.is_some_and(|at| at <= now);
+            let begun = recorded.iter().filter(|it| it.way == Way::Early && it.holds && is_due(it));
+            let begun: Vec<Topic> = begun.map(|recorded| recorded.topic).collect();
+            recorded.retain(|it| it.holds || !(it.way != Way::Taken || begun.contains(&it.topic)));
+            for recorded in recorded.iter_mut().filter(|recorded| is_due(recorded)) {
                 if recorded.holds {
-                    let novelty = if recorded.is_lost { recorded.event.novelty } else { Novelty::Standing };
+                    let is_taken = recorded.way == Way::Taken;
+                    let novelty = if is_taken { Novelty::Standing } else { recorded.event.novelty };
                     events.push((Some(key.clone()), Event { novelty, ..recorded.event.clone() }));
                 }
-                recorded.is_lost = false;
+                recorded.way = Way::Taken;
                 recorded.again = recorded.holds.then_some(now + REPEAT_AFTER);
             }
             self.keep(&key, recorded);
@@ -358,6 +411,49 @@ mod tests {
         assert_eq!(events.next_due(), Some(at(30) + REPEAT_AFTER));
         let again = EventUpdate::Hold("c", DECISION, vec![event("is paused")]);
         assert_eq!(shown(events.take(vec![again], at(31))), [unclear("is paused")]);
+    }
+
+    /// Each step: its second, since when the key waits, what is reported, and what is recorded.
+    #[test]
+    fn an_event_with_patience_is_recorded_once_its_wait_has_lasted() {
+        use EventUpdate::{Hold, Lasting, Pause};
+        let (start, mut events) = (Instant::now(), RecordedEvents::default());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
+        let lasting = |text: &str| {
+            let patience = Patience { waits: vec!["holder", "key"], lasts: Duration::from_secs(10) };
+            Some(Lasting("key", DECISION, vec![event(text)], patience))
+        };
+        let hold = |text: &str| Some(Hold("key", DECISION, vec![event(text)]));
+        let steps = [
+            (0, 0, lasting("a"), vec![]),
+            (9, 0, lasting("a"), vec![]),
+            (10, 0, None, vec![unclear("a")]),
+            (11, 0, lasting("a"), vec![]),
+            // Another wait. What was said before may be said again until it has lasted.
+            (12, 12, hold("error"), vec![unclear("error")]),
+            (13, 13, lasting("b"), vec![]),
+            (14, 14, hold("error"), vec![]),
+            (15, 15, lasting("b"), vec![]),
+            (25, 15, None, vec![unclear("b")]),
+            (26, 26, hold("error"), vec![unclear("error")]),
+            // It begins anew, and ends before it has lasted.
+            (30, 30, lasting("c"), vec![]),
+            (35, 35, lasting("c"), vec![]),
+            (40, 35, None, vec![]),
+            (41, 35, Some(Pause("key", &[DECISION])), vec![]),
+            (45, 35, None, vec![]),
+            // It has lasted when it is reported, or is said at once all the same.
+            (46, 36, lasting("c"), vec![unclear("c")]),
+            (50, 50, lasting("d"), vec![]),
+            (51, 50, hold("d"), vec![unclear("d")]),
+            (60, 50, None, vec![]),
+        ];
+        for (second, waits_since, update, expected) in steps {
+            let since = |key: &&str| (*key == "key").then(|| at(waits_since));
+            let recorded = events.take_with(update.into_iter().collect(), since, at(second));
+            assert_eq!(shown(recorded), expected, "second {second}");
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!    decision ──▶ Report { key, reason, next, … } ──▶ Reporter ──┬─▶ log line of a change, history
-//!                                                       │        └─▶ mooring_decisions_total
+//!                                                       │        ├─▶ mooring_decisions_total
+//!                                                       │        └─▶ Executor::reported: the controller's own metrics
 //!                                                       ▼
 //!                                                     Board ─────┬─▶ mooring_waiting
 //!                                                                └─▶ /debug/…

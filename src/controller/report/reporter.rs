@@ -83,6 +83,17 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         }
     }
 
+    /// Takes a report, which is `seen` with the reason before it.
+    pub fn take_seen(
+        &self,
+        report: Report<K, R>,
+        now: Instant,
+        seen: impl FnOnce(Option<&R>, &Report<K, R>),
+    ) {
+        self.board.look(&report.key, |before| seen(before, &report));
+        self.take(report, now);
+    }
+
     /// Takes a report.
     pub fn take(&self, report: Report<K, R>, now: Instant) {
         let Report { key, reason, next, attempt, revision, from: written, other, is_decision } = report;

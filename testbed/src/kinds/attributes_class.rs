@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    Kind, NameRule, Neighbours, Rules,
     columns::{AGE, Column, NAME, column},
+    kind::{Kind, NameRule, Neighbours, Rules},
     volume::add_finalizer,
 };
 use crate::{

@@ -40,6 +40,12 @@ impl AttachmentIdentity {
 }
 
 impl ActualState {
+    /// The PersistentVolume that an identified VolumeAttachment names, if it names one.
+    #[must_use]
+    pub fn source_of(&self, name: &AttachmentName) -> Option<VolumeName> {
+        self.identities.get(name)?.source.clone()
+    }
+
     /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
     /// named PersistentVolume and the node's status suggest it may be about. Returns the volume on the node for
     /// which something changed. The absence of one that is [replaced](Self::is_replaced_by) comes first.

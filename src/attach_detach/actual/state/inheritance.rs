@@ -15,14 +15,10 @@ use crate::attach_detach::guard::wait_note::NodeWait;
 impl ActualState {
     /// What is listed, or was for all that is known: a predecessor of this process has told of that. What was attached
     /// while no process led is not listed, and is still to be told.
-    pub(in crate::attach_detach) fn published(&self) -> impl Iterator<Item = (&VolumeId, &NodeName)> {
-        self.volumes.iter().flat_map(|(volume, state)| {
-            let published = state
-                .nodes
-                .iter()
-                .filter(|(_, node_volume)| node_volume.is_listed() || node_volume.mount == Mount::Possible);
-            published.map(move |(node, _)| (volume, node))
-        })
+    pub(in crate::attach_detach) fn inherit_told(&mut self) {
+        for (_, node_volume) in self.volumes.values_mut().flat_map(|state| state.nodes.iter_mut()) {
+            node_volume.told.is_attached = node_volume.is_listed() || node_volume.mount == Mount::Possible;
+        }
     }
 
     /// Forgets what a predecessor gave up by force: a node that is not Ready reports it in use, no pod runs there with it,

@@ -60,6 +60,17 @@ pub struct NodeVolume {
     pub forced: Option<ForceReason>,
     /// Whether a pod needs it here.
     pub desire: Desire,
+    /// What users were told.
+    pub told: Told,
+}
+
+/// What users were told of a volume on a node, by this process or one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Whether they were told that it is attached.
+    pub is_attached: bool,
+    /// Since when another node has held it, as they were told.
+    pub held_since: Option<Instant>,
 }
 
 /// A VolumeAttachment of the computed name, and what became of our requests to delete it.

@@ -13,12 +13,12 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use super::state::{AttachDetachKey, AttachDetachReason, NodeVolumeKey};
+use super::{
+    decide::{force::Unforced, verdict::Waiting},
+    desired::volume_name::VolumeKind,
+    reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey},
+};
 use crate::{
-    attach_detach::{
-        decide::{force::Unforced, verdict::Waiting},
-        desired::volume_name::VolumeKind,
-    },
     controller::report::board::Board,
     metrics::{self, Metrics, bounded::Bounded},
 };
@@ -119,7 +119,7 @@ impl BacklogGauges {
         let mut backlogs: BTreeMap<String, Backlog> = BTreeMap::new();
         let mut next_force: Option<Timestamp> = None;
         self.board.for_each(|key, wait| {
-            let AttachDetachReason::NodeVolume(_, Some(waiting)) = &wait.reason else { return };
+            let AttachDetachReason::NodeVolume(_, Some(waiting), _) = &wait.reason else { return };
             let AttachDetachKey::NodeVolume(NodeVolumeKey { volume, .. }) = key else { return };
             let forced_at = forced_at(waiting);
             if forced_at.is_none() && !is_unanswered(waiting) {
@@ -199,9 +199,10 @@ mod tests {
     use serde_json::json;
     use tokio::time::Instant;
 
-    use super::super::state::State;
     use super::*;
-    use crate::attach_detach::desired::volume_name::VolumeId;
+    use crate::attach_detach::{
+        actual::state::NodeVolume, desired::volume_name::VolumeId, phases::Progress, reasons::State,
+    };
 
     #[test]
     fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {
@@ -219,10 +220,16 @@ mod tests {
             ("b", "5", Waiting::DetachWaitingForUnmount { unforced: Unforced::NodeReady }),
         ];
         let node = NodeName::from("n");
+        let progress = Progress::of(&NodeVolume::default(), 0, None);
         for (driver, handle, waiting) in cases {
             let volume = VolumeId::csi(&DriverName::from(driver), handle);
             let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(&volume, &node));
-            board.set(&key, AttachDetachReason::NodeVolume(State::Attached, Some(waiting)), None, now);
+            board.set(
+                &key,
+                AttachDetachReason::NodeVolume(State::Attached, Some(waiting), progress),
+                None,
+                now,
+            );
         }
         let since = Timestamp::now().checked_sub(Duration::from_mins(20)).unwrap();
         let attachment = json!({

@@ -10,7 +10,7 @@ use apiserver::{
     tables::Objects,
 };
 
-use crate::attach_detach::{
+use super::{
     actual::state::ForceReason,
     decide::{force::Unforced, verdict::Waiting},
     desired::{

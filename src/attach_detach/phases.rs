@@ -1,8 +1,8 @@
 //! Phases: where an attach or a detach stands, and whose turn it is, by what its verdict waits for. Pure.
 //!
-//! In: the volume on the node, and the verdict on it. Out: [`Progress`], of which times and traces are made.
+//! In: the volume on the node, and the verdict on it. Out: [`Progress`], of which times, traces and gauges are made.
 
-use crate::attach_detach::{
+use super::{
     actual::state::{AttachmentCall, NodeVolume, Operation},
     decide::verdict::Waiting,
 };
@@ -48,7 +48,7 @@ impl Phase {
     }
 }
 
-/// How far an operation is.
+/// How far a volume on a node is: what is measured of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// What is to become of the volume on the node.
@@ -59,18 +59,21 @@ pub struct Progress {
     pub may_begin: bool,
     /// Whether the detach is forced.
     pub forced: bool,
-    /// Which attempt the next request is.
-    pub attempt: u32,
     /// Whether the driver has done its part.
     pub is_done: bool,
-    /// If the API server is being asked: whether the volume was in-tree before it was translated.
-    pub asks_migrated: Option<bool>,
+    /// Whether the volume was in-tree before it was translated.
+    pub is_migrated: bool,
+    /// Whether it is attached there; what a kubelet merely reports does not count.
+    pub is_attached: bool,
+    /// Pods there that need it.
+    pub users: usize,
 }
 
 impl Progress {
-    /// Where a volume on a node stands that is desired, or is not.
+    /// Where a volume on a node stands that so many pods need.
     #[must_use]
-    pub fn of(node_volume: &NodeVolume, wanted: bool, waiting: Option<&Waiting>, attempt: u32) -> Self {
+    pub fn of(node_volume: &NodeVolume, users: usize, waiting: Option<&Waiting>) -> Self {
+        let wanted = users > 0;
         let attachment = node_volume.attachment();
         let is_over = if wanted { waiting.is_none() } else { attachment.is_none() };
         let stands = waiting.filter(|_| !is_over).map(|waiting| stand(waiting, node_volume, wanted));
@@ -79,9 +82,10 @@ impl Progress {
             stands,
             may_begin: attachment.is_none() || wanted == node_volume.is_going(),
             forced: node_volume.forced.is_some(),
-            attempt,
             is_done: if wanted { node_volume.is_attached() } else { attachment.is_none() },
-            asks_migrated: None,
+            is_migrated: false,
+            is_attached: node_volume.holds(true),
+            users,
         }
     }
 }
@@ -206,7 +210,7 @@ mod tests {
             ("nothing but the mount", none(), false, Some(&unmount), None, true),
         ];
         for (name, node_volume, wanted, waiting, stands, may_begin) in cases {
-            let progress = Progress::of(&node_volume, wanted, waiting, 1);
+            let progress = Progress::of(&node_volume, usize::from(wanted), waiting);
             assert_eq!((progress.stands, progress.may_begin), (stands, may_begin), "{name}");
             if let Some((phase, _)) = stands {
                 assert!(Phase::of(progress.operation).contains(&phase), "{name}");

@@ -1,23 +1,23 @@
 //! How long attaches and detaches take, as histograms and traces; and kube-controller-manager's operations, from the first
 //! request to the driver's answer.
 //!
-//! In: how far each is, at each look. Out: phases and wholes as they end. Measured where a plan is carried out, not where it
+//! In: how far each is, at each report. Out: phases and wholes as they end. Measured where a plan is carried out, not where it
 //! is made, for that is where the trace of an operation is known.
 
-use apiserver::ids::NodeName;
+use std::collections::BTreeSet;
+
 use prometheus::{HistogramOpts, HistogramVec};
 use telemetry::traces::{End, Traces};
 use tokio::time::Instant;
 
 use super::{
-    announcer::LONG,
+    actual::state::Operation,
+    announce::LONG,
+    desired::volume_name::{VolumeId, VolumeKind},
     phases::{Phase, Progress},
+    reasons::NodeVolumeKey,
 };
 use crate::{
-    attach_detach::{
-        actual::state::Operation,
-        desired::volume_name::{VolumeId, VolumeKind},
-    },
     controller::timers::{Lap, Timers},
     metrics::{
         self, Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS,
@@ -44,19 +44,20 @@ fn name(operation: Operation) -> &'static str {
 
 /// What is known of an operation that is measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
-    /// Which one.
-    pub operation: Operation,
+struct Measured {
+    operation: Operation,
     /// Whether it was forced at any time.
-    pub forced: bool,
+    forced: bool,
     reached: Phase,
+    /// Whether it is the driver's turn.
+    is_drivers: bool,
     /// When the API server was asked first, or the last try failed, and whether the volume was in-tree.
     asked: Option<(Instant, bool)>,
 }
 
 /// How an operation ended, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+enum Ending {
     /// It did what it should.
     Success,
     /// It did not; KCM knows no other failure.
@@ -65,8 +66,10 @@ pub enum Ending {
 
 /// `storage_operation_duration_seconds`, `mooring_{attach,detach}_{e2e,overhead}_seconds`, and the traces.
 #[derive(Clone, Debug)]
-pub struct EndToEnd {
-    timers: Timers<(VolumeId, NodeName), Measured>,
+pub struct Durations {
+    timers: Timers<NodeVolumeKey, Measured>,
+    /// When a driver that is at work has said nothing for as long as KCM waits for it.
+    silent_at: BTreeSet<(Instant, NodeVolumeKey)>,
     attach: TracedHistogram,
     detach: TracedHistogram,
     attach_overhead: TracedHistogram,
@@ -76,7 +79,7 @@ pub struct EndToEnd {
     plugins: Bounded,
 }
 
-impl EndToEnd {
+impl Durations {
     /// Registers them.
     ///
     /// # Errors
@@ -95,6 +98,7 @@ impl EndToEnd {
         metrics.register(&operations)?;
         Ok(Self {
             timers: Timers::default(),
+            silent_at: BTreeSet::new(),
             attach: histogram(
                 "mooring_attach_e2e_seconds",
                 "Time in seconds from when a pod needs a volume to when the node's status lists it, by phase",
@@ -127,10 +131,10 @@ impl EndToEnd {
         self.timers.trace(traces);
     }
 
-    /// Takes how far an operation is.
-    pub fn follow(&mut self, volume: &VolumeId, node: &NodeName, progress: Progress, now: Instant) {
-        let Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated } = progress;
-        let key = (volume.clone(), node.clone());
+    /// Takes how far an operation is, and which attempt its next request is.
+    pub fn follow(&mut self, key: &NodeVolumeKey, progress: &Progress, attempt: u32, now: Instant) {
+        let &Progress { operation, stands, may_begin, forced, is_done, is_migrated, .. } = progress;
+        let NodeVolumeKey { volume, node } = key;
         let attributes = |measured: &Measured| {
             vec![
                 ("mooring.volume", volume.as_str().to_owned()),
@@ -140,61 +144,80 @@ impl EndToEnd {
                 ("mooring.attempts", attempt.to_string()),
             ]
         };
-        if self.timers.get_mut(&key).is_some_and(|measured| measured.operation != operation) {
-            self.timers.end(&key, End::Superseded, now, attributes);
+        if self.timers.get_mut(key).is_some_and(|measured| measured.operation != operation) {
+            self.timers.end(key, End::Superseded, now, attributes);
         }
         if is_done {
-            self.answered(volume, node, operation, Ending::Success, now);
+            self.answered(key, operation, Ending::Success, now);
         }
         let Some((phase, is_ours)) = stands else {
-            if let Some(ended) = self.timers.end(&key, End::Done, now, attributes) {
+            if let Some(ended) = self.timers.end(key, End::Done, now, attributes) {
                 self.observe(volume, ended.of, ended.last);
                 self.observe(volume, ended.of, Lap { phase: TOTAL, took: ended.whole, ..ended.last });
                 self.observe_ours(volume, operation, Lap { took: ended.ours, ..ended.last });
             }
             return;
         };
-        let Some(measured) = self.timers.get_mut(&key) else {
+        let (asked, is_drivers) =
+            ((phase == Phase::Api).then_some((now, is_migrated)), phase == Phase::Attacher);
+        let Some(measured) = self.timers.get_mut(key) else {
             if may_begin {
-                let asked = asks_migrated.map(|is_migrated| (now, is_migrated));
-                let measured = Measured { operation, forced, reached: phase, asked };
-                self.timers.begin(key, measured, (name(operation), phase.label()), is_ours, now);
+                let measured = Measured { operation, forced, reached: phase, is_drivers, asked };
+                self.timers.begin(key.clone(), measured, (name(operation), phase.label()), is_ours, now);
             }
             return;
         };
         measured.forced |= forced;
         // A phase that comes again, after a failure or a change of mind, belongs to the one reached.
         measured.reached = measured.reached.max(phase);
-        if let Some(is_migrated) = asks_migrated {
-            measured.asked.get_or_insert((now, is_migrated));
-        }
-        let is_silent = measured.asked.map(|(asked, _)| asked + LONG).filter(|silent| now >= *silent);
+        measured.is_drivers = is_drivers;
+        measured.asked = measured.asked.or(asked);
         let measured = *measured;
-        if let Some(lap) = self.timers.look(&key, measured.reached.label(), is_ours, now) {
+        if let Some(lap) = self.timers.look(key, measured.reached.label(), is_ours, now) {
             self.observe(volume, measured, lap);
         }
-        if let Some(silent) = is_silent.filter(|_| phase == Phase::Attacher) {
-            self.answered(volume, node, operation, Ending::Failure, silent);
+        self.count_silence(key, now);
+    }
+
+    /// When there is more to measure although nothing happens.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.silent_at.first().map(|(at, _)| *at)
+    }
+
+    /// Measures what is due.
+    pub fn tick(&mut self, now: Instant) {
+        while self.next_due().is_some_and(|at| at <= now) {
+            let Some((_, key)) = self.silent_at.pop_first() else { return };
+            self.count_silence(&key, now);
+        }
+    }
+
+    /// An operation has failed when the driver has said nothing for as long as KCM waits for it, as often as that passes.
+    fn count_silence(&mut self, key: &NodeVolumeKey, now: Instant) {
+        while let Some(Measured { operation, is_drivers: true, asked: Some((asked, _)), .. }) =
+            self.timers.get_mut(key).copied()
+        {
+            let silent = asked + LONG;
+            if silent > now {
+                self.silent_at.insert((silent, key.clone()));
+                return;
+            }
+            self.answered(key, operation, Ending::Failure, silent);
         }
     }
 
     /// An operation has failed. The driver tries again, and that is an operation of its own.
-    pub fn failed(&mut self, volume: &VolumeId, node: &NodeName, operation: Operation, now: Instant) {
-        self.answered(volume, node, operation, Ending::Failure, now);
+    pub fn failed(&mut self, key: &NodeVolumeKey, operation: Operation, now: Instant) {
+        self.answered(key, operation, Ending::Failure, now);
     }
 
     /// Measures an operation that was asked for, if it is the one under way.
-    fn answered(
-        &mut self,
-        volume: &VolumeId,
-        node: &NodeName,
-        operation: Operation,
-        ending: Ending,
-        now: Instant,
-    ) {
-        let measured = self.timers.get_mut(&(volume.clone(), node.clone()));
-        let Some(measured) = measured.filter(|measured| measured.operation == operation) else { return };
+    fn answered(&mut self, key: &NodeVolumeKey, operation: Operation, ending: Ending, now: Instant) {
+        let measured = self.timers.get_mut(key).filter(|measured| measured.operation == operation);
+        let Some(measured) = measured else { return };
         let Some((asked, is_migrated)) = measured.asked.take() else { return };
+        self.silent_at.remove(&(asked + LONG, key.clone()));
         let status = match ending {
             Ending::Success => "success",
             Ending::Failure => {
@@ -206,7 +229,7 @@ impl EndToEnd {
             Operation::Attach => "volume_attach",
             Operation::Detach => "volume_detach",
         };
-        let plugin = plugin_name(volume);
+        let plugin = plugin_name(&key.volume);
         let migrated = if is_migrated { "true" } else { "false" };
         self.operations
             .with_label_values(&[self.plugins.shown(&plugin), name, status, migrated])
@@ -214,13 +237,8 @@ impl EndToEnd {
     }
 
     /// Nothing is known any more of the volume on that node.
-    pub(super) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
-        self.timers.forget(&(volume.clone(), node.clone()));
-    }
-
-    /// What was under way before this process led was not seen to begin.
-    pub(super) fn forget_all(&mut self) {
-        self.timers.forget_all();
+    pub fn forget(&mut self, key: &NodeVolumeKey) {
+        self.timers.forget(key);
     }
 
     fn observe(&self, volume: &VolumeId, measured: Measured, lap: Lap) {
@@ -256,20 +274,22 @@ pub(super) fn plugin_name(volume: &VolumeId) -> String {
 mod tests {
     use std::time::Duration;
 
-    use apiserver::ids::DriverName;
+    use apiserver::ids::{DriverName, NodeName};
 
     use super::*;
     /// Lines of `/metrics` about seconds in all, after these looks: second, operation, phase, may it begin, forced.
     fn sums(looks: &[(u64, Operation, Option<Phase>, bool, bool)]) -> Vec<String> {
         let (metrics, start) = (Metrics::default(), Instant::now());
-        let mut end_to_end = EndToEnd::new(&metrics).unwrap();
-        let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n"));
+        let mut durations = Durations::new(&metrics).unwrap();
+        let volume = VolumeId::csi(&DriverName::from("d"), "h");
+        let key = NodeVolumeKey { volume, node: NodeName::from("n") };
         for (second, operation, phase, may_begin, forced) in looks.iter().copied() {
             let is_ours = phase != Some(Phase::Attacher) && phase != Some(Phase::Unmount);
             let stands = phase.map(|phase| (phase, is_ours));
-            let (attempt, is_done, asks_migrated) = (1, stands.is_none(), None);
-            let progress = Progress { operation, stands, may_begin, forced, attempt, is_done, asks_migrated };
-            end_to_end.follow(&volume, &node, progress, start + Duration::from_secs(second));
+            let (is_done, is_migrated, is_attached, users) = (stands.is_none(), false, false, 0);
+            let progress =
+                Progress { operation, stands, may_begin, forced, is_done, is_migrated, is_attached, users };
+            durations.follow(&key, &progress, 1, start + Duration::from_secs(second));
         }
         let text = metrics.text().unwrap();
         let sums = text.lines().filter(|line| line.starts_with("mooring_") && line.contains("_sum{"));

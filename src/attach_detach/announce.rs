@@ -1,0 +1,319 @@
+//! Announce: which events hold for the pods of a volume on a node, and what has happened there.
+//!
+//! In: each verdict once, after it has been carried out, and failures of requests. Out: events that hold, at once or once the
+//! wait that they are about has lasted for a while, and events of what has happened. Which of them are recorded, and when
+//! again, is up to [`RecordedEvents`](crate::controller::report::events::RecordedEvents).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use apiserver::{
+    events::Event,
+    ids::{NodeName, VolumeName},
+};
+
+use super::{
+    actual::state::{NodeVolume, ReportAsAttached, Told},
+    decide::{
+        csi,
+        verdict::{NodeVerdict, Waiting},
+    },
+    desired::{
+        volume_name::VolumeId,
+        volume_source::{Storage, of_persistent_volume},
+    },
+    events::{self, Announcement},
+    known::Known,
+    reasons::{AttachDetachKey, NodeVolumeKey},
+};
+use crate::controller::report::events::{EventUpdate, Patience, Topic};
+
+/// How long the driver may take before users are told that it takes long.
+///
+/// KCM: pkg/volume/csi/csi_attacher.go, the timeout of waitForVolumeAttachment (two minutes).
+pub(super) const LONG: Duration = Duration::from_mins(2);
+
+/// A wait for another node that ends sooner has KCM's Multi-Attach event only, and one for a writer that undoes ours has none.
+pub(super) const NOTEWORTHY: Duration = Duration::from_secs(10);
+
+/// Said at once.
+const AT_ONCE: Duration = Duration::ZERO;
+
+/// That the attach fails, or takes long.
+const FAILURE: Topic = "failure";
+/// That another node holds the volume, in KCM's words.
+const MULTI_ATTACH: Topic = "multi-attach";
+/// Which node that is, and what it waits for.
+const HOLDER: Topic = "holder";
+/// That another writer undoes what is written for the volume.
+const UNDONE: Topic = "undone";
+
+/// What is known of all nodes of a volume when the events of one of them are made.
+#[derive(Debug)]
+pub(super) struct Others<'a> {
+    /// What was decided on each.
+    pub(super) verdicts: &'a BTreeMap<NodeName, NodeVerdict>,
+    /// Nodes that hold the volume, if that is known.
+    pub(super) holders: Option<BTreeSet<NodeName>>,
+}
+
+impl Others<'_> {
+    fn holders_beside(&self, node: &NodeName) -> impl Iterator<Item = &NodeName> {
+        self.holders.iter().flatten().filter(move |holder| *holder != node)
+    }
+}
+
+/// What follows from a verdict on a volume on a node: what holds and what has happened there, and what users know of it then.
+pub(super) fn judged(
+    volume: &VolumeId,
+    node: &NodeName,
+    verdict: &NodeVerdict,
+    others: &Others<'_>,
+    known: Known<'_>,
+) -> (Vec<EventUpdate<AttachDetachKey>>, Told) {
+    let told = known.actual.node_volume(volume, node).map(|it| it.told).unwrap_or_default();
+    let mut look = Look { volume, node, others, known, told, events: Vec::new() };
+    look.pause(verdict);
+    if known.desired.get(volume, node).is_some() {
+        look.desired(verdict);
+    } else {
+        look.undesired(verdict);
+    }
+    (look.events, look.told)
+}
+
+/// A look at a volume on a node.
+struct Look<'a> {
+    volume: &'a VolumeId,
+    node: &'a NodeName,
+    others: &'a Others<'a>,
+    known: Known<'a>,
+    told: Told,
+    events: Vec<EventUpdate<AttachDetachKey>>,
+}
+
+impl Look<'_> {
+    /// No pod is there to read an event: the node's says what keeps the volume there.
+    fn undesired(&mut self, verdict: &NodeVerdict) {
+        let node_volume = self.node_volume();
+        match verdict.waiting.as_ref().and_then(failure) {
+            Some(message) => {
+                let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
+                self.hold(FAILURE, &announcement, AT_ONCE);
+            }
+            // Between two tries it is the same failure.
+            None if node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0) => {}
+            None => {
+                // A pod that takes the place of another finds it attached: that is no news.
+                let is_attached =
+                    self.told.is_attached && node_volume.is_some_and(NodeVolume::may_be_attached);
+                self.told = Told { is_attached, held_since: None };
+                self.events.push(EventUpdate::Forget(self.key()));
+            }
+        }
+    }
+
+    /// What changed for the pods that need the volume here.
+    fn desired(&mut self, verdict: &NodeVerdict) {
+        let waiting = verdict.waiting.as_ref();
+        let is_attached = verdict.report_as_attached == ReportAsAttached::Yes
+            && self.node_volume().is_some_and(NodeVolume::is_attached);
+        if is_attached && !self.told.is_attached {
+            self.told.is_attached = true;
+            self.is_over(FAILURE);
+            self.happened(&Announcement::Attached);
+        } else if let Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion) = waiting {
+            self.told.is_attached = false;
+        }
+        if let Some(Waiting::HeldByNode { conflict }) = waiting
+            && conflict.is_attached
+        {
+            return self.held_by(&conflict.node);
+        }
+        self.is_free();
+        if let Some((topic, announcement, lasts)) = waiting.and_then(|waiting| self.announcement(waiting)) {
+            self.hold(topic, &announcement, lasts);
+        }
+    }
+
+    /// What there is to say of a wait here, and how long it lasts before that is said.
+    fn announcement(&self, waiting: &Waiting) -> Option<(Topic, Announcement, Duration)> {
+        let failed = |message: String, lasts| Some((FAILURE, Announcement::Failed(message), lasts));
+        match waiting {
+            Waiting::AttachError { message, .. } => failed(message.clone(), AT_ONCE),
+            Waiting::ForeignAttachment { name } => failed(events::name_taken(name), AT_ONCE),
+            Waiting::WaitingForAttacher => failed(events::timed_out(self.volume, "attach"), LONG),
+            Waiting::WaitingForDeletion => {
+                let attachment = self.node_volume().and_then(NodeVolume::attachment);
+                let error = attachment.and_then(|attachment| csi::detach_error(attachment));
+                let lasts = if error.is_some() { AT_ONCE } else { LONG };
+                failed(events::being_deleted(error.map(|error| &*error.message)), lasts)
+            }
+            Waiting::ClaimOrVolumeChanged => failed(self.what_changed(), NOTEWORTHY),
+            Waiting::NodeStatusRefused { message } => {
+                let refused = Announcement::NotPublished(self.node.clone(), message.to_string());
+                Some((FAILURE, refused, AT_ONCE))
+            }
+            Waiting::WriteUndone { writer } => {
+                Some((UNDONE, Announcement::Undone(Arc::clone(writer)), NOTEWORTHY))
+            }
+            Waiting::HeldByNode { conflict } => {
+                let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
+                let pods = first.flat_map(|desired| desired.keys()).collect();
+                Some((MULTI_ATTACH, Announcement::HeldElsewhere(pods), NOTEWORTHY))
+            }
+            _ => None,
+        }
+    }
+
+    fn held_by(&mut self, holder: &NodeName) {
+        let known = self.known;
+        self.told.held_since.get_or_insert(known.now);
+        let beside = self.others.holders_beside(self.node);
+        let users = beside.filter_map(|other| known.desired.get(self.volume, other));
+        let users = users.flat_map(|desired| desired.keys()).collect();
+        self.hold(MULTI_ATTACH, &Announcement::HeldElsewhere(users), AT_ONCE);
+        // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
+        let is_elsewhere = holder != self.node;
+        let waiting = self.others.verdicts.get(holder).filter(|_| is_elsewhere);
+        let waiting = waiting.and_then(|verdict| verdict.waiting.as_ref());
+        let lasts = match waiting {
+            // The driver's time, not ours.
+            Some(Waiting::DetachWaitingForAttacher | Waiting::WaitingForDeletion) => LONG,
+            _ => NOTEWORTHY,
+        };
+        let announcement = match waiting {
+            Some(Waiting::DetachWaitingForAttacher) => {
+                Announcement::DetachTimedOut(self.volume.clone(), holder.clone())
+            }
+            waiting => {
+                let foreign = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
+                let mut foreign = foreign.filter(|(_, node)| is_elsewhere && *node == holder);
+                let foreign = foreign.next().map(|(name, _)| name.clone());
+                Announcement::Holder { node: holder.clone(), waiting: waiting.cloned(), foreign }
+            }
+        };
+        let waits = vec![key(self.volume, holder), self.key()];
+        let events = self.events_of(&announcement);
+        self.events.push(EventUpdate::Lasting(self.key(), HOLDER, events, Patience { waits, lasts }));
+    }
+
+    fn is_free(&mut self) {
+        let Some(since) = self.told.held_since.take() else { return };
+        for topic in [MULTI_ATTACH, HOLDER] {
+            self.is_over(topic);
+        }
+        // If not, another controller attached it here, too.
+        if self.others.holders.is_some() && self.others.holders_beside(self.node).next().is_none() {
+            let waited = self.known.now.saturating_duration_since(since);
+            self.happened(&Announcement::Freed(waited.as_secs()));
+        }
+    }
+
+    /// Why the volume that its pods were given is attached no more. Two that had one PersistentVolume after the other are
+    /// told apart.
+    fn what_changed(&self) -> String {
+        let desired = self.known.desired.get(self.volume, self.node);
+        let mut volumes = desired.into_iter().flat_map(|desired| desired.pods.values());
+        let is_terminating = volumes.any(|(_, volume)| {
+            let found = self.known.objects.volumes.get(&VolumeName::from(volume.spec_name.as_str()));
+            let found = found.filter(|found| found.metadata.is_terminating());
+            let source = found.and_then(|found| of_persistent_volume(&found.metadata, &found.spec).ok());
+            source.and_then(Storage::id).as_ref() == Some(self.volume)
+        });
+        if is_terminating {
+            return "the PersistentVolume is being deleted".to_owned();
+        }
+        let volume = self.volume;
+        format!(
+            "the pod was given \"{volume}\", and its claim, PersistentVolume or driver is another one since"
+        )
+    }
+
+    /// What is not said again now does not hold, but for a failure: between two tries it is the same.
+    fn pause(&mut self, verdict: &NodeVerdict) {
+        let node_volume = self.node_volume();
+        let is_tried = |node_volume: &&NodeVolume| match verdict.waiting {
+            Some(Waiting::RetryBackoff { .. } | Waiting::WaitingForVolumeAttachment | Waiting::Uncertain) => {
+                true
+            }
+            Some(Waiting::DetachWaitingForAttacher | Waiting::DetachWaitingForUnpublish) => {
+                !node_volume.is_going()
+            }
+            _ => false,
+        };
+        let fails = node_volume.filter(is_tried).is_some_and(|tried| tried.retry.failures() > 0);
+        let topics: &[Topic] =
+            if fails { &[MULTI_ATTACH, HOLDER, UNDONE] } else { &[FAILURE, MULTI_ATTACH, HOLDER, UNDONE] };
+        self.events.push(EventUpdate::Pause(self.key(), topics));
+    }
+
+    /// It holds for each pod, if the wait here lasts that long (S47, S48).
+    fn hold(&mut self, topic: Topic, announcement: &Announcement, lasts: Duration) {
+        let patience = Patience { waits: vec![self.key()], lasts };
+        let events = self.events_of(announcement);
+        self.events.push(EventUpdate::Lasting(self.key(), topic, events, patience));
+    }
+
+    fn is_over(&mut self, topic: Topic) {
+        self.events.push(EventUpdate::Hold(self.key(), topic, Vec::new()));
+    }
+
+    fn happened(&mut self, announcement: &Announcement) {
+        self.events.extend(self.events_of(announcement).into_iter().map(EventUpdate::Happened));
+    }
+
+    fn events_of(&self, announcement: &Announcement) -> Vec<Event> {
+        of_pods_or_node(self.volume, self.node, announcement, self.known)
+    }
+
+    fn node_volume(&self) -> Option<&NodeVolume> {
+        self.known.actual.node_volume(self.volume, self.node)
+    }
+
+    fn key(&self) -> AttachDetachKey {
+        key(self.volume, self.node)
+    }
+}
+
+fn key(volume: &VolumeId, node: &NodeName) -> AttachDetachKey {
+    AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node))
+}
+
+/// A request about a volume on a node failed, for which this event is.
+pub(super) fn fails(
+    volume: &VolumeId,
+    node: &NodeName,
+    announcement: &Announcement,
+    known: Known<'_>,
+) -> EventUpdate<AttachDetachKey> {
+    EventUpdate::Hold(key(volume, node), FAILURE, of_pods_or_node(volume, node, announcement, known))
+}
+
+/// The event for each pod; without one the node's, if that is what it is about.
+fn of_pods_or_node(
+    volume: &VolumeId,
+    node: &NodeName,
+    announcement: &Announcement,
+    Known { objects, desired, .. }: Known<'_>,
+) -> Vec<Event> {
+    match (desired.get(volume, node), announcement) {
+        (Some(desired), _) => events::events(objects, desired, announcement),
+        (None, Announcement::DetachFailed(..)) => {
+            events::node_event(objects, volume, node, announcement).into_iter().collect()
+        }
+        (None, _) => Vec::new(),
+    }
+}
+
+/// What was said of a request for the end of an attachment that failed.
+fn failure(waiting: &Waiting) -> Option<&str> {
+    match waiting {
+        Waiting::RetryBackoff { message } => message.as_deref(),
+        Waiting::NodeStatusRefused { message } => Some(message),
+        _ => None,
+    }
+}

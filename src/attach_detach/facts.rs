@@ -1,0 +1,139 @@
+//! What a plan has to say beside its requests, as values: planning counts, logs and shows nothing itself.
+//!
+//! In: what is planned or learnt, as that happens. Out: events and reports for the skeleton, and [`Facts`], which the
+//! [metrics](super::metrics) take when the plan is carried out.
+
+use std::{collections::BTreeMap, mem};
+
+use apiserver::{call::CallError, ids::NodeName};
+
+use super::{
+    actual::state::{ForceReason, Operation},
+    desired::volume_name::VolumeId,
+    guard::force_waits::Said,
+    reasons::{AttachDetachKey, NodeVolumeKey, Report},
+};
+use crate::controller::report::events::EventUpdate;
+
+/// What is looked at, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Planned {
+    /// A pod, for what it needs.
+    Pod,
+    /// A VolumeAttachment, for what it is about.
+    Attachment,
+    /// A name that a VolumeAttachment of a volume would have, to see whether the volume explains one.
+    Name,
+    /// A volume, on some or all of its nodes.
+    Volume,
+    /// A volume on one node, for what is to be done.
+    NodeVolume,
+    /// A volume on one node, to see whether it is held there.
+    Holder,
+    /// A node, for what its status should say.
+    Node,
+}
+
+impl Planned {
+    pub(super) const ALL: [Self; 7] =
+        [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::NodeVolume, Self::Holder, Self::Node];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Attachment => "attachment",
+            Self::Name => "name",
+            Self::Volume => "volume",
+            Self::NodeVolume => "node_volume",
+            Self::Holder => "holder",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// How far a forced detach is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Forced {
+    /// From a node with the taint, not because the volume is in use.
+    Tainted,
+    /// It begins.
+    Begins,
+    /// It is done.
+    Done,
+}
+
+/// One thing that there is to count or to log, and that is no state of a key.
+#[derive(Clone, Debug)]
+pub(super) enum Fact {
+    /// The tables were read.
+    Loaded { attachments: usize, pods: usize },
+    /// A patch of a node's status is about so many volumes.
+    Patched(usize),
+    /// A detach is forced.
+    Forced(NodeVolumeKey, ForceReason, Forced),
+    /// A request about a volume on a node failed: what the log says of it, and the operation that failed with it.
+    Failed {
+        key: NodeVolumeKey,
+        attempt: u32,
+        error: CallError,
+        log: Option<&'static str>,
+        operation: Option<Operation>,
+    },
+    /// A request about a node failed.
+    NodeFailed { node: NodeName, attempt: u32, error: CallError },
+    /// The grace after a restore is over.
+    GraceOver,
+    /// What the lease tells of waits for force.
+    ForceWaits(Said),
+}
+
+/// What is counted and logged of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// How many keys were looked at.
+    pub(super) planned: BTreeMap<Planned, usize>,
+    /// In order.
+    pub(super) facts: Vec<Fact>,
+}
+
+impl Facts {
+    /// The detaches that are forced, or from nodes with the taint.
+    pub(super) fn forced(&self) -> impl Iterator<Item = (&NodeVolumeKey, ForceReason)> {
+        self.facts.iter().filter_map(|fact| match fact {
+            Fact::Forced(key, reason, Forced::Begins | Forced::Tainted) => Some((key, *reason)),
+            _ => None,
+        })
+    }
+}
+
+/// What is to be reported with the next plan.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outbox {
+    pub(super) events: Vec<EventUpdate<AttachDetachKey>>,
+    pub(super) reports: Vec<Report>,
+    pub(super) facts: Facts,
+}
+
+impl Outbox {
+    /// Counts keys that are looked at.
+    pub(super) fn planned(&mut self, kind: Planned, count: usize) {
+        *self.facts.planned.entry(kind).or_default() += count;
+    }
+
+    /// Adds a fact.
+    pub(super) fn push(&mut self, fact: Fact) {
+        self.facts.facts.push(fact);
+    }
+
+    /// Nothing is known any more of the volume on that node.
+    pub(super) fn forget(&mut self, volume: &VolumeId, node: &NodeName) {
+        let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node));
+        self.reports.push(Report::gone(key.clone()));
+        self.events.push(EventUpdate::Forget(key));
+    }
+
+    /// Takes all but the events, which are for a plan of the leader.
+    pub(super) fn take_reports(&mut self) -> (Vec<Report>, Facts) {
+        (mem::take(&mut self.reports), mem::take(&mut self.facts))
+    }
+}

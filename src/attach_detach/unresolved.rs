@@ -1,0 +1,126 @@
+//! Unresolved: which volumes of a pod are not in the desired state, and why (S48). A verdict tells of a volume that is.
+//!
+//! In: a pod that was looked at. Out: reports, and an event for each such volume once the pod has waited for a while. The look
+//! at a pod that runs, or that has what it waited for, ends both.
+
+use std::time::Duration;
+
+use apiserver::{
+    events::{Event, EventType, Involved, Novelty},
+    ids::PodKey,
+    kinds::{Pod, PodPhase},
+};
+use tokio::time::Instant;
+
+use super::{
+    actual::state::{ActualState, NodeVolume},
+    announce::{LONG, NOTEWORTHY},
+    controller::Controller,
+    desired::{
+        state::{DesiredPod, Unresolved, WhyUnresolved},
+        volume_name::VolumeKind,
+    },
+    known::Known,
+    reasons::{AttachDetachKey, AttachDetachReason, Report},
+};
+use crate::controller::report::events::{EventUpdate, Patience};
+
+impl Controller {
+    /// Reports the volumes of a pod that cannot be attached yet, which were others `before`.
+    pub(super) fn report_unresolved(&mut self, pod: &PodKey, before: &[Unresolved], now: Instant) {
+        let desired_pod = self.desired.pod(pod);
+        let found = desired_pod.map_or(&[][..], |desired_pod| &desired_pod.unresolved);
+        let key = |of: &Unresolved| AttachDetachKey::PodVolume(pod.clone(), of.pod_volume.clone());
+        let is_gone = |of: &&Unresolved| found.iter().all(|still| still.pod_volume != of.pod_volume);
+        for gone in before.iter().filter(is_gone) {
+            self.outbox.reports.push(Report::gone(key(gone)));
+            self.outbox.events.push(EventUpdate::Forget(key(gone)));
+        }
+        let known = Known { objects: &self.objects, desired: &self.desired, actual: &self.actual, now };
+        for unresolved in found {
+            let reason = AttachDetachReason::Unresolved(unresolved.why.clone());
+            self.outbox.reports.push(Report::of(key(unresolved), reason));
+            let events = desired_pod.and_then(|desired_pod| event(desired_pod, unresolved, known));
+            let patience = Patience { waits: vec![key(unresolved)], lasts: patience(&unresolved.why) };
+            let events = events.into_iter().collect();
+            self.outbox.events.push(EventUpdate::Lasting(key(unresolved), "unresolved", events, patience));
+        }
+    }
+}
+
+/// How long the pod waits before it is told.
+fn patience(why: &WhyUnresolved) -> Duration {
+    // It may be one that needs no attaching.
+    if let WhyUnresolved::FlexVolumeUnsupported(_) = why { LONG } else { NOTEWORTHY }
+}
+
+/// The event that holds of a volume of a pod, unless the pod runs, and has its volumes, or its node has what it was given.
+fn event(desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> Option<Event> {
+    let pod = known.objects.pods.get(&desired.pod.key)?;
+    let is_waiting = pod.metadata.uid == desired.pod.uid
+        && !pod.metadata.is_terminating()
+        && pod.status.phase == PodPhase::Pending;
+    // If not, its kubelet attaches.
+    let is_ours = !matches!(unresolved.why, WhyUnresolved::NodeNotManaged(_));
+    let is_without =
+        is_without(desired, unresolved, known.actual) && !is_attached_for(&pod, desired, unresolved, known);
+    let Unresolved { pod_volume, why } = unresolved;
+    (is_waiting && is_ours && is_without).then(|| Event {
+        involved: Involved::object(&*pod),
+        r#type: EventType::Warning,
+        reason: "FailedAttachVolume",
+        message: format!("Volume \"{pod_volume}\" cannot be attached yet: {}", sentence(why)),
+        novelty: Novelty::default(),
+        subject: None,
+    })
+}
+
+/// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone
+/// tells a process that starts of no pod that was given it (S47).
+fn is_without(desired: &DesiredPod, unresolved: &Unresolved, actual: &ActualState) -> bool {
+    let Some((volume, _)) = desired.volume(&unresolved.pod_volume) else { return true };
+    let node_volume = actual.node_volume(volume, &desired.node);
+    let is_there = |it: &&NodeVolume| volume.kind() == VolumeKind::NoOp || it.attachment().is_some();
+    !node_volume.filter(is_there).is_some_and(NodeVolume::is_attached)
+}
+
+/// Whether its node has the volume that its claim named, by a VolumeAttachment that is not older than the pod: a process
+/// before this one made it for that pod, and the PersistentVolume is gone since (S47).
+fn is_attached_for(pod: &Pod, desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> bool {
+    let WhyUnresolved::ClaimNotBound(claim) = &unresolved.why else { return false };
+    let Some(claim) = known.objects.claims.get(claim) else { return false };
+    let created = pod.metadata.creation_timestamp;
+    known.actual.attachments_of(&claim.spec.volume_name).any(|name| {
+        known.objects.attachments.get(&name).is_some_and(|attachment| {
+            let is_older = attachment.metadata.creation_timestamp.is_some_and(|made| Some(made) < created);
+            let is_there = attachment.status.attached && !attachment.metadata.is_terminating();
+            attachment.spec.node_name == desired.node && is_there && !is_older
+        })
+    })
+}
+
+/// What is wrong. It names no claim of another namespace (S41).
+fn sentence(why: &WhyUnresolved) -> String {
+    match why {
+        WhyUnresolved::NodeNotManaged(node) => format!("the kubelet of node \"{node}\" attaches by itself"),
+        WhyUnresolved::ClaimMissing(claim) => {
+            format!("PersistentVolumeClaim \"{}\" does not exist", claim.name())
+        }
+        WhyUnresolved::ClaimNotOwnedByPod(claim) => {
+            format!("PersistentVolumeClaim \"{}\" was not created for this pod", claim.name())
+        }
+        WhyUnresolved::ClaimNotBound(claim) => {
+            format!("PersistentVolumeClaim \"{}\" is not bound", claim.name())
+        }
+        WhyUnresolved::VolumeMissing(volume) => format!("PersistentVolume \"{volume}\" does not exist"),
+        WhyUnresolved::VolumeBoundElsewhere(volume) => {
+            format!("PersistentVolume \"{volume}\" is bound to another claim")
+        }
+        WhyUnresolved::MalformedSource(Some(volume), error) => {
+            format!("PersistentVolume \"{volume}\": {error}")
+        }
+        WhyUnresolved::MalformedSource(None, error) => error.to_string(),
+        WhyUnresolved::FlexVolumeUnsupported(driver) => format!("FlexVolume is not supported ({driver})"),
+        WhyUnresolved::Unreadable(object, error) => format!("{object} cannot be read: {error}"),
+    }
+}
