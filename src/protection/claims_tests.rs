@@ -236,6 +236,18 @@ fn e11_nothing_is_taken_off_during_the_grace_after_a_restore() {
 }
 
 #[test]
+fn e11_a_list_whose_answer_comes_during_the_grace_proves_nothing_after_it() {
+    let (objects, mut controller, now) = stage(false);
+    let list = only(&controller.plan(now));
+    objects.restore_grace().begin(now);
+    controller.changed([ObjectRef::Claim(claim("").key())].into(), now);
+    assert!(controller.plan(now).calls.is_empty());
+    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
+    let later = controller.plan(now).wake_at.unwrap();
+    assert!(matches!(only(&controller.plan(later)), Call::Users(..)), "what was proven is old");
+}
+
+#[test]
 fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
     let (objects, mut controller, now) = stage(false);
     let list = only(&controller.plan(now));

@@ -211,7 +211,7 @@ impl<K: Protected> Protection<K> {
                 // The watch is about to tell of that user, and tells of its end.
                 self.keys.retries.failed(&key, now, jitter);
                 self.keys.stands(&key, ProtectionReason::InUse(user));
-            } else {
+            } else if !self.keys.retries.waits(&key) {
                 self.unused.insert(key.clone(), uid);
                 self.keys.queue.push(key);
             }
