@@ -3,15 +3,11 @@
 //! In: the waits of all volumes on nodes, and the VolumeAttachments. Out: gauges that are there on the replica alone
 //! that decides, as it alone knows.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use apiserver::{ids::AttachmentName, kinds::VolumeAttachment, tables::Objects};
 use k8s_openapi::jiff::Timestamp;
-use prometheus::{
-    Gauge, GaugeVec, IntGauge, IntGaugeVec, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{GaugeVec, Opts};
 
 use super::{
     decide::{force::Unforced, verdict::Waiting},
@@ -20,32 +16,8 @@ use super::{
 };
 use crate::{
     controller::report::board::Board,
-    metrics::{self, Metrics, bounded::Bounded},
+    metrics::{self, Metrics, bounded::Bounded, register_counted},
 };
-
-/// What is counted of one driver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Backlog {
-    /// VolumeAttachments that wait for it.
-    attachments: i64,
-    /// Detaches that are forced unless the kubelet unmounts in time.
-    forced: i64,
-    /// When the oldest deletion under way began.
-    oldest_deletion: Option<Timestamp>,
-}
-
-/// The gauges.
-#[derive(Clone)]
-struct BacklogGauges {
-    board: Arc<Board<AttachDetachKey, AttachDetachReason>>,
-    objects: Arc<Objects>,
-    foreign: IntGauge,
-    drivers: Bounded,
-    attachments: IntGaugeVec,
-    forced: IntGaugeVec,
-    next_force: Gauge,
-    oldest_deletion: GaugeVec,
-}
 
 /// Registers the gauges.
 ///
@@ -56,139 +28,94 @@ pub fn register(
     objects: Arc<Objects>,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
-    metrics.register(&BacklogGauges {
-        board,
-        objects,
-        foreign: IntGauge::new(
+    let gauge = |name, help, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
+    let gauges = [
+        gauge(
             "mooring_foreign_volume_attachments",
             "VolumeAttachments of other writers, which mooring does not change; only on the leader",
+            &[],
         )?,
-        drivers: metrics::drivers(metrics),
-        attachments: IntGaugeVec::new(
-            Opts::new(
-                "mooring_attacher_backlog",
-                "VolumeAttachments that their driver's external-attacher has neither attached nor detached \
-                 nor refused with an error; only on the leader",
-            ),
+        gauge(
+            "mooring_attacher_backlog",
+            "VolumeAttachments that their driver's external-attacher has neither attached nor detached \
+             nor refused with an error; only on the leader",
             &["driver"],
         )?,
-        forced: IntGaugeVec::new(
-            Opts::new(
-                "mooring_force_detach_pending",
-                "Volumes that will be detached by force unless their node unmounts them; only on the leader",
-            ),
+        gauge(
+            "mooring_force_detach_pending",
+            "Volumes that will be detached by force unless their node unmounts them; only on the leader",
             &["driver"],
         )?,
-        next_force: Gauge::with_opts(Opts::new(
+        gauge(
             "mooring_next_force_detach_timestamp_seconds",
             "Time of the next forced detach, in seconds since 1970; absent if none is pending",
-        ))?,
-        oldest_deletion: GaugeVec::new(
-            Opts::new(
-                "mooring_detach_oldest_seconds",
-                "Seconds since the oldest pending deletion of a VolumeAttachment began; absent without one",
-            ),
+            &[],
+        )?,
+        gauge(
+            "mooring_detach_oldest_seconds",
+            "Seconds since the oldest pending deletion of a VolumeAttachment began; absent without one",
             &["driver"],
         )?,
-    })
+    ];
+    let drivers = metrics::drivers(metrics);
+    register_counted(metrics, gauges, move |gauges| count(&board, &objects, &drivers, gauges))
 }
 
-/// When a detach that waits is forced.
-fn forced_at(waiting: &Waiting) -> Option<Timestamp> {
-    match waiting {
-        Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
-        | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) } => Some(*at),
-        _ => None,
+fn count(
+    board: &Board<AttachDetachKey, AttachDetachReason>,
+    objects: &Objects,
+    drivers: &Bounded,
+    [foreign, attachments, forced, next_force, oldest]: &[GaugeVec; 5],
+) {
+    let others = board.count_settled(AttachDetachKey::Foreign(AttachmentName::from(""))..);
+    #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
+    foreign.with_label_values::<&str>(&[]).set(others as f64);
+    if !board.leads() {
+        return;
     }
-}
-
-/// An error is an answer.
-fn is_unanswered(waiting: &Waiting) -> bool {
-    matches!(waiting, Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher)
+    let mut next: Option<Timestamp> = None;
+    board.for_each(|key, wait| {
+        let AttachDetachReason::NodeVolume(_, Some(waiting), _) = &wait.reason else { return };
+        let AttachDetachKey::NodeVolume(NodeVolumeKey { volume, .. }) = key else { return };
+        let driver = || match volume.kind() {
+            VolumeKind::Csi => drivers.shown(volume.driver_and_handle().0),
+            VolumeKind::NoOp => drivers.shown(volume.plugin()),
+        };
+        match waiting {
+            // An error is an answer.
+            Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
+                attachments.with_label_values(&[driver()]).inc();
+            }
+            Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
+            | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) } => {
+                forced.with_label_values(&[driver()]).inc();
+                next = next.into_iter().chain([*at]).min();
+            }
+            _ => {}
+        }
+    });
+    if let Some(at) = next {
+        next_force.with_label_values::<&str>(&[]).set(seconds(at));
+    }
+    let now = seconds(Timestamp::now());
+    objects.attachments.for_each(|attachment: &VolumeAttachment| {
+        let Some(since) = attachment.metadata.deletion_timestamp.as_deref() else { return };
+        let driver = drivers.shown(attachment.spec.attacher.as_str());
+        let oldest = oldest.with_label_values(&[driver]);
+        // The API server's clock may be ahead of ours.
+        oldest.set(oldest.get().max(now - seconds(*since)));
+    });
+    // Who was seen stays, with 0, so that a backlog that has ended does not look like a gap.
+    for driver in drivers.seen() {
+        attachments.with_label_values(&[&driver]).add(0.0);
+        forced.with_label_values(&[&driver]).add(0.0);
+    }
 }
 
 fn seconds(at: Timestamp) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far from 2^53 milliseconds")]
     let millis = at.as_millisecond() as f64;
     millis / 1_000.0
-}
-
-impl BacklogGauges {
-    /// What is counted of each driver, and when the next detach is forced.
-    fn count(&self) -> (BTreeMap<String, Backlog>, Option<Timestamp>) {
-        let mut backlogs: BTreeMap<String, Backlog> = BTreeMap::new();
-        let mut next_force: Option<Timestamp> = None;
-        self.board.for_each(|key, wait| {
-            let AttachDetachReason::NodeVolume(_, Some(waiting), _) = &wait.reason else { return };
-            let AttachDetachKey::NodeVolume(NodeVolumeKey { volume, .. }) = key else { return };
-            let forced_at = forced_at(waiting);
-            if forced_at.is_none() && !is_unanswered(waiting) {
-                return;
-            }
-            let driver = match volume.kind() {
-                VolumeKind::Csi => volume.driver_and_handle().0,
-                VolumeKind::NoOp => volume.plugin(),
-            };
-            let backlog = backlogs.entry(self.drivers.shown(driver).to_owned()).or_default();
-            backlog.attachments += i64::from(is_unanswered(waiting));
-            backlog.forced += i64::from(forced_at.is_some());
-            next_force = next_force.into_iter().chain(forced_at).min();
-        });
-        self.objects.attachments.for_each(|attachment: &VolumeAttachment| {
-            let Some(since) = attachment.metadata.deletion_timestamp.as_deref() else { return };
-            let driver = self.drivers.shown(attachment.spec.attacher.as_str());
-            let oldest = &mut backlogs.entry(driver.to_owned()).or_default().oldest_deletion;
-            *oldest = oldest.iter().copied().chain([*since]).min();
-        });
-        (backlogs, next_force)
-    }
-}
-
-impl Collector for BacklogGauges {
-    fn desc(&self) -> Vec<&Desc> {
-        let gauges: [&dyn Collector; 5] =
-            [&self.foreign, &self.attachments, &self.forced, &self.next_force, &self.oldest_deletion];
-        gauges.into_iter().flat_map(Collector::desc).collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let leads = self.board.leads();
-        let (backlogs, next_force) = if leads { self.count() } else { (BTreeMap::new(), None) };
-        let now = Timestamp::now();
-        self.oldest_deletion.reset();
-        if leads {
-            // Who was seen stays, with 0, so that a backlog that has ended does not look like a gap.
-            for gauge in [&self.attachments, &self.forced] {
-                for driver in self.drivers.seen() {
-                    gauge.with_label_values(&[driver.as_str()]).set(0);
-                }
-            }
-        } else {
-            self.attachments.reset();
-            self.forced.reset();
-        }
-        for (driver, backlog) in &backlogs {
-            self.attachments.with_label_values(&[driver]).set(backlog.attachments);
-            self.forced.with_label_values(&[driver]).set(backlog.forced);
-            if let Some(since) = backlog.oldest_deletion {
-                // The API server's clock may be ahead of ours.
-                let age = (seconds(now) - seconds(since)).max(0.0);
-                self.oldest_deletion.with_label_values(&[driver]).set(age);
-            }
-        }
-        let foreign = self.board.count_settled(AttachDetachKey::Foreign(AttachmentName::from(""))..);
-        self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
-        self.next_force.set(next_force.map_or(0.0, seconds));
-        let mut next = self.next_force.collect();
-        if next_force.is_none() {
-            for family in &mut next {
-                family.mut_metric().clear();
-            }
-        }
-        let foreign = self.foreign.collect();
-        [foreign, self.attachments.collect(), self.forced.collect(), next, self.oldest_deletion.collect()]
-            .concat()
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use prometheus::{HistogramOpts, HistogramVec};
+use prometheus::HistogramVec;
 use telemetry::traces::{End, Traces};
 use tokio::time::Instant;
 
@@ -90,12 +90,12 @@ impl Durations {
             metrics.register_traced(&histogram)?;
             Ok::<_, prometheus::Error>(histogram)
         };
-        let operations = HistogramVec::new(
-            HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
-                .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
+        let operations = metrics.histograms(
+            "storage_operation_duration_seconds",
+            "Storage operation duration",
             &["volume_plugin", "operation_name", "status", "migrated"],
+            &STORAGE_OPERATION_BUCKETS,
         )?;
-        metrics.register(&operations)?;
         Ok(Self {
             timers: Timers::default(),
             silent_at: BTreeSet::new(),

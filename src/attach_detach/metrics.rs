@@ -7,7 +7,7 @@ use apiserver::{
     call::CallError,
     kinds::{Narrow, Node},
 };
-use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec};
 use telemetry::traces::Traces;
 use tokio::time::Instant;
 
@@ -44,34 +44,8 @@ pub struct AttachDetachMetrics {
 /// Volumes in one patch: from a lone one to what a node may have attached.
 const PATCH_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// What a write is for, as a label value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WriteOp {
-    DeleteAttachment,
-    PatchNodeStatus,
-}
-
-impl WriteOp {
-    /// All that name a UID or a revision; what is created names none.
-    const ALL: [Self; 2] = [Self::DeleteAttachment, Self::PatchNodeStatus];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::DeleteAttachment => "delete_attachment",
-            Self::PatchNodeStatus => "patch_node_status",
-        }
-    }
-
-    fn of(call: &Call) -> Option<Self> {
-        match call {
-            Call::Attachment(_, _, AttachmentRequest::Delete(..)) => Some(Self::DeleteAttachment),
-            Call::PatchNode(..) => Some(Self::PatchNodeStatus),
-            Call::Attachment(_, _, AttachmentRequest::Create(_) | AttachmentRequest::Read(_))
-            | Call::ReadNode(_)
-            | Call::ReadOwner(..) => None,
-        }
-    }
-}
+/// What a write is for, as a label value: all that name a UID or a revision; what is created names none.
+const WRITES: [&str; 2] = ["delete_attachment", "patch_node_status"];
 
 impl AttachDetachMetrics {
     /// Registers the metrics.
@@ -79,43 +53,13 @@ impl AttachDetachMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let totals = IntGaugeVec::new(
-            Opts::new("attachdetach_controller_total_volumes", "Number of volumes in A/D Controller"),
-            &["plugin_name", "state"],
-        )?;
-        metrics.register(&totals)?;
         let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), &[label])?;
+            let counter = metrics.counters(name, help, &[label])?;
             for value in values {
                 counter.with_label_values(&[value]);
             }
-            metrics.register(&counter)?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let forced = counter(
-            "attach_detach_controller_attachdetach_controller_forced_detaches",
-            "Number of times the A/D Controller performed a forced detach",
-            "reason",
-            &[ForceReason::Timeout, ForceReason::OutOfService].map(ForceReason::label),
-        )?;
-        let unresolved = counter(
-            "mooring_unresolved_pod_volumes_total",
-            "Volumes of pods that could not be attached at the first decision, by reason",
-            "reason",
-            &[],
-        )?;
-        let planned = counter(
-            "mooring_planned_keys_total",
-            "Objects reconciled because something changed, by kind",
-            "kind",
-            &Planned::ALL.map(Planned::label),
-        )?;
-        let refusals = counter(
-            "mooring_guard_refusals_total",
-            "Actions that a safety rule prevented, by rule",
-            "guard",
-            &Waiting::GUARDS,
-        )?;
         let patches = Histogram::with_opts(
             HistogramOpts::new(
                 "mooring_node_status_volumes_per_patch",
@@ -124,21 +68,44 @@ impl AttachDetachMetrics {
             .buckets(PATCH_BUCKETS.to_vec()),
         )?;
         metrics.register(&patches)?;
-        let in_use = IntGaugeVec::new(
-            Opts::new("storage_count_attachable_volumes_in_use", "Measure number of volumes in use"),
-            &["node", "volume_plugin"],
-        )?;
-        metrics.register(&in_use)?;
         Ok(Self {
-            totals,
-            forced,
-            unresolved,
-            planned,
-            refusals,
+            totals: metrics.gauges(
+                "attachdetach_controller_total_volumes",
+                "Number of volumes in A/D Controller",
+                &["plugin_name", "state"],
+            )?,
+            forced: counter(
+                "attach_detach_controller_attachdetach_controller_forced_detaches",
+                "Number of times the A/D Controller performed a forced detach",
+                "reason",
+                &[ForceReason::Timeout, ForceReason::OutOfService].map(ForceReason::label),
+            )?,
+            unresolved: counter(
+                "mooring_unresolved_pod_volumes_total",
+                "Volumes of pods that could not be attached at the first decision, by reason",
+                "reason",
+                &[],
+            )?,
+            planned: counter(
+                "mooring_planned_keys_total",
+                "Objects reconciled because something changed, by kind",
+                "kind",
+                &Planned::ALL.map(Planned::label),
+            )?,
+            refusals: counter(
+                "mooring_guard_refusals_total",
+                "Actions that a safety rule prevented, by rule",
+                "guard",
+                &Waiting::GUARDS,
+            )?,
             durations: Durations::new(metrics)?,
-            conflicts: WriteConflicts::new(metrics, &WriteOp::ALL.map(WriteOp::label))?,
+            conflicts: WriteConflicts::new(metrics, &WRITES)?,
             patches,
-            in_use,
+            in_use: metrics.gauges(
+                "storage_count_attachable_volumes_in_use",
+                "Measure number of volumes in use",
+                &["node", "volume_plugin"],
+            )?,
         })
     }
 
@@ -251,8 +218,14 @@ impl AttachDetachMetrics {
 
     /// Counts an answer that says that something had changed meanwhile.
     pub fn answered<T>(&self, call: &Call, result: &Result<T, CallError>) {
-        if let (Some(op), Err(CallError::Conflict(_))) = (WriteOp::of(call), result) {
-            self.conflicts.count(op.label());
+        let [delete, patch] = WRITES;
+        let write = match call {
+            Call::Attachment(_, _, AttachmentRequest::Delete(..)) => delete,
+            Call::PatchNode(..) => patch,
+            _ => return,
+        };
+        if let Err(CallError::Conflict(_)) = result {
+            self.conflicts.count(write);
         }
     }
 }

@@ -137,11 +137,6 @@ impl<K: Eq + Hash, T> Timers<K, T> {
         self.take(key);
     }
 
-    /// Forgets all.
-    pub fn forget_all(&mut self) {
-        self.timers.clear();
-    }
-
     fn take(&mut self, key: &K) -> Option<Timer<T>> {
         let timer = self.timers.remove(key)?;
         give_back_room(&mut self.timers);
@@ -241,7 +236,7 @@ mod tests {
         timers.begin("b", 1, ("attach volume", "queue"), true, start);
         timers.begin("c", 1, ("attach volume", "queue"), true, start);
         timers.forget(&"b");
-        timers.forget_all();
+        timers.forget(&"c");
         assert!(["b", "c"].iter().all(|key| timers.get_mut(key).is_none()));
         assert!(finished.try_recv().is_err(), "what is forgotten is no trace");
     }

@@ -8,6 +8,7 @@
 mod cardinality;
 mod conflicts;
 mod controllers;
+mod counted;
 mod foreign_writes;
 #[cfg(test)]
 mod reference;
@@ -18,6 +19,7 @@ pub use ::serving::slis;
 pub use ::telemetry::metrics::*;
 pub use conflicts::WriteConflicts;
 pub use controllers::RunningController;
+pub use counted::register_counted;
 pub use foreign_writes::ForeignWrites;
 pub use requester::Requester;
 

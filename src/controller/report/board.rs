@@ -1,6 +1,6 @@
 //! Board: where each key of a controller stands, since when, and when it is looked at again.
 //!
-//! In: reports, and what others were seen to write. Out: where a key stood before; and for readers the waits. A key that
+//! In: reports, and what others were seen to write. Out: where a key stands; and for readers the waits. A key that
 //! waits for nothing is forgotten, unless its page shows it: a cluster at rest costs nothing.
 
 use std::{collections::BTreeMap, ops::RangeBounds};
@@ -20,17 +20,6 @@ pub struct Wait<R> {
     pub since: Instant,
     /// When it is looked at again although nothing happens.
     pub next: Option<Instant>,
-}
-
-/// Where a key stood at the last report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stood {
-    /// Its state.
-    pub state: &'static str,
-    /// The code of the reason.
-    pub code: &'static str,
-    /// Since when.
-    pub since: Instant,
 }
 
 /// All keys of a controller.
@@ -63,34 +52,29 @@ impl<K: ReportKey, R: Reason> Clone for Board<K, R> {
 }
 
 impl<K: ReportKey, R: Reason> Board<K, R> {
-    /// Takes why a key is where it is, and when it is looked at again. Returns where it stood before, if anything is known
-    /// of that.
-    pub fn set(&self, key: &K, reason: R, next: Option<Instant>, now: Instant) -> Option<Stood> {
+    /// Takes why a key is where it is, and when it is looked at again.
+    pub fn set(&self, key: &K, reason: R, next: Option<Instant>, now: Instant) {
         let mut standing = self.standing();
-        let before = standing.stood(key);
-        let since = before.filter(|before| before.code == reason.code()).map_or(now, |before| before.since);
-        let is_shown = reason.is_shown_settled();
-        let Standing { waits, settled, .. } = &mut *standing;
-        let (into, other) = if reason.is_settled() { (settled, waits) } else { (waits, settled) };
-        other.remove(key);
-        let wait = Wait { reason, since, next };
-        if wait.reason.is_settled() && !is_shown {
-            into.remove(key);
-        } else if let Some(known) = into.get_mut(key) {
-            *known = wait;
-        } else {
-            into.insert(key.clone(), wait);
-        }
-        before
+        let before = standing.remove(key).filter(|before| before.reason.code() == reason.code());
+        let since = before.map_or(now, |before| before.since);
+        let into = match reason.is_settled() {
+            true if reason.is_shown_settled() => &mut standing.settled,
+            true => return,
+            false => &mut standing.waits,
+        };
+        into.insert(key.clone(), Wait { reason, since, next });
     }
 
-    /// Forgets one that is gone. Returns where it stood.
-    pub fn remove(&self, key: &K) -> Option<Stood> {
-        let mut standing = self.standing();
-        let before = standing.stood(key);
-        standing.waits.remove(key);
-        standing.settled.remove(key);
-        before
+    /// Forgets one that is gone.
+    pub fn remove(&self, key: &K) {
+        self.standing().remove(key);
+    }
+
+    /// Where a key stands, if anything is known of that.
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<Wait<R>> {
+        let standing = self.standing();
+        standing.waits.get(key).or_else(|| standing.settled.get(key)).cloned()
     }
 
     /// Looks at everything that waits. Nothing is set meanwhile.
@@ -102,24 +86,6 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     #[must_use]
     pub fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
         self.standing().settled.range(keys).count()
-    }
-
-    /// Whether the log has a line for each change of a key.
-    #[must_use]
-    pub fn is_logged(&self, key: &K) -> bool {
-        let standing = self.standing();
-        standing
-            .waits
-            .get(key)
-            .or_else(|| standing.settled.get(key))
-            .is_some_and(|wait| wait.reason.is_logged())
-    }
-
-    /// Looks at why a key is where it is, if that is known.
-    pub fn look(&self, key: &K, look: impl FnOnce(Option<&R>)) {
-        let standing = self.standing();
-        let wait = standing.waits.get(key).or_else(|| standing.settled.get(key));
-        look(wait.map(|wait| &wait.reason));
     }
 
     /// Since when a key waits, if it does.
@@ -161,8 +127,7 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
 }
 
 impl<K: ReportKey, R: Reason> Standing<K, R> {
-    fn stood(&self, key: &K) -> Option<Stood> {
-        let Wait { reason, since, .. } = self.waits.get(key).or_else(|| self.settled.get(key))?;
-        Some(Stood { state: reason.state(), code: reason.code(), since: *since })
+    fn remove(&mut self, key: &K) -> Option<Wait<R>> {
+        self.waits.remove(key).or_else(|| self.settled.remove(key))
     }
 }

@@ -1,41 +1,15 @@
-//! Gauges of what waits: `mooring_waiting` and `mooring_waiting_oldest_seconds`, of one kind of keys (L18).
+//! Gauges of what waits: `mooring_waiting` and `mooring_waiting_oldest_seconds`, of each kind of keys (L18).
 //!
 //! In: the board, when it is scraped. Out: how many keys wait for each reason, and how long the first of them has.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
-use prometheus::{
-    IntGaugeVec, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{GaugeVec, Opts};
 use tokio::time::Instant;
 
 use super::{Reason, ReportKey, board::Board};
-use crate::metrics::Metrics;
-
-/// The gauges of one kind.
-#[derive(Debug)]
-struct WaitGauges<K, R> {
-    kind: &'static str,
-    board: Arc<Board<K, R>>,
-    /// Reasons that were ever seen: each stays, with 0, so that a wait that has ended does not look like a gap.
-    seen: Arc<Mutex<BTreeSet<&'static str>>>,
-    count: IntGaugeVec,
-    oldest: IntGaugeVec,
-}
-
-impl<K, R> Clone for WaitGauges<K, R> {
-    fn clone(&self) -> Self {
-        let Self { kind, board, seen, count, oldest } = self;
-        let (count, oldest) = (count.clone(), oldest.clone());
-        Self { kind, board: Arc::clone(board), seen: Arc::clone(seen), count, oldest }
-    }
-}
+use crate::metrics::{Metrics, register_counted};
 
 /// Registers the gauges of all kinds of a board.
 ///
@@ -47,59 +21,48 @@ pub fn register<K: ReportKey, R: Reason>(
 ) -> Result<(), prometheus::Error> {
     for kind in K::KINDS {
         let gauge = |name: &str, help: &str| {
-            IntGaugeVec::new(Opts::new(name, help).const_label("kind", *kind), &["reason"])
+            GaugeVec::new(Opts::new(name, help).const_label("kind", *kind), &["reason"])
         };
-        metrics.register(&WaitGauges {
-            kind,
-            board: Arc::clone(board),
-            seen: Arc::default(),
-            count: gauge(
+        let gauges = [
+            gauge(
                 "mooring_waiting",
                 "Objects that wait, by kind and by the code of the reason; only on the leader",
             )?,
-            oldest: gauge(
+            gauge(
                 "mooring_waiting_oldest_seconds",
                 "Seconds for which the oldest object of a kind has waited for a reason; 0 if none waits",
             )?,
-        })?;
+        ];
+        // Reasons that were ever seen: each stays, with 0, so that a wait that has ended does not look like a gap.
+        let (board, seen) = (Arc::clone(board), Mutex::new(BTreeSet::new()));
+        register_counted(metrics, gauges, move |gauges| count(kind, &board, &mut seen.lock(), gauges))?;
     }
     Ok(())
 }
 
-impl<K: ReportKey, R: Reason> WaitGauges<K, R> {
-    /// How many wait for each reason, and since when the first of them.
-    fn counts(&self) -> BTreeMap<&'static str, (i64, Instant)> {
-        let mut counts = BTreeMap::new();
-        if self.board.leads() {
-            self.board.for_each(|key, wait| {
-                if key.kind() == self.kind {
-                    let (count, oldest) = counts.entry(wait.reason.code()).or_insert((0, wait.since));
-                    *count += 1;
-                    *oldest = wait.since.min(*oldest);
-                }
-            });
+/// How many wait for each reason, and for how many seconds the first of them has.
+fn count<K: ReportKey, R: Reason>(
+    kind: &str,
+    board: &Board<K, R>,
+    seen: &mut BTreeSet<&'static str>,
+    [count, oldest]: &[GaugeVec; 2],
+) {
+    for reason in &*seen {
+        count.with_label_values(&[reason]).set(0.0);
+        oldest.with_label_values(&[reason]).set(0.0);
+    }
+    if !board.leads() {
+        return;
+    }
+    let now = Instant::now();
+    board.for_each(|key, wait| {
+        if key.kind() == kind {
+            let reason = wait.reason.code();
+            let age = now.saturating_duration_since(wait.since).as_secs_f64().floor();
+            let oldest = oldest.with_label_values(&[reason]);
+            count.with_label_values(&[reason]).inc();
+            oldest.set(oldest.get().max(age));
+            seen.insert(reason);
         }
-        counts
-    }
-}
-
-impl<K: ReportKey, R: Reason> Collector for WaitGauges<K, R> {
-    fn desc(&self) -> Vec<&Desc> {
-        [self.count.desc(), self.oldest.desc()].concat()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let now = Instant::now();
-        let counts = self.counts();
-        let mut seen = self.seen.lock();
-        seen.extend(counts.keys());
-        for reason in &*seen {
-            let (count, age) = counts
-                .get(reason)
-                .map_or((0, 0), |(count, oldest)| (*count, now.saturating_duration_since(*oldest).as_secs()));
-            self.count.with_label_values(&[reason]).set(count);
-            self.oldest.with_label_values(&[reason]).set(i64::try_from(age).unwrap_or(i64::MAX));
-        }
-        [self.count.collect(), self.oldest.collect()].concat()
-    }
+    });
 }

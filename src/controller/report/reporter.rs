@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Concerns, Reason, Report, ReportKey,
-    board::{Board, Stood},
+    board::{Board, Wait},
     gauges,
 };
 use crate::{
@@ -83,6 +83,11 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         }
     }
 
+    /// Takes a report.
+    pub fn take(&self, report: Report<K, R>, now: Instant) {
+        self.take_seen(report, now, |_, _| ());
+    }
+
     /// Takes a report, which is `seen` with the reason before it.
     pub fn take_seen(
         &self,
@@ -90,22 +95,20 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         now: Instant,
         seen: impl FnOnce(Option<&R>, &Report<K, R>),
     ) {
-        self.board.look(&report.key, |before| seen(before, &report));
-        self.take(report, now);
-    }
-
-    /// Takes a report.
-    pub fn take(&self, report: Report<K, R>, now: Instant) {
+        let before = self.board.get(&report.key);
+        seen(before.as_ref().map(|before| &before.reason), &report);
+        let before = before.as_ref();
         let Report { key, reason, next, attempt, revision, from: written, other, is_decision } = report;
-        let Some(reason) = reason else { return self.gone(&key, now) };
+        let Some(reason) = reason else { return self.gone(&key, before, now) };
         if let Some(decisions) = self.decisions.get(key.kind()).filter(|_| is_decision) {
             decisions.with_label_values(&[reason.decided()]).inc();
         }
         let (state, code) = (reason.state(), reason.code());
         let (is_settled, is_logged) = (reason.is_settled(), reason.is_logged());
-        let before = self.board.set(&key, reason, next, now);
-        let from = before.map(|before| before.state).or(written);
-        let is_same = before.is_some_and(|before| (before.state, before.code) == (state, code));
+        self.board.set(&key, reason, next, now);
+        let from = before.map(|before| before.reason.state()).or(written);
+        let is_same =
+            before.is_some_and(|Wait { reason, .. }| (reason.state(), reason.code()) == (state, code));
         let is_inherited = before.is_none() && is_settled && from.is_none_or(|from| from == state);
         if is_logged && !is_same && !is_inherited {
             let from = from.or(R::INITIAL).unwrap_or(state);
@@ -115,10 +118,10 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
     }
 
     /// What was waited for, or shown, ends with its object.
-    fn gone(&self, key: &K, now: Instant) {
-        let is_logged = self.board.is_logged(key);
-        if let Some(before) = self.board.remove(key).filter(|_| is_logged) {
-            self.changed(key, (before.state, GONE, GONE), (1, None), (Some(before), None), now);
+    fn gone(&self, key: &K, before: Option<&Wait<R>>, now: Instant) {
+        self.board.remove(key);
+        if let Some(before) = before.filter(|before| before.reason.is_logged()) {
+            self.changed(key, (before.reason.state(), GONE, GONE), (1, None), (Some(before), None), now);
         }
     }
 
@@ -127,7 +130,7 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         key: &K,
         (from, to, reason): (&'static str, &'static str, &'static str),
         (attempt, revision): (u32, Option<String>),
-        (before, other): (Option<Stood>, Option<String>),
+        (before, other): (Option<&Wait<R>>, Option<String>),
         now: Instant,
     ) {
         let took = before.map(|before| now.saturating_duration_since(before.since));
