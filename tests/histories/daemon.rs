@@ -113,7 +113,7 @@ pub(super) fn kind(key: &ObjectRef) -> &'static str {
         ObjectRef::Volume(_) => "volume",
         ObjectRef::Claim(_) => "claim",
         ObjectRef::Driver(_) => "driver",
-        ObjectRef::Class(_) => "none",
+        ObjectRef::Class(_) | ObjectRef::AttributesClass(_) => "none",
     }
 }
 
