@@ -27,7 +27,7 @@ use apiserver::{
     room::give_back_room,
     sight::Sight,
     tables::{
-        Objects, Stored, watch as kind_watch,
+        ALWAYS, Objects, Stored, watch as kind_watch,
         watch::{CatchUps, Fetcher},
     },
 };
@@ -44,7 +44,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     attach_detach::guard::wait_note::NODES_NOT_READY,
     build_info::{BUILD, COMPONENT},
-    config::Config,
+    config::{Config, StorageController},
     configz::configz,
     controller::late::may_be_late,
     debugging,
@@ -175,7 +175,11 @@ impl Daemon {
         let api_metrics = Arc::new(
             ApiMetrics::new(&metrics, &api.host())?.with_subsystems(&Requester::ALL.map(Requester::label)),
         );
-        let objects = Arc::new(Objects::within(grace.clone()));
+        let mut objects = Objects::within(grace.clone());
+        if config.controllers.running.contains(&StorageController::AttributesClassProtection) {
+            objects = objects.with_attributes_classes();
+        }
+        let objects = Arc::new(objects);
         let leadership = match &config.election {
             Some(timing) => Leadership::new(Term::None).with_reserve(timing.reserve()),
             None => Leadership::new(Term::Unlimited),
@@ -394,13 +398,17 @@ async fn all_synced(objects: Arc<Objects>) {
     objects.synced().await;
 }
 
-/// Tells the elector since when the first kind is blind, if one is.
+/// Tells the elector since when the first kind is blind that all controllers need, if one is.
 async fn keep_in_sight(objects: Arc<Objects>, sight: Sight) {
     let mut statuses = objects.status_changes();
     // The sender lives in the tables, so waiting cannot fail.
     while statuses.changed().await.is_ok() {
-        let blind_since =
-            statuses.borrow_and_update().iter().filter_map(|(_, status)| status.blind_since).min();
+        let blind_since = statuses
+            .borrow_and_update()
+            .iter()
+            .take(ALWAYS)
+            .filter_map(|(_, status)| status.blind_since)
+            .min();
         sight.set(blind_since);
     }
 }
@@ -439,7 +447,7 @@ fn start_watches(
     objects: &Arc<Objects>,
     catch_ups: &CatchUps,
 ) -> Result<(), ConnectError> {
-    use apiserver::kinds::{CsiDriver, Pod, StorageClass};
+    use apiserver::kinds::{CsiDriver, Pod, StorageClass, VolumeAttributesClass};
 
     macro_rules! start {
         ($($kind:ty),*) => {
@@ -454,6 +462,9 @@ fn start_watches(
         };
     }
     start!(Node, Pod, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, StorageClass, CsiDriver);
+    if objects.statuses().len() > VolumeAttributesClass::INDEX {
+        start!(VolumeAttributesClass);
+    }
     Ok(())
 }
 

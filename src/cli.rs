@@ -2,7 +2,7 @@
 //!
 //! Names and notation are kube-controller-manager's where it has the flag, so that its arguments
 //! can be copied: Go's durations (`1m30s`), Go's booleans (`--leader-elect` and
-//! `--leader-elect=false`), the last of two counts. Its other flags are ignored or refused in
+//! `--leader-elect=false`), the last of two counts, and of lists all. Its other flags are ignored or refused in
 //! [`arguments`]. What a combination of values means is checked in [`crate::config`].
 //! Anything clap objects to becomes one line that names the flag.
 
@@ -109,10 +109,11 @@ pub struct RunArgs {
     pub kubeconfig: Option<PathBuf>,
 
     /// Controllers to run. `*` is persistentvolume-attach-detach-controller and persistentvolume-binder-controller,
-    /// `name` one more, `-name` one less, `storage` all of them. There are also persistentvolumeclaim-protection-controller and
-    /// persistentvolume-protection-controller: only where kube-controller-manager's are switched off.
+    /// `name` one more, `-name` one less, `storage` all of them. There are also persistentvolumeclaim-protection-controller,
+    /// persistentvolume-protection-controller and volumeattributesclass-protection-controller: only where
+    /// kube-controller-manager's are switched off. Several flags are one list.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
-    pub controllers: String,
+    pub controllers: Vec<String>,
 
     /// Write only while holding a lease, so that several replicas can run.
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
@@ -411,6 +412,13 @@ mod tests {
             Err(Stop::Mistake(line)) => line,
             other => panic!("{arguments:?}: {other:?}"),
         }
+    }
+
+    #[test]
+    fn several_lists_of_controllers_are_one_as_with_pflag() {
+        let lists = |arguments: &[&str]| run(arguments).unwrap().controllers.join(",");
+        assert_eq!(lists(&[]), "*");
+        assert_eq!(lists(&["--controllers=*,a", "--controllers", "-b,c"]), "*,a,-b,c");
     }
 
     #[test]

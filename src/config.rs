@@ -133,7 +133,7 @@ impl TryFrom<RunArgs> for Config {
         let attach_detach = attach_detach(&args, rate_limit)?;
         let (binder, host_plugins) = (binder(&args)?, plugins(&args)?);
         let serving = serving::Options::try_from(args.serving)?;
-        let controllers = Controllers::parse(&args.controllers)
+        let controllers = Controllers::parse(&args.controllers.join(","))
             .map_err(|problem| ConfigError::new("controllers", problem))?;
         Ok(Self {
             kubeconfig: args.kubeconfig,

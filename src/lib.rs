@@ -12,7 +12,8 @@
 //!   [`telemetry`](::telemetry) (text of metrics, logs, traces, profiles).
 //! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
 //! - The skeleton of every controller: [`controller`].
-//! - The controllers, which never import each other: [`attach_detach`], [`binder`] and [`protection`].
+//! - The controllers, which never import each other: [`attach_detach`], [`binder`],
+//!   [`protection`] and [`vac_protection`].
 //! - What the binder has done on this machine, if that is asked for: [`host_plugins`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
 //! - The process: [`program`], [`terminal`], [`cli`], [`query`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
@@ -45,3 +46,4 @@ pub mod serving_flags;
 pub mod supervise;
 pub mod telemetry;
 pub mod terminal;
+pub mod vac_protection;

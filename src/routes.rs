@@ -7,7 +7,7 @@ use apiserver::{
     leadership::{Leadership, Term},
     lease::{Fitness, Timing},
     pulse::Pulse,
-    tables::{KindStatus, Objects},
+    tables::{ALWAYS, KindStatus, Objects},
 };
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -132,7 +132,9 @@ fn readiness(sources: &Sources) -> Vec<Check> {
         let (objects, metrics) = (Arc::clone(&sources.objects), sources.watches.clone());
         checks.push(Check::new(format!("watch-{kind}"), move || {
             let status = objects.statuses().into_iter().nth(index).map(|(_, status)| status);
-            watched(&status.unwrap_or_default(), &metrics.report(kind), Instant::now())
+            let found = watched(&status.unwrap_or_default(), &metrics.report(kind), Instant::now());
+            // Of an optional kind it is a remark: all other controllers go on without it.
+            if index < ALWAYS { found } else { Ok(found.unwrap_or_else(Some)) }
         }));
     }
     let election = sources.election.clone();

@@ -26,6 +26,7 @@ use crate::{
     metrics::{Alarms, Metrics, WatchMetrics},
     protection::{claims::ClaimProtection, volumes::VolumeProtection},
     telemetry::history::History,
+    vac_protection::AttributesClassProtection,
 };
 
 /// What the subsystems are built from.
@@ -114,6 +115,11 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
                 parts,
                 VolumeProtection::new(objects),
                 ("/debug/volume-protection", &["volume"]),
+            ),
+            StorageController::AttributesClassProtection => small_subsystem(
+                parts,
+                AttributesClassProtection::new(objects),
+                ("/debug/vac-protection", &["vac"]),
             ),
         }
     };

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use self::StorageController::{
+    AttachDetach, AttributesClassProtection, Binder, ClaimProtection, VolumeProtection,
+};
 use super::kcm_controllers::is_known;
 
 /// A controller that mooring has, in the order in which they are started.
@@ -16,29 +19,17 @@ pub enum StorageController {
     ClaimProtection,
     /// `persistentvolume-protection-controller`.
     VolumeProtection,
+    /// `volumeattributesclass-protection-controller`.
+    AttributesClassProtection,
 }
 
 /// Each with KCM's name of it, the name before 1.28, if it had one, and whether it runs by default.
-const OURS: [(StorageController, &str, Option<&str>, bool); 4] = [
-    (
-        StorageController::AttachDetach,
-        "persistentvolume-attach-detach-controller",
-        Some("attachdetach"),
-        true,
-    ),
-    (StorageController::Binder, "persistentvolume-binder-controller", Some("persistentvolume-binder"), true),
-    (
-        StorageController::ClaimProtection,
-        "persistentvolumeclaim-protection-controller",
-        Some("pvc-protection"),
-        false,
-    ),
-    (
-        StorageController::VolumeProtection,
-        "persistentvolume-protection-controller",
-        Some("pv-protection"),
-        false,
-    ),
+const OURS: [(StorageController, &str, Option<&str>, bool); 5] = [
+    (AttachDetach, "persistentvolume-attach-detach-controller", Some("attachdetach"), true),
+    (Binder, "persistentvolume-binder-controller", Some("persistentvolume-binder"), true),
+    (ClaimProtection, "persistentvolumeclaim-protection-controller", Some("pvc-protection"), false),
+    (VolumeProtection, "persistentvolume-protection-controller", Some("pv-protection"), false),
+    (AttributesClassProtection, "volumeattributesclass-protection-controller", None, false),
 ];
 
 /// The word for all of them, which KCM does not know.
@@ -98,21 +89,22 @@ mod tests {
     #[test]
     fn a_list_is_read_as_kube_controller_manager_reads_it() {
         let off = "*,-persistentvolume-attach-detach-controller,-persistentvolume-binder-controller";
-        // the list; attach/detach, binder, protection of claims, of volumes
+        // the list; attach/detach, binder, protection of claims, of volumes, of VolumeAttributesClasses
         let cases = [
-            ("*", [true, true, false, false]),
-            ("*,bootstrap-signer-controller,token-cleaner-controller", [true, true, false, false]),
-            ("*,persistentvolumeclaim-protection-controller", [true, true, true, false]),
-            ("*,pvc-protection,pv-protection", [true, true, true, true]),
-            ("persistentvolume-protection-controller", [false, false, false, true]),
-            ("*,-persistentvolume-binder-controller", [true, false, false, false]),
-            ("*,-attachdetach", [false, true, false, false]),
-            ("-attachdetach,*,attachdetach", [false, true, false, false]),
-            ("*, pv-protection ,-pv-protection", [true, true, false, true]),
-            ("storage", [true, true, true, true]),
-            ("-attachdetach,storage,-pv-protection", [false, true, true, true]),
-            ("pv-protection,-storage,*", [false, false, false, true]),
-            (&format!("{off},pvc-protection"), [false, false, true, false]),
+            ("*", [true, true, false, false, false]),
+            ("*,bootstrap-signer-controller,token-cleaner-controller", [true, true, false, false, false]),
+            ("*,persistentvolumeclaim-protection-controller", [true, true, true, false, false]),
+            ("*,pvc-protection,pv-protection", [true, true, true, true, false]),
+            ("persistentvolume-protection-controller", [false, false, false, true, false]),
+            ("*,-persistentvolume-binder-controller", [true, false, false, false, false]),
+            ("*,-attachdetach", [false, true, false, false, false]),
+            ("-attachdetach,*,attachdetach", [false, true, false, false, false]),
+            ("*, pv-protection ,-pv-protection", [true, true, false, true, false]),
+            ("storage", [true, true, true, true, true]),
+            ("-attachdetach,storage,-pv-protection", [false, true, true, true, true]),
+            ("pv-protection,-storage,*", [false, false, false, true, false]),
+            ("volumeattributesclass-protection-controller", [false, false, false, false, true]),
+            (&format!("{off},pvc-protection"), [false, false, true, false, false]),
         ];
         for (list, expected) in cases {
             let Controllers { running, .. } = Controllers::parse(list).unwrap();

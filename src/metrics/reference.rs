@@ -83,18 +83,20 @@ fn table() -> Vec<MetricRow> {
     let class = || ("storage_class", said("name, empty for none"));
     let resource = || {
         let kinds = ["nodes", "pods", "persistentvolumes", "persistentvolumeclaims", "volumeattachments"];
-        ("resource", of(&[&kinds[..], &["storageclasses", "csidrivers"]].concat()))
+        let more = ["storageclasses", "csidrivers", "volumeattributesclasses"];
+        ("resource", of(&[&kinds[..], &more[..]].concat()))
     };
     let reason = || ("reason", said("code of a reason, as in events, logs and pages"));
-    let kinds =
-        || of(&["attachment", "pod_volume", "claim", "volume", "protected_claim", "protected_volume"]);
+    let protected = ["protected_claim", "protected_volume", "protected_vac"];
+    let kinds = || of(&[&["attachment", "pod_volume", "claim", "volume"][..], &protected[..]].concat());
     let phases = |operation| of(&[&Phase::of(operation).map(Phase::label)[..], &[TOTAL]].concat());
     let claim = || {
         let attributes = ("volume_attributes_class", said("name, empty for none"));
         vec![("namespace", said("name, `_other`")), class(), attributes]
     };
     let queue = || {
-        vec![("name", of(&["claims", "volumes", "attach", "node-status", "pvcprotection", "pvprotection"]))]
+        let protection = ["pvcprotection", "pvprotection", "vacprotection"];
+        vec![("name", of(&[&["claims", "volumes", "attach", "node-status"][..], &protection[..]].concat()))]
     };
     let provision = || {
         vec![
@@ -194,6 +196,7 @@ fn table() -> Vec<MetricRow> {
                     "second_attach_detach_controller",
                     "second_binder",
                     "second_claim_protection_controller",
+                    "second_vac_protection_controller",
                     "second_volume_protection_controller",
                     "writes_not_begun",
                 ]),
@@ -225,10 +228,7 @@ fn table() -> Vec<MetricRow> {
         stable("mooring_client_certificate_expiry_timestamp_seconds", vec![]),
         stable(
             "mooring_decisions_total",
-            vec![
-                ("kind", of(&["attachment", "claim", "volume", "protected_claim", "protected_volume"])),
-                reason(),
-            ],
+            vec![("kind", of(&[&["attachment", "claim", "volume"][..], &protected[..]].concat())), reason()],
         ),
         stable(
             "mooring_detach_e2e_seconds",
@@ -253,6 +253,8 @@ fn table() -> Vec<MetricRow> {
                     "claim_finalizer_removed",
                     "volume_finalizer_added",
                     "volume_finalizer_removed",
+                    "vac_finalizer_added",
+                    "vac_finalizer_removed",
                 ]),
             )],
         ),

@@ -213,6 +213,15 @@ async fn components(stage: Stage) {
     let expected = Controllers::parse("*,pvc-protection,pv-protection").unwrap().running;
     assert!(added.len() == 1 && Controllers::parse(list).unwrap().running == expected, "{added:?}");
     assert_eq!(rights(&protection), [roles, cluster_roles]);
+
+    // That of VolumeAttributesClasses brings its rights, and joins the others.
+    let all = overlay(&stage, &["protection", "vac-protection", "recycler"]);
+    let container = &of_kind(&all, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0];
+    let flags = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+    let lists: Vec<&str> = flags.filter_map(|flag| flag.strip_prefix("--controllers=")).collect();
+    let running = Controllers::parse(&lists.join(",")).unwrap().running;
+    assert_eq!((lists.len(), running), (2, Controllers::parse("storage").unwrap().running));
+    assert_eq!(rights(&all), [roles + 1, cluster_roles + 1]);
 }
 
 /// As deploy/README.md has it: the operator brings a certificate and its authority, under names that the component knows.

@@ -13,6 +13,7 @@ use kube::{
 use serde_json::json;
 use test_support::{
     actors::attachment_name,
+    attributes_class::VolumeAttributesClass,
     cluster::{Cluster, DRIVER, ELSEWHERE, create, patch, patch_status, unique_name, until},
     writes,
 };
@@ -96,7 +97,9 @@ async fn stand_ins_follow_a_controller(stage: Stage) {
 
 /// Wrongdoing by the daemon's account is told.
 async fn checkers_see_wrongdoing(stage: Stage) {
-    for rule in ["S1 ", "S2 ", "S3 ", "S7 ", "S10 ", "S13 ", "S18 ", "S21 ", "S22 ", "S35 ", "S41 "] {
+    for rule in
+        ["S1 ", "S2 ", "S3 ", "S7 ", "S10 ", "S13 ", "S18 ", "S21 ", "S22 ", "S34 ", "S35 ", "S41 ", "S49 "]
+    {
         stage.expects(rule);
     }
     let hands = Cluster::new(stage.daemons_client());
@@ -148,6 +151,18 @@ async fn do_wrong(stage: &Stage, hands: &Cluster) {
     let claims = hands.namespaced::<PersistentVolumeClaim>();
     patch(&claims, "c4", json!({ "spec": { "volumeName": "v3" } })).await;
     patch_status(&claims, "c4", json!({ "status": { "phase": "Bound" } })).await;
+    // A class that a claim has named for a while loses its finalizer.
+    let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
+    let (classes, own) = (hands.all::<VolumeAttributesClass>(), cluster.all::<VolumeAttributesClass>());
+    cluster.attributes_class("gold").await;
+    patch(&own, "gold", finalizers(&["kubernetes.io/vac-protection", "example.com/other"])).await;
+    cluster.claim_of_attributes_class("c5", "gold").await;
+    let nodes = cluster.all::<Node>();
+    for count in 0..20 {
+        patch(&nodes, "n1", json!({ "metadata": { "annotations": { "count": count.to_string() } } })).await;
+    }
+    own.delete("gold", &DeleteParams::default()).await.unwrap();
+    patch(&classes, "gold", finalizers(&["example.com/other"])).await;
 }
 
 /// Everything here is written by hand, and taken for the daemon's.

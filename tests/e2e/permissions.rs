@@ -20,6 +20,7 @@ fn granted() -> BTreeSet<Right> {
         include_str!("../../deploy/rbac.yaml"),
         include_str!("../../deploy/optional/recycler/rbac.yaml"),
         include_str!("../../deploy/optional/host-path/rbac.yaml"),
+        include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
     ];
     let read = |manifest: &str| serde_saphyr::from_multiple::<Value>(manifest).unwrap();
     let documents: Vec<Value> = manifests.into_iter().flat_map(read).collect();

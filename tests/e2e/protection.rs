@@ -1,8 +1,19 @@
 //! The protection controllers, ours in place of the stock ones: what is used stays, and what is not goes.
 
+use std::time::Duration;
+
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::DeleteParams;
-use test_support::daemon::Launch;
+use serde_json::json;
+use test_support::{
+    attributes_class::VolumeAttributesClass,
+    audit::{DAEMON, Entry},
+    cluster::{patch, until, within_deadline},
+    daemon::Launch,
+};
+use testbed::faults::Write;
+use tokio::time::sleep;
 
 use crate::stage::{Stage, Story, story};
 
@@ -10,6 +21,8 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("protection_of_what_is_used", protected)
             .also_real("kube-apiserver removes what has lost its last finalizer."),
+        story("protection_of_attributes_classes", attributes_classes)
+            .also_real("kube-apiserver validates classes, and its audit log has the rights that are used."),
     ]
 }
 
@@ -45,5 +58,68 @@ async fn protected(stage: Stage) {
 
     cluster.remove_pod("p1").await;
     cluster.volume_gone("v1").await;
+    drop(daemon);
+}
+
+/// How often the daemon has sent such a request.
+fn sent(stage: &Stage, verb: &str, resource: &str) -> usize {
+    let is_it = |entry: &Entry| entry.user == DAEMON && entry.verb == verb && entry.resource == resource;
+    stage.requests().iter().filter(|entry| is_it(entry)).count()
+}
+
+/// Whether a class has the finalizer.
+fn is_protected(class: Option<&VolumeAttributesClass>) -> bool {
+    let finalizers = class.and_then(|class| class.metadata.finalizers.as_ref());
+    finalizers.is_some_and(|all| all.iter().any(|one| one == "kubernetes.io/vac-protection"))
+}
+
+async fn attributes_classes(stage: Stage) {
+    let controllers = "--controllers=*,volumeattributesclass-protection-controller";
+    let daemon = stage.start_daemon(&Launch::alone().with(controllers), &stage.proxy).await;
+    let cluster = &stage.cluster;
+    let classes = cluster.all::<VolumeAttributesClass>();
+    for name in ["gold", "silver", "unused", "spare"] {
+        cluster.attributes_class(name).await;
+    }
+    cluster.claim_of_attributes_class("c1", "gold").await;
+    let (volumes, claims) =
+        (cluster.all::<PersistentVolume>(), cluster.namespaced::<PersistentVolumeClaim>());
+    cluster.volume("v1").await;
+    patch(&volumes, "v1", json!({ "spec": { "volumeAttributesClassName": "silver" } })).await;
+    let pairs =
+        || ["persistentvolumeclaims", "persistentvolumes"].map(|resource| sent(&stage, "list", resource));
+
+    // The one that nothing names goes after one list of each kind; of the others the tables show the use.
+    let before = pairs();
+    for name in ["gold", "silver", "unused"] {
+        classes.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    until(classes.clone(), "unused", "nothing names it", |class| class.is_none()).await;
+    assert_eq!(pairs(), before.map(|count| count + 1));
+    for name in ["gold", "silver"] {
+        assert!(is_protected(classes.get_opt(name).await.unwrap().as_ref()), "{name} is named");
+    }
+    claims.delete("c1", &DeleteParams::default()).await.unwrap();
+    patch(&claims, "c1", json!({ "metadata": { "finalizers": null } })).await;
+    until(classes.clone(), "gold", "its claim is gone", |class| class.is_none()).await;
+    patch(&volumes, "v1", json!({ "spec": { "volumeAttributesClassName": "spare" } })).await;
+    until(classes.clone(), "silver", "its volume has another class", |class| class.is_none()).await;
+
+    // Who takes the finalizer off has it put on again, and who puts it on meanwhile is asked for (S14).
+    let refusal = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict" });
+    let is_patch = |write: &Write| write.is(&Method::PATCH, "/volumeattributesclasses");
+    patch(&classes, "spare", json!({ "metadata": { "finalizers": null } })).await;
+    until(classes.clone(), "spare", "it is protected again", is_protected).await;
+    let caught = stage.proxy.answer(is_patch, StatusCode::CONFLICT, refusal);
+    patch(&classes, "spare", json!({ "metadata": { "finalizers": null } })).await;
+    caught.reached().await;
+    patch(&classes, "spare", json!({ "metadata": { "finalizers": ["kubernetes.io/vac-protection"] } })).await;
+    within_deadline("the class is read", async {
+        while sent(&stage, "get", "volumeattributesclasses") == 0 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await
+    .unwrap();
     drop(daemon);
 }

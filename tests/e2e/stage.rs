@@ -46,13 +46,14 @@ pub const DAEMON_NAMESPACE: &str = "mooring-system";
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// What the daemon is installed with.
-const MANIFESTS: [&str; 6] = [
+const MANIFESTS: [&str; 7] = [
     include_str!("../../deploy/namespace.yaml"),
     include_str!("../../deploy/rbac.yaml"),
     include_str!("../../deploy/flowschemas.yaml"),
     include_str!("../../deploy/metrics-reader.yaml"),
     include_str!("../../deploy/optional/recycler/rbac.yaml"),
     include_str!("../../deploy/optional/host-path/rbac.yaml"),
+    include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
 ];
 
 /// Longer than any story takes unless it says otherwise; only ends those that wait in vain.

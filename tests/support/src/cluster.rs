@@ -27,6 +27,8 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::attributes_class::VolumeAttributesClass;
+
 /// The driver of all volumes, unless a test says otherwise.
 pub const DRIVER: &str = "csi.example.com";
 /// The namespace of everything namespaced.
@@ -123,6 +125,13 @@ impl Cluster {
         create(&self.all::<StorageClass>(), class).await;
     }
 
+    /// A VolumeAttributesClass of the driver.
+    pub async fn attributes_class(&self, name: &str) -> VolumeAttributesClass {
+        let class =
+            json!({ "metadata": { "name": name }, "driverName": DRIVER, "parameters": { "iops": "100" } });
+        create(&self.all(), class).await
+    }
+
     /// A PersistentVolume of the default shape.
     pub async fn volume(&self, name: &str) -> PersistentVolume {
         self.shaped_volume(name, &VolumeShape::default(), Value::Null).await
@@ -141,6 +150,13 @@ impl Cluster {
     /// A claim.
     pub async fn shaped_claim(&self, name: &str, shape: &VolumeShape) -> PersistentVolumeClaim {
         create(&self.namespaced(), claim_object(name, shape)).await
+    }
+
+    /// A claim that names a VolumeAttributesClass.
+    pub async fn claim_of_attributes_class(&self, name: &str, class: &str) {
+        let mut claim = claim_object(name, &VolumeShape::default());
+        claim["spec"]["volumeAttributesClassName"] = json!(class);
+        create::<PersistentVolumeClaim>(&self.namespaced(), claim).await;
     }
 
     /// A volume and a claim that name each other, bound by the daemon. Nothing of it is left to do
@@ -382,6 +398,7 @@ impl Cluster {
         clear(&self.all::<Node>()).await;
         clear(&self.all::<StorageClass>()).await;
         clear(&self.all::<CSIDriver>()).await;
+        clear(&self.all::<VolumeAttributesClass>()).await;
         self.namespaced::<Event>()
             .delete_collection(&DeleteParams::default(), &ListParams::default())
             .await

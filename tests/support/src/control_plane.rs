@@ -46,7 +46,7 @@ rules:
 - level: RequestResponse
   resources:
   - {group: "", resources: [persistentvolumes, persistentvolumes/status, persistentvolumeclaims, persistentvolumeclaims/status, nodes/status]}
-  - {group: storage.k8s.io, resources: [volumeattachments, volumeattachments/status]}
+  - {group: storage.k8s.io, resources: [volumeattachments, volumeattachments/status, volumeattributesclasses]}
   - {group: coordination.k8s.io, resources: [leases]}
   verbs: [create, update, patch, delete, deletecollection]
 - level: RequestResponse

@@ -12,7 +12,7 @@ use super::{
     history::Change,
     promises::{
         attachments::{self, Volume},
-        bindings,
+        bindings, classes,
         requests::{self, Request},
         telling,
     },
@@ -31,12 +31,17 @@ struct World<'a> {
     nodes: BTreeMap<&'a str, Vec<&'a Value>>,
     /// UIDs of VolumeAttachments that were attached at some revision.
     ever_attached: BTreeSet<&'a str>,
+    /// The classes of volume attributes that each claim and volume names, and since which revision it names these.
+    class_users: BTreeMap<(&'a str, &'a str), (BTreeSet<String>, u64)>,
     /// Pods and claims that ever were: their names, and the namespaces that have one of that name.
     namespaces: BTreeMap<&'a str, BTreeSet<String>>,
     violations: Vec<String>,
 }
 
-/// Checks S1–S3, S10, S18 and S41 over a history that begins with an empty cluster. A change that is not `judged` is part
+/// A use that is younger by so many revisions may have begun after the lists that showed none (S49).
+const LISTED_BEFORE: u64 = 20;
+
+/// Checks S1–S3, S10, S18, S41 and S49 over a history that begins with an empty cluster. A change that is not `judged` is part
 /// of the world in which the others are made, and not held against anybody.
 pub fn check_history(changes: &[Change], judged: impl Fn(&Change) -> bool) -> Vec<String> {
     let mut world = World::default();
@@ -50,6 +55,7 @@ pub fn check_history(changes: &[Change], judged: impl Fn(&Change) -> bool) -> Ve
             "nodes" => world.check_node(change),
             "persistentvolumeclaims" => world.check_claim(change),
             "events" => world.check_event(change),
+            "volumeattributesclasses" => world.check_class(change),
             _ => {}
         }
     }
@@ -91,8 +97,15 @@ impl<'a> World<'a> {
         let key = (change.resource.as_str(), change.name.as_str());
         let Some(after) = &change.after else {
             self.objects.remove(&key);
+            self.class_users.remove(&key);
             return;
         };
+        if let "persistentvolumes" | "persistentvolumeclaims" = key.0 {
+            let names = classes::named(after);
+            if self.class_users.get(&key).is_none_or(|(before, _)| *before != names) {
+                self.class_users.insert(key, (names, change.revision));
+            }
+        }
         self.objects.insert(key, after);
         match key {
             ("persistentvolumes", name) => {
@@ -159,6 +172,16 @@ impl<'a> World<'a> {
         let message = after["message"].as_str().unwrap_or_default();
         let foreign = telling::foreign_name(message, namespace, |name| self.namespaces.get(name));
         let broken = foreign.map(|name| format!("S41 {message:?} names {name} of another namespace"));
+        self.violate(change, broken);
+    }
+
+    fn check_class(&mut self, change: &Change) {
+        let Some(before) = &change.before else { return };
+        let users = self.class_users.iter().filter(|(_, (names, since))| {
+            names.contains(&change.name) && since + LISTED_BEFORE <= change.revision
+        });
+        let users = users.map(|((_, user), _)| *user);
+        let broken = classes::let_go_early(before, change.after.as_ref(), users);
         self.violate(change, broken);
     }
 

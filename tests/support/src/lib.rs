@@ -19,6 +19,7 @@
 #![allow(clippy::print_stderr)]
 
 pub mod assets;
+pub mod attributes_class;
 pub mod audit;
 pub mod backend;
 pub mod cases;

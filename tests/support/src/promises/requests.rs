@@ -56,6 +56,11 @@ pub fn broken(request: Request<'_>) -> Vec<&'static str> {
                     && keys(&body["status"]) == ["volumesAttached"];
                 must(is_narrow, "S13 more than volumesAttached of a node is written");
             }
+            if resource == "volumeattributesclasses" {
+                let is_narrow = keys(body) == ["metadata"]
+                    && keys(metadata) == ["finalizers", "resourceVersion", "uid"];
+                must(is_narrow, "S34 more than the finalizers of a VolumeAttributesClass is written");
+            }
             if resource == "pods" {
                 let is_narrow = keys(&body["spec"]) == ["schedulingGates"];
                 must(is_narrow, "S34 more than the gates of a recycler pod is written");
@@ -108,6 +113,13 @@ mod tests {
             ("delete", "persistentvolumes", json!({}), "S35"),
             ("delete", "pods", json!({ "preconditions": { "uid": "u" } }), "S35"),
             ("update", "persistentvolumeclaims", json!({ "metadata": guards }), "S35"),
+            (
+                "patch",
+                "volumeattributesclasses",
+                json!({ "metadata": { "uid": "u", "resourceVersion": "7", "finalizers": [] } }),
+                "",
+            ),
+            ("patch", "volumeattributesclasses", json!({ "metadata": guards, "parameters": {} }), "S34"),
             ("list", "pods", json!(null), ""),
         ];
         for (verb, resource, body, id) in cases {

@@ -1,0 +1,73 @@
+//! `volumeattributesclass-protection-controller`: a VolumeAttributesClass stays while a claim or a volume names it
+//! (pv-binder §15.5).
+//!
+//! In: classes, claims and volumes from the shared tables. Out: patches that put the finalizer on each class, or take it
+//! off one that is being deleted. It is [`crate::controller::finalizer`]; what uses a class is in [`users`]. Off by
+//! default: kube-controller-manager runs its own. That one looks in its informers only, and may be too early; this one
+//! takes a finalizer off only after live lists that show no use.
+
+pub mod users;
+
+use apiserver::{
+    ids::AttributesClassName,
+    kinds::{Narrow, ObjectRef, VolumeAttributesClass},
+};
+
+use crate::{
+    controller::{
+        Identity,
+        asked::Names,
+        finalizer::{Protected, protection::Protection},
+        report::ReportKey,
+        second_writer::Role,
+    },
+    telemetry::transition::Named,
+};
+
+/// The controller.
+pub type AttributesClassProtection = Protection<AttributesClassName>;
+
+impl ReportKey for AttributesClassName {
+    const KINDS: &'static [&'static str] = &["protected_vac"];
+
+    fn kind(&self) -> &'static str {
+        "protected_vac"
+    }
+
+    fn names(&self) -> Names {
+        vec![("vac", self.to_string())]
+    }
+
+    fn named(&self) -> Named {
+        Named::in_cluster(VolumeAttributesClass::KIND, self.as_str())
+    }
+}
+
+impl Protected for AttributesClassName {
+    type Object = VolumeAttributesClass;
+    type Users = users::ClassUsers;
+
+    // KCM: pkg/volume/util/finalizer.go, VACProtectionFinalizer.
+    const FINALIZER: &str = "kubernetes.io/vac-protection";
+    // KCM: cmd/kube-controller-manager/names/controller_names.go.
+    const IDENTITY: Identity = Identity {
+        name: "volumeattributesclass-protection-controller",
+        component: "volumeattributesclass-protection-controller",
+        queues: &["vacprotection"],
+        role: Some(Role {
+            name: "VolumeAttributesClass protection controller",
+            alarm: "second_vac_protection_controller",
+            held: "no finalizer is taken off a VolumeAttributesClass",
+            kinds: &[Self::ADDED, Self::REMOVED],
+        }),
+    };
+    const ADDED: &str = "vac_finalizer_added";
+    const REMOVED: &str = "vac_finalizer_removed";
+
+    fn of(object: &ObjectRef) -> Option<Self> {
+        if let ObjectRef::AttributesClass(name) = object { Some(name.clone()) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Which claims and volumes name a VolumeAttributesClass: as the tables show, and as live lists show.
+//!
+//! In: claims and volumes as they change. Out: the classes whose use that may end or begin; whether one is used; and one
+//! pair of lists for all classes that wait for it. Claims that name no class cost nothing.
+
+use std::collections::{BTreeSet, HashMap};
+
+use apiserver::{
+    call::{CallError, Caller},
+    ids::AttributesClassName,
+    kinds::{
+        ModifyVolumeStatus, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass,
+    },
+    tables::Objects,
+    text::Text,
+};
+use serde::Deserialize;
+
+use crate::controller::finalizer::{UserList, Users, pages};
+
+/// Names of classes.
+type ClassNames = BTreeSet<AttributesClassName>;
+
+/// The claims and volumes that name classes.
+#[derive(Debug, Default)]
+pub struct ClassUsers {
+    names: HashMap<ObjectRef, ClassNames>,
+    users: HashMap<AttributesClassName, BTreeSet<ObjectRef>>,
+}
+
+#[cfg(test)]
+impl ClassUsers {
+    /// How much it holds.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.names.len(), self.users.len())
+    }
+}
+
+/// The classes that a claim or volume names.
+fn names_of(object: &ObjectRef, objects: &Objects) -> ClassNames {
+    match object {
+        ObjectRef::Claim(key) => {
+            objects.claims.get(key).map(|claim| claim.attributes_classes().collect()).unwrap_or_default()
+        }
+        ObjectRef::Volume(name) => {
+            objects.volumes.get(name).into_iter().filter_map(|volume| volume.attributes_class()).collect()
+        }
+        _ => ClassNames::new(),
+    }
+}
+
+impl Users<AttributesClassName> for ClassUsers {
+    type List = ClaimsAndVolumes;
+
+    fn load(&mut self, objects: &Objects) {
+        for key in objects.claims.snapshot().into_keys() {
+            self.changed(&ObjectRef::Claim(key), objects);
+        }
+        for name in objects.volumes.snapshot().into_keys() {
+            self.changed(&ObjectRef::Volume(name), objects);
+        }
+    }
+
+    fn changed(&mut self, object: &ObjectRef, objects: &Objects) -> ClassNames {
+        let now = names_of(object, objects);
+        let before = self.names.remove(object).unwrap_or_default();
+        for gone in before.difference(&now) {
+            if let Some(users) = self.users.get_mut(gone) {
+                users.remove(object);
+                if users.is_empty() {
+                    self.users.remove(gone);
+                }
+            }
+        }
+        for new in now.difference(&before) {
+            self.users.entry(new.clone()).or_default().insert(object.clone());
+        }
+        let changed = before.symmetric_difference(&now).cloned().collect();
+        if !now.is_empty() {
+            self.names.insert(object.clone(), now);
+        }
+        changed
+    }
+
+    fn user(&self, class: &VolumeAttributesClass, _: &Objects) -> Option<&'static str> {
+        match self.users.get(&class.key())?.first()? {
+            ObjectRef::Volume(_) => Some("a volume names it"),
+            _ => Some("a claim names it"),
+        }
+    }
+
+    fn list_of(&self, _: &AttributesClassName) -> Option<ClaimsAndVolumes> {
+        Some(ClaimsAndVolumes)
+    }
+}
+
+/// All claims, and then all volumes. In this order: what provisions a volume writes the class of the claim into it, so
+/// that a use may go over from a claim to a volume, and not back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimsAndVolumes;
+
+/// Of a claim or volume, the names of its classes.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClassReferrer {
+    spec: ReferrerSpec,
+    status: ReferrerStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReferrerSpec {
+    volume_attributes_class_name: Option<Text>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReferrerStatus {
+    current_volume_attributes_class_name: Option<Text>,
+    modify_volume_status: Option<ModifyVolumeStatus>,
+}
+
+impl ClassReferrer {
+    // KCM: pkg/controller/volume/vacprotection, getPVCReferencedVACNames and getPVReferencedVACNames.
+    fn names(self) -> impl Iterator<Item = AttributesClassName> {
+        let target =
+            self.status.modify_volume_status.map(|modify| modify.target_volume_attributes_class_name);
+        let names = [
+            self.spec.volume_attributes_class_name,
+            self.status.current_volume_attributes_class_name,
+            target,
+        ];
+        names.into_iter().flatten().map(|name| AttributesClassName::from(name.as_str()))
+    }
+}
+
+impl UserList<AttributesClassName> for ClaimsAndVolumes {
+    /// The classes that are named.
+    type Shown = ClassNames;
+
+    async fn send(&self, caller: &Caller) -> Result<ClassNames, CallError> {
+        let mut named = ClassNames::new();
+        for (plural, kind) in [
+            (PersistentVolumeClaim::PLURAL, "PersistentVolumeClaimList"),
+            (PersistentVolume::PLURAL, "PersistentVolumeList"),
+        ] {
+            let path = format!("/api/v1/{plural}");
+            pages::list(caller, &path, kind, |object: ClassReferrer| named.extend(object.names())).await?;
+        }
+        Ok(named)
+    }
+
+    fn user(named: &ClassNames, class: &VolumeAttributesClass) -> Option<&'static str> {
+        named.contains(&class.key()).then_some("a claim or volume names it, as a live list shows")
+    }
+
+    fn key(&self) -> String {
+        "claims and volumes".to_owned()
+    }
+
+    fn log(&self, error: &CallError, classes: usize) {
+        tracing::warn!(
+            reason = "RetryBackoff", %error, classes,
+            "claims and volumes could not be listed, classes are kept"
+        );
+    }
+}
