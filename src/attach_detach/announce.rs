@@ -76,7 +76,8 @@ pub(super) fn judged(
 ) -> (Vec<EventUpdate<AttachDetachKey>>, Told) {
     let told = known.actual.node_volume(volume, node).map(|it| it.told).unwrap_or_default();
     let mut look = Look { volume, node, others, known, told, events: Vec::new() };
-    look.pause(verdict);
+    // What is not said again now does not hold.
+    look.events.push(EventUpdate::Pause(look.key(), &[FAILURE, MULTI_ATTACH, HOLDER, UNDONE]));
     if known.desired.get(volume, node).is_some() {
         look.desired(verdict);
     } else {
@@ -99,7 +100,8 @@ impl Look<'_> {
     /// No pod is there to read an event: the node's says what keeps the volume there.
     fn undesired(&mut self, verdict: &NodeVerdict) {
         let node_volume = self.node_volume();
-        match verdict.waiting.as_ref().and_then(failure) {
+        let said = verdict.waiting.as_ref().zip(node_volume).and_then(|(waiting, it)| failure(waiting, it));
+        match said {
             Some(message) => {
                 let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
                 self.hold(FAILURE, &announcement, AT_ONCE);
@@ -165,7 +167,7 @@ impl Look<'_> {
                 let pods = first.flat_map(|desired| desired.keys()).collect();
                 Some((MULTI_ATTACH, Announcement::HeldElsewhere(pods), NOTEWORTHY))
             }
-            _ => None,
+            waiting => failed(events::refused(failure(waiting, self.node_volume()?)?), AT_ONCE),
         }
     }
 
@@ -233,24 +235,6 @@ impl Look<'_> {
         )
     }
 
-    /// What is not said again now does not hold, but for a failure: between two tries it is the same.
-    fn pause(&mut self, verdict: &NodeVerdict) {
-        let node_volume = self.node_volume();
-        let is_tried = |node_volume: &&NodeVolume| match verdict.waiting {
-            Some(Waiting::RetryBackoff { .. } | Waiting::WaitingForVolumeAttachment | Waiting::Uncertain) => {
-                true
-            }
-            Some(Waiting::DetachWaitingForAttacher | Waiting::DetachWaitingForUnpublish) => {
-                !node_volume.is_going()
-            }
-            _ => false,
-        };
-        let fails = node_volume.filter(is_tried).is_some_and(|tried| tried.retry.failures() > 0);
-        let topics: &[Topic] =
-            if fails { &[MULTI_ATTACH, HOLDER, UNDONE] } else { &[FAILURE, MULTI_ATTACH, HOLDER, UNDONE] };
-        self.events.push(EventUpdate::Pause(self.key(), topics));
-    }
-
     /// It holds for each pod, if the wait here lasts that long (S47, S48).
     fn hold(&mut self, topic: Topic, announcement: &Announcement, lasts: Duration) {
         let patience = Patience { waits: vec![self.key()], lasts };
@@ -283,16 +267,6 @@ fn key(volume: &VolumeId, node: &NodeName) -> AttachDetachKey {
     AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node))
 }
 
-/// A request about a volume on a node failed, for which this event is.
-pub(super) fn fails(
-    volume: &VolumeId,
-    node: &NodeName,
-    announcement: &Announcement,
-    known: Known<'_>,
-) -> EventUpdate<AttachDetachKey> {
-    EventUpdate::Hold(key(volume, node), FAILURE, of_pods_or_node(volume, node, announcement, known))
-}
-
 /// The event for each pod; without one the node's, if that is what it is about.
 fn of_pods_or_node(
     volume: &VolumeId,
@@ -309,11 +283,16 @@ fn of_pods_or_node(
     }
 }
 
-/// What was said of a request for the end of an attachment that failed.
-fn failure(waiting: &Waiting) -> Option<&str> {
+/// What was said of a request that failed, also while it is tried again.
+fn failure<'a>(waiting: &'a Waiting, node_volume: &'a NodeVolume) -> Option<&'a Arc<str>> {
     match waiting {
-        Waiting::RetryBackoff { message } => message.as_deref(),
         Waiting::NodeStatusRefused { message } => Some(message),
+        Waiting::RetryBackoff { .. } | Waiting::WaitingForVolumeAttachment | Waiting::Uncertain => {
+            node_volume.retry.message()
+        }
+        Waiting::DetachWaitingForAttacher | Waiting::DetachWaitingForUnpublish => {
+            node_volume.retry.message().filter(|_| !node_volume.is_going())
+        }
         _ => None,
     }
 }

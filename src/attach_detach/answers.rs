@@ -16,11 +16,9 @@ use super::{
         state::{Deletion, Failed, Found, NodeVolume},
         unpublishing::Sequence,
     },
-    announce,
     calls::Answer,
     controller::Controller,
     desired::volume_name::VolumeId,
-    events::{self, Announcement},
     facts::Fact,
     guard::second_writer::ActTarget,
     reasons::NodeVolumeKey,
@@ -42,7 +40,7 @@ impl Controller {
                 self.refresh_attachment(&name, answered.now);
             }
             Ok(_) => {}
-            Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
+            Err(error) => self.attachment_call_failed(volume, node, &error, |node_volume| {
                 node_volume.create_failed(&error, answered)
             }),
         }
@@ -75,7 +73,7 @@ impl Controller {
                 node_volume.note_deletion(uid, Deletion::Accepted);
                 self.attachment_is_gone(volume, node, answered.now);
             }
-            Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
+            Err(error) => self.attachment_call_failed(volume, node, &error, |node_volume| {
                 node_volume.delete_failed((uid, revision), &error, answered)
             }),
         }
@@ -109,7 +107,7 @@ impl Controller {
                 self.attachment_is_gone(volume, node, answered.now);
                 self.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
             }
-            Err(error) => self.attachment_call_failed(volume, node, &error, answered, |node_volume| {
+            Err(error) => self.attachment_call_failed(volume, node, &error, |node_volume| {
                 node_volume.read_failed(&error, answered)
             }),
         }
@@ -121,16 +119,11 @@ impl Controller {
         volume: &VolumeId,
         node: &NodeName,
         error: &CallError,
-        answered: &Answered,
         take: impl FnOnce(&mut NodeVolume) -> Failed,
     ) {
         let attempt = self.actual.attempt(volume, node);
-        let Failed { log, is_recorded, failed: operation } = take(self.actual.node_volume_mut(volume, node));
+        let Failed { log, failed: operation } = take(self.actual.node_volume_mut(volume, node));
         let (key, error) = (NodeVolumeKey::new(volume, node), error.clone());
-        if is_recorded {
-            let failure = Announcement::Failed(events::refused(&error));
-            self.outbox.events.push(announce::fails(volume, node, &failure, self.known(answered.now)));
-        }
         self.outbox.push(Fact::Failed { key, attempt, error, log, operation });
     }
 

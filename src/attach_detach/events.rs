@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use apiserver::{
-    call::CallError,
     events::{Event, EventType, Involved, Novelty},
     ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
     kinds::{Narrow, Pod},
@@ -65,7 +64,7 @@ pub fn timed_out(volume: &VolumeId, operation: &str) -> String {
 /// What KCM says when the API server refuses the VolumeAttachment.
 ///
 /// KCM: pkg/volume/csi/csi_attacher.go, Attach.
-pub fn refused(error: &CallError) -> String {
+pub fn refused(error: &str) -> String {
     format!("kubernetes.io/csi: attacher.Attach failed: {error}")
 }
 

@@ -22,8 +22,6 @@ use crate::{
 pub struct Failed {
     /// What the log says.
     pub log: Option<&'static str>,
-    /// Whether users have an event.
-    pub is_recorded: bool,
     /// The operation that failed with it.
     pub failed: Option<Operation>,
 }
@@ -64,16 +62,15 @@ impl NodeVolume {
                 }
                 self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
                 if error.is_certain() {
-                    return Failed { log, ..Failed::default() };
+                    return Failed { log, failed: None };
                 }
                 self.failed(error, answered);
-                let is_recorded = self.retry.message().is_some();
-                Failed { log, is_recorded, failed: Some(Operation::Attach) }
+                Failed { log, failed: Some(Operation::Attach) }
             }
             error => {
                 self.failed(error, answered);
                 let log = Some("creating the attachment failed");
-                Failed { log, is_recorded: true, failed: Some(Operation::Attach) }
+                Failed { log, failed: Some(Operation::Attach) }
             }
         }
     }
@@ -109,7 +106,7 @@ impl NodeVolume {
             error => {
                 self.failed(error, answered);
                 let log = Some("deleting the attachment failed");
-                Failed { log, is_recorded: false, failed: Some(Operation::Detach) }
+                Failed { log, failed: Some(Operation::Detach) }
             }
         }
     }
@@ -172,7 +169,7 @@ impl NodeVolume {
             CallError::NotLeader => Failed::default(),
             CallError::Unknown(_) => {
                 self.pause(|retry| answered.silent(retry));
-                Failed { log: Some("the attachment could not be read"), ..Failed::default() }
+                Failed { log: Some("the attachment could not be read"), failed: None }
             }
             error => {
                 self.failed(error, answered);
@@ -215,14 +212,14 @@ mod tests {
 
     /// What a failure does, in words.
     fn effects(node_volume: &NodeVolume, told: Failed) -> String {
-        let Failed { log, is_recorded, failed } = told;
+        let Failed { log, failed } = told;
         let effects = [
             (node_volume.retry.at().is_some(), "pause"),
             (node_volume.uncertain.is_some(), "uncertain"),
             (node_volume.deletion_in_doubt().is_some(), "in doubt"),
             (node_volume.why_read.is_some(), "read"),
             (log.is_some(), "log"),
-            (is_recorded, "event"),
+            (node_volume.retry.message().is_some(), "event"),
             (failed.is_some(), "failed"),
         ];
         effects
@@ -255,11 +252,11 @@ mod tests {
     fn s19_what_a_delete_that_failed_leaves_to_be_known_and_told() {
         let expected = [
             "",
-            "pause, log, failed",
+            "pause, log, event, failed",
             "read",
-            "pause, log, failed",
+            "pause, log, event, failed",
             "pause",
-            "pause, log, failed",
+            "pause, log, event, failed",
             "pause, in doubt, log, failed",
         ];
         for ((name, error), expected) in errors().into_iter().zip(expected) {
