@@ -2,12 +2,13 @@
 
 use apiserver::{
     kinds::{
-        CsiDriver, InTreeSource, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, VolumeAttributesClass,
+        ClaimTemplate, CsiDriver, InTreeSource, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+        StorageClass, VolumeAttachment, VolumeAttributesClass,
     },
     wire::{DecodeError, Encoding, WatchEvent, WatchEventKind},
 };
 use bytes::Bytes;
+use serde_json::{Value, json};
 
 use crate::encoded::{Case, cases};
 
@@ -79,6 +80,59 @@ fn json_and_protobuf_say_the_same() {
             }
             other => panic!("{name}: {other}"),
         }
+    }
+}
+
+/// Without what Go leaves out of JSON when it is empty.
+fn written(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(written);
+            let empty = [json!(null), json!({})];
+            // The one text whose presence counts.
+            fields.retain(|name, value| {
+                !empty.contains(value) && (*value != "" || matches!(&**name, "storageClassName" | "tier"))
+            });
+        }
+        Value::Array(list) => list.iter_mut().for_each(written),
+        _ => {}
+    }
+}
+
+#[test]
+fn templates_of_claims_are_whole_in_both_encodings() {
+    for (name, count) in
+        [("a pod with templates of claims", 2), ("a whole pod", 1), ("a pod with every source", 0)]
+    {
+        let case = named(name);
+        let [json, protobuf] =
+            [(Encoding::Json, &case.json), (Encoding::Protobuf, &case.protobuf)].map(|(encoding, raw)| {
+                let mut templates = ClaimTemplate::all(encoding, raw).expect(name);
+                for template in &mut templates {
+                    written(&mut template.template);
+                }
+                templates
+            });
+        assert_eq!(json, protobuf, "{name}");
+        assert_eq!(json.len(), count, "{name}");
+    }
+}
+
+/// What a newer server writes must not be lost on the way: the pod is read as JSON.
+#[test]
+fn a_template_with_a_field_that_is_not_known_is_not_taken_from_protobuf() {
+    let length = |content: &[u8]| u8::try_from(content.len()).unwrap();
+    let pod = |spec: &[u8]| {
+        let field = |number: u8, content: &[u8]| [&[number << 3 | 2, length(content)], content].concat();
+        let ephemeral = field(1, &field(2, spec));
+        // The number of `ephemeral` takes two bytes.
+        let source = [&[0xea, 0x01, length(&ephemeral)][..], &ephemeral].concat();
+        Bytes::from(field(2, &field(1, &[field(1, b"v"), field(2, &source)].concat())))
+    };
+    let known = ClaimTemplate::all(Encoding::Protobuf, &pod(&[6 << 3 | 2, 1, b'x'])).unwrap();
+    assert_eq!(known[0].template["spec"], json!({ "volumeMode": "x" }));
+    for spec in [&[10 << 3 | 2, 1, b'x'][..], &[6 << 3, 1], &[6 << 3 | 2, 9]] {
+        assert_eq!(ClaimTemplate::all(Encoding::Protobuf, &pod(spec)), None, "{spec:?}");
     }
 }
 

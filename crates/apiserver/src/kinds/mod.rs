@@ -12,6 +12,7 @@ mod meta;
 mod node;
 mod pod;
 mod source;
+mod template;
 mod volume;
 
 use std::{
@@ -36,6 +37,7 @@ pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
     Iscsi, Malformed, PortworxVolume, VsphereVolume,
 };
+pub use template::ClaimTemplate;
 pub use volume::{
     ClaimRef, CsiSource, FileSource, HostPathSource, NfsSource, PersistentVolume, ReclaimPolicy, VolumePhase,
     VolumeSpec, VolumeStatus,
@@ -87,6 +89,11 @@ impl fmt::Display for ObjectRef {
 pub trait Keep {
     /// Drops what was read and is not asked for, and the room for more.
     fn trim(&mut self);
+
+    /// Whether templates of claims are in it, which are not kept with it.
+    fn has_templates(&self) -> bool {
+        false
+    }
 
     /// Whether any rule asks for the object. One that has become irrelevant is as good as deleted.
     fn is_relevant(&self) -> bool {

@@ -282,6 +282,10 @@ impl Keep for Pod {
         }
     }
 
+    fn has_templates(&self) -> bool {
+        self.spec.volumes.iter().any(|volume| volume.source == PodVolumeSource::Ephemeral)
+    }
+
     /// A pod matters for a volume that may be attachable, which names a claim or is in-tree, or because it recycles
     /// a PersistentVolume, its owner.
     fn is_relevant(&self) -> bool {

@@ -95,7 +95,7 @@ pub struct Values<'f, 'a> {
 
 impl<'f, 'a> Values<'f, 'a> {
     /// Each value by itself.
-    fn each(self) -> impl Iterator<Item = Self> + use<'f, 'a> {
+    pub(crate) fn each(self) -> impl Iterator<Item = Self> + use<'f, 'a> {
         let Self { fields, number } = self;
         let those = fields.iter().filter(move |(of, _)| *of == number);
         those.map(move |field| Self { fields: std::slice::from_ref(field), number })

@@ -54,6 +54,11 @@ pub(super) fn watch_event(frame: &Bytes) -> Result<WatchEvent, DecodeError> {
     Ok(WatchEvent { kind, object: frame.slice_ref(object) })
 }
 
+/// The message of a pod.
+pub(super) fn pod(raw: &[u8]) -> Result<&[u8], DecodeError> {
+    open(raw, is_a("Pod"))
+}
+
 /// Decodes an object.
 pub(super) fn object<T: Narrow>(raw: &[u8]) -> Result<T, DecodeError> {
     read(open(raw, is_a(T::KIND))?)

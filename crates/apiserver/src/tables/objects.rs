@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use super::{ChangeSet, Listing, Table};
+use super::{ChangeSet, Listing, Table, Templates};
 use crate::{
     ids::{ResourceVersion, Uid},
     kinds::{
@@ -13,6 +14,7 @@ use crate::{
         VolumeAttachment, VolumeAttributesClass,
     },
     restore::RestoreGrace,
+    wire::Encoding,
 };
 
 /// How the watch of one kind is doing.
@@ -51,6 +53,7 @@ macro_rules! objects {
             statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
             subscribers: Mutex<Vec<Arc<ChangeSet>>>,
             grace: RestoreGrace,
+            templates: Templates,
         }
 
         impl Default for Objects {
@@ -62,6 +65,7 @@ macro_rules! objects {
                     statuses: watch::Sender::new(kinds),
                     subscribers: Mutex::default(),
                     grace: RestoreGrace::default(),
+                    templates: Templates::default(),
                 }
             }
         }
@@ -74,6 +78,7 @@ macro_rules! objects {
                     statuses: watch::Sender::new(self.statuses()),
                     subscribers: Mutex::default(),
                     grace: self.grace.clone(),
+                    templates: Templates::default(),
                 }
             }
         }
@@ -164,6 +169,25 @@ impl Objects {
     #[must_use]
     pub fn get<T: Stored>(&self, key: &T::Key) -> Option<Arc<T>> {
         T::table(self).get(key)
+    }
+
+    /// Templates of claims that are still to be made.
+    #[must_use]
+    pub fn templates(&self) -> &Templates {
+        &self.templates
+    }
+
+    /// Takes an object that is new to the watch, with what the API server wrote of it.
+    pub fn add<T: Stored>(&self, object: T, raw: (Encoding, &Bytes)) {
+        let (key, uid) = (object.key(), &object.metadata().uid);
+        // Of a known one nobody is told, and so nobody would take its templates.
+        if object.has_templates()
+            && self.get::<T>(&key).is_none_or(|known| known.metadata().uid != *uid)
+            && let ObjectRef::Pod(pod) = T::object_ref(key)
+        {
+            self.templates.offer(&pod, uid, raw);
+        }
+        self.apply(object);
     }
 
     /// Takes an object from the watch.

@@ -356,10 +356,10 @@ impl<T: Stored> Reflector<T> {
         let error = match is_object.then(|| encoding.object::<T>(&event.object)).transpose() {
             Ok(Some(object)) => {
                 self.revision = self.revision.max(object.metadata().resource_version);
-                if event.kind == WatchEventKind::Deleted {
-                    self.objects.delete(object);
-                } else {
-                    self.objects.apply(object);
+                match event.kind {
+                    WatchEventKind::Deleted => self.objects.delete(object),
+                    WatchEventKind::Added => self.objects.add(object, (encoding, &event.object)),
+                    _ => self.objects.apply(object),
                 }
                 return Ok(());
             }
