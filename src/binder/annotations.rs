@@ -1,7 +1,8 @@
-//! Annotation keys the binder reads or writes, with the short names of pv-binder.md, and the
-//! in-tree plugins that CSI drivers took over.
+//! Annotation keys the binder reads or writes, with the short names of pv-binder.md.
 
 use apiserver::kinds::Meta;
+
+pub use crate::controller::in_tree::csi_name;
 
 /// BC, on claims: the claim has been bound once.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -47,20 +48,4 @@ pub fn is_default_class(meta: &Meta) -> bool {
 #[must_use]
 pub fn is_in_tree(provisioner: &str) -> bool {
     provisioner.starts_with("kubernetes.io/") && csi_name(provisioner).is_none()
-}
-
-/// The CSI driver that took over an in-tree plugin (pv-binder §6.6).
-#[must_use]
-pub fn csi_name(plugin: &str) -> Option<&'static str> {
-    // KCM: csi-translation-lib/plugins, the seven translators that 1.36 migrates unconditionally.
-    Some(match plugin {
-        "kubernetes.io/aws-ebs" => "ebs.csi.aws.com",
-        "kubernetes.io/gce-pd" => "pd.csi.storage.gke.io",
-        "kubernetes.io/azure-disk" => "disk.csi.azure.com",
-        "kubernetes.io/azure-file" => "file.csi.azure.com",
-        "kubernetes.io/cinder" => "cinder.csi.openstack.org",
-        "kubernetes.io/vsphere-volume" => "csi.vsphere.vmware.com",
-        "kubernetes.io/portworx-volume" => "pxd.portworx.com",
-        _ => return None,
-    })
 }

@@ -7,4 +7,5 @@ mod buckets;
 pub(crate) mod choose_claim;
 pub(crate) mod choose_volume;
 pub(crate) mod predicate;
-pub(crate) mod quantity;
+
+pub(crate) use crate::controller::quantity;

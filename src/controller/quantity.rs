@@ -12,6 +12,7 @@ use thiserror::Error;
 /// Billionths in one.
 const SCALE: u32 = 9;
 
+/// A quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity(i128);
 
