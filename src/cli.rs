@@ -110,8 +110,8 @@ pub struct RunArgs {
 
     /// Controllers to run. `*` is persistentvolume-attach-detach-controller and persistentvolume-binder-controller,
     /// `name` one more, `-name` one less, `storage` all of them. There are also persistentvolumeclaim-protection-controller,
-    /// persistentvolume-protection-controller and volumeattributesclass-protection-controller: only where
-    /// kube-controller-manager's are switched off. Several flags are one list.
+    /// persistentvolume-protection-controller, volumeattributesclass-protection-controller, ephemeral-volume-controller and
+    /// persistentvolume-expander-controller: only where kube-controller-manager's are switched off. Several flags are one list.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
 

@@ -12,8 +12,8 @@
 //!   [`telemetry`](::telemetry) (text of metrics, logs, traces, profiles).
 //! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
 //! - The skeleton of every controller: [`controller`].
-//! - The controllers, which never import each other: [`attach_detach`], [`binder`],
-//!   [`protection`] and [`vac_protection`].
+//! - The controllers, which never import each other: [`attach_detach`], [`binder`], [`protection`], [`vac_protection`],
+//!   [`expander`] and [`ephemeral`].
 //! - What the binder has done on this machine, if that is asked for: [`host_plugins`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
 //! - The process: [`program`], [`terminal`], [`cli`], [`query`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
@@ -35,6 +35,8 @@ pub mod config;
 pub mod configz;
 pub mod controller;
 mod debugging;
+pub mod ephemeral;
+pub mod expander;
 pub mod explain;
 pub mod host_plugins;
 pub mod metrics;

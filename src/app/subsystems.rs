@@ -23,6 +23,8 @@ use crate::{
         asked::{Asked, Past},
         requests::{Requests, Sent},
     },
+    ephemeral::EphemeralVolumes,
+    expander::Expander,
     metrics::{Alarms, Metrics, WatchMetrics},
     protection::{claims::ClaimProtection, volumes::VolumeProtection},
     telemetry::history::History,
@@ -121,6 +123,14 @@ pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
                 AttributesClassProtection::new(objects),
                 ("/debug/vac-protection", &["vac"]),
             ),
+            StorageController::EphemeralVolumes => small_subsystem(
+                parts,
+                EphemeralVolumes::new(objects, &parts.metrics)?,
+                ("/debug/ephemeral-volumes", &["pod"]),
+            ),
+            StorageController::Expander => {
+                small_subsystem(parts, Expander::new(objects), ("/debug/expander", &["claim"]))
+            }
         }
     };
     parts.config.controllers.running.iter().map(subsystem).collect()

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use self::StorageController::{
-    AttachDetach, AttributesClassProtection, Binder, ClaimProtection, VolumeProtection,
+    AttachDetach, AttributesClassProtection, Binder, ClaimProtection, EphemeralVolumes, Expander,
+    VolumeProtection,
 };
 use super::kcm_controllers::is_known;
 
@@ -21,15 +22,21 @@ pub enum StorageController {
     VolumeProtection,
     /// `volumeattributesclass-protection-controller`.
     AttributesClassProtection,
+    /// `ephemeral-volume-controller`.
+    EphemeralVolumes,
+    /// `persistentvolume-expander-controller`.
+    Expander,
 }
 
 /// Each with KCM's name of it, the name before 1.28, if it had one, and whether it runs by default.
-const OURS: [(StorageController, &str, Option<&str>, bool); 5] = [
+const OURS: [(StorageController, &str, Option<&str>, bool); 7] = [
     (AttachDetach, "persistentvolume-attach-detach-controller", Some("attachdetach"), true),
     (Binder, "persistentvolume-binder-controller", Some("persistentvolume-binder"), true),
     (ClaimProtection, "persistentvolumeclaim-protection-controller", Some("pvc-protection"), false),
     (VolumeProtection, "persistentvolume-protection-controller", Some("pv-protection"), false),
     (AttributesClassProtection, "volumeattributesclass-protection-controller", None, false),
+    (EphemeralVolumes, "ephemeral-volume-controller", Some("ephemeral-volume"), false),
+    (Expander, "persistentvolume-expander-controller", Some("persistentvolume-expander"), false),
 ];
 
 /// The word for all of them, which KCM does not know.
@@ -91,20 +98,28 @@ mod tests {
         let off = "*,-persistentvolume-attach-detach-controller,-persistentvolume-binder-controller";
         // the list; attach/detach, binder, protection of claims, of volumes, of VolumeAttributesClasses
         let cases = [
-            ("*", [true, true, false, false, false]),
-            ("*,bootstrap-signer-controller,token-cleaner-controller", [true, true, false, false, false]),
-            ("*,persistentvolumeclaim-protection-controller", [true, true, true, false, false]),
-            ("*,pvc-protection,pv-protection", [true, true, true, true, false]),
-            ("persistentvolume-protection-controller", [false, false, false, true, false]),
-            ("*,-persistentvolume-binder-controller", [true, false, false, false, false]),
-            ("*,-attachdetach", [false, true, false, false, false]),
-            ("-attachdetach,*,attachdetach", [false, true, false, false, false]),
-            ("*, pv-protection ,-pv-protection", [true, true, false, true, false]),
-            ("storage", [true, true, true, true, true]),
-            ("-attachdetach,storage,-pv-protection", [false, true, true, true, true]),
-            ("pv-protection,-storage,*", [false, false, false, true, false]),
-            ("volumeattributesclass-protection-controller", [false, false, false, false, true]),
-            (&format!("{off},pvc-protection"), [false, false, true, false, false]),
+            ("*", [true, true, false, false, false, false, false]),
+            (
+                "*,bootstrap-signer-controller,token-cleaner-controller",
+                [true, true, false, false, false, false, false],
+            ),
+            ("*,persistentvolumeclaim-protection-controller", [true, true, true, false, false, false, false]),
+            ("*,pvc-protection,pv-protection", [true, true, true, true, false, false, false]),
+            ("persistentvolume-protection-controller", [false, false, false, true, false, false, false]),
+            ("*,-persistentvolume-binder-controller", [true, false, false, false, false, false, false]),
+            ("*,-attachdetach", [false, true, false, false, false, false, false]),
+            ("-attachdetach,*,attachdetach", [false, true, false, false, false, false, false]),
+            ("*, pv-protection ,-pv-protection", [true, true, false, true, false, false, false]),
+            ("storage", [true; 7]),
+            ("-attachdetach,storage,-pv-protection", [false, true, true, true, true, true, true]),
+            ("pv-protection,-storage,*", [false, false, false, true, false, false, false]),
+            ("volumeattributesclass-protection-controller", [false, false, false, false, true, false, false]),
+            (&format!("{off},pvc-protection"), [false, false, true, false, false, false, false]),
+            ("*,ephemeral-volume", [true, true, false, false, false, true, false]),
+            (
+                "persistentvolume-expander,ephemeral-volume-controller",
+                [false, false, false, false, false, true, true],
+            ),
         ];
         for (list, expected) in cases {
             let Controllers { running, .. } = Controllers::parse(list).unwrap();

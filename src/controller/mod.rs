@@ -31,6 +31,8 @@ pub mod in_doubt;
 pub mod in_tree;
 pub mod keys;
 pub mod late;
+#[cfg(test)]
+pub(crate) mod played;
 pub mod quantity;
 pub mod queue;
 pub mod report;

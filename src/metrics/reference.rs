@@ -28,6 +28,7 @@ use crate::{
     },
     binder::{Binder, BinderOptions, calls::WriteKind, tell::latency::BindMode},
     build_info::BUILD,
+    ephemeral::EphemeralVolumes,
 };
 
 /// What upstream has of it.
@@ -88,15 +89,17 @@ fn table() -> Vec<MetricRow> {
     };
     let reason = || ("reason", said("code of a reason, as in events, logs and pages"));
     let protected = ["protected_claim", "protected_volume", "protected_vac"];
-    let kinds = || of(&[&["attachment", "pod_volume", "claim", "volume"][..], &protected[..]].concat());
+    let small = [&protected[..], &["ephemeral_volumes", "expanding_claim"]].concat();
+    let kinds = || of(&[&["attachment", "pod_volume", "claim", "volume"][..], &small].concat());
     let phases = |operation| of(&[&Phase::of(operation).map(Phase::label)[..], &[TOTAL]].concat());
     let claim = || {
         let attributes = ("volume_attributes_class", said("name, empty for none"));
         vec![("namespace", said("name, `_other`")), class(), attributes]
     };
     let queue = || {
-        let protection = ["pvcprotection", "pvprotection", "vacprotection"];
-        vec![("name", of(&[&["claims", "volumes", "attach", "node-status"][..], &protection[..]].concat()))]
+        let ours = ["claims", "volumes", "attach", "node-status"];
+        let small = ["pvcprotection", "pvprotection", "vacprotection", "ephemeral_volume", "volume_expand"];
+        vec![("name", of(&[&ours[..], &small].concat()))]
     };
     let provision = || {
         vec![
@@ -125,6 +128,8 @@ fn table() -> Vec<MetricRow> {
                 ("state", of(&["desired_state_of_world", "actual_state_of_world"])),
             ],
         ),
+        kcm("ephemeral_volume_controller_create_failures_total", vec![]),
+        kcm("ephemeral_volume_controller_create_total", vec![]),
         kcm(
             "kubernetes_healthcheck",
             vec![("name", said("name of a check")), ("type", of(&["healthz", "livez", "readyz"]))],
@@ -224,11 +229,12 @@ fn table() -> Vec<MetricRow> {
             Kcm::Like("`kubernetes_build_info`"),
             Stability::Stable,
         ),
+        alpha("mooring_claim_templates", vec![]),
         stable("mooring_claims", vec![("phase", of(&ClaimPhase::ALL.map(ClaimPhase::as_str)))]),
         stable("mooring_client_certificate_expiry_timestamp_seconds", vec![]),
         stable(
             "mooring_decisions_total",
-            vec![("kind", of(&[&["attachment", "claim", "volume"][..], &protected[..]].concat())), reason()],
+            vec![("kind", of(&[&["attachment", "claim", "volume"][..], &small].concat())), reason()],
         ),
         stable(
             "mooring_detach_e2e_seconds",
@@ -344,6 +350,7 @@ fn everything() -> [Metrics; 2] {
     .unwrap();
     Binder::new(objects(), &caller, leadership, recorder, BinderOptions::default(), &metrics, alarms)
         .unwrap();
+    EphemeralVolumes::new(objects(), &metrics).unwrap();
     [metrics, Slis::new().unwrap().metrics().clone()]
 }
 

@@ -214,14 +214,14 @@ async fn components(stage: Stage) {
     assert!(added.len() == 1 && Controllers::parse(list).unwrap().running == expected, "{added:?}");
     assert_eq!(rights(&protection), [roles, cluster_roles]);
 
-    // That of VolumeAttributesClasses brings its rights, and joins the others.
-    let all = overlay(&stage, &["protection", "vac-protection", "recycler"]);
+    // Those of the other small controllers bring their rights, and lists of several components add up.
+    let all = overlay(&stage, &["protection", "vac-protection", "ephemeral-volume", "expander", "recycler"]);
     let container = &of_kind(&all, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0];
     let flags = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
     let lists: Vec<&str> = flags.filter_map(|flag| flag.strip_prefix("--controllers=")).collect();
     let running = Controllers::parse(&lists.join(",")).unwrap().running;
-    assert_eq!((lists.len(), running), (2, Controllers::parse("storage").unwrap().running));
-    assert_eq!(rights(&all), [roles + 1, cluster_roles + 1]);
+    assert_eq!((lists.len(), running), (4, Controllers::parse("storage").unwrap().running));
+    assert_eq!(rights(&all), [roles + 1, cluster_roles + 2]);
 }
 
 /// As deploy/README.md has it: the operator brings a certificate and its authority, under names that the component knows.

@@ -22,7 +22,9 @@ mod dashboards;
 mod deploy;
 mod detach;
 mod economy;
+mod ephemeral;
 mod exclusive;
+mod expander;
 mod faults;
 mod force;
 mod force_waits;
@@ -94,6 +96,8 @@ fn main() {
     stories.extend(deploy::stories());
     stories.extend(troubles::stories());
     stories.extend(protection::stories());
+    stories.extend(ephemeral::stories());
+    stories.extend(expander::stories());
     stories.extend(questions::stories());
     stories.extend(page::stories());
     stories.extend(reader::stories());

@@ -22,7 +22,7 @@ use test_support::{
     audit,
     backend::{Backend, Proxy, Real, embedded::Embedded},
     cluster::{Cluster, DRIVER},
-    control_plane::{ControlPlane, User},
+    control_plane::{ControlPlane, Options, User},
     daemon::{Daemon, Launch},
     history::Change,
     invariants,
@@ -46,7 +46,7 @@ pub const DAEMON_NAMESPACE: &str = "mooring-system";
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// What the daemon is installed with.
-const MANIFESTS: [&str; 7] = [
+const MANIFESTS: [&str; 8] = [
     include_str!("../../deploy/namespace.yaml"),
     include_str!("../../deploy/rbac.yaml"),
     include_str!("../../deploy/flowschemas.yaml"),
@@ -54,6 +54,7 @@ const MANIFESTS: [&str; 7] = [
     include_str!("../../deploy/optional/recycler/rbac.yaml"),
     include_str!("../../deploy/optional/host-path/rbac.yaml"),
     include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
+    include_str!("../../deploy/optional/ephemeral-volume/rbac.yaml"),
 ];
 
 /// Longer than any story takes unless it says otherwise; only ends those that wait in vain.
@@ -162,7 +163,10 @@ fn theatre(assets: &Assets) -> Option<&'static Theatre> {
 fn open(assets: &Assets) -> Theatre {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (plane, token) = runtime.block_on(async {
-        let plane = ControlPlane::start(assets).await;
+        // What owns an object, and may not go before it, takes a right on its finalizers.
+        let flag = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned();
+        let options = Options { api_server_flags: vec![flag], ..Options::default() };
+        let plane = ControlPlane::start_with(assets, &options).await;
         let token = install(&plane).await;
         (plane, token)
     });

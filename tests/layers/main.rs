@@ -36,7 +36,7 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "subsystems: what is decided",
-        modules: &["attach_detach", "binder", "protection", "vac_protection"],
+        modules: &["attach_detach", "binder", "ephemeral", "expander", "protection", "vac_protection"],
         // Each could be deleted without the others.
         among_themselves: false,
     },

@@ -19,7 +19,8 @@ use super::{
 };
 
 /// Who writes the daemon's events.
-const COMPONENTS: [&str; 2] = ["attachdetach-controller", "persistentvolume-controller"];
+const COMPONENTS: [&str; 4] =
+    ["attachdetach-controller", "persistentvolume-controller", "ephemeral_volume", "volume_expand"];
 
 /// The objects as of a revision, and what must be remembered of earlier ones.
 #[derive(Debug, Default)]
@@ -62,17 +63,19 @@ pub fn check_history(changes: &[Change], judged: impl Fn(&Change) -> bool) -> Ve
     world.violations
 }
 
-/// Checks the daemon's own requests: S7, S12, S13, S23, S34 and S35.
+/// Checks the daemon's own requests: S7, S12, S13, S23, S34, S35 and S50.
 pub fn check_requests(entries: &[Entry]) -> Vec<String> {
     let mut violations = Vec::new();
     for entry in entries.iter().filter(|entry| entry.user == DAEMON && entry.resource != "events") {
         let Entry { verb, resource, name, request: body, code, .. } = entry;
         let mut violation = |rule: &str| violations.push(format!("{rule}: {verb} {resource} {name} {body}"));
-        if *code == 403 {
+        // Quotas and policies refuse with the same code.
+        let is_of_roles = |message: &str| message.is_empty() || message.contains(" cannot ");
+        if *code == 403 && is_of_roles(entry.response["message"].as_str().unwrap_or_default()) {
             violation("the daemon's role does not allow what it asks for");
         }
         // The head of a write whose body was kept back: it says nothing, and changes nothing.
-        if ["patch", "delete"].contains(&verb.as_str()) && body.is_null() && *code >= 400 {
+        if ["create", "patch", "delete"].contains(&verb.as_str()) && body.is_null() && *code >= 400 {
             continue;
         }
         for rule in requests::broken(Request { verb, resource, body }) {

@@ -1,5 +1,5 @@
 //! The daemon's writes to volumes and claims, checked against the real change of each write; and the names of the
-//! VolumeAttachments that it creates.
+//! VolumeAttachments, and the owners of the claims, that it creates.
 //!
 //! In: the changes of objects from etcd ([`super::history`]), and the audit log ([`super::audit`]), which names the changes
 //! of the daemon. Out: one line per violation, with the revision. The check does not use the daemon.
@@ -14,6 +14,7 @@ use super::{
     promises::{
         attachments::{self, Volume},
         bindings::{self, Kind, Known, Write},
+        ephemeral,
     },
 };
 
@@ -25,7 +26,8 @@ pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
         // What changes nothing is answered with the revision of the last change, whoever made it.
         let changes =
             entry.request["metadata"]["resourceVersion"] != entry.response["metadata"]["resourceVersion"];
-        let creates = entry.verb == "create" && resource == "volumeattachments";
+        let creates =
+            entry.verb == "create" && matches!(resource, "volumeattachments" | "persistentvolumeclaims");
         let patches = entry.verb == "patch" && changes && kinds.contains(&resource);
         entry.user == DAEMON && entry.code < 300 && (creates || patches)
     };
@@ -37,6 +39,8 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
     let mut objects =
         Objects { now: BTreeMap::new(), gone: BTreeSet::new(), made_anew: BTreeMap::new(), revision: 0 };
     let mut violations = Vec::new();
+    // All that pods ever were.
+    let mut pods: Vec<&Value> = Vec::new();
     for change in changes {
         objects.revision = change.revision;
         let kind = match change.resource.as_str() {
@@ -66,6 +70,16 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
             if let Some(rule) = volume.and_then(|volume| attachments::misnamed(after, &volume)) {
                 violations.push(format!("{rule}: {} at {}", change.name, change.revision));
             }
+        }
+        if let ("persistentvolumeclaims", None, Some(after)) =
+            (change.resource.as_str(), &change.before, &change.after)
+            && ours.contains(&change.revision)
+            && let Some(rule) = ephemeral::made_for_no_pod(after, pods.iter().copied())
+        {
+            violations.push(format!("{rule}: {} at {}", change.name, change.revision));
+        }
+        if change.resource == "pods" {
+            pods.extend(&change.after);
         }
         let key = (change.resource.as_str(), change.name.as_str());
         if change.after.is_none() {

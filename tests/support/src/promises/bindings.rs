@@ -1,4 +1,4 @@
-//! The promises about a write of the binder to a volume or claim: S18 to S34.
+//! The promises about a write of the binder to a volume or claim: S18 to S34; and of the expander to a claim: S51.
 //!
 //! In: the object before and after, and the knowledge of its writer. Out: the promises that the write breaks. A story knows
 //! the objects at the time of the write. A history also knows what the writer had seen and read by then, and so the
@@ -12,6 +12,7 @@ use super::{annotation, quantity::billionths, text};
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const DEFAULT_CLASS: [&str; 2] =
@@ -54,6 +55,13 @@ const OF_CLAIM: [&str; 14] = [
     "/status/accessModes",
     "/status/capacity/",
     "/status/currentVolumeAttributesClassName",
+];
+
+/// The same that is the expander's.
+const OF_EXPANDED_CLAIM: [&str; 3] = [
+    "/metadata/resourceVersion",
+    "/metadata/managedFields",
+    "/metadata/annotations/volume.kubernetes.io/storage-resizer",
 ];
 
 /// The same of a recycler pod.
@@ -109,13 +117,17 @@ pub struct Write<'a> {
 
 /// The promises that a write breaks.
 pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
+    let is_expansion = write.kind == Kind::Claim
+        && annotation(write.before, STORAGE_RESIZER) != annotation(write.after, STORAGE_RESIZER);
     let mut broken: Vec<String> = match write.kind {
+        Kind::Claim if is_expansion => of_expansion(known, write),
         Kind::Volume => of_volume(known, write),
         Kind::Claim => of_claim(known, write),
         Kind::Class | Kind::Driver | Kind::Pod => Vec::new(),
     };
     let allowed = match write.kind {
         Kind::Volume => &OF_VOLUME[..],
+        Kind::Claim if is_expansion => &OF_EXPANDED_CLAIM,
         Kind::Claim => &OF_CLAIM,
         Kind::Class | Kind::Driver => &[],
         Kind::Pod => &OF_POD,
@@ -129,7 +141,8 @@ pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
         allowed.iter().any(is_it)
     };
     let others = changed.iter().filter(|pointer| !is_allowed(pointer));
-    broken.extend(others.map(|pointer| format!("S34 {pointer} is not the daemon's to write")));
+    let rule = if is_expansion { "S51" } else { "S34" };
+    broken.extend(others.map(|pointer| format!("{rule} {pointer} is not the daemon's to write")));
     broken
 }
 
@@ -352,6 +365,22 @@ fn of_claim(known: &impl Known, write: Write<'_>) -> Vec<String> {
         let rule = "S28 a provisioner is asked before a node is selected";
         broken.unless(is_selected || !known.is_delayed(after), rule);
     }
+    broken.0
+}
+
+/// S51: the resizer is named of a Bound claim whose volume names it, and has an in-tree source.
+fn of_expansion(known: &impl Known, write: Write<'_>) -> Vec<String> {
+    let Write { before, after, .. } = write;
+    let mut broken = Broken::default();
+    let volumes = known.states(Kind::Volume, text(before, "/spec/volumeName"));
+    let is_its = |volume: &&Value| {
+        let (csi, reference) = (&volume["spec"]["csi"], &volume["spec"]["claimRef"]);
+        csi.is_null() && reference["uid"] == before["metadata"]["uid"]
+    };
+    let is_bound = text(before, "/status/phase") == "Bound"
+        && volumes.into_iter().flatten().any(|volume| is_its(&volume));
+    broken.unless(is_bound, "S51 a resizer is named for a claim without in-tree volume of its own");
+    broken.unless(annotation(after, STORAGE_RESIZER).is_some(), "S51 a resizer is taken from a claim");
     broken.0
 }
 

@@ -6,12 +6,13 @@
 //! clone by the hundred thousand and check in place (`tests/histories`).
 //!
 //! [`requests`] checks a single request, [`bindings`] a change of a volume or claim, [`attachments`] the nodes that may have
-//! a volume and the time of its removal, [`classes`] the end of a VolumeAttributesClass, and [`telling`] the readers of
-//! names.
+//! a volume and the time of its removal, [`classes`] the end of a VolumeAttributesClass, [`ephemeral`] a new claim, and
+//! [`telling`] the readers of names.
 
 pub mod attachments;
 pub mod bindings;
 pub mod classes;
+pub mod ephemeral;
 mod quantity;
 pub mod requests;
 pub mod telling;

@@ -1,4 +1,4 @@
-//! The promises about a single request of the daemon: S7, S12, S13, S23, S34 and S35.
+//! The promises about a single request of the daemon: S7, S12, S13, S23, S34, S35 and S50.
 
 use serde_json::Value;
 
@@ -32,6 +32,11 @@ pub fn broken(request: Request<'_>) -> Vec<&'static str> {
             "create",
             "volumeattachments" | "persistentvolumes" | "tokenreviews" | "subjectaccessreviews",
         ) => {}
+        ("create", "persistentvolumeclaims") => {
+            let owner = &body["metadata"]["ownerReferences"][0];
+            let is_owned = owner["kind"] == "Pod" && owner["uid"].is_string();
+            must(is_owned, "S50 a claim is created for no pod");
+        }
         ("delete", "volumeattachments") => {
             must(is_guarded, "S7 a VolumeAttachment is deleted without its UID or its revision");
         }
@@ -121,6 +126,13 @@ mod tests {
             ),
             ("patch", "volumeattributesclasses", json!({ "metadata": guards, "parameters": {} }), "S34"),
             ("list", "pods", json!(null), ""),
+            (
+                "create",
+                "persistentvolumeclaims",
+                json!({ "metadata": { "ownerReferences": [{ "kind": "Pod", "uid": "u" }] } }),
+                "",
+            ),
+            ("create", "persistentvolumeclaims", json!({ "metadata": { "name": "c" } }), "S50"),
         ];
         for (verb, resource, body, id) in cases {
             let broken = broken(Request { verb, resource, body: &body });

@@ -201,6 +201,38 @@ fn of_volumes() -> Vec<Row> {
     ]
 }
 
+/// Claims whose volumes grow.
+fn of_expansions() -> Vec<Row> {
+    let named = merged(phase("Bound"), &json!({ "spec": { "volumeName": "v" } }));
+    let in_tree = json!({ "spec": { "csi": null, "awsElasticBlockStore": { "volumeID": "vol-1" } } });
+    let resizer = marks(&[(STORAGE_RESIZER, "ebs.csi.aws.com")]);
+    let of = |owner: &str, source: &Value, before: &Value, patch: &Value, id: &'static str| {
+        let volume = merged(volume(&reference(owner)), source);
+        (vec![("volume", "v", volume)], Kind::Claim, before.clone(), patch.clone(), id)
+    };
+    vec![
+        of("u", &in_tree, &named, &resizer, ""),
+        of("u", &nothing(), &named, &resizer, "S51"),
+        of("other", &in_tree, &named, &resizer, "S51"),
+        of(
+            "u",
+            &in_tree,
+            &merged(phase("Pending"), &json!({ "spec": { "volumeName": "v" } })),
+            &resizer,
+            "S51",
+        ),
+        of("u", &in_tree, &named, &merged(resizer.clone(), &json!({ "status": { "x": 1 } })), "S51"),
+        of("u", &in_tree, &named, &merged(resizer.clone(), &marks(&[("other", "x")])), "S51"),
+        of(
+            "u",
+            &in_tree,
+            &merged(named.clone(), &resizer),
+            &json!({ "metadata": { "annotations": { STORAGE_RESIZER: null } } }),
+            "S51",
+        ),
+    ]
+}
+
 fn of_claims() -> Vec<Row> {
     let bound = bound();
     vec![
@@ -277,7 +309,7 @@ fn of_claims() -> Vec<Row> {
 #[test]
 fn each_write_that_breaks_a_promise_is_told_by_its_id() {
     for (number, (objects, kind, before, patch, id)) in
-        of_volumes().into_iter().chain(of_claims()).enumerate()
+        of_volumes().into_iter().chain(of_claims()).chain(of_expansions()).enumerate()
     {
         let objects = objects.into_iter().map(|(of, name, object)| ((of, name), object)).collect();
         let (name, before) = match kind {

@@ -1,0 +1,263 @@
+//! `ephemeral-volume-controller`: the claims of pods' generic ephemeral volumes (pv-binder §15.4).
+//!
+//! In: pods and claims from the shared tables, and the templates of pods that are new to the watch. Out: for each volume
+//! that has no claim, one POST of the claim `<pod>-<volume>`, which the pod of that UID owns; and an event on the pod if
+//! there is a claim of that name that is not its own, or the server refuses to take one. Off by default.
+//!
+//! The template goes from the watch event to the POST, and is not kept: a pod whose claims exist costs nothing. It is
+//! read with the pod if it is needed later, since the claim was deleted or a POST failed. Which pod a claim may be for
+//! follows from its name, so there is no index.
+
+pub mod calls;
+pub mod decide;
+pub mod reasons;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use apiserver::{
+    call::CallError,
+    ids::{ClaimKey, PodKey},
+    kinds::{Keep as _, Narrow as _, ObjectRef, PersistentVolumeClaim, Pod, PodVolume, PodVolumeSource},
+    tables::Objects,
+    text::Text,
+};
+use prometheus::IntGauge;
+use tokio::time::Instant;
+
+use self::{
+    calls::{Call, CreateCounts},
+    decide::{ClaimStep, KnownClaim, next_step},
+    reasons::EphemeralReason,
+};
+use crate::{
+    controller::{
+        Controller, Identity, Plan,
+        keys::{Keys, LOOKS},
+        report::events::{EventUpdate, Topic},
+        undone::Undone,
+    },
+    metrics::Metrics,
+};
+
+/// What the events of a pod are about.
+const CLAIMS: Topic = "claims";
+
+/// The controller.
+#[derive(Debug)]
+pub struct EphemeralVolumes {
+    objects: Arc<Objects>,
+    keys: Keys<PodKey, EphemeralReason>,
+    events: Vec<EventUpdate<PodKey>>,
+    /// Of claims that were not made with their pod, by pod and volume: how often others have deleted each (S46).
+    undone: BTreeMap<PodKey, BTreeMap<Text, Undone>>,
+    counts: CreateCounts,
+    leads: bool,
+}
+
+impl EphemeralVolumes {
+    /// The controller over the shared tables.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(objects: Arc<Objects>, metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let counts = CreateCounts::new(metrics)?;
+        let help = "Pods new to the watch whose templates of claims wait for their turn";
+        let (waiting, shown) = (IntGauge::new("mooring_claim_templates", help)?, Arc::clone(&objects));
+        let count = move |gauge: &IntGauge| {
+            gauge.set(i64::try_from(shown.templates().len()).unwrap_or(i64::MAX));
+        };
+        metrics.register_scraped(waiting, count)?;
+        let (keys, events, undone) = (Keys::default(), Vec::new(), BTreeMap::new());
+        Ok(Self { objects, keys, events, undone, counts, leads: false })
+    }
+
+    /// The pods for whose volumes a claim of that name is.
+    fn pods_of(&self, claim: &ClaimKey) -> Vec<PodKey> {
+        let name = claim.name();
+        let pod = |(at, _)| {
+            let (pod, volume) = (name.get(..at)?, name.get(at + 1..)?);
+            let key = PodKey::new(claim.namespace(), pod);
+            let object = self.objects.pods.get(&key)?;
+            let is_its = |known: &PodVolume| {
+                known.source == PodVolumeSource::Ephemeral && known.name.as_str() == volume
+            };
+            object.spec.volumes.iter().any(is_its).then_some(key)
+        };
+        name.match_indices('-').filter_map(pod).collect()
+    }
+
+    fn known(&self, claim: &ClaimKey) -> KnownClaim {
+        if self.objects.unreadable::<PersistentVolumeClaim>(claim).is_some() {
+            return KnownClaim::Unreadable;
+        }
+        match self.objects.claims.get(claim) {
+            None => KnownClaim::Missing,
+            Some(claim) => KnownClaim::OwnedBy(claim.metadata.controller().map(|owner| owner.uid.clone())),
+        }
+    }
+
+    /// Reports where a pod stands, to operators and on the pod.
+    fn stands(&mut self, pod: &Pod, reason: EphemeralReason) {
+        let key = pod.key();
+        let events = reason.event(pod).into_iter().collect();
+        self.events.push(EventUpdate::Hold(key.clone(), CLAIMS, events));
+        match reason {
+            EphemeralReason::Settled => self.keys.settled(&key, reason),
+            EphemeralReason::Failed(..) => self.keys.failed(&key, reason),
+            _ => self.keys.stands(&key, reason),
+        }
+    }
+
+    /// Whether a claim that is missing has to wait, as others have deleted it at once (S46): until then.
+    fn is_undone(&mut self, key: &PodKey, volume: &Text, now: Instant) -> Option<Instant> {
+        let undone = self.undone.get_mut(key)?.get_mut(volume)?;
+        undone.undone(now);
+        let at = undone.pending(now)?;
+        self.keys.retries.wait_until(key, at);
+        Some(at)
+    }
+
+    fn look(&mut self, key: &PodKey, now: Instant) -> Option<Call> {
+        let objects = Arc::clone(&self.objects);
+        let pod = objects.pods.get(key).filter(|pod| pod.has_templates() && !pod.metadata.is_terminating());
+        let Some(pod) = pod else {
+            objects.templates().forget(key);
+            self.undone.remove(key);
+            self.keys.gone(key);
+            self.events.push(EventUpdate::Forget(key.clone()));
+            return None;
+        };
+        let reason = match next_step(&pod, |claim| self.known(claim)) {
+            _ if objects.unreadable::<Pod>(key).is_some() => {
+                EphemeralReason::Unreadable(format!("pod {key}"))
+            }
+            ClaimStep::Create(volume, claim) if self.is_undone(key, &volume, now).is_some() => {
+                EphemeralReason::Undone(volume, claim)
+            }
+            ClaimStep::Create(volume, claim) => {
+                let uid = pod.metadata.uid.clone();
+                let template = objects.templates().take(key, &uid, volume.as_str());
+                if template.is_none() {
+                    let of_pod = self.undone.entry(key.clone()).or_default();
+                    of_pod.entry(volume.clone()).or_insert_with(Undone::once).sent(now);
+                }
+                self.keys.begins_to_read(key);
+                let counts = self.counts.clone();
+                return Some(Call { pod: key.clone(), uid, volume, claim, template, counts });
+            }
+            ClaimStep::NotOwned(volume, claim) => EphemeralReason::NotOwned(volume, claim),
+            ClaimStep::Unreadable(claim) => EphemeralReason::Unreadable(format!("claim {claim}")),
+            ClaimStep::Nothing => EphemeralReason::Settled,
+        };
+        objects.templates().forget(key);
+        self.stands(&pod, reason);
+        None
+    }
+}
+
+impl Controller for EphemeralVolumes {
+    const IDENTITY: Identity = Identity {
+        name: "ephemeral-volume-controller",
+        component: "ephemeral_volume",
+        queues: &["ephemeral_volume"],
+        // A claim that another process makes of the same template is as good.
+        role: None,
+    };
+    type Key = PodKey;
+    type Reason = EphemeralReason;
+    type Call = Call;
+    type Answer = PersistentVolumeClaim;
+    type Measures = ();
+
+    fn load(&mut self, _: Instant) {}
+
+    fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
+        if !self.leads {
+            return;
+        }
+        self.keys.queue.at(now);
+        for object in objects {
+            match object {
+                ObjectRef::Pod(key) => {
+                    let pod = self.objects.pods.get(&key);
+                    if pod.as_ref().is_some_and(|pod| !pod.has_templates()) {
+                        continue;
+                    }
+                    // A new pod does not wait for what failed of an earlier one of its name.
+                    if pod.is_none() || self.objects.templates().has(&key) {
+                        self.keys.retries.clear(&key);
+                        self.undone.remove(&key);
+                    }
+                    self.keys.queue.push(key);
+                }
+                ObjectRef::Claim(claim) => {
+                    for pod in self.pods_of(&claim) {
+                        self.keys.changed(pod, now);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        call: Call,
+        result: Result<PersistentVolumeClaim, CallError>,
+        now: Instant,
+        jitter: f64,
+    ) {
+        let Call { pod: key, uid, volume, claim, .. } = call;
+        match &result {
+            Ok(claim) => drop(self.objects.observe_response(claim.clone())),
+            Err(_) => self.objects.templates().forget(&key),
+        }
+        if let Some(undone) = self.undone.get_mut(&key).and_then(|of_pod| of_pod.get_mut(&volume)) {
+            match &result {
+                Ok(_) => undone.landed(now, jitter),
+                Err(_) => undone.withdrawn(now),
+            }
+        }
+        let error = self.keys.written(&key, &result, now, jitter);
+        if matches!(result, Err(CallError::NotFound(_))) {
+            // Of the pod's or the namespace's end the watch is about to tell, which may take a while.
+            self.keys.retries.failed(&key, now, jitter);
+        }
+        if let Some(error) = error
+            && let Some(pod) = self.objects.pods.get(&key).filter(|pod| pod.metadata.uid == uid)
+        {
+            let reason = EphemeralReason::Failed(volume, claim, error.to_string());
+            match error {
+                // Whose it is, the watch tells.
+                CallError::AlreadyExists(_) => self.keys.failed(&key, reason),
+                _ => self.stands(&pod, reason),
+            }
+        }
+    }
+
+    fn lead(&mut self, now: Instant) {
+        self.leads = true;
+        self.objects.templates().want();
+        self.keys.queue.at(now);
+        self.objects.pods.for_each(|pod| {
+            if pod.has_templates() {
+                self.keys.queue.push(pod.key());
+            }
+        });
+    }
+
+    fn plan(&mut self, now: Instant) -> Plan<Self> {
+        let mut calls = Vec::new();
+        for _ in 0..LOOKS {
+            let Some(key) = self.keys.next(0, now) else { break };
+            calls.extend(self.look(&key, now));
+        }
+        self.keys.plan(calls, std::mem::take(&mut self.events), 0, now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

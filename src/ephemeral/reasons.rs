@@ -1,0 +1,110 @@
+//! Why the claims of a pod's generic ephemeral volumes are not there, as operators and users see it: tables only.
+
+use apiserver::{
+    events::{Event, EventType, Involved, Novelty},
+    ids::{ClaimKey, PodKey},
+    kinds::{Narrow, Pod},
+    text::Text,
+};
+
+use crate::{
+    controller::{
+        asked::Names,
+        report::{Reason, ReportKey},
+    },
+    telemetry::transition::Named,
+};
+
+/// Where the claims of a pod stand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EphemeralReason {
+    /// All of them exist.
+    Settled,
+    /// The claim that the volume is named after is not the pod's.
+    NotOwned(Text, ClaimKey),
+    /// Others delete the claim of the volume each time: it is created again after a pause (S46).
+    Undone(Text, ClaimKey),
+    /// That object cannot be read (S42).
+    Unreadable(String),
+    /// The claim of the volume could not be created, with the server's words.
+    Failed(Text, ClaimKey, String),
+}
+
+impl Reason for EphemeralReason {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Settled => "Created",
+            Self::NotOwned(..) => "ClaimNotOwnedByPod",
+            Self::Undone(..) => "WriteUndone",
+            Self::Unreadable(_) => "ObjectUnreadable",
+            Self::Failed(..) => "RetryBackoff",
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        if self.is_settled() { "Created" } else { "Missing" }
+    }
+
+    fn is_settled(&self) -> bool {
+        *self == Self::Settled
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Settled => String::new(),
+            Self::NotOwned(_, claim) => format!("the claim {claim} exists and is not the pod's"),
+            Self::Undone(_, claim) => {
+                format!("the claim {claim} is deleted each time, and is created again after a pause")
+            }
+            Self::Unreadable(object) => format!("{object} cannot be read"),
+            Self::Failed(_, claim, error) => {
+                format!("the claim {claim} could not be created and is created again after a pause: {error}")
+            }
+        }
+    }
+}
+
+impl EphemeralReason {
+    /// What the pod's user is told.
+    // KCM: pkg/controller/volume/ephemeral/controller.go, syncHandler, and component-helpers, VolumeIsForPod.
+    pub(super) fn event(&self, pod: &Pod) -> Option<Event> {
+        let (volume, why) = match self {
+            Self::NotOwned(volume, claim) => {
+                let pod = pod.key();
+                (volume, format!("PVC {claim} was not created for pod {pod} (pod is not owner)"))
+            }
+            // KCM creates it again at the pace of who deletes it.
+            Self::Undone(volume, claim) => {
+                (volume, format!("PVC {claim} is deleted each time, and is created again after a pause"))
+            }
+            Self::Failed(volume, claim, error) => (volume, format!("create PVC {}: {error}", claim.name())),
+            Self::Settled | Self::Unreadable(_) => return None,
+        };
+        let reason = if matches!(self, Self::Undone(..)) { "WriteUndone" } else { "FailedBinding" };
+        Some(Event {
+            involved: Involved::object(pod),
+            r#type: EventType::Warning,
+            reason,
+            message: format!("ephemeral volume {volume}: {why}"),
+            novelty: Novelty::default(),
+            // A server may count in its words.
+            subject: Some(format!("ephemeral volume {volume}").into()),
+        })
+    }
+}
+
+impl ReportKey for PodKey {
+    const KINDS: &'static [&'static str] = &["ephemeral_volumes"];
+
+    fn kind(&self) -> &'static str {
+        "ephemeral_volumes"
+    }
+
+    fn names(&self) -> Names {
+        vec![("pod", self.to_string())]
+    }
+
+    fn named(&self) -> Named {
+        Named::in_namespace(Pod::KIND, self.namespace(), self.name())
+    }
+}

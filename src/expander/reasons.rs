@@ -1,0 +1,139 @@
+//! What a claim waits for whose volume is to grow, as operators and users see it: tables only.
+
+use apiserver::{
+    events::{Event, EventType, Involved, Novelty},
+    ids::{ClaimKey, VolumeName},
+    kinds::{Narrow, PersistentVolumeClaim},
+};
+
+use super::decide::Resizer;
+use crate::{
+    controller::{
+        asked::Names,
+        report::{Reason, ReportKey},
+    },
+    telemetry::transition::Named,
+};
+
+/// A claim, as one whose volume may have to grow.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExpandingClaim(pub ClaimKey);
+
+/// Where the expansion of a claim's volume stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExpansionReason {
+    /// The volume need not grow.
+    Settled,
+    /// That one is to expand it.
+    Waits(Resizer),
+    /// The claim is Bound, and this volume is not its own.
+    NotBound(VolumeName),
+    /// A size of the claim cannot be read (S42): what is wrong with it.
+    Malformed(String),
+    /// The claim cannot be read (S42).
+    Unreadable,
+    /// A request failed, with the server's words: the patch of the claim, or the read of the volume.
+    Failed {
+        /// Whether it was the patch.
+        is_write: bool,
+        /// The words.
+        error: String,
+    },
+}
+
+impl Reason for ExpansionReason {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Settled => "Expanded",
+            Self::Waits(Resizer::Migrated { .. } | Resizer::External) => "Resizing",
+            Self::Waits(Resizer::FlexVolume) => "FlexVolumeUnsupported",
+            Self::Waits(Resizer::Unknown) => "MalformedSource",
+            Self::NotBound(_) => "VolumeBoundElsewhere",
+            Self::Malformed(_) => "MalformedClaim",
+            Self::Unreadable => "ObjectUnreadable",
+            Self::Failed { .. } => "RetryBackoff",
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        if self.is_settled() { "Expanded" } else { "Expanding" }
+    }
+
+    fn is_settled(&self) -> bool {
+        *self == Self::Settled
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Settled => String::new(),
+            Self::Waits(Resizer::Migrated { driver, .. }) => {
+                format!("the external-resizer of {driver} is to expand the volume")
+            }
+            Self::Waits(Resizer::External) => "an external controller is to expand the volume".to_owned(),
+            Self::Waits(Resizer::FlexVolume) => FLEX_VOLUME.to_owned(),
+            Self::Waits(Resizer::Unknown) => "the source of the volume cannot be read".to_owned(),
+            Self::NotBound(volume) => format!("the volume {volume} is not bound to this claim"),
+            Self::Malformed(error) => format!("a size of the claim cannot be read: {error}"),
+            Self::Unreadable => "the claim cannot be read".to_owned(),
+            Self::Failed { error, .. } => {
+                format!("a request failed and is sent again after a pause: {error}")
+            }
+        }
+    }
+}
+
+const FLEX_VOLUME: &str = "FlexVolume is not supported: nothing expands this PVC";
+
+/// Reason of all events of kube-controller-manager about this.
+const EXTERNAL_EXPANDING: &str = "ExternalExpanding";
+
+impl ExpansionReason {
+    /// What the claim's user is told.
+    // KCM: pkg/controller/volume/expand/expand_controller.go, syncHandler.
+    pub(super) fn event(&self, claim: &PersistentVolumeClaim) -> Option<Event> {
+        let (r#type, reason, message) = match self {
+            Self::Waits(Resizer::Migrated { plugin, .. }) => (
+                EventType::Normal,
+                EXTERNAL_EXPANDING,
+                format!("CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"),
+            ),
+            Self::Waits(Resizer::External) => (
+                EventType::Normal,
+                EXTERNAL_EXPANDING,
+                "waiting for an external controller to expand this PVC".to_owned(),
+            ),
+            Self::Waits(Resizer::FlexVolume) => {
+                (EventType::Warning, "FlexVolumeUnsupported", FLEX_VOLUME.to_owned())
+            }
+            Self::Failed { is_write: true, error } => (
+                EventType::Warning,
+                EXTERNAL_EXPANDING,
+                format!(
+                    "error setting resizer annotation to pvc {}, with error patchPVCStatus failed to patch PVC {:?}: \
+                     {error}",
+                    claim.key(),
+                    claim.metadata.name.as_str()
+                ),
+            ),
+            _ => return None,
+        };
+        let (involved, novelty) = (Involved::object(claim), Novelty::default());
+        Some(Event { involved, r#type, reason, message, novelty, subject: None })
+    }
+}
+
+impl ReportKey for ExpandingClaim {
+    const KINDS: &'static [&'static str] = &["expanding_claim"];
+
+    fn kind(&self) -> &'static str {
+        "expanding_claim"
+    }
+
+    fn names(&self) -> Names {
+        vec![("claim", self.0.to_string())]
+    }
+
+    fn named(&self) -> Named {
+        Named::in_namespace(PersistentVolumeClaim::KIND, self.0.namespace(), self.0.name())
+    }
+}
