@@ -1,16 +1,19 @@
 //! The ephemeral volume controller, ours in place of the stock one: a pod's claims come with the pod, and are its own (S50).
 
+use std::time::Duration;
+
 use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use test_support::{
-    cluster::{create, patch, until},
+    cluster::{Cluster, create, patch, until},
     daemon::Launch,
 };
-use testbed::faults::{CrashPoint, Write};
+use testbed::faults::{CrashPoint, Storm, Write};
+use tokio::time::sleep;
 
-use crate::stage::{Stage, Story, story};
+use crate::stage::{Stage, Story, seed, story};
 
 const CONTROLLERS: &str = "--controllers=*,ephemeral-volume-controller";
 
@@ -24,6 +27,7 @@ pub fn stories() -> Vec<Story> {
         story("ephemeral_claim_beyond_a_quota_is_told_and_comes_when_there_is_room", beyond_quota)
             .only_real("kube-apiserver counts claims against quotas."),
         story("ephemeral_e1_a_crash_at_each_write_leaves_one_claim", crashed),
+        story("ephemeral_e6_a_storm_of_faults_leaves_each_pod_with_its_own_claim", stormy),
         story("ephemeral_e9_a_second_replica_makes_what_the_first_has_left", replicas),
     ]
 }
@@ -176,6 +180,55 @@ async fn crashed(stage: Stage) {
     }
     let claims = cluster.namespaced::<PersistentVolumeClaim>().list(&ListParams::default()).await.unwrap();
     assert_eq!(claims.items.len(), CrashPoint::ALL.len());
+}
+
+/// Stand-in for the garbage collector: deletes claims whose pod is gone.
+async fn collect(cluster: Cluster) {
+    let (pods, claims) = (cluster.namespaced::<Pod>(), cluster.namespaced::<PersistentVolumeClaim>());
+    loop {
+        let all = claims.list(&ListParams::default()).await.unwrap();
+        let living = pods.list(&ListParams::default()).await.unwrap();
+        let uids: Vec<_> = living.items.iter().map(|pod| pod.metadata.uid.as_deref().unwrap()).collect();
+        for claim in all.items {
+            let owners = claim.metadata.owner_references.unwrap_or_default();
+            if !owners.iter().any(|owner| uids.contains(&owner.uid.as_str())) {
+                cluster.delete_claim(&claim.metadata.name.unwrap()).await;
+            }
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Pods come, are made anew under their names, and lose their claims, while a third of all writes goes wrong.
+async fn stormy(stage: Stage) {
+    const PODS: usize = 8;
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    let _daemon = start(&stage).await;
+    let collecting = tokio::spawn(collect(cluster.clone()));
+    stage.proxy.begin(&Storm::new(seed()));
+    let mut pods = Vec::new();
+    for round in 0..6 {
+        for number in 0..PODS {
+            let name = format!("p{number}");
+            if round > 0 {
+                cluster.remove_pod(&name).await;
+            }
+            pods.push(pod(&stage, &name).await);
+            // A person, before the daemon has seen the new pod, or after.
+            if number % 3 == 0 {
+                cluster.delete_claim(&format!("{name}-data")).await;
+            }
+        }
+        if round % 2 == 1 {
+            claim_of(&stage, pods.last().unwrap()).await;
+        }
+    }
+    assert!(stage.proxy.calm() > 0, "this was no storm");
+    for owner in pods.split_off(pods.len() - PODS) {
+        claim_of(&stage, &owner).await;
+    }
+    collecting.abort();
 }
 
 async fn replicas(stage: Stage) {

@@ -9,9 +9,9 @@ use test_support::{
     cluster::{DRIVER, NAMESPACE, create, patch, patch_status, until},
     daemon::{Daemon, Launch},
 };
-use testbed::faults::CrashPoint;
+use testbed::faults::{CrashPoint, Storm};
 
-use crate::stage::{Stage, Story, story};
+use crate::stage::{Stage, Story, seed, story};
 
 const CONTROLLERS: &str = "--controllers=*,persistentvolume-expander-controller";
 const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
@@ -21,6 +21,7 @@ pub fn stories() -> Vec<Story> {
         story("expander_s51_names_the_driver_of_a_migrated_volume_and_writes_nothing_else", migrated)
             .also_real("kube-apiserver takes an annotation through the status of a claim."),
         story("expander_tells_of_a_volume_of_a_driver_and_writes_nothing", of_a_driver),
+        story("expander_e6_a_storm_of_faults_leaves_each_claim_annotated", stormy),
         story("expander_e1_a_crash_at_its_write_leaves_the_annotation", crashed),
     ]
 }
@@ -108,6 +109,27 @@ async fn of_a_driver(stage: Stage) {
     stage.cluster.event_with(&claim, "ExternalExpanding", words).await;
     daemon.page_says("/debug/expander", "an external controller").await;
     assert_eq!(stage.proxy.counted(), before, "nothing is written but an event");
+}
+
+/// A third of all writes goes wrong, and other writers change the claims meanwhile.
+async fn stormy(stage: Stage) {
+    let _daemon = start(&stage).await;
+    let mut claims = Vec::new();
+    for number in 0..8 {
+        claims.push(pair(&stage, number, ebs()).await);
+    }
+    stage.proxy.begin(&Storm::new(seed()));
+    for size in ["2Gi", "3Gi", "4Gi"] {
+        for claim in &claims {
+            grow(&stage, claim, size).await;
+            let touch = json!({ "metadata": { "labels": { "touched": size } } });
+            patch(&stage.cluster.namespaced::<PersistentVolumeClaim>(), claim, touch).await;
+        }
+    }
+    for claim in &claims {
+        named(&stage, claim).await;
+    }
+    assert!(stage.proxy.calm() > 0, "this was no storm");
 }
 
 async fn crashed(stage: Stage) {
