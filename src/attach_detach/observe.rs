@@ -17,16 +17,11 @@ use super::{
     actual::{
         identification::{candidates, volume_of},
         node::NodeState,
-        state::NodeVolume,
         unpublishing::Sequence,
     },
     controller::Controller,
     decide::scope::Scope,
-    desired::{
-        populator,
-        state::{DesiredAttachment, DesiredPod},
-        volume_name::VolumeId,
-    },
+    desired::{populator, state::DesiredAttachment, volume_name::VolumeId},
     facts::{Forced, Planned},
     guard::second_writer::ActTarget,
     queue::{Key, Surveyed},
@@ -74,7 +69,11 @@ impl Controller {
         let desired_pod = pod.as_deref().and_then(|pod| {
             let is_managed = self.actual.node(&pod.spec.node_name).is_some_and(NodeState::is_managed);
             let node_volume = |volume: &VolumeId| self.actual.node_volume(volume, &pod.spec.node_name);
-            let has = |volume: &VolumeId| node_volume(volume).is_some_and(NodeVolume::may_be_attached);
+            let started = pod.has_started();
+            let has = |volume: &VolumeId| {
+                node_volume(volume)
+                    .is_some_and(|it| if started { it.may_be_attached() } else { it.may_be_given() })
+            };
             populator::populate(pod, &self.objects, &self.drivers, is_managed, before, has)
         });
         let unresolved = before.map_or(Vec::new(), |before| before.unresolved.clone());
@@ -93,9 +92,11 @@ impl Controller {
         }
         self.report_unresolved(key, &unresolved, now);
         let started = pod.is_some_and(|pod| pod.has_started());
-        if let Some(DesiredPod { volumes, node, .. }) = self.desired.pod(key).filter(|_| started) {
+        if let Some(desired_pod) = self.desired.pod(key).filter(|_| started) {
+            let node = &desired_pod.node;
+            let volumes = desired_pod.volumes.keys().filter(|volume| desired_pod.may_run_with(volume));
             let mounted: Vec<VolumeId> =
-                volumes.keys().filter(|volume| self.actual.note_mounted(volume, node)).cloned().collect();
+                volumes.filter(|volume| self.actual.note_mounted(volume, node)).cloned().collect();
             self.queue.add_on(node, mounted);
         }
     }
@@ -163,8 +164,7 @@ impl Controller {
         let desired = &self.desired;
         let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
         let mut touched = self.actual.observe_node(name, node, wanted, self.clock.wall(now));
-        let runs =
-            |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|pods| pods.runs(&self.objects));
+        let runs = |volume: &&VolumeId| self.desired.is_run_with(volume, name, &self.objects);
         let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
         touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
         touched

@@ -87,9 +87,7 @@ impl Controller {
             self.refresh_pod(&key, now);
         }
         let (desired, objects) = (&self.desired, &self.objects);
-        self.actual.forget_given_up(|volume, node| {
-            desired.get(volume, node).is_some_and(|desired| desired.runs(objects))
-        });
+        self.actual.forget_given_up(|volume, node| desired.is_run_with(volume, node, objects));
         self.is_loaded = true;
         let (attachments, pods) = (objects.attachments.len(), objects.pods.len());
         self.outbox.push(Fact::Loaded { attachments, pods });

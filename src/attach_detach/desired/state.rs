@@ -166,6 +166,17 @@ impl DesiredPod {
         let volumes = self.volumes.iter().filter(|(_, wanted)| named(wanted));
         volumes.max_by_key(|(_, wanted)| wanted.current).map(|(id, wanted)| (id, &**wanted))
     }
+
+    /// Whether the pod, if it runs, may run with the volume: not with one that its claim leads to since it was given
+    /// another (S43).
+    #[must_use]
+    pub fn may_run_with(&self, volume: &VolumeId) -> bool {
+        let Some(wanted) = self.volumes.get(volume) else { return false };
+        let is_in_its_place = |other: &DesiredVolume| {
+            !other.current && wanted.pod_volumes.iter().any(|name| other.pod_volumes.contains(name))
+        };
+        !wanted.current || !self.volumes.values().any(|other| is_in_its_place(other))
+    }
 }
 
 /// One volume on one node, and the pods that need it there.
@@ -197,10 +208,7 @@ impl DesiredAttachment {
     /// Whether any of the pods has started.
     #[must_use]
     pub fn runs(&self, objects: &Objects) -> bool {
-        self.pods.values().any(|(facts, _)| {
-            let pod = objects.pods.get(&facts.key).filter(|pod| pod.metadata.uid == facts.uid);
-            pod.is_some_and(|pod| pod.has_started())
-        })
+        self.pods.values().any(|(facts, _)| has_started(facts, objects))
     }
 
     /// Whether something cannot be read that one of the pods needs (S42).
@@ -322,4 +330,18 @@ impl DesiredState {
     pub fn get(&self, volume: &VolumeId, node: &NodeName) -> Option<&DesiredAttachment> {
         self.volumes.get(volume)?.nodes.get(node)
     }
+
+    /// Whether a pod has started that may run with the volume on the node.
+    #[must_use]
+    pub fn is_run_with(&self, volume: &VolumeId, node: &NodeName, objects: &Objects) -> bool {
+        let pods = self.get(volume, node).into_iter().flat_map(|desired| desired.pods.values());
+        pods.filter(|(facts, _)| has_started(facts, objects))
+            .filter_map(|(facts, _)| self.pod(&facts.key))
+            .any(|pod| pod.may_run_with(volume))
+    }
+}
+
+fn has_started(facts: &PodFacts, objects: &Objects) -> bool {
+    let pod = objects.pods.get(&facts.key).filter(|pod| pod.metadata.uid == facts.uid);
+    pod.is_some_and(|pod| pod.has_started())
 }

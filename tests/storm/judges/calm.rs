@@ -24,7 +24,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         }
     }
     for (name, volume) in objects.all("persistentvolumes") {
-        if let Some(rule) = volume_waits(&objects, volume) {
+        if let Some(rule) = volume_waits(&objects, name, volume) {
             fault(rule, name.to_owned());
         }
     }
@@ -48,7 +48,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 _ => "calm: a write after a kill",
             };
             let body = &entry.request;
-            if is_unexplained(&objects, entry) {
+            if is_unexplained(&objects, entry) || is_announced_elsewhere(&objects, body) {
                 continue;
             }
             let what = if entry.resource == "events" {
@@ -146,7 +146,7 @@ fn asks_another(objects: &Objects, claim: &Value) -> bool {
         && *asked != class["provisioner"]
 }
 
-fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {
+fn volume_waits(objects: &Objects, name: &str, volume: &Value) -> Option<&'static str> {
     let reference = &volume["spec"]["claimRef"];
     let key = format!(
         "{}/{}",
@@ -156,11 +156,13 @@ fn volume_waits(objects: &Objects, volume: &Value) -> Option<&'static str> {
     let claim = objects.get("persistentvolumeclaims", &key);
     let claim = claim.filter(|claim| reference["uid"] == uid(claim));
     let is_open = claim.is_some_and(|claim| claim["spec"]["volumeName"].is_null() && !is_terminating(claim));
-    if is_terminating(volume) && is_open {
+    // One that was given back waits for the end of its attachment, which a pod may still need (S44).
+    let of_it = |attachment: &Value| attachment["spec"]["source"]["persistentVolumeName"] == name;
+    let is_attached = objects.all("volumeattachments").any(|(_, attachment)| of_it(attachment));
+    if is_terminating(volume) && is_open && !(phase(volume) == "Released" && is_attached) {
         return Some("calm: a terminating volume and its open claim wait for each other");
     }
     // One that a claim names which was bound to it is kept for that claim (S45).
-    let name = volume["metadata"]["name"].as_str().unwrap_or_default();
     let is_kept = objects
         .all("persistentvolumeclaims")
         .any(|(_, claim)| claim["spec"]["volumeName"] == name && ["Bound", "Lost"].contains(&phase(claim)));
@@ -193,6 +195,24 @@ fn is_unexplained(objects: &Objects, entry: &Entry) -> bool {
         };
         is_about && !is_explained(objects, attachment)
     })
+}
+
+/// An event that another node holds a volume which that node alone reports in use, without an entry in its list or an attachment:
+/// the process before had detached it there by force, and no object tells of that any more.
+fn is_announced_elsewhere(objects: &Objects, event: &Value) -> bool {
+    let message = event["message"].as_str().unwrap_or_default();
+    if event["reason"] != "HeldByNode" && !message.starts_with("Multi-Attach error") {
+        return false;
+    }
+    let volume = message.split('"').nth(1).and_then(|name| objects.get("persistentvolumes", name));
+    let Some(disk) = volume.and_then(disk_of) else { return false };
+    let is_given = |name: &str, node: &Value| {
+        listed(node).contains(disk.as_str())
+            || attachment_of(&disk, name)
+                .is_some_and(|name| objects.get("volumeattachments", &name).is_some())
+    };
+    let mut nodes = objects.all("nodes");
+    nodes.any(|(name, node)| in_use(node).contains(disk.as_str()) && !is_given(name, node))
 }
 
 fn is_left_over(objects: &Objects, attachment: &Value) -> bool {

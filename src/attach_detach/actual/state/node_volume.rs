@@ -243,6 +243,15 @@ impl NodeVolume {
         self.holds(false)
     }
 
+    /// Whether a pod that waits here may have been given the volume: its kubelet takes it from the list alone (S44).
+    #[must_use]
+    pub fn may_be_given(&self) -> bool {
+        self.is_listed()
+            || self.may_be_listed
+            || self.mount == Mount::Possible
+            || self.report_as_attached == ReportAsAttached::Yes
+    }
+
     /// Whether it keeps other nodes from the volume. Where a pod needs it, a kubelet that reports it in use may wait
     /// for it as they do, and two that wait for each other would wait for ever.
     #[must_use]
