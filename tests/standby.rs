@@ -23,7 +23,7 @@ use mooring::{
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
     },
-    binder::{BinderOptions, planner::Planner},
+    binder::{BinderOptions, controller::Planner},
     controller::{Controller as _, report::reporter::Reporter},
     metrics::Metrics,
 };

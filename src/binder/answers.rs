@@ -14,12 +14,14 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    calls::{Answer, Call, Op, Purpose, Target, Write, WriteKind},
+    calls::{Answer, Call, Op, Purpose, Shown, Target, Write, WriteKind},
+    controller::Planner,
     decide::proofs::{ClaimProof, Seen, VolumeProof},
-    planner::Planner,
     state::Then,
     tell::failure::Failure,
 };
+use crate::controller::report::events::EventUpdate;
+
 impl Planner {
     /// Takes the answer to a request, or that there was none. The order is safety.
     pub fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
@@ -29,7 +31,7 @@ impl Planner {
         let works = match &op.call {
             Call::Write(_) => result.is_ok(),
             Call::Read { target, .. } => {
-                result.is_ok() && self.recorder.failures.is_read_of(&subject, &target.to_string())
+                result.is_ok() && self.recorder.is_read_of(&subject, &target.to_string())
             }
             Call::Directory(_) => false,
         };
@@ -40,8 +42,7 @@ impl Planner {
             (Some(then), ..) => then,
             (None, Call::Write(write), result) => self.write_answered(&op, write, result, now, jitter),
             (None, Call::Read { target: ObjectRef::Class(class), .. }, result) => {
-                self.class_read(&op, class, result, now, jitter);
-                Then::Look
+                self.class_read(class, failure.as_ref(), result, now, jitter)
             }
             (None, Call::Read { target, purpose }, Ok(answer)) => {
                 self.read_answered(&op, (target, purpose), Some(answer), now)
@@ -74,7 +75,7 @@ impl Planner {
         match failure {
             Some(failure) => self.fails(&subject, failure),
             // The look that follows reports it.
-            None if works => self.recorder.works(&subject, &mut self.reasons),
+            None if works => self.recorder.works(&subject),
             None => {}
         }
     }
@@ -86,7 +87,7 @@ impl Planner {
         }
         match self.state.plugins.answered(op, result, &self.state.objects, now)? {
             Then::Tell(event) => {
-                self.recorder.happened(event);
+                self.recorder.events.push(EventUpdate::Happened(event));
                 None
             }
             then => {
@@ -101,9 +102,10 @@ impl Planner {
     /// A request about a claim or volume failed. It has its pause by now.
     fn fails(&mut self, subject: &Target, failure: Failure) {
         let next = self.retries.until(subject);
-        let Self { recorder, reasons, state, .. } = self;
-        if recorder.fails(subject, failure, next, (&state.objects, reasons)) {
-            self.report(subject);
+        if self.recorder.fails(subject, failure, next, &self.state.objects)
+            && let Some(shown) = Shown::of(subject, &self.state.objects)
+        {
+            self.recorder.stands_still(&shown, self.attempt(subject));
         }
     }
 
@@ -227,12 +229,11 @@ impl Planner {
                 Ok(Answer::Volume(volume)) => self.own_writes.shown(volume, now),
                 _ => {}
             }
-            let claim = match &op.subject {
-                Target::Claim(key) => self.state.objects.claims.get(key),
-                Target::Volume(_) => None,
-            };
-            let attempt = self.attempt(&op.subject);
-            self.recorder.written(op, write, result, (claim.as_deref(), attempt), now);
+            if let Target::Claim(key) = &op.subject {
+                let claim = self.state.objects.claims.get(key);
+                let of_claim = (claim.as_deref(), self.attempt(&op.subject));
+                self.recorder.latency.written(key, write, result, of_claim, now);
+            }
         }
         if let (Err(CallError::NotFound(_)), Some(known), Some(object)) = (result, op.known, op.call.target())
         {
@@ -267,7 +268,7 @@ impl Planner {
             && let Some(claim) = self.state.objects.claims.get(key)
         {
             let until = self.state.doubts.note(&claim, volume, (&write.target, revision), now);
-            self.queue.add_at(op.subject.clone(), until);
+            self.queue.add_at(&op.subject, until);
         }
     }
 
@@ -313,41 +314,45 @@ impl Planner {
         Then::Look
     }
 
-    /// Takes in what a live read said about a class, for all claims that asked for it.
+    /// Takes in what a live read said about a class, for all claims that asked for it, or that it failed.
     fn class_read(
         &mut self,
-        op: &Op,
         class: &ClassName,
+        failure: Option<&Failure>,
         result: Result<Answer, CallError>,
         now: Instant,
         jitter: f64,
-    ) {
-        let Some((newest_claim, joined)) = self.class_reads.remove(class) else { return };
-        for key in &joined {
-            self.queue.add_slowly(Target::Claim(key.clone()), false, now);
+    ) -> Then {
+        let Some((newest_claim, joined)) = self.class_reads.remove(class) else { return Then::Look };
+        let joined: Vec<Target> = joined.into_iter().map(Target::Claim).collect();
+        for target in &joined {
+            self.queue.add_slowly(target.clone(), false, now);
         }
-        let error = match result {
+        match result {
             Err(CallError::NotFound(_)) => {
-                return self.state.proofs.note_no_class(class, newest_claim);
+                self.state.proofs.note_no_class(class, newest_claim);
+                Then::Look
             }
-            Err(error) => Some(error),
+            Err(error) => {
+                for target in &joined {
+                    self.pause(target, &error, true, now, jitter);
+                    if let Some(failure) = failure {
+                        let uid = target.uid(&self.state.objects);
+                        self.fails(target, Failure { uid, ..failure.clone() });
+                    }
+                }
+                Then::Pause(error)
+            }
             Ok(answer) => {
                 self.observe_response(answer, now);
                 if self.state.objects.classes.get(class).is_some() {
-                    return;
+                    return Then::Look;
                 }
                 // It is gone again, of which the watch has told: nothing is proven, and asked again later.
-                None
-            }
-        };
-        for asker in joined.into_iter().map(Target::Claim).chain([op.subject.clone()]) {
-            let Some(error) = &error else {
-                self.retries.failed(&asker, now, jitter);
-                continue;
-            };
-            self.pause(&asker, error, true, now, jitter);
-            if let Some(failure) = Failure::of_class(asker.uid(&self.state.objects), class, error) {
-                self.fails(&asker, failure);
+                for target in &joined {
+                    self.retries.failed(target, now, jitter);
+                }
+                Then::Failed
             }
         }
     }

@@ -7,9 +7,10 @@ use apiserver::{
     call::Request,
     events::Event,
     ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
-    kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    kinds::{Narrow as _, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     tables::{Objects, Stored},
 };
+use strum::{IntoStaticStr, VariantArray};
 
 /// A volume or a claim: what the binder decides about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +41,15 @@ impl Target {
         }
     }
 
+    /// Its name, with the namespace of a claim.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Claim(key) => key.to_string(),
+            Self::Volume(name) => name.to_string(),
+        }
+    }
+
     /// UID of the claim or volume that is there now.
     #[must_use]
     pub fn uid(&self, objects: &Objects) -> Option<Uid> {
@@ -53,6 +63,53 @@ impl Target {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.object().fmt(f)
+    }
+}
+
+/// A claim or volume at one revision.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) target: Target,
+    pub(crate) uid: Uid,
+    pub(crate) revision: ResourceVersion,
+    /// The field that only a binder changes.
+    pub(crate) phase: &'static str,
+    /// The volume that a claim names, or the claim to which a volume refers.
+    pub(crate) other: Option<Target>,
+}
+
+impl Shown {
+    /// As the tables show it, if it is there.
+    pub(crate) fn of(target: &Target, objects: &Objects) -> Option<Self> {
+        match target {
+            Target::Claim(key) => Some((&*objects.claims.get(key)?).into()),
+            Target::Volume(name) => Some((&*objects.volumes.get(name)?).into()),
+        }
+    }
+}
+
+impl From<&PersistentVolumeClaim> for Shown {
+    fn from(claim: &PersistentVolumeClaim) -> Self {
+        let named = &claim.spec.volume_name;
+        Self {
+            target: Target::Claim(claim.key()),
+            uid: claim.metadata.uid.clone(),
+            revision: claim.metadata.resource_version,
+            phase: claim.status.phase.as_str(),
+            other: (!named.is_empty()).then(|| Target::Volume(named.clone())),
+        }
+    }
+}
+
+impl From<&PersistentVolume> for Shown {
+    fn from(volume: &PersistentVolume) -> Self {
+        Self {
+            target: Target::Volume(volume.key()),
+            uid: volume.metadata.uid.clone(),
+            revision: volume.metadata.resource_version,
+            phase: volume.status.phase.as_str(),
+            other: volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key())),
+        }
     }
 }
 
@@ -266,8 +323,9 @@ impl Write {
     }
 }
 
-/// What a write is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What a write is for. Its name is the value of log fields and of the label `op`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum WriteKind {
     /// Bind step 1: the volume names the claim.
     ReserveVolume,
@@ -310,29 +368,6 @@ pub enum WriteKind {
 }
 
 impl WriteKind {
-    /// All of them.
-    pub const ALL: [Self; 19] = [
-        Self::ReserveVolume,
-        Self::VolumeBound,
-        Self::NameVolume,
-        Self::ClaimBound,
-        Self::ClaimPending,
-        Self::ClaimLost,
-        Self::AssignClass,
-        Self::Annotate,
-        Self::AskProvisioner,
-        Self::VolumeAvailable,
-        Self::VolumeReleased,
-        Self::VolumeFailed,
-        Self::Unbind,
-        Self::CreatePod,
-        Self::StartPod,
-        Self::DeletePod,
-        Self::CreateVolume,
-        Self::DeleteVolume,
-        Self::Reschedule,
-    ];
-
     /// Whether it is one of the four writes of a bind.
     #[must_use]
     pub fn is_bind(self) -> bool {
@@ -356,26 +391,32 @@ impl WriteKind {
     /// Value of log fields and of the label `op`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// What it is to achieve, for people.
+    #[must_use]
+    pub fn aim(self) -> &'static str {
         match self {
-            Self::ReserveVolume => "reserve_volume",
-            Self::VolumeBound => "volume_bound",
-            Self::NameVolume => "name_volume",
-            Self::ClaimBound => "claim_bound",
-            Self::ClaimPending => "claim_pending",
-            Self::ClaimLost => "claim_lost",
-            Self::AssignClass => "assign_class",
-            Self::Annotate => "annotate",
-            Self::AskProvisioner => "ask_provisioner",
-            Self::VolumeAvailable => "volume_available",
-            Self::VolumeReleased => "volume_released",
-            Self::VolumeFailed => "volume_failed",
-            Self::Unbind => "unbind",
-            Self::CreatePod => "create_pod",
-            Self::StartPod => "start_pod",
-            Self::DeletePod => "delete_pod",
-            Self::CreateVolume => "create_volume",
-            Self::DeleteVolume => "delete_volume",
-            Self::Reschedule => "reschedule",
+            Self::ReserveVolume => "reserve the volume",
+            Self::VolumeBound => "set the volume to Bound",
+            Self::NameVolume => "name the volume in the claim",
+            Self::ClaimBound => "set the claim to Bound",
+            Self::ClaimPending => "set the claim to Pending",
+            Self::ClaimLost => "set the claim to Lost",
+            Self::AssignClass => "give the claim the default class",
+            Self::Annotate => "put annotations and finalizers right",
+            Self::AskProvisioner => "hand the claim to its provisioner",
+            Self::VolumeAvailable => "set the volume to Available",
+            Self::VolumeReleased => "set the volume to Released",
+            Self::VolumeFailed => "set the volume to Failed",
+            Self::Unbind => "take the claim off the volume",
+            Self::CreatePod => "create the recycler pod",
+            Self::StartPod => "start the recycler pod",
+            Self::DeletePod => "delete the recycler pod",
+            Self::CreateVolume => "create the volume",
+            Self::DeleteVolume => "delete the volume",
+            Self::Reschedule => "ask the scheduler for another node",
         }
     }
 }

@@ -10,7 +10,11 @@ use apiserver::{
 };
 use tokio::time::Instant;
 
-use super::{calls::Target, planner::Planner, second_writer::ShownPhase};
+use super::{
+    calls::{Shown, Target},
+    controller::Planner,
+};
+
 impl Planner {
     /// Takes in every object there is.
     pub fn load(&mut self, now: Instant) {
@@ -149,7 +153,8 @@ impl Planner {
         let pod = self.state.objects.pods.get(key);
         let waits = pod.as_deref().filter(|pod| !pod.is_terminated() && pod.spec.node_name.is_empty());
         let [before, after] = self.state.pods.update(key, waits);
-        for claim in before.symmetric_difference(&after).filter(|key| self.reasons.is_waiting_for_pods(key)) {
+        for claim in before.symmetric_difference(&after).filter(|key| self.recorder.is_waiting_for_pods(key))
+        {
             self.queue.add(Target::Claim(claim.clone()), now);
         }
         self.plugins_changed(&ObjectRef::Pod(key.clone()), now);
@@ -216,7 +221,7 @@ impl Planner {
     }
 
     /// Notes that another has changed what we wrote of late, if so (S14).
-    fn look_for_others(&mut self, object: impl Into<ShownPhase>, now: Instant) {
+    fn look_for_others(&mut self, object: impl Into<Shown>, now: Instant) {
         let shown = object.into();
         if self.own_writes.take_changed_by_another(&shown, now) {
             self.state.writers.note(&shown.target, &shown.uid, now);
@@ -227,7 +232,7 @@ impl Planner {
     fn forget(&mut self, target: &Target, now: Instant) {
         // A standby has reported nothing of it.
         if self.queue.is_open() {
-            self.recorder.gone(target, self.reasons.gone(target), now);
+            self.recorder.gone(target, now);
         }
         self.own_writes.gone(target);
         self.state.writers.gone(target);

@@ -1,126 +1,73 @@
-//! The binder in the skeleton: its controller and its executor, put together.
+//! The state machine: everything that the binder remembers between decisions, the entry points through which that changes
+//! (`load`, `lead`, `changed`, `answered`, `plan`), and how a request begins.
 //!
-//! In: the shared parts of the process. Out: [`Binder`], ready to run. A call is one request, or something that a plugin
-//! does on this machine; its answer goes back to the planner, which is the controller.
+//! In: changes of objects ([`super::changes`]), answers to requests ([`super::answers`]), the time. Out: plans, made in
+//! [`super::plan`], of independent requests. It owns the state that decisions are made on, the keys still to be looked at,
+//! the pauses, and what was reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, mem,
     sync::Arc,
 };
 
 use apiserver::{
-    call::{CallError, Caller, Verb},
-    events::{EventRecorder, Involved},
-    ids::{PodKey, Uid},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    leadership::Leadership,
+    call::CallError,
+    ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
+    kinds::ObjectRef,
     tables::Objects,
 };
-use futures::future::BoxFuture;
-use telemetry::traces::Traces;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    calls::{Answer, Call, Directory, Op, Purpose, Target, WriteKind},
-    doubt::Doubts,
-    planner::{self, Planner},
-    second_writer::ROLE,
-    state::{BinderOptions, Plugins},
-    tell::{metrics::BinderMetrics, sizes::Sizes, state::BinderReason},
+    calls::{Answer, Call, Op, Purpose, Target},
+    queue::Lanes,
+    second_writer::{OwnWrites, ROLE},
+    state::{BinderOptions, Plugins, State},
+    tell::{latency::Sample, recorder::Recorder, state::BinderReason},
 };
-use crate::{
-    controller::{
-        Controller, Executor, Identity, Plan, Runner,
-        report::{ReportKey as _, board::Board},
-        second_writer::WrittenObject as _,
-    },
-    metrics::{Alarms, Metrics, Requester},
-    telemetry::{history::History, transition::Named},
-};
+use crate::controller::{self, Identity, retry::RetryMap};
 
-/// Requests on the wire at once.
-const CONNECTIONS: usize = 64;
+/// What the binder wants done.
+pub type Plan = controller::Plan<Planner>;
 
-/// What plugins do outside of the planner.
-pub trait Hands: fmt::Debug + Send {
-    /// Does something to a directory, once it is awaited. The error is text for people.
-    fn act(&self, directory: &Directory) -> BoxFuture<'static, Result<(), String>>;
-
-    /// These pods are at work, by UID, with the volume of each.
-    fn follow(&mut self, pods: BTreeMap<Uid, (PodKey, Involved)>);
+/// What is noted of a plan outside of planning.
+#[derive(Debug, Default)]
+pub struct Measures {
+    /// Requests that failed, by what they were for and how they failed.
+    pub failed: BTreeMap<(&'static str, &'static str), u64>,
+    /// How long things took.
+    pub samples: Vec<Sample>,
+    /// How many looks at claims and volumes it took, and searches for the claim that takes a volume.
+    pub looks: usize,
+    /// How many volumes and claims were held against each other in them.
+    pub compared: usize,
 }
 
-/// The binder, ready to run.
+/// Owner of the binder's memory.
 #[derive(Debug)]
-pub struct Binder {
-    runner: Runner<Planner, Requests>,
+pub struct Planner {
+    /// What decisions are made on.
+    pub state: State,
+    pub(super) queue: Lanes,
+    /// Objects that the last list lacked, known from answers to our own requests alone, each with the claim or volume about
+    /// which nothing is decided before it is read live: such an object may have gone between our answer and the list, and
+    /// then no event tells of it any more. Of one that is there after all the watch tells, which is about to pass our
+    /// answer.
+    pub(super) unconfirmed: BTreeSet<(Target, ObjectRef)>,
+    pub(super) retries: RetryMap<Target>,
+    pub(super) recorder: Recorder,
+    pub(super) own_writes: OwnWrites,
+    /// Classes that are read live, each once for all its claims: the revision of the newest claim in our tables when the
+    /// read was sent, and the other claims that wait for it. A class that its watch has not delivered yet may delay the bind
+    /// of its claims, so its absence is proven before they are bound at once (S28).
+    pub(super) class_reads: BTreeMap<ClassName, (ResourceVersion, BTreeSet<ClaimKey>)>,
+    /// A free volume for which a candidate is sought, and the claims that have declined it so far.
+    pub(super) waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
+    /// When everything unsettled is looked at again although nothing happened.
+    pub(super) resync_at: Option<Instant>,
 }
 
-impl Binder {
-    /// Puts the binder together; it is told of changes from now on.
-    ///
-    /// # Errors
-    /// See [`Metrics::register`].
-    pub fn new(
-        objects: Arc<Objects>,
-        caller: &Caller,
-        leadership: Leadership,
-        events: EventRecorder,
-        options: BinderOptions,
-        metrics: &Metrics,
-        alarms: Alarms,
-    ) -> Result<Self, prometheus::Error> {
-        let mut planner = Planner::new(Arc::clone(&objects), options);
-        planner.state.doubts = Doubts::lasting(caller.settle_time());
-        let requests = Requests {
-            caller: caller.with_own_budget(CONNECTIONS).of_subsystem(Requester::Binder.label()),
-            leadership: leadership.clone(),
-            metrics: BinderMetrics::new(metrics)?,
-            hands: None,
-        };
-        let parts = (planner, requests);
-        let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
-        metrics.register(&Sizes::new(objects, runner.board())?)?;
-        Ok(Self { runner })
-    }
-
-    /// The same with a trace of each bind that is sampled.
-    #[must_use]
-    pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.runner.controller_mut().trace(traces);
-        self
-    }
-
-    /// The same with a history in which changes are remembered.
-    #[must_use]
-    pub fn with_history(mut self, history: History) -> Self {
-        self.runner.remember(history);
-        self
-    }
-
-    /// The same with plugins that recycle, delete and make volumes.
-    #[must_use]
-    pub fn with_plugins(mut self, plugins: Box<dyn Plugins>, hands: Box<dyn Hands>) -> Self {
-        self.runner.controller_mut().state.plugins = plugins;
-        self.runner.executor_mut().hands = Some(hands);
-        self
-    }
-
-    /// Why each claim and volume waits; stays readable while the binder runs.
-    #[must_use]
-    pub fn board(&self) -> Arc<Board<Target, BinderReason>> {
-        self.runner.board()
-    }
-
-    /// See [`Runner::run`].
-    pub async fn run(self, shutdown: CancellationToken) {
-        self.runner.run(shutdown).await;
-    }
-}
-
-impl Controller for Planner {
+impl controller::Controller for Planner {
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
     const IDENTITY: Identity = Identity {
         name: "persistentvolume-binder-controller",
@@ -132,8 +79,7 @@ impl Controller for Planner {
     type Reason = BinderReason;
     type Call = Op;
     type Answer = Answer;
-    /// What is left of a plan without its requests and events.
-    type Measures = planner::Plan;
+    type Measures = Measures;
 
     fn load(&mut self, now: Instant) {
         Self::load(self, now);
@@ -153,134 +99,67 @@ impl Controller for Planner {
         Self::lead(self, now);
     }
 
-    fn plan(&mut self, now: Instant) -> Plan<Self> {
+    fn plan(&mut self, now: Instant) -> Plan {
         // Until this process leads, only what is known of the objects is kept up.
-        let mut plan = if self.queue.is_open() { Self::plan(self, now) } else { planner::Plan::default() };
-        Plan {
-            calls: mem::take(&mut plan.ops),
-            events: mem::take(&mut plan.events),
-            reports: mem::take(&mut plan.reports),
-            others: plan.others.take(),
-            counts: plan.counts.to_vec(),
-            wake_at: plan.wake_at,
-            measures: plan,
-        }
+        if self.queue.is_open() { Self::plan(self, now) } else { Plan::default() }
     }
 }
 
-/// Sends the requests, and has the plugins act.
-#[derive(Debug)]
-struct Requests {
-    caller: Caller,
-    leadership: Leadership,
-    metrics: BinderMetrics,
-    hands: Option<Box<dyn Hands>>,
-}
-
-impl Executor<Planner> for Requests {
-    fn perform(&self, op: Op) -> impl Future<Output = (Op, Result<Answer, CallError>)> + Send + 'static {
-        let (caller, leadership) = (self.caller.clone(), self.leadership.clone());
-        let acting = match (&op.call, &self.hands) {
-            (Call::Directory(directory), Some(hands)) => Some(hands.act(directory)),
-            _ => None,
-        };
-        async move {
-            let result = match (&op.call, acting) {
-                // No request asks for the right to write here.
-                (Call::Directory(_), Some(acting)) if leadership.may_write(Instant::now()) => {
-                    Ok(Answer::Directory(acting.await))
-                }
-                (call, _) => perform(&caller, &op.subject, call).await,
-            };
-            (op, result)
+impl Planner {
+    /// A planner that has yet to be told of every object.
+    #[must_use]
+    pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
+        Self {
+            state: State::new(objects, options),
+            queue: Lanes::closed(),
+            unconfirmed: BTreeSet::new(),
+            retries: RetryMap::default(),
+            recorder: Recorder::default(),
+            own_writes: OwnWrites::default(),
+            class_reads: BTreeMap::new(),
+            waking: None,
+            resync_at: None,
         }
     }
 
-    fn planned(&mut self, planner: &Planner, plan: planner::Plan, _: Instant) {
-        for sample in &plan.samples {
-            self.metrics.observe(sample);
-        }
-        for ((request, outcome), count) in plan.failures {
-            self.metrics.failed(request, outcome, count);
-        }
-        if let Some(hands) = &mut self.hands {
-            hands.follow(planner.pods_at_work());
-        }
+    /// Has plugins recycle, delete and make volumes; before anything is loaded.
+    #[must_use]
+    pub fn with_plugins(mut self, plugins: Box<dyn Plugins>) -> Self {
+        self.state.plugins = plugins;
+        self
     }
 
-    fn work(op: &Op) -> Option<(usize, String)> {
-        let queue = usize::from(matches!(op.subject, Target::Volume(_)));
-        Some((queue, op.subject.to_string()))
+    /// Whether a key waits for its time.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.retries.next_due().is_some() || self.queue.next_due().is_some()
     }
 
-    fn ends(&mut self, planner: &Planner, op: &Op, result: &Result<Answer, CallError>) {
-        let sent = !matches!(result, Err(CallError::NotLeader));
-        if sent && op.call.write_kind() == Some(WriteKind::AssignClass) {
-            self.metrics.class_assigned(result.is_ok());
+    /// Hands out a request and marks what it touches.
+    pub fn start(&mut self, subject: Target, volume: Option<VolumeName>, call: Call, plan: &mut Plan) {
+        let op = Op::new(subject, volume, call, &self.state.objects);
+        self.state.in_flight.send(&op);
+        for target in op.touches() {
+            if let Target::Volume(name) = target {
+                self.queue.withdraw_offer(&name);
+                self.state.volumes.withdraw(&name);
+            }
         }
-        if let (Some(kind), Err(CallError::Conflict(_))) = (op.call.write_kind(), result) {
-            self.metrics.conflicted(kind);
+        if let Call::Read { target: ObjectRef::Class(class), purpose: Purpose::ProveNoClass } = &op.call {
+            let newest_claim = self.state.newest_claim(&op.subject);
+            self.class_reads.insert(class.clone(), (newest_claim, BTreeSet::new()));
         }
-        log(op, planner.attempt(&op.subject), result);
-    }
-}
-
-/// Sends one request and reads the answer.
-async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answer, CallError> {
-    match call {
-        Call::Write(write) if write.request.verb == Verb::Delete => {
-            caller.send(&write.request).await.map(|_| Answer::Deleted)
+        // The watch may tell of it before the answer does.
+        if let Call::Write(write) = &op.call
+            && let Some(target) = Target::of(&write.target)
+        {
+            self.own_writes.sends(&target);
+            if let Target::Volume(name) = &target
+                && let Some(volume) = self.state.objects.volumes.get(name)
+            {
+                self.recorder.writes(target, volume.status.phase.as_str());
+            }
         }
-        Call::Write(write) => match &write.target {
-            ObjectRef::Claim(_) => caller.write(&write.request).await.map(Answer::Claim),
-            ObjectRef::Volume(_) => caller.write(&write.request).await.map(Answer::Volume),
-            _ => caller.write(&write.request).await.map(Answer::Pod),
-        },
-        Call::Read { purpose: Purpose::LearnOwner(uid), .. } => {
-            let path = match subject {
-                Target::Claim(key) => PersistentVolumeClaim::path(key),
-                Target::Volume(name) => PersistentVolume::path(name),
-            };
-            caller.owners(path, uid, &subject.field().pointer()).await.map(Answer::Owners)
-        }
-        Call::Read { target: ObjectRef::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
-        Call::Read { target: ObjectRef::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),
-        Call::Read { target: ObjectRef::Pod(key), .. } => caller.get(key).await.map(Answer::Pod),
-        Call::Read { target: ObjectRef::Class(name), .. } => caller.get(name).await.map(Answer::Class),
-        Call::Read { target, .. } => Err(CallError::NotSent(format!("{target} is not read here"))),
-        Call::Directory(_) => Err(CallError::NotLeader),
-    }
-}
-
-/// Logs what became of a request, of which this was the given attempt.
-fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
-    let Named { object, namespace } = op.subject.named();
-    match (&op.call, result) {
-        (Call::Write(write), Ok(_)) => {
-            tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "written");
-        }
-        // Nothing went wrong: another writer was there first.
-        (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
-            tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "changed or gone meanwhile, looking again");
-        }
-        (_, Err(CallError::NotLeader)) | (Call::Read { .. }, Ok(_) | Err(CallError::NotFound(_))) => {}
-        (Call::Write(write), Err(error)) => {
-            tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "write failed, retrying");
-        }
-        (Call::Read { purpose: Purpose::LearnOwner(_), .. }, Err(error)) => {
-            tracing::warn!(object, namespace, attempt, %error, "who wrote it could not be read, retrying");
-        }
-        (Call::Read { target: ObjectRef::Class(class), .. }, Err(error)) => {
-            tracing::warn!(object, namespace, %class, attempt, %error, "live read of the class failed, retrying");
-        }
-        (Call::Read { target, .. }, Err(error)) => {
-            tracing::warn!(object, namespace, read = %target, attempt, %error, "live read failed, retrying");
-        }
-        (Call::Directory(directory), Ok(Answer::Directory(Err(error)))) => {
-            tracing::warn!(object, namespace, ?directory, attempt, %error, "directory could not be made or removed, retrying");
-        }
-        (Call::Directory(directory), _) => {
-            tracing::debug!(object, namespace, ?directory, attempt, "directory made or removed");
-        }
+        plan.calls.push(op);
     }
 }

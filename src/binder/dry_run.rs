@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use super::{
     calls::{Answer, Call, Op, Purpose, Target, WriteKind},
+    controller::Planner,
     matching::predicate::{Mismatch, Requirements, mismatches},
-    planner::Planner,
     state::BinderOptions,
     tell::reason::{ClaimReason, VolumeReason},
 };
@@ -86,20 +86,14 @@ pub fn dry_run_of(
 /// Plans until there is nothing more to plan. Returns where these stand then.
 fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&ObjectRef) -> bool) -> Outlook {
     let now = Instant::now();
-    let mut outlook = Outlook::default();
-    let mut asked = BTreeSet::new();
+    let (mut writes, mut asked) = (BTreeMap::new(), BTreeSet::new());
     let objects = Arc::clone(&planner.state.objects);
     loop {
         let plan = planner.plan(now);
         let mut goes_on = plan.wake_at.is_some_and(|at| at <= now);
-        for op in plan.ops {
+        for op in plan.calls {
             if let Some(write) = op.call.write_kind() {
-                match &op.subject {
-                    Target::Claim(key) => outlook.claims.entry(key.clone()).or_default().write = Some(write),
-                    Target::Volume(name) => {
-                        outlook.volumes.entry(name.clone()).or_default().write = Some(write);
-                    }
-                }
+                writes.insert(op.subject.clone(), write);
             }
             if let Some(result) = read(&objects, &op, &mut asked, is_absent) {
                 planner.answered(op, result, now, 0.0);
@@ -113,15 +107,17 @@ fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&Objec
             break;
         }
     }
+    let mut outlook = Outlook::default();
     for target in targets {
+        let write = writes.remove(&target);
         match target {
             Target::Claim(key) => {
-                let reason = planner.reasons.claim(&key).cloned();
-                outlook.claims.entry(key).or_default().reason = reason;
+                let reason = planner.recorder.claim(&key).cloned();
+                outlook.claims.insert(key, Place { reason, write });
             }
             Target::Volume(name) => {
-                let reason = planner.reasons.volume(&name).cloned();
-                outlook.volumes.entry(name).or_default().reason = reason;
+                let reason = planner.recorder.volume(&name).cloned();
+                outlook.volumes.insert(name, Place { reason, write });
             }
         }
     }

@@ -8,8 +8,8 @@
 use apiserver::{
     call::{Request, Verb},
     ids::{ClassName, VolumeName},
-    kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
-    text::{Text, TextList, TextMap},
+    kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
+    text::{Text, TextMap},
 };
 use serde_json::{Map, Value, json};
 
@@ -40,34 +40,13 @@ fn added(meta: &Meta, keys: &[&str]) -> Value {
     if marks.is_empty() { json!({}) } else { json!({"annotations": marks}) }
 }
 
-/// What becomes of a field.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum FieldChange<T> {
-    #[default]
-    Keep,
-    Remove,
-    Set(T),
-}
-
-impl<T> FieldChange<T> {
-    fn set(&self) -> Option<&T> {
-        match self {
-            Self::Set(value) => Some(value),
-            Self::Keep | Self::Remove => None,
-        }
-    }
-}
-
-/// The annotation MIG: which CSI driver acts for a plugin.
-pub type Migration = FieldChange<&'static str>;
-
-/// Notes on a claim or volume which CSI driver acts for its provisioner, if that changes, and replaces its finalizers, if
-/// they do.
+/// Notes on a claim or volume which CSI driver acts for its provisioner, or that none does, if that changes, and replaces
+/// its finalizers, if they do.
 #[must_use]
-pub fn annotate<T: Narrow>(object: &T, migration: &Migration, finalizers: Option<&[Text]>) -> Write {
+pub fn annotate<T: Narrow>(object: &T, migrated_to: Option<Value>, finalizers: Option<&[Text]>) -> Write {
     let mut metadata = Map::new();
-    if *migration != FieldChange::Keep {
-        metadata.insert("annotations".to_owned(), json!({MIGRATED_TO: migration.set()}));
+    if let Some(driver) = migrated_to {
+        metadata.insert("annotations".to_owned(), json!({MIGRATED_TO: driver}));
     }
     if let Some(finalizers) = finalizers {
         metadata.insert("finalizers".to_owned(), json!(finalizers));
@@ -135,39 +114,18 @@ pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> 
     patch(WriteKind::NameVolume, claim, "", changes)
 }
 
-/// Fields of a claim's status that have to change.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatusChange {
-    pub phase: Option<ClaimPhase>,
-    /// New access modes; empty for none.
-    pub access_modes: Option<TextList>,
-    pub capacity: FieldChange<TextMap>,
-    /// The VolumeAttributesClass in effect.
-    pub attributes_class: FieldChange<Text>,
-}
+/// Fields of a claim's status that have to change, as they are named there; what has to go is null.
+pub type StatusChange = Map<String, Value>;
 
 /// Step 4 of a bind, and every other status of a claim.
 #[must_use]
-pub fn claim_status(kind: WriteKind, claim: &PersistentVolumeClaim, change: &StatusChange) -> Write {
-    let mut status = Map::new();
-    if let Some(phase) = change.phase {
-        status.insert("phase".to_owned(), json!(phase));
-    }
-    if let Some(modes) = &change.access_modes {
-        let modes = if modes.is_empty() { Value::Null } else { json!(modes) };
-        status.insert("accessModes".to_owned(), modes);
-    }
-    if change.capacity != FieldChange::Keep {
-        status.insert("capacity".to_owned(), capacity_patch(&claim.status.capacity, change.capacity.set()));
-    }
-    if change.attributes_class != FieldChange::Keep {
-        status.insert("currentVolumeAttributesClassName".to_owned(), json!(change.attributes_class.set()));
-    }
+pub fn claim_status(kind: WriteKind, claim: &PersistentVolumeClaim, status: &StatusChange) -> Write {
     patch(kind, claim, "/status", json!({"status": status}))
 }
 
-fn capacity_patch(before: &TextMap, after: Option<&TextMap>) -> Value {
-    let Some(after) = after else { return Value::Null };
+/// A new capacity in the status of a claim that has this one.
+#[must_use]
+pub fn capacity(before: &TextMap, after: &TextMap) -> Value {
     let gone = before.keys().filter(|key| !after.contains_key(*key));
     let gone = gone.map(|key| (key.to_string(), Value::Null));
     let set = after.iter().map(|(key, quantity)| (key.to_string(), json!(quantity)));
@@ -213,9 +171,8 @@ pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write {
 
 #[cfg(test)]
 mod tests {
-    use apiserver::{kinds::ClaimPhase, text::TextList};
-
     use super::*;
+
     fn volume() -> PersistentVolume {
         serde_json::from_value(json!({
             "metadata": {"name": "pv", "uid": "pv-uid", "resourceVersion": "7"},
@@ -261,12 +218,12 @@ mod tests {
                 json!({"metadata": of_volume, "spec": {"claimRef": reference}}),
             ),
             (
-                annotate(&volume(), &FieldChange::Remove, None),
+                annotate(&volume(), Some(Value::Null), None),
                 pv.to_owned(),
                 json!({"metadata": marked(&of_volume, json!({"pv.kubernetes.io/migrated-to": null}))}),
             ),
             (
-                annotate(&volume(), &FieldChange::Keep, Some(&["a".into()])),
+                annotate(&volume(), None, Some(&["a".into()])),
                 pv.to_owned(),
                 json!({"metadata": {"uid": "pv-uid", "resourceVersion": "7", "finalizers": ["a"]}}),
             ),
@@ -355,18 +312,10 @@ mod tests {
     fn every_write_to_a_claim_is_a_guarded_patch_of_what_changes() {
         let pvc = "/api/v1/namespaces/ns/persistentvolumeclaims/c";
         let of_claim = json!({"uid": "c-uid", "resourceVersion": "9"});
-        let bound = StatusChange {
-            phase: Some(ClaimPhase::Bound),
-            access_modes: Some(["ReadWriteOnce"].into()),
-            capacity: FieldChange::Set(TextMap::from([("storage", "2Gi")])),
-            attributes_class: FieldChange::Set("gold".into()),
-        };
-        let cleared = StatusChange {
-            phase: Some(ClaimPhase::Lost),
-            access_modes: Some(TextList::default()),
-            capacity: FieldChange::Remove,
-            attributes_class: FieldChange::Remove,
-        };
+        let change = StatusChange::from_iter([
+            ("phase".to_owned(), json!("Lost")),
+            ("capacity".to_owned(), Value::Null),
+        ]);
         let cases = [
             (
                 name_volume(&claim(), Some(&VolumeName::from("pv"))),
@@ -385,24 +334,12 @@ mod tests {
                 json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/bind-completed": "yes"}))}),
             ),
             (
-                claim_status(WriteKind::ClaimBound, &claim(), &bound),
+                claim_status(WriteKind::ClaimLost, &claim(), &change),
                 format!("{pvc}/status"),
-                json!({"metadata": of_claim, "status": {
-                    "phase": "Bound", "accessModes": ["ReadWriteOnce"],
-                    "capacity": {"storage": "2Gi", "odd": null},
-                    "currentVolumeAttributesClassName": "gold",
-                }}),
+                json!({"metadata": of_claim, "status": {"phase": "Lost", "capacity": null}}),
             ),
             (
-                claim_status(WriteKind::ClaimLost, &claim(), &cleared),
-                format!("{pvc}/status"),
-                json!({"metadata": of_claim, "status": {
-                    "phase": "Lost", "accessModes": null, "capacity": null,
-                    "currentVolumeAttributesClassName": null,
-                }}),
-            ),
-            (
-                annotate(&claim(), &FieldChange::Set("d"), None),
+                annotate(&claim(), Some(json!("d")), None),
                 pvc.to_owned(),
                 json!({"metadata": marked(&of_claim, json!({"pv.kubernetes.io/migrated-to": "d"}))}),
             ),

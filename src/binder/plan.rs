@@ -4,7 +4,7 @@
 //! Two rules keep S18 to S22: never two requests at once about one claim or one volume, and no decision about either
 //! before the answer to the last request has been taken in (S38). The steps of a turn are in the order that is safe.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use apiserver::{
     ids::{ClaimKey, ClassName, NodeName, VolumeName},
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     calls::{Call, Purpose, Target, WriteKind},
+    controller::{Plan, Planner},
     decide::{
         claim::sync_claim,
         decision::{ClaimDecision, VolumeDecision},
@@ -23,10 +24,15 @@ use super::{
         volume::sync_volume,
     },
     matching::predicate::{Requirements, volume_class},
-    planner::{Plan, Planner},
     queue::Turn,
-    tell::reason::{ClaimReason, HeldBack, VolumeReason},
+    tell::{
+        reason::{ClaimReason, HeldBack, VolumeReason, WaitsFor},
+        recorder::Recorder,
+        state::Why,
+    },
 };
+use crate::controller::report::events::EventUpdate;
+
 /// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
 /// some ten microseconds, and a tenth of a millisecond at the most.
 pub(super) const LOOKS: usize = 500;
@@ -65,19 +71,19 @@ impl Planner {
             // There is more to look at, and room for what comes of it.
             (!self.state.in_flight.is_full() && self.is_long(&plan)).then_some(now),
         ];
-        plan.compared = self.state.compared.count();
+        plan.measures.compared = self.state.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
-        plan.failures = self.recorder.failures.take_counts();
-        plan.events = self.recorder.take_events();
-        (plan.samples, plan.reports) = self.recorder.take();
-        plan.counts = self.queue.take_counts();
+        let Recorder { latency, events, reports, failed, .. } = &mut self.recorder;
+        (plan.events, plan.reports) = (mem::take(events), mem::take(reports));
+        (plan.measures.samples, plan.measures.failed) = (mem::take(&mut latency.samples), mem::take(failed));
+        plan.counts = self.queue.take_counts().to_vec();
         plan.others = self.state.writers.take_news();
         plan
     }
 
     /// Whether a plan goes on with the next: what has come in meanwhile goes first.
     fn is_long(&self, plan: &Plan) -> bool {
-        plan.looks >= LOOKS || self.state.compared.count() >= COMPARED
+        plan.measures.looks >= LOOKS || self.state.compared.count() >= COMPARED
     }
 
     /// Queues the keys whose time has come.
@@ -94,9 +100,7 @@ impl Planner {
     /// is as it was.
     fn resync(&mut self, now: Instant) {
         if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_slow_keys() {
-            let (claims, volumes) = self.reasons.keys();
-            for target in claims.into_iter().map(Target::Claim).chain(volumes.into_iter().map(Target::Volume))
-            {
+            for target in self.recorder.unsettled() {
                 self.queue.add_slowly(target, false, now);
             }
             self.resync_at = None;
@@ -128,7 +132,7 @@ impl Planner {
                 self.waking = Some((name.clone(), declined));
                 return;
             }
-            plan.looks += 1;
+            plan.measures.looks += 1;
             // Its owner takes it back (S45).
             let Some(volume) = self.state.unowned(name) else { return };
             // What is busy or waits is looked at again when that ends.
@@ -165,7 +169,7 @@ impl Planner {
         } else {
             return None;
         };
-        self.queue.add_at(subject.clone(), why.until());
+        self.queue.add_at(subject, why.until());
         Some(why)
     }
 
@@ -186,7 +190,7 @@ impl Planner {
         // What a write met, or has come to.
         if !waits && let Some(op) = self.state.in_flight.parked.remove(target) {
             self.state.in_flight.send(&op);
-            plan.ops.push(op);
+            plan.calls.push(op);
             return true;
         }
         if self.state.in_flight.busy.contains(target) {
@@ -214,7 +218,7 @@ impl Planner {
 
     /// The turn of a claim. The order is safety.
     pub(super) fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
-        plan.looks += 1;
+        plan.measures.looks += 1;
         let target = Target::Claim(key.clone());
         self.queue.remove(&target, now);
         // 1. Nothing is decided before what is under way, or has to be read first, is answered (S38).
@@ -230,10 +234,7 @@ impl Planner {
             return;
         };
         // 3. The decision, and what is reported of it.
-        let mut decision = self.judge_claim(&claim, now);
-        let Self { recorder, reasons, state, .. } = self;
-        let is_settled = decision.reason.is_settled();
-        recorder.decided(&target, (&mut decision, is_settled), reasons, &state.objects);
+        let decision = self.judge_claim(&claim, now);
         let reason = Arc::new(decision.reason);
         if decision.step.is_none() {
             self.note_candidate(&claim, &reason);
@@ -243,8 +244,13 @@ impl Planner {
             _ => None,
         };
         let volume = binds_to.as_ref().and_then(|name| self.state.objects.volumes.get(name));
-        let (looked_at, since) = ((&*claim, self.attempt(&target)), self.queue.taken_since().unwrap_or(now));
-        self.recorder.claim_looked(looked_at, &reason, volume.as_deref(), &self.reasons, (since, now));
+        let is_news = self.recorder.claim(key).is_none_or(|before| *before != reason);
+        let was_proving_class = self.recorder.is_proving_class(key);
+        let (attempt, since) = (self.attempt(&target), self.queue.taken_since().unwrap_or(now));
+        let latency = &mut self.recorder.latency;
+        latency.claim_looked((&claim, attempt), (&reason, is_news), volume.as_deref(), (since, now));
+        let (why, outcome) = (Why::Claim(Arc::clone(&reason)), (decision.events, decision.step.is_some()));
+        self.recorder.decided(&(&*claim).into(), why, outcome, attempt);
         // 4. Its step, one at most: its claim and volume are busy from here on.
         if let Some(step) = decision.step
             && !self.joins_read(&step, key)
@@ -252,10 +258,9 @@ impl Planner {
             self.start(target, binds_to, step, plan);
         }
         // 5. The volumes that were left alone while its class was read.
-        if self.reasons.is_proving_class(key) && !matches!(*reason, ClaimReason::ProvingClass(_)) {
+        if was_proving_class && !matches!(*reason, ClaimReason::ProvingClass(_)) {
             self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
         }
-        self.reasons.set_claim(key, reason);
     }
 
     /// What to do about a claim, as far as that may be done now.
@@ -297,7 +302,7 @@ impl Planner {
     fn plan_gone_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
         let target = Target::Claim(key.clone());
         self.retries.clear(&target);
-        self.recorder.forget(target.clone());
+        self.recorder.events.push(EventUpdate::Forget(target.clone()));
         if let Some(step) = self.state.plugins.claim_gone(key, &self.state.objects) {
             self.start(target, None, step, plan);
         }
@@ -305,10 +310,10 @@ impl Planner {
 
     /// The turn of a volume. The order is safety.
     pub(super) fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
-        plan.looks += 1;
+        plan.measures.looks += 1;
         let target = Target::Volume(name.clone());
         let Some(volume) = self.state.objects.volumes.get(name) else {
-            self.recorder.forget(target.clone());
+            self.recorder.events.push(EventUpdate::Forget(target.clone()));
             if !self.is_held_up(&target, now, plan) {
                 self.retries.clear(&target);
             }
@@ -332,7 +337,7 @@ impl Planner {
             }
         }
         if let Some(key) = reference
-            && (self.reasons.is_proving_class(&key) || self.is_open(&Target::Claim(key)))
+            && (self.recorder.is_proving_class(&key) || self.is_open(&Target::Claim(key)))
         {
             return;
         }
@@ -341,22 +346,21 @@ impl Planner {
             return;
         }
         // 3. The decision, and what is reported of it.
-        let mut decision = self.judge_volume(&volume, now);
-        let Self { recorder, reasons, state, .. } = self;
-        let is_settled = decision.reason.is_settled();
-        recorder.decided(&target, (&mut decision, is_settled), reasons, &state.objects);
+        let decision = self.judge_volume(&volume, now);
         let reason = Arc::new(decision.reason);
-        let plugin = reason.awaits_deletion().then(|| {
+        let deleted_by = (reason.row().2 == WaitsFor::Deletion).then(|| {
             let class = self.state.objects.classes.get(&ClassName::from(volume_class(&volume)));
             deletion_plugin(&volume, class.as_deref(), &*self.state.plugins)
         });
-        let looked_at = (&*volume, self.attempt(&target));
-        self.recorder.volume_looked(looked_at, &reason, plugin.flatten().as_deref(), &self.reasons, now);
+        let is_news = self.recorder.volume(name).is_none_or(|before| *before != reason);
+        let latency = &mut self.recorder.latency;
+        latency.volume_looked(name, (&reason, is_news), deleted_by.flatten().as_deref(), now);
+        let (attempt, outcome) = (self.attempt(&target), (decision.events, decision.step.is_some()));
+        self.recorder.decided(&(&*volume).into(), Why::Volume(reason), outcome, attempt);
         // 4. Its step, one at most.
         if let Some(step) = decision.step {
             self.start(target, None, step, plan);
         }
-        self.reasons.set_volume(name, reason);
     }
 
     /// What to do about a volume, as far as that may be done now.

@@ -5,16 +5,16 @@
 //! least in every eighth turn, so that neither waits for all of the other (L15, L17). A key is in here once, however often it is added.
 //! Counts what client-go's work queues count.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
-};
+use std::{collections::BTreeMap, mem};
 
 use apiserver::ids::VolumeName;
 use tokio::time::Instant;
 
 use super::calls::Target;
-use crate::{controller::queue::Lane, metrics::QueueCounts};
+use crate::{
+    controller::{queue::Lane, retry::RetryMap},
+    metrics::QueueCounts,
+};
 
 /// So often a key that comes slowly goes before one that does not.
 const SLOW_EVERY: u64 = 8;
@@ -40,8 +40,7 @@ pub struct Lanes {
     /// Keys that come slowly, with since when they wait: claims, claims that come after them, and volumes.
     slow: [BTreeMap<Target, Instant>; 3],
     /// Keys that are looked at then, although nothing happens.
-    later: BTreeSet<(Instant, Target)>,
-    later_at: BTreeMap<Target, Instant>,
+    later: RetryMap<Target>,
     /// Whose turn it is.
     turn: u64,
     /// Since when what was taken last had waited.
@@ -138,21 +137,14 @@ impl Lanes {
     }
 
     /// Adds a key at this time, and not at the one before.
-    pub fn add_at(&mut self, target: Target, at: Instant) {
-        if let Some(before) = self.later_at.insert(target.clone(), at) {
-            self.later.remove(&(before, target.clone()));
-        }
-        self.later.insert((at, target));
+    pub fn add_at(&mut self, target: &Target, at: Instant) {
+        self.later.wait_until(target, at);
     }
 
     /// Adds the keys whose time has come.
     pub fn add_due(&mut self, now: Instant) {
-        while let Some((at, target)) = self.later.pop_first() {
-            if at > now {
-                self.later.insert((at, target));
-                return;
-            }
-            self.later_at.remove(&target);
+        for target in self.later.take_due(now) {
+            self.later.clear(&target);
             self.add(target, now);
         }
     }
@@ -160,7 +152,7 @@ impl Lanes {
     /// When the next of them comes.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        self.later.first().map(|(at, _)| *at)
+        self.later.next_due()
     }
 
     /// Adds a key whose request failed a while ago; if it is of a pair that has begun, before all others.

@@ -17,13 +17,9 @@ use std::{
     time::Duration,
 };
 
-use apiserver::{
-    ids::{ResourceVersion, Uid},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
-};
 use tokio::time::Instant;
 
-use super::calls::{Target, Write};
+use super::calls::{Shown, Target, Write};
 use crate::controller::{
     second_writer::{self, OwnedField, Role},
     undone::{STANDS, Undone},
@@ -56,44 +52,12 @@ const TOLD_FOR: Duration = Duration::from_mins(30);
 /// So many writes to one object are told apart.
 const CONTENTS: usize = 16;
 
-/// A claim or volume at one revision.
-#[derive(Clone, Debug)]
-pub(crate) struct ShownPhase {
-    pub(crate) target: Target,
-    pub(crate) uid: Uid,
-    revision: ResourceVersion,
-    /// The field that only a binder changes.
-    phase: &'static str,
-}
-
-impl From<&PersistentVolumeClaim> for ShownPhase {
-    fn from(claim: &PersistentVolumeClaim) -> Self {
-        Self {
-            target: Target::Claim(claim.key()),
-            uid: claim.metadata.uid.clone(),
-            revision: claim.metadata.resource_version,
-            phase: claim.status.phase.as_str(),
-        }
-    }
-}
-
-impl From<&PersistentVolume> for ShownPhase {
-    fn from(volume: &PersistentVolume) -> Self {
-        Self {
-            target: Target::Volume(volume.key()),
-            uid: volume.metadata.uid.clone(),
-            revision: volume.metadata.resource_version,
-            phase: volume.status.phase.as_str(),
-        }
-    }
-}
-
 /// What we wrote to one object, as long as it has not stood for a minute.
 #[derive(Debug)]
 struct Written {
     at: Instant,
     /// The answer, until the object is written to again: the outcome of that may be told late.
-    shown: Option<ShownPhase>,
+    shown: Option<Shown>,
     /// The number of the last write of each content.
     contents: Vec<(u64, u64)>,
     /// The number of the last write.
@@ -144,10 +108,10 @@ impl OwnWrites {
     }
 
     /// The answer to a write shows this.
-    pub(crate) fn shown(&mut self, object: impl Into<ShownPhase>, now: Instant) {
-        let shown_phase = object.into();
-        let written = self.of_late(shown_phase.target.clone(), now);
-        written.shown = Some(shown_phase);
+    pub(crate) fn shown(&mut self, object: impl Into<Shown>, now: Instant) {
+        let shown = object.into();
+        let written = self.of_late(shown.target.clone(), now);
+        written.shown = Some(shown);
     }
 
     /// A write was made that repeats itself if it is undone.
@@ -199,10 +163,10 @@ impl OwnWrites {
     /// Whether another has changed the phase that we wrote of late, as the tables show the object now. True once. Two
     /// binders that see the same objects answer each other within a second; the rest of the minute allows for one that is
     /// slow or throttled.
-    pub(crate) fn take_changed_by_another(&mut self, now_shown: &ShownPhase, now: Instant) -> bool {
+    pub(crate) fn take_changed_by_another(&mut self, now_shown: &Shown, now: Instant) -> bool {
         let Some(written) = self.0.get_mut(&now_shown.target) else { return false };
         // A deletion between two looks leaves no trace but another UID.
-        let is_changed = |shown: &mut ShownPhase| {
+        let is_changed = |shown: &mut Shown| {
             let is_it = shown.uid == now_shown.uid && now < written.at + STANDS;
             is_it && now_shown.revision > shown.revision && now_shown.phase != shown.phase
         };
@@ -233,7 +197,10 @@ impl OwnWrites {
 
 #[cfg(test)]
 mod tests {
-    use apiserver::kinds::{ClaimPhase, ClaimRef, VolumePhase};
+    use apiserver::{
+        ids::ResourceVersion,
+        kinds::{ClaimPhase, ClaimRef, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    };
 
     use super::*;
     use crate::binder::patches;
@@ -274,7 +241,7 @@ mod tests {
         for ((phase, uid), (revision, other, other_uid), sign) in cases {
             let mut writes = OwnWrites::default();
             writes.shown(&volume(10, phase, uid), now);
-            let seen = ShownPhase::from(&volume(revision, other, other_uid));
+            let seen = Shown::from(&volume(revision, other, other_uid));
             let name = format!("{phase:?} {uid:?} -> {other:?} {other_uid:?}");
             assert_eq!(writes.take_changed_by_another(&seen, now), sign, "{name}");
             assert!(!writes.take_changed_by_another(&seen, now), "once: {name}");
@@ -289,11 +256,11 @@ mod tests {
         let now = Instant::now();
         let mut writes = OwnWrites::default();
         let bound = volume(10, VolumePhase::Bound, "a");
-        let available = ShownPhase::from(&volume(13, VolumePhase::Available, "a"));
+        let available = Shown::from(&volume(13, VolumePhase::Available, "a"));
         writes.shown(&bound, now);
         assert!(!writes.take_changed_by_another(&available, now + STANDS));
         writes.shown(&bound, now);
-        let another = ShownPhase { uid: "another".into(), ..available.clone() };
+        let another = Shown { uid: "another".into(), ..available.clone() };
         assert!(!writes.take_changed_by_another(&another, now));
         writes.sends(&available.target);
         assert!(!writes.take_changed_by_another(&available, now));

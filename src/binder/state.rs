@@ -5,6 +5,7 @@
 //! [`super::decide`] asks. Nothing here can reach the API server, a clock or a log.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::Arc,
@@ -248,15 +249,9 @@ pub(super) fn was_bound(claim: &PersistentVolumeClaim) -> bool {
 /// (pv-binder §8).
 // KCM: pkg/volume/util/storageclass.go, GetDefaultClass.
 fn default_class<'a>(classes: impl Iterator<Item = &'a Arc<StorageClass>>) -> Option<ClassName> {
-    let mut best: Option<&Arc<StorageClass>> = None;
-    for class in classes.filter(|class| annotations::is_default_class(&class.metadata)) {
-        let newer =
-            best.is_none_or(|best| class.metadata.creation_timestamp > best.metadata.creation_timestamp);
-        if newer {
-            best = Some(class);
-        }
-    }
-    best.map(|class| class.key())
+    let marked = classes.filter(|class| annotations::is_default_class(&class.metadata));
+    let first = marked.min_by_key(|class| (Reverse(class.metadata.creation_timestamp), class.key()));
+    first.map(|class| class.key())
 }
 
 /// What recycles, deletes and makes volumes for the binder, if anything does ([`crate::host_plugins`]). What an

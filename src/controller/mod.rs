@@ -132,6 +132,13 @@ pub struct Plan<C: Controller + ?Sized> {
     pub wake_at: Option<Instant>,
 }
 
+impl<C: Controller<Measures: Default>> Default for Plan<C> {
+    fn default() -> Self {
+        let (calls, events, reports, counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { calls, events, reports, others: None, counts, measures: C::Measures::default(), wake_at: None }
+    }
+}
+
 /// Carries out the calls of one controller.
 pub trait Executor<C: Controller>: Send + 'static {
     /// Sends a call as one request. A panic in it ends the process: the keys of the call would be held for ever.

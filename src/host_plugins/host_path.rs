@@ -30,7 +30,7 @@ use crate::binder::{
         upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
     },
     matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
-    patches::{self, FieldChange},
+    patches,
     state::State,
     tell::{
         events,
@@ -135,7 +135,7 @@ fn unprotect(volume: &PersistentVolume) -> Option<Write> {
     let holds = |name: &str| name == IN_TREE_FINALIZER || (in_tree && name == EXTERNAL_FINALIZER);
     let present = &volume.metadata.finalizers;
     let left: Vec<Text> = present.iter().filter(|name| !holds(name)).cloned().collect();
-    (*left != **present).then(|| patches::annotate(volume, &FieldChange::Keep, Some(&left)))
+    (*left != **present).then(|| patches::annotate(volume, None, Some(&left)))
 }
 
 /// A volume that is not the claim's has the name of the one to be made. Its directory stays: it may be that

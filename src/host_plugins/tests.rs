@@ -20,8 +20,8 @@ use super::{
 use crate::binder::{
     BinderOptions,
     calls::{Answer, Call, Directory, Op, Purpose, WriteKind},
+    controller::{Plan, Planner},
     decide::upkeep::IN_TREE_FINALIZER,
-    planner::{Plan, Planner},
     tell::reason::VolumeReason,
     tests::{claim, decode},
 };
@@ -82,7 +82,7 @@ fn recycling(now: Instant) -> (Arc<Objects>, Planner, Pod) {
 }
 
 fn only(plan: Plan) -> Op {
-    let [op] = <[Op; 1]>::try_from(plan.ops).unwrap();
+    let [op] = <[Op; 1]>::try_from(plan.calls).unwrap();
     op
 }
 
@@ -109,7 +109,7 @@ fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
     assert_eq!(start.call.write_kind(), Some(WriteKind::StartPod));
     let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
     planner.answered(start, Err(busy), now, 0.0);
-    assert!(planner.plan(now).ops.is_empty());
+    assert!(planner.plan(now).calls.is_empty());
     let later = only(planner.plan(now + Duration::from_secs(7)));
     assert!(matches!(later.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{later:?}");
 }
@@ -123,7 +123,7 @@ fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
     assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{proof:?}");
     objects.reset::<Pod>(vec![]);
     planner.changed(&ObjectRef::Pod(pod.key()), now);
-    assert!(planner.plan(now).ops.is_empty(), "the volume is being read");
+    assert!(planner.plan(now).calls.is_empty(), "the volume is being read");
     planner.answered(proof, Ok(Answer::Volume(released(1))), now, 0.0);
     let read = only(planner.plan(now));
     assert_eq!(read.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
@@ -154,8 +154,8 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let start = only(planner.plan(now));
     pod.metadata.resource_version = ResourceVersion(8);
     planner.answered(start, Ok(Answer::Pod(pod.clone())), now, 0.0);
-    assert_eq!(planner.pods_at_work().len(), 1);
-    assert!(planner.plan(now).ops.is_empty());
+    assert_eq!(planner.state.plugins.pods_at_work(&planner.state.objects).len(), 1);
+    assert!(planner.plan(now).calls.is_empty());
 
     objects.reset::<Pod>(vec![]);
     now = planner.plan(now).wake_at.unwrap();
@@ -167,7 +167,7 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
     planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);
-    assert!(planner.plan(now).ops.is_empty());
+    assert!(planner.plan(now).calls.is_empty());
 
     pod.metadata.resource_version = ResourceVersion(10);
     objects.delete(pod.clone());
@@ -197,7 +197,7 @@ fn s23_a_volume_that_was_recycled_is_recycled_anew() {
     free.spec.claim_ref = None;
     free.status.phase = VolumePhase::Available;
     planner.answered(unbinding, Ok(Answer::Volume(free)), now, 0.0);
-    assert!(planner.plan(now).ops.is_empty());
+    assert!(planner.plan(now).calls.is_empty());
 
     let mut reserved = released(3);
     reserved.status.phase = VolumePhase::Available;
@@ -241,7 +241,7 @@ fn s40_a_start_that_meets_conflicts_is_tried_again_with_pauses() {
         }
     }
     let plan = planner.plan(now);
-    assert!(plan.ops.is_empty() && planner.is_waiting());
+    assert!(plan.calls.is_empty() && planner.is_waiting());
     let due = plan.wake_at.unwrap();
     let refresh = only(planner.plan(due));
     assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
@@ -256,12 +256,12 @@ fn s40_a_proof_that_fails_is_tried_again_after_a_pause() {
     let read = only(planner.plan(now));
     planner.answered(read.clone(), Err(CallError::Unknown("timed out".into())), now, 0.0);
     let plan = planner.plan(now);
-    assert!(plan.ops.is_empty());
+    assert!(plan.calls.is_empty());
     let again = only(planner.plan(plan.wake_at.unwrap()));
     assert_eq!(again, read);
     // An answer of another kind proves nothing either.
     planner.answered(again, Ok(Answer::Deleted), now, 0.0);
-    assert!(planner.plan(now).ops.is_empty() && planner.is_waiting());
+    assert!(planner.plan(now).calls.is_empty() && planner.is_waiting());
 }
 
 /// A released volume that is a directory here, as it stands at this revision.
@@ -326,12 +326,12 @@ fn a_host_path_volume_is_deleted_once_after_its_directory_and_let_go_last() {
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeleteVolume));
     planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);
-    assert!(planner.plan(now).ops.is_empty(), "it is not known to be going");
+    assert!(planner.plan(now).calls.is_empty(), "it is not known to be going");
     // Nor when it changes: the watch may be behind.
     objects.apply(directory_volume(2));
     let key = ObjectRef::Volume(VolumeName::from("pv"));
     planner.changed(&key, now);
-    assert!(planner.plan(now).ops.is_empty(), "it is not known to be going");
+    assert!(planner.plan(now).calls.is_empty(), "it is not known to be going");
 
     let mut volume = directory_volume(3);
     volume.metadata.deletion_timestamp = Some(Box::new("2026-01-01T00:00:00Z".parse().unwrap()));
@@ -345,7 +345,7 @@ fn a_host_path_volume_is_deleted_once_after_its_directory_and_let_go_last() {
     objects.delete(volume);
     planner.answered(letting_go, Err(CallError::NotFound("pv".into())), now, 0.0);
     planner.changed(&key, now);
-    assert!(planner.plan(now).ops.is_empty());
+    assert!(planner.plan(now).calls.is_empty());
 }
 
 /// A creation that was not answered may come late, and the next one is for another pod: neither can be taken
@@ -382,7 +382,7 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     assert_eq!(creation.call.write_kind(), Some(WriteKind::CreatePod));
     assert_ne!(creation.call.target(), Some(&ObjectRef::Pod(pod.key())));
     planner.answered(creation, Err(CallError::AlreadyExists("there".into())), later, 0.0);
-    assert!(planner.plan(later).ops.is_empty());
+    assert!(planner.plan(later).calls.is_empty());
     assert_eq!(
         planner.volume_reason(&VolumeName::from("pv")),
         Some(&VolumeReason::RecycleFailed("old recycler pod found, will retry later".to_owned()))
@@ -447,7 +447,7 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
     for _ in 0..4 {
         planner.answered(creation.clone(), refused(), now, 0.0);
         let plan = planner.plan(now);
-        assert!(plan.ops.is_empty());
+        assert!(plan.calls.is_empty());
         now += Duration::from_secs(10);
         assert_eq!(plan.wake_at, Some(now));
         assert_eq!(only(planner.plan(now)), creation);
@@ -458,7 +458,7 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
     assert!(matches!(removal.call, Call::Directory(Directory::Remove(_))), "{removal:?}");
     planner.answered(removal.clone(), Ok(Answer::Directory(Err("busy".to_owned()))), now, 0.0);
     let plan = planner.plan(now);
-    assert!(plan.ops.is_empty());
+    assert!(plan.calls.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(10)));
     assert_eq!(only(planner.plan(now + Duration::from_secs(10))), removal);
 }

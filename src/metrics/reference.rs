@@ -12,6 +12,7 @@ use apiserver::{
 use http::{Request, Response};
 use kube::{Client, client::Body};
 use serving::Measures;
+use strum::VariantArray as _;
 use telemetry::traces::{Outcome, Traces};
 use test_support::openmetrics;
 
@@ -109,8 +110,9 @@ fn table() -> Vec<MetricRow> {
     };
     let writes: Vec<&str> = ["delete_attachment", "patch_node_status"]
         .into_iter()
-        .chain(WriteKind::ALL.map(WriteKind::as_str))
+        .chain(WriteKind::VARIANTS.iter().map(|kind| kind.as_str()))
         .collect();
+    let modes: Vec<&str> = BindMode::VARIANTS.iter().map(|mode| mode.label()).collect();
     let controllers = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
     vec![
         kcm("apiserver_delegated_authn_request_duration_seconds", vec![("code", status())]),
@@ -214,7 +216,7 @@ fn table() -> Vec<MetricRow> {
         stable("mooring_attach_e2e_seconds", vec![driver(), ("phase", phases(Operation::Attach))]),
         stable("mooring_attach_overhead_seconds", vec![driver()]),
         stable("mooring_attacher_backlog", vec![driver()]),
-        stable("mooring_bind_e2e_seconds", vec![("mode", of(&BindMode::ALL.map(BindMode::label)))]),
+        stable("mooring_bind_e2e_seconds", vec![("mode", of(&modes))]),
         alpha(
             "mooring_binder_failed_requests_total",
             vec![("request", said("what for")), ("outcome", said("how it failed"))],

@@ -10,7 +10,7 @@ use apiserver::{
 };
 use libtest_mimic::{Failed, Trial};
 use mooring::{
-    binder::{BinderOptions, planner::Planner},
+    binder::{BinderOptions, controller::Planner},
     controller::report::ReportKey,
 };
 use serde_json::{Value, json};
@@ -272,14 +272,14 @@ impl Cluster {
             plan.reports.iter().filter(|report| report.is_decision && report.key.kind() == "claim").count();
         let work = Work {
             plans: 1,
-            looks: plan.looks,
+            looks: plan.measures.looks,
             claims,
-            compared: plan.compared,
-            longest: plan.looks,
-            most_compared: plan.compared,
+            compared: plan.measures.compared,
+            longest: plan.measures.looks,
+            most_compared: plan.measures.compared,
             slowest: began.elapsed(),
         };
-        (work, plan.ops.iter().map(|op| op.subject.to_string()).collect(), plan.wake_at)
+        (work, plan.calls.iter().map(|op| op.subject.to_string()).collect(), plan.wake_at)
     }
 
     /// Plans until there is nothing to look at now.

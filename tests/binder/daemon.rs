@@ -15,7 +15,7 @@ use mooring::{
     binder::{
         BinderOptions,
         calls::{Answer, Call, Op},
-        planner::Planner,
+        controller::Planner,
     },
     controller::report::Reason,
     host_plugins::{HostPlugins, options::PluginOptions},
@@ -122,10 +122,10 @@ impl Daemon {
             let waits = report.reason.filter(|reason| !reason.is_settled()).map(|reason| reason.code());
             self.waits.insert(report.key.to_string(), waits);
         }
-        let ops = plan.ops;
+        let ops = plan.calls;
         let seen = if ops.is_empty() { Seen::default() } else { self.seen() };
         self.on_their_way.extend(ops.into_iter().map(|op| Sent { op, seen: seen.clone() }));
-        assert_eq!(self.planner.second_writer().signal(), None, "S14: nobody else binds here");
+        assert_eq!(self.planner.state.writers.signal(), None, "S14: nobody else binds here");
     }
 
     fn seen(&self) -> Seen {

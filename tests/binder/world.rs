@@ -20,7 +20,8 @@ use mooring::{
     binder::{
         BinderOptions,
         calls::{Call, Op, Purpose, Target, Write},
-        planner::{Plan, Planner},
+        controller::{Plan, Planner},
+        decide::{claim::sync_claim, volume::sync_volume},
         tell::latency::Sample,
     },
     controller::report::{Reason, events::RecordedEvents},
@@ -328,12 +329,12 @@ impl World {
             let (code, step, events) = match &target {
                 Target::Claim(key) => {
                     let Some(claim) = self.objects.claims.get(key) else { return };
-                    let decision = self.planner.decide_claim(&claim);
+                    let decision = sync_claim(&claim, &self.planner.state);
                     (decision.reason.code(), decision.step, decision.events)
                 }
                 Target::Volume(name) => {
                     let Some(volume) = self.objects.volumes.get(name) else { return };
-                    let decision = self.planner.decide_volume(&volume);
+                    let decision = sync_volume(&volume, &self.planner.state);
                     (decision.reason.code(), decision.step, decision.events)
                 }
             };
@@ -345,7 +346,7 @@ impl World {
             }
             let mut plan = Plan::default();
             self.planner.start(target.clone(), None, step, &mut plan);
-            self.perform(plan.ops.remove(0));
+            self.perform(plan.calls.remove(0));
         }
         panic!("no end in 20 steps");
     }
@@ -358,9 +359,9 @@ impl World {
             self.waited.extend(waits.map(|reason| reason.code().to_owned()));
             let events = self.recorded.take(plan.events, self.now);
             self.hear(events.into_iter().map(|(_, event)| event));
-            self.samples.extend(plan.samples.iter().map(line));
-            assert_apart(&plan.ops);
-            if plan.ops.is_empty() {
+            self.samples.extend(plan.measures.samples.iter().map(line));
+            assert_apart(&plan.calls);
+            if plan.calls.is_empty() {
                 // Nothing waits but the resync.
                 if !self.planner.is_waiting() {
                     return;
@@ -368,7 +369,7 @@ impl World {
                 let wake_at = plan.wake_at.into_iter().chain(self.recorded.next_due()).min();
                 self.now = wake_at.unwrap_or(self.now);
             }
-            for op in plan.ops {
+            for op in plan.calls {
                 if self.perform(op) {
                     break;
                 }
@@ -522,12 +523,12 @@ fn strip(value: &Value) -> Option<Value> {
 /// The volume a decision takes.
 pub fn chosen(world: &mut World) -> Option<String> {
     let claim = world.objects.claims.snapshot().into_values().next().expect("a claim");
-    let mut step = world.planner.decide_claim(&claim).step;
+    let mut step = sync_claim(&claim, &world.planner.state).step;
     if let Some(read @ Call::Read { purpose: Purpose::ProveNoClass, .. }) = step {
         let mut plan = Plan::default();
         world.planner.start(Target::Claim(claim.key()), None, read, &mut plan);
-        world.perform(plan.ops.remove(0));
-        step = world.planner.decide_claim(&claim).step;
+        world.perform(plan.calls.remove(0));
+        step = sync_claim(&claim, &world.planner.state).step;
     }
     match step {
         Some(Call::Write(Write { target: ObjectRef::Volume(name), .. })) => Some(name.to_string()),

@@ -1,6 +1,6 @@
 //! Pages of `docs/reasons`: one for each reason code, all under the same headings, and an index of them.
 //!
-//! In: what each `fn code` of the rules returns, and the pages. Out: codes without a page, pages without a code, headings
+//! In: what each `fn code` of the rules returns, or the table in its `fn row`, and the pages. Out: codes without a page, pages without a code, headings
 //! that a page lacks, mentions in runbooks that lead nowhere; and the index, which `MOORING_WRITE_DOCS=1` writes.
 
 use std::{
@@ -24,7 +24,7 @@ const OPTIONAL: &str = "## Never";
 /// A kind of thing that has a reason.
 struct Group {
     title: &'static str,
-    /// Files and the `impl` in each whose `fn code` names the codes.
+    /// Files and the `impl` in each whose `fn code` or `fn row` names the codes.
     sources: &'static [(&'static str, &'static str)],
     /// Codes that no rule returns.
     added: &'static [&'static str],
@@ -117,14 +117,19 @@ impl Group {
     }
 }
 
-/// The literals that `fn code` of this `impl` returns.
+/// The literals that `fn code` of this `impl` returns, or with which the rows in its `fn row` begin.
 fn returned(file: &str, of: &str) -> Vec<String> {
     let text = files::read(file);
-    let body = text.split(of).nth(1).and_then(|rest| rest.split("fn code(").nth(1));
-    let body = body.unwrap_or_else(|| panic!("{file}: {of}has no fn code"));
-    let indent = if of.starts_with("impl") { "\n    }\n" } else { "}\n" };
-    let body = body.split(indent).next().unwrap_or_default();
-    let codes: Vec<String> = body.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    let implementation =
+        text.split(of).nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap_or_default();
+    let body = |name: &str| implementation.split(name).nth(1).and_then(|rest| rest.split("\n    }\n").next());
+    let codes: Vec<String> = match (body("fn row("), body("fn code(")) {
+        (Some(rows), _) => {
+            rows.split(" (\"").skip(1).filter_map(|row| row.split('"').next()).map(str::to_owned).collect()
+        }
+        (None, Some(code)) => code.split('"').skip(1).step_by(2).map(str::to_owned).collect(),
+        (None, None) => panic!("{file}: {of}has neither fn row nor fn code"),
+    };
     assert!(!codes.is_empty(), "{file}: fn code of {of}returns nothing that can be read");
     codes
 }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Module;
 
 /// Types that controllers have each, for the same role in the skeleton.
-const ROLES: [&str; 9] =
-    ["Answer", "Call", "Outlook", "Plan", "Reason", "Recorder", "Report", "Requests", "State"];
+const ROLES: [&str; 10] =
+    ["Answer", "Call", "Measures", "Outlook", "Plan", "Reason", "Recorder", "Report", "Requests", "State"];
 
 /// Names that are shared still. One that is not goes out of here.
 const LEFT: [&str; 1] = ["Controller"];

@@ -8,8 +8,9 @@
 
 use apiserver::{
     kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, VolumePhase},
-    text::{TextList, TextMap},
+    text::TextMap,
 };
+use serde_json::{Value, json};
 
 use crate::binder::{
     annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY},
@@ -18,8 +19,11 @@ use crate::binder::{
         predicate::{STORAGE, held_by, refers_to},
         quantity::Quantity,
     },
-    patches::{self, FieldChange, StatusChange},
+    patches::{self, StatusChange},
 };
+
+/// Field of a claim's status: the VolumeAttributesClass in effect.
+const ATTRIBUTES_CLASS: &str = "currentVolumeAttributesClassName";
 
 /// A volume without size cannot be given to a claim (pv-binder §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,38 +73,39 @@ pub fn bound_status(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
 ) -> Result<Option<StatusChange>, NoCapacity> {
-    let mut change = StatusChange::default();
-    if claim.status.access_modes != volume.spec.access_modes {
-        change.access_modes = Some(volume.spec.access_modes.clone());
+    let (mut change, modes) = (StatusChange::new(), &volume.spec.access_modes);
+    if claim.status.access_modes != *modes {
+        change.insert("accessModes".to_owned(), if modes.is_empty() { Value::Null } else { json!(modes) });
     }
     // Only on the way to Bound: afterwards these fields are the resizer's (S31).
     if claim.status.phase != ClaimPhase::Bound {
-        change.phase = Some(ClaimPhase::Bound);
-        change.capacity = capacity(claim, volume)?.map_or(FieldChange::Keep, FieldChange::Set);
+        change.insert("phase".to_owned(), json!(ClaimPhase::Bound));
+        if let Some(shown) = capacity(claim, volume)? {
+            change.insert("capacity".to_owned(), patches::capacity(&claim.status.capacity, &shown));
+        }
         let class = &volume.spec.volume_attributes_class_name;
         if claim.status.phase == ClaimPhase::Pending
             && claim.status.current_volume_attributes_class_name != *class
         {
-            change.attributes_class = class.clone().map_or(FieldChange::Remove, FieldChange::Set);
+            change.insert(ATTRIBUTES_CLASS.to_owned(), json!(class));
         }
     }
-    Ok((change != StatusChange::default()).then_some(change))
+    Ok((!change.is_empty()).then_some(change))
 }
 
 /// What a claim without a volume has to show, if it does not yet.
 #[must_use]
 pub fn unbound_status(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Option<StatusChange> {
     let status = &claim.status;
-    let change = StatusChange {
-        phase: (status.phase != phase).then_some(phase),
-        access_modes: (!status.access_modes.is_empty()).then(TextList::default),
-        capacity: if status.capacity.is_empty() { FieldChange::Keep } else { FieldChange::Remove },
-        attributes_class: match status.current_volume_attributes_class_name {
-            Some(_) => FieldChange::Remove,
-            None => FieldChange::Keep,
-        },
-    };
-    (change != StatusChange::default()).then_some(change)
+    let has = [
+        ("accessModes", !status.access_modes.is_empty()),
+        ("capacity", !status.capacity.is_empty()),
+        (ATTRIBUTES_CLASS, status.current_volume_attributes_class_name.is_some()),
+    ];
+    let gone = has.into_iter().filter(|(_, has)| *has).map(|(field, _)| (field.to_owned(), Value::Null));
+    let phase = (status.phase != phase).then(|| ("phase".to_owned(), json!(phase)));
+    let change: StatusChange = gone.chain(phase).collect();
+    (!change.is_empty()).then_some(change)
 }
 
 /// The capacity a claim has to show, if it differs. While the file system has yet to grow, only its size is the

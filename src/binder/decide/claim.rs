@@ -22,7 +22,7 @@ use super::{
 };
 use crate::binder::{
     annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
-    calls::{Call, Purpose, Write, WriteKind},
+    calls::{Call, Purpose, WriteKind},
     matching::{
         choose_volume::Search,
         predicate::{
@@ -35,6 +35,7 @@ use crate::binder::{
     tell::{events, reason::ClaimReason},
 };
 
+/// What to do about a claim as things are.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
 #[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
@@ -63,20 +64,16 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         // A class that its watch has not delivered yet may delay the bind (S28).
         let name = ClassName::from(requirements.class);
         if !state.proofs.is_without_class(&name, claim.metadata.resource_version) {
-            return Decision::step(
-                ClaimReason::ProvingClass(name.clone()),
-                Call::Read { target: ObjectRef::Class(name), purpose: Purpose::ProveNoClass },
-            );
+            let read = Call::read(ObjectRef::Class(name.clone()), Purpose::ProveNoClass);
+            return Decision::step(ClaimReason::ProvingClass(name), read);
         }
     }
     let delayed = match class.as_ref().map(|class| class.volume_binding_mode) {
         None | Some(Some(BindingMode::Immediate)) => false,
         Some(Some(BindingMode::WaitForFirstConsumer)) => true,
         Some(None | Some(BindingMode::Unknown)) => {
-            return ClaimDecision::waiting(
-                claim,
-                ClaimReason::UnknownBindingMode(ClassName::from(requirements.class)),
-            );
+            let name = ClassName::from(requirements.class);
+            return ClaimDecision::waiting(claim, ClaimReason::UnknownBindingMode(name));
         }
     };
     // A reservation that may still be made leaves no choice (S19).
@@ -93,8 +90,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         }
         Search::Held(volume, mismatch) => {
             // Upstream would take another volume, and the claim would hold two.
-            let reason = ClaimReason::HoldsMismatched(volume.key(), mismatch);
-            return ClaimDecision::waiting(claim, reason).writing(pending(claim));
+            return pends(claim, ClaimReason::HoldsMismatched(volume.key(), mismatch));
         }
         Search::Nothing => {
             if let Some(name) = doubt {
@@ -117,17 +113,16 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     }
     if delayed && !annotations::has(&claim.metadata, SELECTED_NODE) {
         let pods: Vec<PodKey> = state.pods.of(&claim.key()).cloned().collect();
-        let reason = if pods.is_empty() {
-            ClaimReason::WaitsForFirstConsumer
-        } else {
-            ClaimReason::WaitsForPods(pods)
-        };
-        return ClaimDecision::waiting(claim, reason).writing(pending(claim));
+        let no_pod = pods.is_empty();
+        return pends(
+            claim,
+            if no_pod { ClaimReason::WaitsForFirstConsumer } else { ClaimReason::WaitsForPods(pods) },
+        );
     }
     if !requirements.class.is_empty() {
         return provisioning::provision(claim, &ClassName::from(requirements.class), class.as_deref(), state);
     }
-    ClaimDecision::waiting(claim, ClaimReason::NoVolume).writing(pending(claim))
+    pends(claim, ClaimReason::NoVolume)
 }
 
 /// Never bound, names a volume: a user's choice, which class and selector do not overrule once the
@@ -136,22 +131,19 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
     let name = &claim.spec.volume_name;
     let Some(volume) = state.volume(name) else {
-        let reason = ClaimReason::NamedMissing(name.clone());
-        return ClaimDecision::waiting(claim, reason).writing(pending(claim));
+        return pends(claim, ClaimReason::NamedMissing(name.clone()));
     };
     let Some(reference) = &volume.spec.claim_ref else {
         if let Some(owner) = state.owner(name).filter(|owner| *owner != claim.key()) {
-            return ClaimDecision::waiting(claim, ClaimReason::NamedTaken(name.clone(), owner))
-                .writing(pending(claim));
+            return pends(claim, ClaimReason::NamedTaken(name.clone(), owner));
         }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
             // Its own volume goes to no other claim (S45): its phase says so, and that of the volume says it, too, unless it
             // was made free to be deleted.
             let vouches = mismatch == Mismatch::Terminating || volume.status.phase == VolumePhase::Bound;
-            let keeps_phase = vouches && was_bound(claim);
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
-            let write = if keeps_phase { None } else { pending(claim) };
-            return ClaimDecision::waiting(claim, reason).writing(write);
+            let keeps_phase = vouches && was_bound(claim);
+            return if keeps_phase { ClaimDecision::waiting(claim, reason) } else { pends(claim, reason) };
         }
         return bind(&volume, claim, state);
     };
@@ -159,15 +151,14 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         return bind(&volume, claim, state);
     }
     let reason = ClaimReason::NamedTaken(name.clone(), reference.key());
-    let decision = ClaimDecision::waiting(claim, reason);
     // A claim that says the binder chose this volume for it contradicts the volume: nothing is
     // written over that. Nor over the phase, which says that the volume was its own, where the volume names it still, by
     // name or by UID (S45).
     let is_its = reference.key() == claim.key() || reference.uid == claim.metadata.uid;
     if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) || (is_its && was_bound(claim)) {
-        return decision;
+        return ClaimDecision::waiting(claim, reason);
     }
-    decision.writing(pending(claim))
+    pends(claim, reason)
 }
 
 /// Bound before: keeps its volume, or has lost it.
@@ -200,7 +191,7 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
             lost(claim, ClaimReason::Misbound(name.clone(), uid.clone()), refers)
         }
         None => {
-            let read = Call::Read { target: ObjectRef::Volume(name.clone()), purpose: Purpose::ProveVolume };
+            let read = Call::read(ObjectRef::Volume(name.clone()), Purpose::ProveVolume);
             Decision::step(ClaimReason::ProvingLost(name.clone()), read)
         }
     }
@@ -245,9 +236,11 @@ fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, state: &State)
         .cloned()
 }
 
-fn pending(claim: &PersistentVolumeClaim) -> Option<Write> {
-    let change = binding::unbound_status(claim, ClaimPhase::Pending)?;
-    Some(patches::claim_status(WriteKind::ClaimPending, claim, &change))
+/// The claim is Pending, and users are told why.
+fn pends(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    let change = binding::unbound_status(claim, ClaimPhase::Pending);
+    let write = change.map(|change| patches::claim_status(WriteKind::ClaimPending, claim, &change));
+    ClaimDecision::waiting(claim, reason).writing(write)
 }
 
 fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&ClaimRef>) -> ClaimDecision {
@@ -256,8 +249,8 @@ fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&Clai
         return events.into_iter().fold(Decision::rest(reason), Decision::telling);
     };
     let mut write = patches::claim_status(WriteKind::ClaimLost, claim, &change);
-    if change.phase.is_some() {
-        write = events.into_iter().fold(write, Write::then);
+    if change.contains_key("phase") {
+        write.then.extend(events);
     }
     Decision::step(reason, Call::Write(write))
 }

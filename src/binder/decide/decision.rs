@@ -66,7 +66,7 @@ impl ClaimDecision {
     /// Nothing to do; users are told why.
     #[must_use]
     pub fn waiting(claim: &PersistentVolumeClaim, reason: ClaimReason) -> Self {
-        let events = events::of_claim(claim, &reason).into_iter().collect();
+        let events = events::of(claim, reason.row(), &reason).into_iter().collect();
         Self { reason, step: None, events }
     }
 }
@@ -75,7 +75,7 @@ impl VolumeDecision {
     /// Nothing to do; users are told why.
     #[must_use]
     pub fn waiting(volume: &PersistentVolume, reason: VolumeReason) -> Self {
-        let events = events::of_volume(volume, &reason).into_iter().collect();
+        let events = events::of(volume, reason.row(), &reason).into_iter().collect();
         Self { reason, step: None, events }
     }
 
@@ -88,7 +88,7 @@ impl VolumeDecision {
             return Self::waiting(volume, reason);
         }
         let mut write = patches::volume_phase(volume, VolumePhase::Failed, Some(&reason.to_string()));
-        write.then.extend(events::of_volume(volume, &reason));
+        write.then.extend(events::of(volume, reason.row(), &reason));
         Self::step(reason, Call::Write(write))
     }
 }

@@ -3,11 +3,11 @@
 //! [`claim`] and [`volume`] are the entries. The order of the four writes of a bind is in [`binding`].
 
 pub mod binding;
-pub(crate) mod claim;
+pub mod claim;
 pub mod decision;
 pub(crate) mod proofs;
 pub(crate) mod provisioning;
 pub(crate) mod reclaim;
 pub(crate) mod unreadable;
 pub(crate) mod upkeep;
-pub(crate) mod volume;
+pub mod volume;

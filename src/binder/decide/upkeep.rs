@@ -9,11 +9,12 @@ use apiserver::{
     kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
     text::Text,
 };
+use serde_json::{Value, json};
 
 use crate::binder::{
     annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
     calls::Write,
-    patches::{self, FieldChange, Migration},
+    patches,
     state::Plugins,
 };
 
@@ -28,8 +29,7 @@ pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/
 pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
-    let migrated = migration(meta, provisioner);
-    (migrated != FieldChange::Keep).then(|| patches::annotate(claim, &migrated, None))
+    migration(meta, provisioner).map(|driver| patches::annotate(claim, Some(driver), None))
 }
 
 /// The write that puts a volume's annotation and finalizers right.
@@ -42,17 +42,17 @@ pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Wri
     // Nothing here would take ours off a volume that no plugin here deletes.
     let deletes = plugins.provisions(provisioner);
     let finalizers = finalizers(volume, provisioner, deletes);
-    let changes = migrated != FieldChange::Keep || finalizers.is_some();
-    changes.then(|| patches::annotate(volume, &migrated, finalizers.as_deref()))
+    let changes = migrated.is_some() || finalizers.is_some();
+    changes.then(|| patches::annotate(volume, migrated, finalizers.as_deref()))
 }
 
-/// How MIG has to change.
-fn migration(meta: &Meta, provisioner: &str) -> Migration {
+/// To what MIG has to change, if it has to.
+fn migration(meta: &Meta, provisioner: &str) -> Option<Value> {
     let present = meta.annotation(MIGRATED_TO);
     match annotations::csi_name(provisioner) {
-        Some(driver) if present != Some(driver) => FieldChange::Set(driver),
-        None if present.is_some_and(|driver| !driver.is_empty()) => FieldChange::Remove,
-        _ => FieldChange::Keep,
+        Some(driver) if present != Some(driver) => Some(json!(driver)),
+        None if present.is_some_and(|driver| !driver.is_empty()) => Some(Value::Null),
+        _ => None,
     }
 }
 

@@ -28,6 +28,7 @@ use crate::binder::{
     tell::{events, reason::VolumeReason},
 };
 
+/// What to do about a volume as things are.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
@@ -138,9 +139,9 @@ fn released(
     // A claim proven gone is also not bound to this volume; one bound elsewhere is not gone.
     match state.proofs.claim(volume, &reference.uid) {
         Some(proof) if proof == needed || proof == ClaimProof::Gone => decision,
-        _ => Decision::step(
-            VolumeReason::Proving(key.clone()),
-            Call::Read { target: ObjectRef::Claim(key), purpose: Purpose::ProveClaim(reference.uid.clone()) },
-        ),
+        _ => {
+            let purpose = Purpose::ProveClaim(reference.uid.clone());
+            Decision::step(VolumeReason::Proving(key.clone()), Call::read(ObjectRef::Claim(key), purpose))
+        }
     }
 }

@@ -101,17 +101,26 @@ impl VolumeIndex {
             return None;
         }
         let before = self.entries.remove(name).unwrap_or_default();
-        self.remove(name, &before);
-        let mut lost = before.claim;
-        if let Some(entry) = entry {
-            if lost == entry.claim {
-                lost = None;
-            }
-            self.insert(name, &entry);
-            self.entries.insert(name.clone(), entry);
-        } else {
-            give_back_room(&mut self.entries);
+        if let Some(free) = &before.free {
+            self.remove_free(name, free);
         }
+        if let Some(claim) = &before.claim {
+            self.by_claim.remove(claim, name);
+        }
+        let Some(entry) = entry else {
+            give_back_room(&mut self.entries);
+            return before.claim;
+        };
+        for (bucket, free) in
+            entry.free.iter().flat_map(|free| free.buckets().map(move |bucket| (bucket, free)))
+        {
+            self.free.insert(bucket, free.modes, (free.size, name.clone()));
+        }
+        if let Some(claim) = &entry.claim {
+            self.by_claim.insert(claim.clone(), name.clone());
+        }
+        let lost = before.claim.filter(|before| entry.claim.as_ref() != Some(before));
+        self.entries.insert(name.clone(), entry);
         lost
     }
 
@@ -124,29 +133,9 @@ impl VolumeIndex {
         }
     }
 
-    fn insert(&mut self, name: &VolumeName, entry: &IndexedVolume) {
-        if let Some(free) = &entry.free {
-            for bucket in free.buckets() {
-                self.free.insert(bucket, free.modes, (free.size, name.clone()));
-            }
-        }
-        if let Some(claim) = &entry.claim {
-            self.by_claim.insert(claim.clone(), name.clone());
-        }
-    }
-
     fn remove_free(&mut self, name: &VolumeName, free: &FreeVolume) {
         for bucket in free.buckets() {
             self.free.remove(&bucket, free.modes, &(free.size, name.clone()));
-        }
-    }
-
-    fn remove(&mut self, name: &VolumeName, entry: &IndexedVolume) {
-        if let Some(free) = &entry.free {
-            self.remove_free(name, free);
-        }
-        if let Some(claim) = &entry.claim {
-            self.by_claim.remove(claim, name);
         }
     }
 

@@ -5,12 +5,14 @@
 //! binder picks itself, [`mismatch_for_named`] the one a user picked by name, where selector and
 //! phase do not count (pv-binder §2.1.B, §4.2).
 
-use std::{cell::Cell, fmt};
+use std::cell::Cell;
 
 use apiserver::{
     kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     text::{Text, TextMap},
 };
+use strum::VariantArray;
+use thiserror::Error;
 
 use super::quantity::{Quantity, QuantityError};
 use crate::binder::annotations;
@@ -61,21 +63,21 @@ pub fn volume_mode(field: Option<&str>) -> &str {
     field.filter(|mode| !mode.is_empty()).unwrap_or("Filesystem")
 }
 
-/// Why a volume does not suit a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a volume does not suit a claim, in the order of explanations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 pub enum Mismatch {
     /// Reserved for or bound to another claim.
     Taken,
     Terminating,
+    Phase,
+    Class,
     /// Smaller than asked for, or of no readable size.
     TooSmall,
-    Class,
-    Attributes,
-    /// File system against block device.
-    VolumeMode,
     /// An access mode is missing.
     AccessModes,
-    Phase,
+    /// File system against block device.
+    VolumeMode,
+    Attributes,
     /// The claim's selector does not match its labels.
     Selector,
 }
@@ -95,25 +97,43 @@ impl Mismatch {
             Self::Selector => "SelectorMismatch",
         }
     }
+
+    /// What is wrong with a volume that is reserved for the claim.
+    #[must_use]
+    pub fn of_reserved(self, volume: &str) -> String {
+        match self {
+            Self::TooSmall => "it is too small".to_owned(),
+            mismatch => mismatch.text(volume),
+        }
+    }
+
+    /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
+    #[must_use]
+    pub fn text(self, volume: &str) -> String {
+        match self {
+            Self::Taken => "the volume belongs to another claim".to_owned(),
+            Self::Terminating => format!("the volume is marked for deletion {volume:?}"),
+            Self::TooSmall => "requested PV is too small".to_owned(),
+            Self::Class => "storageClassName does not match".to_owned(),
+            Self::Attributes => "volumeAttributesClassName does not match".to_owned(),
+            Self::VolumeMode => "incompatible volumeMode".to_owned(),
+            Self::AccessModes => "incompatible accessMode".to_owned(),
+            Self::Phase => "the volume is not available".to_owned(),
+            Self::Selector => "the selector does not match".to_owned(),
+        }
+    }
 }
 
 /// What in a claim cannot be read; it blocks this claim alone (S42).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
+    #[error("requested storage: {0}")]
     Request(QuantityError),
     /// An operator of the selector.
+    #[error("{0:?} is not a valid label selector operator")]
     Operator(String),
+    #[error("{0:?} is not a known access mode")]
     AccessMode(String),
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request(error) => write!(f, "requested storage: {error}"),
-            Self::Operator(operator) => write!(f, "{operator:?} is not a valid label selector operator"),
-            Self::AccessMode(mode) => write!(f, "{mode:?} is not a known access mode"),
-        }
-    }
 }
 
 /// What a claim asks for, read once.
@@ -313,19 +333,6 @@ const FOR_NAMED: &[Mismatch] = &[
     Mismatch::AccessModes,
 ];
 
-/// All of them, in the order of explanations.
-const ALL: [Mismatch; 9] = [
-    Mismatch::Taken,
-    Mismatch::Terminating,
-    Mismatch::Phase,
-    Mismatch::Class,
-    Mismatch::TooSmall,
-    Mismatch::AccessModes,
-    Mismatch::VolumeMode,
-    Mismatch::Attributes,
-    Mismatch::Selector,
-];
-
 impl Mismatch {
     /// Whether it speaks against a volume.
     fn holds(self, volume: &PersistentVolume, requirements: &Requirements<'_>) -> bool {
@@ -377,7 +384,12 @@ pub fn mismatches(volume: &PersistentVolume, requirements: &Requirements<'_>) ->
     // asks for those of one that is reserved for another.
     let is_free = volume.spec.claim_ref.is_none();
     let counts = |mismatch: &Mismatch| is_free || !FOR_FREE.contains(mismatch);
-    ALL.into_iter().filter(counts).filter(|mismatch| mismatch.holds(volume, requirements)).collect()
+    Mismatch::VARIANTS
+        .iter()
+        .copied()
+        .filter(counts)
+        .filter(|mismatch| mismatch.holds(volume, requirements))
+        .collect()
 }
 
 /// What speaks against an unreserved volume that the claim names.

@@ -1,23 +1,21 @@
-//! Every event of the binder, its type, reason and text, and the texts of all reasons (pv-binder §10, L18).
+//! Events of the binder, their type, reason and text (pv-binder §10, L18): those of reasons, which are in the tables of
+//! [`super::reason`], and all others.
 //!
 //! In: an object, and the value that was decided about it. Out: an [`Event`]. Reasons and texts are KCM's where it has
-//! one. Logs and the debug page show the same texts. Only why a plugin refuses a claim is
-//! said by the plugin itself.
-
-use std::fmt;
+//! one. Logs and the debug page show the same texts.
 
 use apiserver::{
     call::CallError,
     events::{Event, EventType, Involved, Novelty},
-    ids::{PodKey, VolumeName},
-    kinds::{ClaimRef, Malformed, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+    ids::VolumeName,
+    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
 };
 
 use super::{
     failure::{Failure, Task},
-    reason::{ClaimReason, HeldBack, Unprovisioned, Unreclaimable, VolumeReason},
+    reason::{ClaimReason, ReasonRow, Unprovisioned},
 };
-use crate::binder::{calls::WriteKind, matching::predicate::Mismatch};
+use crate::binder::calls::WriteKind;
 
 /// A Normal event about an object.
 #[must_use]
@@ -35,107 +33,17 @@ fn event(involved: Involved, r#type: EventType, reason: &'static str, message: S
     Event { involved, r#type, reason, message, novelty: Novelty::default(), subject: None }
 }
 
-/// The event about a claim that waits for this reason, if the reason has one.
+/// The event about an object that waits, or has failed, for a reason with this row and text, if it has one.
 #[must_use]
-pub fn of_claim(claim: &PersistentVolumeClaim, why: &ClaimReason) -> Option<Event> {
-    let normal = |reason| Some(normal(claim, reason, why.to_string()));
-    let warning = |reason| Some(warning(claim, reason, why.to_string()));
-    match why {
-        ClaimReason::HeldBack(why) => held_back(claim, why),
-        ClaimReason::NoVolume => normal("FailedBinding"),
-        ClaimReason::NamedTaken(..)
-        | ClaimReason::NoCapacity(_)
-        | ClaimReason::Unreadable(_)
-        | ClaimReason::UnknownBindingMode(_) => warning("FailedBinding"),
-        ClaimReason::NamedMissing(_) => normal("NamedVolumeMissing"),
-        ClaimReason::NamedMismatched(..) => warning("VolumeMismatch"),
-        // Of another volume mode, claim and volume get events when the volume is looked at.
-        ClaimReason::HoldsMismatched(_, mismatch) if *mismatch != Mismatch::VolumeMode => {
-            warning("VolumeMismatch")
-        }
-        ClaimReason::HoldsOther(_) | ClaimReason::Uncertain(_) => normal(why.code()),
-        ClaimReason::WaitsForFirstConsumer => normal("WaitForFirstConsumer"),
-        ClaimReason::WaitsForPods(_) => normal("WaitForPodScheduled"),
-        ClaimReason::WaitsForProvisioner(_) => normal("ExternalProvisioning"),
-        ClaimReason::ProvisioningOff => normal("DynamicProvisioningDisabled"),
-        ClaimReason::NoClass(_)
-        | ClaimReason::NoProvisioner(_)
-        | ClaimReason::CannotProvision(_)
-        | ClaimReason::OtherProvisioner { .. } => warning("ProvisioningFailed"),
-        ClaimReason::NotProvisioned(why) => Some(not_provisioned(claim, why)),
-        ClaimReason::HoldsMismatched(..)
-        | ClaimReason::Bound(_)
-        | ClaimReason::Annotating
-        | ClaimReason::ObjectUnreadable(_)
-        | ClaimReason::ProvingClass(_)
-        | ClaimReason::Binding(..)
-        | ClaimReason::VolumeBusy(_)
-        | ClaimReason::AssigningClass(_)
-        | ClaimReason::Provisioning(_)
-        | ClaimReason::LostReference
-        | ClaimReason::LostVolume(_)
-        | ClaimReason::Misbound(..)
-        | ClaimReason::ProvingLost(_) => None,
-    }
-}
-
-/// The event about a volume that waits, or has failed, for this reason, if the reason has one.
-#[must_use]
-pub fn of_volume(volume: &PersistentVolume, why: &VolumeReason) -> Option<Event> {
-    let warning = |reason| Some(warning(volume, reason, why.to_string()));
-    match why {
-        VolumeReason::HeldBack(why) => held_back(volume, why),
-        VolumeReason::NotReclaimable(Unreclaimable::NoRecycler) | VolumeReason::RecycleFailed(_) => {
-            warning("VolumeFailedRecycle")
-        }
-        VolumeReason::NotReclaimable(Unreclaimable::UnknownPolicy) => warning("VolumeUnknownReclaimPolicy"),
-        VolumeReason::NotReclaimable(
-            Unreclaimable::NoDeleter(_)
-            | Unreclaimable::CannotDelete(_)
-            | Unreclaimable::NoPlugin(_)
-            | Unreclaimable::PluginCannotDelete,
-        )
-        | VolumeReason::DeleteFailed(_) => warning("VolumeFailedDelete"),
-        VolumeReason::UsedByPods(_) => Some(normal(volume, "VolumeFailedRecycle", why.to_string())),
-        VolumeReason::Annotating
-        | VolumeReason::ObjectUnreadable(_)
-        | VolumeReason::Available
-        | VolumeReason::Reserved(_)
-        | VolumeReason::ClaimBindsNext(_)
-        | VolumeReason::ModesDiffer(_)
-        | VolumeReason::Bound(_)
-        | VolumeReason::Undoing(_)
-        | VolumeReason::Proving(_)
-        | VolumeReason::Releasing(_)
-        | VolumeReason::Retained
-        | VolumeReason::LeftToProvisioner
-        | VolumeReason::Unreadable(_)
-        | VolumeReason::Recycling
-        | VolumeReason::LeftoverPod(_)
-        | VolumeReason::Deleting => None,
-    }
-}
-
-/// After a restore nothing is wrong with the object.
-fn held_back<T: Narrow>(object: &T, why: &HeldBack) -> Option<Event> {
-    let event = match why {
-        HeldBack::Undone { is_news: false, .. } => return None,
-        HeldBack::ForeignWriter { .. } | HeldBack::Undone { .. } => warning,
-        HeldBack::Restored { .. } => normal,
-    };
-    Some(event(object, why.code(), why.to_string()))
+pub fn of<T: Narrow>(object: &T, (_, told, _): ReasonRow, text: &impl ToString) -> Option<Event> {
+    let (r#type, reason) = told?;
+    Some(event(Involved::object(object), r#type, reason, text.to_string()))
 }
 
 /// A plugin here made no volume for a claim.
 #[must_use]
 pub fn not_provisioned(claim: &PersistentVolumeClaim, why: &Unprovisioned) -> Event {
-    let reason = match why {
-        Unprovisioned::Refused(_) | Unprovisioned::Failed { .. } | Unprovisioned::NotCreated { .. } => {
-            "ProvisioningFailed"
-        }
-        Unprovisioned::NotCleaned { .. } => "ProvisioningCleanupFailed",
-    };
-    warning(claim, reason, why.to_string())
+    warning(claim, why.event(), why.to_string())
 }
 
 /// Claim and volume have different volume modes: an event on each.
@@ -234,9 +142,6 @@ pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event 
     warning(volume, reason, failure.text())
 }
 
-/// So many pods that a claim waits for are named, and each change of them is told.
-const NAMED_PODS: usize = 3;
-
 /// A pod with the name of a recycler pod is there that is not of this run.
 pub const OLD_POD: &str = "old recycler pod found, will retry later";
 
@@ -275,249 +180,4 @@ pub fn recycler_pod(volume: Involved, is_warning: bool, message: &str) -> Event 
 pub fn provisioned(claim: &PersistentVolumeClaim, volume: &VolumeName, plugin: &str) -> Event {
     let text = format!("Successfully provisioned volume {volume} using {plugin}");
     normal(claim, "ProvisioningSucceeded", text)
-}
-
-impl Failure {
-    #[must_use]
-    pub fn text(&self) -> String {
-        let Self { object, words, .. } = self;
-        match &self.task {
-            // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, provisionClaimOperationExternal.
-            Task::Write(WriteKind::AskProvisioner) => format!("Error saving claim: {words}"),
-            Task::Write(kind) => format!("could not {}, a write to {object}: {words}", aim(*kind)),
-            Task::Read => format!("could not read {object}: {words}"),
-            Task::ReadClass(class) => {
-                format!("storage class {:?} could not be read: {words}", class.as_str())
-            }
-        }
-    }
-}
-
-/// What a write is to achieve.
-fn aim(kind: WriteKind) -> &'static str {
-    match kind {
-        WriteKind::ReserveVolume => "reserve the volume",
-        WriteKind::VolumeBound => "set the volume to Bound",
-        WriteKind::NameVolume => "name the volume in the claim",
-        WriteKind::ClaimBound => "set the claim to Bound",
-        WriteKind::ClaimPending => "set the claim to Pending",
-        WriteKind::ClaimLost => "set the claim to Lost",
-        WriteKind::AssignClass => "give the claim the default class",
-        WriteKind::Annotate => "put annotations and finalizers right",
-        WriteKind::AskProvisioner => "hand the claim to its provisioner",
-        WriteKind::VolumeAvailable => "set the volume to Available",
-        WriteKind::VolumeReleased => "set the volume to Released",
-        WriteKind::VolumeFailed => "set the volume to Failed",
-        WriteKind::Unbind => "take the claim off the volume",
-        WriteKind::CreatePod => "create the recycler pod",
-        WriteKind::StartPod => "start the recycler pod",
-        WriteKind::DeletePod => "delete the recycler pod",
-        WriteKind::CreateVolume => "create the volume",
-        WriteKind::DeleteVolume => "delete the volume",
-        WriteKind::Reschedule => "ask the scheduler for another node",
-    }
-}
-
-impl Mismatch {
-    /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
-    #[must_use]
-    pub fn text(self, volume: &str) -> String {
-        match self {
-            Self::Taken => "the volume belongs to another claim".to_owned(),
-            Self::Terminating => format!("the volume is marked for deletion {volume:?}"),
-            Self::TooSmall => "requested PV is too small".to_owned(),
-            Self::Class => "storageClassName does not match".to_owned(),
-            Self::Attributes => "volumeAttributesClassName does not match".to_owned(),
-            Self::VolumeMode => "incompatible volumeMode".to_owned(),
-            Self::AccessModes => "incompatible accessMode".to_owned(),
-            Self::Phase => "the volume is not available".to_owned(),
-            Self::Selector => "the selector does not match".to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for HeldBack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ForeignWriter { by, .. } => write!(
-                f,
-                "nothing is taken back or given up while another writes what only the binder should: {by}"
-            ),
-            Self::Restored { .. } => f.write_str(
-                "nothing is taken back or given up for five minutes after a restore of etcd from a backup",
-            ),
-            Self::Undone { write, by, .. } => write!(
-                f,
-                "{} undoes each write to {}: it is repeated after a pause of up to half a minute",
-                by.as_deref().unwrap_or("another writer, which the object does not show,"),
-                aim(*write)
-            ),
-        }
-    }
-}
-
-impl fmt::Display for ClaimReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bound(volume) => write!(f, "bound to {volume}"),
-            Self::Annotating => f.write_str("annotations are put right first"),
-            Self::HeldBack(why) => why.fmt(f),
-            Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
-            Self::ProvingClass(class) => write!(f, "asking the API server for storage class {class}"),
-            Self::Binding(volume, write) => write!(f, "binding to {volume}: {}", write.as_str()),
-            Self::NoCapacity(volume) => {
-                write!(f, "PersistentVolume {:?} is without a storage capacity", volume.as_str())
-            }
-            Self::VolumeBusy(volume) => write!(f, "a write to {volume} is under way"),
-            Self::HoldsOther(volume) => write!(f, "volume {volume} has to be given back first"),
-            Self::HoldsMismatched(volume, mismatch) => {
-                let wrong = match mismatch {
-                    Mismatch::TooSmall => "it is too small".to_owned(),
-                    mismatch => mismatch.text(volume.as_str()),
-                };
-                write!(f, "volume {volume} is reserved for the claim: {wrong}")
-            }
-            Self::NoVolume => {
-                f.write_str("no persistent volumes available for this claim and no storage class is set")
-            }
-            Self::AssigningClass(class) => write!(f, "assigning the default class {class}"),
-            Self::WaitsForFirstConsumer => {
-                f.write_str("waiting for first consumer to be created before binding")
-            }
-            Self::WaitsForPods(pods) => {
-                let names: Vec<&str> = pods.iter().map(PodKey::name).collect();
-                let (noun, names) = match names.len() {
-                    1 => ("pod", names.join(",")),
-                    2..=NAMED_PODS => ("pods", names.join(",")),
-                    // One more or one less is no news.
-                    _ => ("one of the pods", "that use it".to_owned()),
-                };
-                write!(f, "waiting for {noun} {names} to be scheduled")
-            }
-            Self::WaitsForProvisioner(provisioner) => write!(
-                f,
-                "Waiting for a volume to be created either by the external provisioner '{provisioner}' or \
-                 manually by the system administrator. If volume creation is delayed, please verify that the \
-                 provisioner is running and correctly registered."
-            ),
-            Self::ProvisioningOff => f.write_str("no volume fits and dynamic provisioning is off"),
-            Self::NoClass(class) => write!(f, "storageclass.storage.k8s.io {:?} not found", class.as_str()),
-            Self::NoProvisioner(provisioner) => {
-                write!(f, "no volume plugin matched name: {provisioner}")
-            }
-            Self::CannotProvision(_) => f.write_str("no provisionable volume plugin matched"),
-            Self::Provisioning(plugin) => write!(f, "{plugin} makes a volume"),
-            Self::NotProvisioned(why) => why.fmt(f),
-            Self::Uncertain(volume) => {
-                write!(f, "volume {volume} may become the claim's: a write of that kind was not answered")
-            }
-            Self::OtherProvisioner { asked, wanted } => write!(
-                f,
-                "the claim was handed to provisioner {asked:?}, and its storage class now names {wanted:?}"
-            ),
-            Self::NamedMissing(volume) => {
-                write!(f, "volume {:?}, which the claim names, does not exist", volume.as_str())
-            }
-            Self::NamedTaken(volume, _) => {
-                write!(f, "volume {:?} already bound to a different claim.", volume.as_str())
-            }
-            Self::NamedMismatched(volume, mismatch) => write!(
-                f,
-                "Cannot bind to requested volume {:?}: {}",
-                volume.as_str(),
-                mismatch.text(volume.as_str())
-            ),
-            Self::LostReference => {
-                f.write_str("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
-            }
-            Self::LostVolume(_) => {
-                f.write_str("Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-            }
-            Self::Misbound(..) => {
-                f.write_str("Two claims are bound to the same volume, this one is bound incorrectly")
-            }
-            Self::ProvingLost(volume) => write!(f, "asking the API server for volume {volume}"),
-            Self::Unreadable(what) => what.fmt(f),
-            Self::UnknownBindingMode(class) => {
-                write!(f, "VolumeBindingMode not set for StorageClass {:?}", class.as_str())
-            }
-        }
-    }
-}
-
-impl fmt::Display for Unprovisioned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(text) => f.write_str(text),
-            Self::Failed { class, error } => {
-                write!(f, "Failed to provision volume with StorageClass {class:?}: {error}")
-            }
-            Self::NotCreated { claim, error } => {
-                write!(
-                    f,
-                    "Error creating provisioned PV object for claim {claim}: {error}. Deleting the volume."
-                )
-            }
-            Self::NotCleaned { claim, error } => {
-                write!(
-                    f,
-                    "Error cleaning provisioned volume for claim {claim}: {error}. Please delete manually."
-                )
-            }
-        }
-    }
-}
-
-impl fmt::Display for VolumeReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Annotating => f.write_str("annotations and finalizers are put right first"),
-            Self::HeldBack(why) => why.fmt(f),
-            Self::ObjectUnreadable(what) => write!(f, "an object cannot be read: {what}"),
-            Self::Available => f.write_str("free"),
-            Self::Reserved(claim) => write!(f, "reserved for {claim}"),
-            Self::ClaimBindsNext(claim) => write!(f, "it is kept for claim {claim}"),
-            Self::ModesDiffer(claim) => write!(f, "claim {claim} asks for another volumeMode"),
-            Self::Bound(claim) => write!(f, "bound to {claim}"),
-            Self::Undoing(claim) => write!(f, "claim {claim} takes another volume"),
-            Self::Proving(claim) => write!(f, "asking the API server for claim {claim}"),
-            Self::Releasing(claim) => write!(f, "claim {claim} is gone, or does not take it"),
-            Self::Retained => f.write_str("released and kept, as its reclaim policy says"),
-            Self::LeftToProvisioner => f.write_str("released; its provisioner deletes it"),
-            Self::Unreadable(Malformed { key, error }) => {
-                write!(f, "released, and left alone, as its source {key} cannot be read: {error}")
-            }
-            Self::NotReclaimable(why) => why.fmt(f),
-            Self::UsedByPods(pods) => {
-                let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
-                write!(f, "Volume is used by pods: {}", names.join(","))
-            }
-            Self::Recycling => f.write_str("released, and its recycler pod is at work"),
-            Self::RecycleFailed(error) => write!(f, "Recycle failed: {error}"),
-            Self::LeftoverPod(pod) => write!(f, "recycler pod {pod} of an earlier run has to go first"),
-            Self::Deleting => f.write_str("released, and being deleted"),
-            Self::DeleteFailed(error) => f.write_str(error),
-        }
-    }
-}
-
-impl fmt::Display for Unreclaimable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDeleter(volume) => write!(
-                f,
-                "error getting deleter volume plugin for volume {:?}: no volume plugin matched",
-                volume.as_str()
-            ),
-            Self::CannotDelete(volume) => write!(
-                f,
-                "error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched",
-                volume.as_str()
-            ),
-            Self::NoPlugin(plugin) => write!(f, "no volume plugin matched name: {plugin}"),
-            Self::PluginCannotDelete => f.write_str("no deletable volume plugin matched"),
-            Self::NoRecycler => f.write_str("No recycler plugin found for the volume!"),
-            Self::UnknownPolicy => f.write_str("Volume has unrecognized PersistentVolumeReclaimPolicy"),
-        }
-    }
 }

@@ -3,9 +3,11 @@
 use apiserver::{
     call::CallError,
     ids::{ClassName, Uid},
+    kinds::ObjectRef,
 };
+use strum::IntoStaticStr;
 
-use crate::binder::calls::{Answer, Call, Op, Purpose, WriteKind};
+use crate::binder::calls::{Answer, Call, Op, WriteKind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -27,7 +29,8 @@ impl Task {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum FailureOutcome {
     /// The server, or a webhook or policy there, said no.
     Refused,
@@ -54,18 +57,6 @@ impl FailureOutcome {
             CallError::Unknown(_) => Some(Self::Unknown),
         }
     }
-
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Throttled => "throttled",
-            Self::Conflict => "conflict",
-            Self::Unknown => "unknown",
-            Self::NotSent => "not_sent",
-            Self::Unchanged => "unchanged",
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,20 +71,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What a live read of a class came to.
-    #[must_use]
-    pub fn of_class(uid: Option<Uid>, class: &ClassName, error: &CallError) -> Option<Self> {
-        let object = format!("storageclass/{class}");
-        let (outcome, words) = (FailureOutcome::of(error)?, error.to_string());
-        Some(Self { uid, task: Task::ReadClass(class.clone()), object, outcome, words })
-    }
-
     /// What a request came to.
     #[must_use]
     pub fn of(op: &Op, result: &Result<Answer, CallError>) -> Option<Self> {
         let task = match &op.call {
             Call::Write(write) => Task::Write(write.kind),
-            Call::Read { purpose: Purpose::ProveNoClass, .. } | Call::Directory(_) => return None,
+            Call::Directory(_) => return None,
+            Call::Read { target: ObjectRef::Class(class), .. } => Task::ReadClass(class.clone()),
             Call::Read { .. } => Task::Read,
         };
         let (outcome, words) = match result {
@@ -113,5 +97,20 @@ impl Failure {
     pub fn is_recorded_elsewhere(&self) -> bool {
         matches!(self.task, Task::Write(WriteKind::CreatePod | WriteKind::CreateVolume))
             && matches!(self.outcome, FailureOutcome::Refused | FailureOutcome::Conflict)
+    }
+
+    /// For people; KCM's where it has one.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { object, words, .. } = self;
+        match &self.task {
+            // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, provisionClaimOperationExternal.
+            Task::Write(WriteKind::AskProvisioner) => format!("Error saving claim: {words}"),
+            Task::Write(kind) => format!("could not {}, a write to {object}: {words}", kind.aim()),
+            Task::Read => format!("could not read {object}: {words}"),
+            Task::ReadClass(class) => {
+                format!("storage class {:?} could not be read: {words}", class.as_str())
+            }
+        }
     }
 }

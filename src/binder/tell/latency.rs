@@ -7,14 +7,20 @@
 use std::{collections::HashMap, time::Duration};
 
 use apiserver::{
+    call::CallError,
     ids::{ClaimKey, VolumeName},
-    kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
+    kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
 };
+use strum::{IntoStaticStr, VariantArray};
 use telemetry::traces::{End, TraceId, Traces};
 use tokio::time::Instant;
 
+use super::reason::{ClaimReason, VolumeReason};
 use crate::{
-    binder::annotations::{self, BOUND_BY_CONTROLLER, PROVISIONED_BY},
+    binder::{
+        annotations::{self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY},
+        calls::{Answer, Target, Write, WriteKind},
+    },
     controller::timers::{Ended, Timers},
 };
 
@@ -36,7 +42,8 @@ pub enum Sample {
 }
 
 /// How a claim comes by its volume: value of the label `mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum BindMode {
     /// The binder found a volume that was made beforehand.
     Static,
@@ -47,17 +54,10 @@ pub enum BindMode {
 }
 
 impl BindMode {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Static, Self::Dynamic, Self::Prebound];
-
     /// Value of the label.
     #[must_use]
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Static => "static",
-            Self::Dynamic => "dynamic",
-            Self::Prebound => "prebound",
-        }
+        self.into()
     }
 
     /// How the two come together, as long as not all of the bind is written.
@@ -77,7 +77,8 @@ impl BindMode {
 }
 
 /// `operation_name` of KCM's volume operation metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum MeasuredOperation {
     /// From asking the provisioner to the bind of its volume.
     Provision,
@@ -86,18 +87,23 @@ pub enum MeasuredOperation {
 }
 
 impl MeasuredOperation {
+    fn of(target: &Target) -> Self {
+        match target {
+            Target::Claim(_) => Self::Provision,
+            Target::Volume(_) => Self::Delete,
+        }
+    }
+
     /// Value of the label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Provision => "provision",
-            Self::Delete => "delete",
-        }
+        self.into()
     }
 }
 
+/// An operation that has begun.
 #[derive(Debug)]
-struct AskedProvisioner {
+struct Begun {
     at: Instant,
     plugin: String,
     /// The binder found the volume; a claim that names one itself was not provisioned for.
@@ -107,120 +113,161 @@ struct AskedProvisioner {
 /// What has begun and not ended.
 #[derive(Debug, Default)]
 pub struct Latency {
-    asked: HashMap<ClaimKey, AskedProvisioner>,
-    binding: Timers<ClaimKey, Option<BindMode>>,
-    deleting: HashMap<VolumeName, (Instant, String)>,
-    done: Vec<Sample>,
+    /// Of claims, provisioning; of volumes, deletion.
+    operations: HashMap<Target, Begun>,
+    binds: Timers<ClaimKey, Option<BindMode>>,
+    /// What has been measured.
+    pub(crate) samples: Vec<Sample>,
 }
 
 // KCM: pkg/controller/volume/persistentvolume/metrics/metrics.go, OperationStartTimeCache.
 impl Latency {
     /// Traces binds from now on.
     pub fn trace(&mut self, traces: Traces) {
-        self.binding.trace(traces);
+        self.binds.trace(traces);
     }
 
-    /// A provisioner is asked, or has been.
-    pub fn asks(&mut self, claim: &ClaimKey, plugin: &str, now: Instant) {
-        if !self.asked.contains_key(claim) {
-            self.asked
-                .insert(claim.clone(), AskedProvisioner { at: now, plugin: plugin.to_owned(), found: false });
+    /// A claim was looked at, at this attempt, which had waited for its turn since then: for this reason, which may be
+    /// another than before. If it is bound to a volume, that is this one.
+    pub fn claim_looked(
+        &mut self,
+        (claim, attempt): (&PersistentVolumeClaim, u32),
+        (reason, is_news): (&ClaimReason, bool),
+        volume: Option<&PersistentVolume>,
+        (since, now): (Instant, Instant),
+    ) {
+        let key = &claim.key();
+        match reason {
+            ClaimReason::WaitsForProvisioner(provisioner) => self.asks(key, provisioner, now),
+            ClaimReason::Provisioning(plugin) => self.asks(key, plugin, now),
+            ClaimReason::NotProvisioned(why) => {
+                self.asks(key, HOST_PATH_PLUGIN, now);
+                if why.is_of_plugin() && is_news {
+                    self.failed(&Target::Claim(key.clone()));
+                }
+            }
+            ClaimReason::Binding(_, step) => {
+                if claim.status.phase != ClaimPhase::Bound
+                    && let Some(volume) = volume
+                {
+                    self.binds(key, Some(BindMode::of(claim, volume)), step.as_str(), (since, now));
+                }
+            }
+            // If a volume is found then, all this time was ours.
+            ClaimReason::ProvingClass(_) => self.binds(key, None, QUEUE, (since, now)),
+            ClaimReason::VolumeBusy(_) => {}
+            // The bind is not to be any more.
+            _ => {
+                let attributes = |_: &_| attributes(key, Some(claim), attempt);
+                self.binds.end(key, End::Superseded, now, attributes);
+            }
         }
     }
 
-    /// Asking the provisioner, the plugin here, or a write of the bind failed.
-    pub fn claim_failed(&mut self, claim: &ClaimKey) {
-        if let Some(asked) = self.asked.get(claim) {
-            self.done.push(Sample::Failed(MeasuredOperation::Provision, asked.plugin.clone()));
+    /// A volume was looked at, likewise. If it is to be deleted, that is measured as done by this plugin.
+    pub fn volume_looked(
+        &mut self,
+        name: &VolumeName,
+        (reason, is_news): (&VolumeReason, bool),
+        deleted_by: Option<&str>,
+        now: Instant,
+    ) {
+        let target = Target::Volume(name.clone());
+        if let Some(plugin) = deleted_by {
+            self.begins(&target, plugin, now);
+        }
+        // Between two attempts there is another reason.
+        if matches!(reason, VolumeReason::DeleteFailed(_)) && is_news {
+            self.failed(&target);
+        }
+    }
+
+    /// A provisioner is asked, or has been. How long the bind stands still is not how long a bind takes.
+    pub(crate) fn asks(&mut self, claim: &ClaimKey, plugin: &str, now: Instant) {
+        self.binds.forget(claim);
+        self.begins(&Target::Claim(claim.clone()), plugin, now);
+    }
+
+    fn begins(&mut self, target: &Target, plugin: &str, now: Instant) {
+        if !self.operations.contains_key(target) {
+            let begun = Begun { at: now, plugin: plugin.to_owned(), found: false };
+            self.operations.insert(target.clone(), begun);
+        }
+    }
+
+    /// An attempt of an operation failed.
+    fn failed(&mut self, target: &Target) {
+        if let Some(begun) = self.operations.get(target) {
+            self.samples.push(Sample::Failed(MeasuredOperation::of(target), begun.plugin.clone()));
+        }
+    }
+
+    fn ends(&mut self, target: &Target, now: Instant) {
+        if let Some(Begun { at, plugin, .. }) = self.operations.remove(target) {
+            let took = now.saturating_duration_since(at);
+            self.samples.push(Sample::Took(MeasuredOperation::of(target), plugin, took));
         }
     }
 
     /// A claim and a volume can be bound since then, or it is being found out whether they can. This phase is next.
-    pub fn binds(
+    fn binds(
         &mut self,
         claim: &ClaimKey,
         mode: Option<BindMode>,
         phase: &'static str,
         (since, now): (Instant, Instant),
     ) {
-        match self.binding.get_mut(claim) {
+        match self.binds.get_mut(claim) {
             // What becomes of the volume meanwhile does not change who brought the two together.
             Some(begun) => *begun = begun.or(mode),
-            None => self.binding.begin(claim.clone(), mode, (BIND, QUEUE), true, since),
+            None => self.binds.begin(claim.clone(), mode, (BIND, QUEUE), true, since),
         }
-        self.binding.look(claim, phase, true, now);
+        self.binds.look(claim, phase, true, now);
     }
 
-    /// The bind has come to a stop: how long that lasts is not how long a bind takes.
-    pub fn stops(&mut self, claim: &ClaimKey) {
-        self.binding.forget(claim);
-    }
-
-    /// The bind is not to be any more, after so many attempts.
-    pub fn given_up(&mut self, claim: &PersistentVolumeClaim, attempts: u32, now: Instant) {
-        let key = claim.key();
-        self.binding.end(&key, End::Superseded, now, |_| attributes(&key, Some(claim), attempts));
-    }
-
-    /// The claim names the volume that was found for it.
-    pub fn found(&mut self, claim: &ClaimKey) {
-        if let Some(asked) = self.asked.get_mut(claim) {
-            asked.found = true;
-        }
-    }
-
-    /// The last write of a bind is made, after so many attempts.
-    pub fn bound(
+    /// A write about a claim, as it is now if it is there, was answered at this attempt.
+    pub fn written(
         &mut self,
         claim: &ClaimKey,
-        (object, attempts): (Option<&PersistentVolumeClaim>, u32),
+        write: &Write,
+        result: &Result<Answer, CallError>,
+        (object, attempt): (Option<&PersistentVolumeClaim>, u32),
         now: Instant,
     ) {
-        let attributes = |_: &_| attributes(claim, object, attempts);
-        if let Some(Ended { of: Some(mode), whole, last, .. }) =
-            self.binding.end(claim, End::Done, now, attributes)
-        {
-            self.done.push(Sample::Bound(mode, whole, last.trace));
-        }
-        if self.asked.get(claim).is_some_and(|asked| asked.found)
-            && let Some(asked) = self.asked.remove(claim)
-        {
-            let took = now.saturating_duration_since(asked.at);
-            self.done.push(Sample::Took(MeasuredOperation::Provision, asked.plugin, took));
-        }
-    }
-
-    /// The claim is gone.
-    pub fn forget_claim(&mut self, claim: &ClaimKey) {
-        self.asked.remove(claim);
-        self.binding.forget(claim);
-    }
-
-    /// A volume is to be deleted.
-    pub fn deletes(&mut self, volume: &VolumeName, plugin: &str, now: Instant) {
-        if !self.deleting.contains_key(volume) {
-            self.deleting.insert(volume.clone(), (now, plugin.to_owned()));
+        let target = Target::Claim(claim.clone());
+        match (write.kind, result) {
+            (_, Err(CallError::NotLeader)) => {}
+            (WriteKind::NameVolume, Ok(_)) => {
+                // A claim that named the volume itself is told apart by the patch that does not.
+                let names = write.request.body.as_ref().is_some_and(|body| body.get("spec").is_some());
+                if let Some(begun) = self.operations.get_mut(&target).filter(|_| names) {
+                    begun.found = true;
+                }
+            }
+            (WriteKind::ClaimBound, Ok(_)) => {
+                let attributes = |_: &_| attributes(claim, object, attempt);
+                let ended = self.binds.end(claim, End::Done, now, attributes);
+                if let Some(Ended { of: Some(mode), whole, last, .. }) = ended {
+                    self.samples.push(Sample::Bound(mode, whole, last.trace));
+                }
+                if self.operations.get(&target).is_some_and(|begun| begun.found) {
+                    self.ends(&target, now);
+                }
+            }
+            (kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => self.failed(&target),
+            _ => {}
         }
     }
 
-    /// An attempt to delete it failed.
-    pub fn volume_failed(&mut self, volume: &VolumeName) {
-        if let Some((_, plugin)) = self.deleting.get(volume) {
-            self.done.push(Sample::Failed(MeasuredOperation::Delete, plugin.clone()));
+    /// The claim or volume is gone.
+    pub fn gone(&mut self, target: &Target, now: Instant) {
+        match target {
+            Target::Claim(key) => {
+                self.operations.remove(target);
+                self.binds.forget(key);
+            }
+            Target::Volume(_) => self.ends(target, now),
         }
-    }
-
-    /// The volume is gone.
-    pub fn volume_gone(&mut self, volume: &VolumeName, now: Instant) {
-        if let Some((since, plugin)) = self.deleting.remove(volume) {
-            let took = now.saturating_duration_since(since);
-            self.done.push(Sample::Took(MeasuredOperation::Delete, plugin, took));
-        }
-    }
-
-    /// What has been measured since this was last asked.
-    pub fn take(&mut self) -> Vec<Sample> {
-        std::mem::take(&mut self.done)
     }
 }
 
@@ -241,38 +288,51 @@ fn attributes(
 
 #[cfg(test)]
 mod tests {
+    use std::mem::take;
+
     use super::*;
+    use crate::binder::patches;
+
+    /// The answer to a write about the claim, which names the volume or does not.
+    fn written(latency: &mut Latency, kind: WriteKind, names: bool, now: Instant) {
+        let claim = PersistentVolumeClaim::default();
+        let mut write = patches::name_volume(&claim, names.then(|| "v".into()).as_ref());
+        write.kind = kind;
+        latency.written(&ClaimKey::new("ns", "c"), &write, &Ok(Answer::Claim(claim)), (None, 1), now);
+    }
 
     #[test]
     fn a_claim_is_measured_from_the_first_ask_to_the_bind_that_was_found() {
         let (start, claim) = (Instant::now(), ClaimKey::new("ns", "c"));
+        let target = Target::Claim(claim.clone());
         let second = |second| start + Duration::from_secs(second);
         let mut latency = Latency::default();
-        latency.claim_failed(&claim);
+        latency.failed(&target);
         latency.asks(&claim, "p", start);
         latency.asks(&claim, "other", second(1));
-        latency.claim_failed(&claim);
+        latency.failed(&target);
         let mut binds = |mode, since| latency.binds(&claim, mode, QUEUE, (since, second(4)));
         binds(Some(BindMode::Dynamic), start);
-        latency.stops(&claim);
+        latency.asks(&claim, "p", second(3));
         let mut binds = |mode, since| latency.binds(&claim, mode, QUEUE, (since, second(4)));
         binds(None, second(3));
         binds(Some(BindMode::Static), second(4));
         binds(Some(BindMode::Dynamic), second(4));
-        latency.bound(&claim, (None, 1), second(5));
+        written(&mut latency, WriteKind::NameVolume, false, second(5));
+        written(&mut latency, WriteKind::ClaimBound, false, second(5));
         assert_eq!(
-            latency.take(),
+            take(&mut latency.samples),
             [
                 Sample::Failed(MeasuredOperation::Provision, "p".to_owned()),
                 Sample::Bound(BindMode::Static, Duration::from_secs(2), None),
             ]
         );
         // The claim named the volume by itself so far; now the binder finds it one.
-        latency.found(&claim);
-        latency.bound(&claim, (None, 1), second(6));
-        latency.bound(&claim, (None, 1), second(7));
+        written(&mut latency, WriteKind::NameVolume, true, second(6));
+        written(&mut latency, WriteKind::ClaimBound, false, second(6));
+        written(&mut latency, WriteKind::ClaimBound, false, second(7));
         assert_eq!(
-            latency.take(),
+            take(&mut latency.samples),
             [Sample::Took(MeasuredOperation::Provision, "p".to_owned(), Duration::from_secs(6))]
         );
     }
@@ -300,22 +360,23 @@ mod tests {
 
     #[test]
     fn a_deleted_claim_leaves_no_stamp_and_a_deleted_volume_ends_its_own() {
-        let (start, claim, volume) = (Instant::now(), ClaimKey::new("ns", "c"), VolumeName::from("v"));
+        let (start, claim) = (Instant::now(), ClaimKey::new("ns", "c"));
+        let volume = Target::Volume("v".into());
         let mut latency = Latency::default();
         latency.asks(&claim, "p", start);
         latency.binds(&claim, Some(BindMode::Static), QUEUE, (start, start));
-        latency.found(&claim);
-        latency.forget_claim(&claim);
-        latency.bound(&claim, (None, 1), start);
-        latency.volume_gone(&volume, start);
-        latency.volume_failed(&volume);
-        assert_eq!(latency.take(), []);
-        latency.deletes(&volume, "p", start);
-        latency.deletes(&volume, "q", start + Duration::from_secs(1));
-        latency.volume_failed(&volume);
-        latency.volume_gone(&volume, start + Duration::from_secs(2));
+        written(&mut latency, WriteKind::NameVolume, true, start);
+        latency.gone(&Target::Claim(claim.clone()), start);
+        written(&mut latency, WriteKind::ClaimBound, false, start);
+        latency.gone(&volume, start);
+        latency.failed(&volume);
+        assert_eq!(take(&mut latency.samples), []);
+        latency.begins(&volume, "p", start);
+        latency.begins(&volume, "q", start + Duration::from_secs(1));
+        latency.failed(&volume);
+        latency.gone(&volume, start + Duration::from_secs(2));
         assert_eq!(
-            latency.take(),
+            take(&mut latency.samples),
             [
                 Sample::Failed(MeasuredOperation::Delete, "p".to_owned()),
                 Sample::Took(MeasuredOperation::Delete, "p".to_owned(), Duration::from_secs(2)),

@@ -3,7 +3,8 @@
 //! Those that do not begin with `mooring_` are kube-controller-manager's (pv-binder §11). What can be
 //! counted from the tables is counted when scraped.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec};
+use strum::VariantArray as _;
 
 use super::latency::{BindMode, Sample};
 use crate::{
@@ -37,36 +38,13 @@ impl BinderMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let failures = IntCounterVec::new(
-            Opts::new(
-                "mooring_binder_failed_requests_total",
-                "Failed requests about claims and volumes, by purpose and by kind of failure",
-            ),
-            &["request", "outcome"],
-        )?;
-        metrics.register(&failures)?;
-        let classes = IntCounter::new(
-            "retroactive_storageclass_total",
-            "Total number of retroactive StorageClass assignments to persistent volume claim",
-        )?;
-        let class_errors = IntCounter::new(
-            "retroactive_storageclass_errors_total",
-            "Total number of failed retroactive StorageClass assignments to persistent volume claim",
-        )?;
-        let operations = HistogramVec::new(
-            HistogramOpts::new(
-                "volume_operation_total_seconds",
-                "Storage operation end to end duration in seconds",
-            )
-            .buckets(STORAGE_OPERATION_BUCKETS.to_vec()),
-            &["plugin_name", "operation_name"],
-        )?;
-        // KCM 1.36 renamed it and hides the old name; dashboards know either.
-        let errors = |name: &str| {
-            let labels = &["plugin_name", "operation_name"];
-            IntCounterVec::new(Opts::new(name, "Total volume operation errors"), labels)
+        let plugin = &["plugin_name", "operation_name"];
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            metrics.register(&counter)?;
+            Ok::<_, prometheus::Error>(counter)
         };
-        let errors = [errors("volume_operation_errors_total")?, errors("volume_operation_total_errors")?];
+        let errors = |name: &str| metrics.counters(name, "Total volume operation errors", plugin);
         let binds = TracedHistogram::new(
             "mooring_bind_e2e_seconds",
             "Time in seconds from when a claim and a volume that fits both exist to the answer to the last \
@@ -74,25 +52,35 @@ impl BinderMetrics {
             &["mode"],
             &BIND_BUCKETS,
         )?;
-        for mode in BindMode::ALL {
+        for mode in BindMode::VARIANTS {
             binds.expect(&[mode.label()]);
         }
-        metrics.register(&operations)?;
-        for counter in &errors {
-            metrics.register(counter)?;
-        }
         metrics.register_traced(&binds)?;
-        metrics.register(&classes)?;
-        metrics.register(&class_errors)?;
-        let conflicts = WriteConflicts::new(metrics, &WriteKind::ALL.map(WriteKind::as_str))?;
+        let writes: Vec<&str> = WriteKind::VARIANTS.iter().map(|kind| kind.as_str()).collect();
         Ok(Self {
-            conflicts,
-            failures,
-            classes,
-            class_errors,
-            operations,
+            conflicts: WriteConflicts::new(metrics, &writes)?,
+            failures: metrics.counters(
+                "mooring_binder_failed_requests_total",
+                "Failed requests about claims and volumes, by purpose and by kind of failure",
+                &["request", "outcome"],
+            )?,
+            classes: counter(
+                "retroactive_storageclass_total",
+                "Total number of retroactive StorageClass assignments to persistent volume claim",
+            )?,
+            class_errors: counter(
+                "retroactive_storageclass_errors_total",
+                "Total number of failed retroactive StorageClass assignments to persistent volume claim",
+            )?,
+            operations: metrics.histograms(
+                "volume_operation_total_seconds",
+                "Storage operation end to end duration in seconds",
+                plugin,
+                &STORAGE_OPERATION_BUCKETS,
+            )?,
             plugins: Bounded::new(PLUGINS, OTHER),
-            errors,
+            // KCM 1.36 renamed it and hides the old name; dashboards know either.
+            errors: [errors("volume_operation_errors_total")?, errors("volume_operation_total_errors")?],
             binds,
         })
     }
@@ -153,7 +141,7 @@ mod tests {
                 latency::MeasuredOperation,
                 reason::ClaimReason,
                 sizes::Sizes,
-                state::{self, Report, Why},
+                state::{BinderReason, Report, Why},
             },
         },
         controller::report::reporter::Reporter,
@@ -185,8 +173,9 @@ mod tests {
         let reporter = Reporter::new(&metrics).unwrap();
         metrics.register(&Sizes::new(objects, reporter.board()).unwrap()).unwrap();
         let waits = Why::Claim(Arc::new(ClaimReason::NoVolume));
-        let claim = (Target::Claim(ClaimKey::new("ns", "c")), "Pending", waits);
-        let report: Report = state::report(claim, None, (1, true));
+        let claim = Target::Claim(ClaimKey::new("ns", "c"));
+        let pending = BinderReason { phase: "Pending", why: waits, failure: None };
+        let report = Report { is_decision: true, ..Report::of(claim, pending) };
         for _ in 0..3 {
             reporter.take(report.clone(), Instant::now());
         }

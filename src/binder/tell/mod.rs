@@ -2,7 +2,6 @@
 
 pub(crate) mod events;
 pub(crate) mod failure;
-pub(crate) mod failures;
 pub mod latency;
 pub(crate) mod metrics;
 pub(crate) mod reason;

@@ -1,10 +1,16 @@
 //! Where a claim or a volume stands, and why: the one value that events, log fields, metric labels
-//! and explanations are printed from (L18). The texts are in [`super::events`].
+//! and explanations are made from (L18).
+//!
+//! Each reason has its text beside it, and one row in the table of its kind: the code, the event, and what ends the wait.
+//! Texts and events are KCM's where it has one; only why a plugin refuses a claim is said by the plugin itself. Events
+//! that are about more than the reason are in [`super::events`].
 
 use apiserver::{
+    events::EventType,
     ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
     kinds::{Malformed, PersistentVolumeClaim},
 };
+use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::binder::{
@@ -12,18 +18,55 @@ use crate::binder::{
     matching::predicate::{Mismatch, Unreadable, claim_class},
 };
 
+/// What ends the wait for a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// Nothing is left to wait for.
+    Nothing,
+    /// A free volume that fits, among others.
+    FreeVolume,
+    /// The deletion of a volume that is Released, and not kept.
+    Deletion,
+    /// What the reason says.
+    Other,
+}
+
+use WaitsFor::{Deletion, FreeVolume, Nothing, Other};
+
+/// The row of a reason: its code (user-experience §3), the type and reason of its event, if it has one, and what ends
+/// the wait.
+pub type ReasonRow = (&'static str, Option<(EventType, &'static str)>, WaitsFor);
+
+/// No event.
+const SILENT: Option<(EventType, &str)> = None;
+
+const fn normal(reason: &'static str) -> Option<(EventType, &'static str)> {
+    Some((EventType::Normal, reason))
+}
+
+const fn warning(reason: &'static str) -> Option<(EventType, &'static str)> {
+    Some((EventType::Warning, reason))
+}
+
 /// Why a write waits that cannot be taken back, or that is undone each time: until the end of the one or the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HeldBack {
     /// Another writes what only the binder should, everywhere or here.
+    #[error("nothing is taken back or given up while another writes what only the binder should: {by}")]
     ForeignWriter {
         by: String,
         /// When that ends, unless more is seen.
         until: Instant,
     },
     /// Etcd was restored from a backup a short while ago (E11).
+    #[error("nothing is taken back or given up for five minutes after a restore of etcd from a backup")]
     Restored { until: Instant },
     /// This write was made, and is undone again and again (S46).
+    #[error(
+        "{} undoes each write to {}: it is repeated after a pause of up to half a minute",
+        by.as_deref().unwrap_or("another writer, which the object does not show,"),
+        write.aim()
+    )]
     Undone {
         write: WriteKind,
         /// The manager that undoes it, if the object shows that.
@@ -36,12 +79,13 @@ pub enum HeldBack {
 }
 
 impl HeldBack {
-    /// The reason's code, the same as of attach/detach.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
+    /// Its row. The codes are the same as of attach/detach. After a restore nothing is wrong with the object.
+    fn row(&self) -> ReasonRow {
         match self {
-            Self::ForeignWriter { .. } | Self::Undone { .. } => "ForeignWriter",
-            Self::Restored { .. } => "RestoreGrace",
+            Self::ForeignWriter { .. } => ("ForeignWriter", warning("ForeignWriter"), Other),
+            Self::Undone { is_news: true, .. } => ("ForeignWriter", warning("ForeignWriter"), Other),
+            Self::Undone { is_news: false, .. } => ("ForeignWriter", SILENT, Other),
+            Self::Restored { .. } => ("RestoreGrace", normal("RestoreGrace"), Other),
         }
     }
 
@@ -56,160 +100,205 @@ impl HeldBack {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum ClaimReason {
     /// Bound, nothing left to do.
+    #[error("bound to {0}")]
     Bound(VolumeName),
     /// Its annotations are put right first.
+    #[error("annotations are put right first")]
     Annotating,
     /// Something is to be written that has to wait.
+    #[error("{0}")]
     HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
+    #[error("an object cannot be read: {0}")]
     ObjectUnreadable(String),
     /// The class is in no table; a live read has to confirm that there is none.
+    #[error("asking the API server for storage class {0}")]
     ProvingClass(ClassName),
     /// A bind is on its way.
+    #[error("binding to {}: {}", .0, .1.as_str())]
     Binding(VolumeName, WriteKind),
     /// The volume is reserved for the claim, but it has no size.
+    #[error("PersistentVolume {:?} is without a storage capacity", .0.as_str())]
     NoCapacity(VolumeName),
     /// Another write to the volume is under way.
+    #[error("a write to {0} is under way")]
     VolumeBusy(VolumeName),
     /// The claim still holds another volume, which is given back first (S19).
+    #[error("volume {0} has to be given back first")]
     HoldsOther(VolumeName),
     /// A volume carries the claim's UID but does not suit it.
+    #[error("volume {} is reserved for the claim: {}", .0, .1.of_reserved(.0.as_str()))]
     HoldsMismatched(VolumeName, Mismatch),
     /// No volume fits, and there is no class that would provide one.
+    #[error("no persistent volumes available for this claim and no storage class is set")]
     NoVolume,
     /// The default class is being assigned.
+    #[error("assigning the default class {0}")]
     AssigningClass(ClassName),
     /// The class binds when a pod is scheduled, and no pod waits.
+    #[error("waiting for first consumer to be created before binding")]
     WaitsForFirstConsumer,
     /// The class binds when one of these pods is scheduled.
+    #[error("waiting for {} to be scheduled", these(.0))]
     WaitsForPods(Vec<PodKey>),
     /// An external provisioner is asked, or about to be.
+    #[error(
+        "Waiting for a volume to be created either by the external provisioner '{0}' or manually by the system \
+         administrator. If volume creation is delayed, please verify that the provisioner is running and correctly \
+         registered."
+    )]
     WaitsForProvisioner(String),
+    #[error("no volume fits and dynamic provisioning is off")]
     ProvisioningOff,
     /// The class does not exist.
+    #[error("storageclass.storage.k8s.io {:?} not found", .0.as_str())]
     NoClass(ClassName),
     /// The class names a provisioner that does not exist.
+    #[error("no volume plugin matched name: {0}")]
     NoProvisioner(String),
     /// The class names a plugin that is known and does not provision.
+    #[error("no provisionable volume plugin matched")]
     CannotProvision(String),
     /// A volume is being made by this plugin, here.
+    #[error("{0} makes a volume")]
     Provisioning(&'static str),
     /// The plugin here made no volume.
+    #[error("{0}")]
     NotProvisioned(Unprovisioned),
     /// Another volume may become the claim's: a write that would reserve it has not been answered.
+    #[error("volume {0} may become the claim's: a write of that kind was not answered")]
     Uncertain(VolumeName),
     /// The claim was handed to one provisioner, and its class now names another (S29).
-    OtherProvisioner {
-        asked: String,
-        wanted: String,
-    },
+    #[error("the claim was handed to provisioner {asked:?}, and its storage class now names {wanted:?}")]
+    OtherProvisioner { asked: String, wanted: String },
     /// The volume the claim names does not exist.
+    #[error("volume {:?}, which the claim names, does not exist", .0.as_str())]
     NamedMissing(VolumeName),
     /// The volume the claim names belongs to another claim.
+    #[error("volume {:?} already bound to a different claim.", .0.as_str())]
     NamedTaken(VolumeName, ClaimKey),
     /// The volume the claim names does not suit it.
+    #[error("Cannot bind to requested volume {:?}: {}", .0.as_str(), .1.text(.0.as_str()))]
     NamedMismatched(VolumeName, Mismatch),
     /// Was bound, but no longer says to what.
+    #[error("Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")]
     LostReference,
     /// Was bound to a volume that is gone.
+    #[error("Bound claim has lost its PersistentVolume. Data on the volume is lost!")]
     LostVolume(VolumeName),
     /// Was bound to a volume that now carries this UID.
+    #[error("Two claims are bound to the same volume, this one is bound incorrectly")]
     Misbound(VolumeName, Uid),
     /// Looks lost; a live read has to confirm it.
+    #[error("asking the API server for volume {0}")]
     ProvingLost(VolumeName),
     /// Something in the claim cannot be understood.
+    #[error("{0}")]
     Unreadable(Unreadable),
     /// The class does not say when to bind, or says something unknown.
+    #[error("VolumeBindingMode not set for StorageClass {:?}", .0.as_str())]
     UnknownBindingMode(ClassName),
 }
 
 impl ClaimReason {
-    /// The reason's code (user-experience §3), in events, logs, metrics and pages.
+    /// Its row in the table. Claims that are Lost have events of their own: [`super::events::lost`].
+    #[must_use]
+    pub fn row(&self) -> ReasonRow {
+        match self {
+            Self::Bound(_) => ("Bound", SILENT, Nothing),
+            Self::Annotating => ("Annotating", SILENT, Other),
+            Self::HeldBack(why) => why.row(),
+            Self::ObjectUnreadable(_) => ("ObjectUnreadable", SILENT, Other),
+            Self::ProvingClass(_) => ("ConfirmingClass", SILENT, Other),
+            Self::Binding(..) => ("Binding", SILENT, Other),
+            Self::NoCapacity(_) => ("NoCapacity", warning("FailedBinding"), Other),
+            Self::VolumeBusy(_) => ("VolumeBusy", SILENT, Other),
+            Self::HoldsOther(_) => ("HoldsOtherVolume", normal("HoldsOtherVolume"), Other),
+            // Claim and volume get events when the volume is looked at.
+            Self::HoldsMismatched(_, Mismatch::VolumeMode) => ("HoldsUnfitVolume", SILENT, Other),
+            Self::HoldsMismatched(..) => ("HoldsUnfitVolume", warning("VolumeMismatch"), Other),
+            Self::NoVolume => ("NoClassAndNoMatch", normal("FailedBinding"), FreeVolume),
+            Self::AssigningClass(_) => ("AssigningDefaultClass", SILENT, FreeVolume),
+            Self::WaitsForFirstConsumer => ("WaitingForFirstConsumer", normal("WaitForFirstConsumer"), Other),
+            Self::WaitsForPods(_) => ("WaitingForScheduling", normal("WaitForPodScheduled"), Other),
+            Self::WaitsForProvisioner(_) => {
+                ("WaitingForProvisioner", normal("ExternalProvisioning"), FreeVolume)
+            }
+            Self::ProvisioningOff => {
+                ("DynamicProvisioningDisabled", normal("DynamicProvisioningDisabled"), FreeVolume)
+            }
+            Self::NoClass(_) => ("ClassNotFound", warning("ProvisioningFailed"), FreeVolume),
+            Self::NoProvisioner(_) => ("ProvisionerUnknown", warning("ProvisioningFailed"), FreeVolume),
+            Self::CannotProvision(_) => {
+                ("ProvisioningUnsupported", warning("ProvisioningFailed"), FreeVolume)
+            }
+            Self::Provisioning(_) => ("Provisioning", SILENT, Other),
+            Self::NotProvisioned(why) => ("ProvisioningError", warning(why.event()), FreeVolume),
+            Self::Uncertain(_) => ("Uncertain", normal("Uncertain"), Other),
+            Self::OtherProvisioner { .. } => {
+                ("ProvisionerChanged", warning("ProvisioningFailed"), FreeVolume)
+            }
+            Self::NamedMissing(_) => ("NamedVolumeMissing", normal("NamedVolumeMissing"), Other),
+            Self::NamedTaken(..) => ("NamedVolumeTaken", warning("FailedBinding"), Other),
+            Self::NamedMismatched(..) => ("NamedVolumeMismatch", warning("VolumeMismatch"), Other),
+            Self::LostReference => ("LostReference", SILENT, Other),
+            Self::LostVolume(_) => ("LostVolumeMissing", SILENT, Other),
+            Self::Misbound(..) => ("LostMisbound", SILENT, Other),
+            Self::ProvingLost(_) => ("ConfirmingLost", SILENT, Other),
+            Self::Unreadable(_) => ("MalformedClaim", warning("FailedBinding"), Other),
+            Self::UnknownBindingMode(_) => ("UnknownBindingMode", warning("FailedBinding"), Other),
+        }
+    }
+
+    /// The reason's code, in events, logs, metrics and pages.
     #[must_use]
     pub fn code(&self) -> &'static str {
-        match self {
-            Self::Bound(_) => "Bound",
-            Self::Annotating => "Annotating",
-            Self::HeldBack(why) => why.code(),
-            Self::ObjectUnreadable(_) => "ObjectUnreadable",
-            Self::ProvingClass(_) => "ConfirmingClass",
-            Self::Binding(..) => "Binding",
-            Self::NoCapacity(_) => "NoCapacity",
-            Self::VolumeBusy(_) => "VolumeBusy",
-            Self::HoldsOther(_) => "HoldsOtherVolume",
-            Self::HoldsMismatched(..) => "HoldsUnfitVolume",
-            Self::NoVolume => "NoClassAndNoMatch",
-            Self::AssigningClass(_) => "AssigningDefaultClass",
-            Self::WaitsForFirstConsumer => "WaitingForFirstConsumer",
-            Self::WaitsForPods(_) => "WaitingForScheduling",
-            Self::WaitsForProvisioner(_) => "WaitingForProvisioner",
-            Self::ProvisioningOff => "DynamicProvisioningDisabled",
-            Self::NoClass(_) => "ClassNotFound",
-            Self::NoProvisioner(_) => "ProvisionerUnknown",
-            Self::CannotProvision(_) => "ProvisioningUnsupported",
-            Self::Provisioning(_) => "Provisioning",
-            Self::NotProvisioned(_) => "ProvisioningError",
-            Self::Uncertain(_) => "Uncertain",
-            Self::OtherProvisioner { .. } => "ProvisionerChanged",
-            Self::NamedMissing(_) => "NamedVolumeMissing",
-            Self::NamedTaken(..) => "NamedVolumeTaken",
-            Self::NamedMismatched(..) => "NamedVolumeMismatch",
-            Self::LostReference => "LostReference",
-            Self::LostVolume(_) => "LostVolumeMissing",
-            Self::Misbound(..) => "LostMisbound",
-            Self::ProvingLost(_) => "ConfirmingLost",
-            Self::Unreadable(_) => "MalformedClaim",
-            Self::UnknownBindingMode(_) => "UnknownBindingMode",
-        }
+        self.row().0
     }
 
     /// Whether nothing is left to wait for.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        matches!(self, Self::Bound(_))
+        self.row().2 == Nothing
     }
 
     /// Whether a free volume that fits would end the wait.
     #[must_use]
     pub fn wants_volume(&self) -> bool {
-        matches!(
-            self,
-            Self::NoVolume
-                | Self::AssigningClass(_)
-                | Self::WaitsForProvisioner(_)
-                | Self::ProvisioningOff
-                | Self::NoClass(_)
-                | Self::NoProvisioner(_)
-                | Self::CannotProvision(_)
-                | Self::NotProvisioned(_)
-                | Self::OtherProvisioner { .. }
-        )
+        self.row().2 == FreeVolume
+    }
+}
+
+/// So many pods that a claim waits for are named, and each change of them is told.
+const NAMED_PODS: usize = 3;
+
+fn these(pods: &[PodKey]) -> String {
+    let names: Vec<&str> = pods.iter().map(PodKey::name).collect();
+    match names.len() {
+        1 => format!("pod {}", names.join(",")),
+        2..=NAMED_PODS => format!("pods {}", names.join(",")),
+        // One more or one less is no news.
+        _ => "one of the pods that use it".to_owned(),
     }
 }
 
 /// Why a plugin here made no volume, with the text of the event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unprovisioned {
     /// It was not even asked.
+    #[error("{0}")]
     Refused(String),
-    Failed {
-        class: String,
-        error: String,
-    },
-    /// The object could not be created, and the storage was removed again.
-    NotCreated {
-        claim: ClaimKey,
-        /// What the API server said.
-        error: String,
-    },
+    #[error("Failed to provision volume with StorageClass {class:?}: {error}")]
+    Failed { class: String, error: String },
+    /// The object could not be created, for what the API server said, and the storage was removed again.
+    #[error("Error creating provisioned PV object for claim {claim}: {error}. Deleting the volume.")]
+    NotCreated { claim: ClaimKey, error: String },
     /// The object could not be created, and then the storage not be removed.
-    NotCleaned {
-        claim: ClaimKey,
-        error: String,
-    },
+    #[error("Error cleaning provisioned volume for claim {claim}: {error}. Please delete manually.")]
+    NotCleaned { claim: ClaimKey, error: String },
 }
 
 impl Unprovisioned {
@@ -219,6 +308,16 @@ impl Unprovisioned {
         Self::Failed { class: claim_class(claim).to_owned(), error: error.to_owned() }
     }
 
+    /// The reason of its event.
+    #[must_use]
+    pub fn event(&self) -> &'static str {
+        if matches!(self, Self::NotCleaned { .. }) {
+            "ProvisioningCleanupFailed"
+        } else {
+            "ProvisioningFailed"
+        }
+    }
+
     /// Whether the plugin refused or failed. KCM counts no failure where the object is what could not be made.
     #[must_use]
     pub fn is_of_plugin(&self) -> bool {
@@ -226,105 +325,140 @@ impl Unprovisioned {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
+    #[error("annotations and finalizers are put right first")]
     Annotating,
     /// Something is to be written that has to wait.
+    #[error("{0}")]
     HeldBack(HeldBack),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
+    #[error("an object cannot be read: {0}")]
     ObjectUnreadable(String),
+    #[error("free")]
     Available,
     /// Reserved by name for a claim that has not taken it.
+    #[error("reserved for {0}")]
     Reserved(ClaimKey),
     /// Reserved with UID: its claim binds next.
+    #[error("it is kept for claim {0}")]
     ClaimBindsNext(ClaimKey),
     /// Reserved with UID, but file system and block device are confused.
+    #[error("claim {0} asks for another volumeMode")]
     ModesDiffer(ClaimKey),
     /// Bound, nothing left to do.
+    #[error("bound to {0}")]
     Bound(ClaimKey),
     /// Its claim chose another volume; the reservation is undone.
+    #[error("claim {0} takes another volume")]
     Undoing(ClaimKey),
     /// Its claim seems gone or bound elsewhere; a live read has to confirm it.
+    #[error("asking the API server for claim {0}")]
     Proving(ClaimKey),
+    #[error("claim {0} is gone, or does not take it")]
     Releasing(ClaimKey),
     /// Released, and kept until an administrator acts.
+    #[error("released and kept, as its reclaim policy says")]
     Retained,
     /// Released, and its external provisioner deletes it.
+    #[error("released; its provisioner deletes it")]
     LeftToProvisioner,
     /// Released, and what holds its data cannot be read.
+    #[error("released, and left alone, as its source {} cannot be read: {}", .0.key, .0.error)]
     Unreadable(Malformed),
     /// Released, and cannot be reclaimed.
+    #[error("{0}")]
     NotReclaimable(Unreclaimable),
     /// Released, and not recycled while these pods use it.
+    #[error("Volume is used by pods: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))]
     UsedByPods(Vec<PodKey>),
+    #[error("released, and its recycler pod is at work")]
     Recycling,
     /// Recycling failed, and is tried again.
+    #[error("Recycle failed: {0}")]
     RecycleFailed(String),
     /// A recycler pod of an earlier run has to go before anything else.
+    #[error("recycler pod {0} of an earlier run has to go first")]
     LeftoverPod(PodKey),
     /// Released, and being deleted here.
+    #[error("released, and being deleted")]
     Deleting,
     /// Deleting failed, and is tried again.
+    #[error("{0}")]
     DeleteFailed(String),
 }
 
 /// Why a volume cannot be reclaimed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreclaimable {
     /// No deleter is known for what holds the volume.
+    #[error("error getting deleter volume plugin for volume {:?}: no volume plugin matched", .0.as_str())]
     NoDeleter(VolumeName),
     /// The plugin for what holds the volume cannot delete.
+    #[error("error getting deleter volume plugin for volume {:?}: no deletable volume plugin matched", .0.as_str())]
     CannotDelete(VolumeName),
     /// The in-tree plugin that provisioned it is gone.
+    #[error("no volume plugin matched name: {0}")]
     NoPlugin(String),
     /// The in-tree plugin that is said to have provisioned it cannot delete.
+    #[error("no deletable volume plugin matched")]
     PluginCannotDelete,
+    #[error("No recycler plugin found for the volume!")]
     NoRecycler,
+    #[error("Volume has unrecognized PersistentVolumeReclaimPolicy")]
     UnknownPolicy,
 }
 
-impl VolumeReason {
-    /// The reason's code (user-experience §3), in events, logs, metrics and pages.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
+impl Unreclaimable {
+    /// The reason of its event.
+    fn event(&self) -> &'static str {
         match self {
-            Self::Annotating => "Annotating",
-            Self::HeldBack(why) => why.code(),
-            Self::ObjectUnreadable(_) => "ObjectUnreadable",
-            Self::Available => "Available",
-            Self::Reserved(_) => "Reserved",
-            Self::ClaimBindsNext(_) => "ClaimBindsNext",
-            Self::ModesDiffer(_) => "ModeMismatch",
-            Self::Bound(_) => "Bound",
-            Self::Undoing(_) => "Unbinding",
-            Self::Proving(_) => "ConfirmingClaimGone",
-            Self::Releasing(_) => "Releasing",
-            Self::Retained => "Retained",
-            Self::LeftToProvisioner => "LeftToProvisioner",
-            Self::Unreadable(_) => "MalformedSource",
-            Self::NotReclaimable(_) => "NotReclaimable",
-            Self::UsedByPods(_) => "UsedByPods",
-            Self::Recycling => "Recycling",
-            Self::RecycleFailed(_) => "RecycleFailed",
-            Self::LeftoverPod(_) => "LeftoverRecyclerPod",
-            Self::Deleting => "Deleting",
-            Self::DeleteFailed(_) => "DeleteFailed",
+            Self::NoRecycler => "VolumeFailedRecycle",
+            Self::UnknownPolicy => "VolumeUnknownReclaimPolicy",
+            _ => "VolumeFailedDelete",
+        }
+    }
+}
+
+impl VolumeReason {
+    /// Its row in the table.
+    #[must_use]
+    pub fn row(&self) -> ReasonRow {
+        match self {
+            Self::Annotating => ("Annotating", SILENT, Other),
+            Self::HeldBack(why) => why.row(),
+            Self::ObjectUnreadable(_) => ("ObjectUnreadable", SILENT, Other),
+            Self::Available => ("Available", SILENT, Nothing),
+            Self::Reserved(_) => ("Reserved", SILENT, Other),
+            Self::ClaimBindsNext(_) => ("ClaimBindsNext", SILENT, Other),
+            Self::ModesDiffer(_) => ("ModeMismatch", SILENT, Other),
+            Self::Bound(_) => ("Bound", SILENT, Nothing),
+            Self::Undoing(_) => ("Unbinding", SILENT, Other),
+            Self::Proving(_) => ("ConfirmingClaimGone", SILENT, Other),
+            Self::Releasing(_) => ("Releasing", SILENT, Other),
+            Self::Retained => ("Retained", SILENT, Nothing),
+            Self::LeftToProvisioner => ("LeftToProvisioner", SILENT, Deletion),
+            Self::Unreadable(_) => ("MalformedSource", SILENT, Other),
+            Self::NotReclaimable(why) => ("NotReclaimable", warning(why.event()), Deletion),
+            Self::UsedByPods(_) => ("UsedByPods", normal("VolumeFailedRecycle"), Other),
+            Self::Recycling => ("Recycling", SILENT, Other),
+            Self::RecycleFailed(_) => ("RecycleFailed", warning("VolumeFailedRecycle"), Other),
+            Self::LeftoverPod(_) => ("LeftoverRecyclerPod", SILENT, Other),
+            Self::Deleting => ("Deleting", SILENT, Deletion),
+            Self::DeleteFailed(_) => ("DeleteFailed", warning("VolumeFailedDelete"), Deletion),
         }
     }
 
-    /// Whether the volume is Released and not kept.
+    /// The reason's code, in events, logs, metrics and pages.
     #[must_use]
-    pub fn awaits_deletion(&self) -> bool {
-        matches!(
-            self,
-            Self::LeftToProvisioner | Self::NotReclaimable(_) | Self::Deleting | Self::DeleteFailed(_)
-        )
+    pub fn code(&self) -> &'static str {
+        self.row().0
     }
 
     /// Whether nothing is left to wait for.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        matches!(self, Self::Available | Self::Bound(_) | Self::Retained)
+        self.row().2 == Nothing
     }
 }

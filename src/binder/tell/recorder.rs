@@ -1,36 +1,30 @@
-//! Recorder: what users and operators get to know of looks, writes and failures, and what was told before (client-go:
-//! `EventRecorder`).
+//! Recorder: what users and operators get to know of decisions, writes and failures, and the one memory of each claim and
+//! volume that this takes (client-go: `EventRecorder`).
 //!
-//! In: decisions with their reasons, and what became of requests. Out: events, and what a plan carries out for log,
-//! metrics and traces. Why each key waits ([`Reasons`]) is handed in: decisions rest on it, and on nothing in here.
+//! In: decisions with their reasons, and what became of requests. Out: events and reports for the next plan; and why each
+//! key waits, on which the next decision may rest. Of a request that fails the server's words are shown (L18): what it
+//! refuses at once; what the next tries may mend (a conflict, silence, a busy server), when it has failed so many times in
+//! a row. What is settled costs nothing.
 
-use std::{collections::BTreeMap, mem, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use apiserver::{
-    call::CallError,
     events::Event,
-    ids::VolumeName,
-    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
+    ids::{ClaimKey, VolumeName},
+    kinds::ClaimPhase,
     tables::Objects,
 };
-use telemetry::traces::Traces;
 use tokio::time::Instant;
 
 use super::{
     events,
-    failure::Failure,
-    failures::Failures,
-    latency::{BindMode, Latency, QUEUE, Sample},
+    failure::{Failure, FailureOutcome, Task},
+    latency::Latency,
     reason::{ClaimReason, VolumeReason},
-    state::{self, Failing, Report, Why},
+    state::{BinderReason, Report, Why},
 };
 use crate::{
-    binder::{
-        annotations::HOST_PATH_PLUGIN,
-        calls::{Answer, Op, Target, Write, WriteKind},
-        decide::decision::Decision,
-        reasons::Reasons,
-    },
+    binder::calls::{Shown, Target},
     controller::report::events::{EventUpdate, Topic},
 };
 
@@ -40,54 +34,133 @@ const DECISION: Topic = "decision";
 /// Topic of the event of a request that fails.
 const FAILURE: Topic = "failure";
 
+/// Failures in a row after which one is told that the next try may mend: within some five seconds.
+const PATIENCE: u32 = 3;
+
+/// What is remembered of one claim or volume.
+#[derive(Debug, Default)]
+struct Remembered {
+    /// Why it is where it is, if it is not settled or a request about it fails.
+    why: Option<Why>,
+    failures: Option<Failures>,
+    /// Of a volume, its phase before a write of ours, until the look that follows.
+    written: Option<&'static str>,
+}
+
+impl Remembered {
+    fn failing(&self) -> Option<&Failure> {
+        self.failures.as_ref()?.shown.as_ref()
+    }
+}
+
+/// Requests about it that failed in a row.
+#[derive(Debug)]
+struct Failures {
+    last: Failure,
+    /// How many since the last that was refused.
+    count: u32,
+    /// The one that is shown. A failure that is not shown leaves it as it is.
+    shown: Option<Failure>,
+    /// When the next request is sent, if that has been settled.
+    next: Option<Instant>,
+}
+
 /// What is told, and what was.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Requests that fail.
-    pub(crate) failures: Failures,
-    events: Vec<EventUpdate<Target>>,
+    memory: BTreeMap<Target, Remembered>,
     /// How long things take.
     pub(crate) latency: Latency,
-    reports: Vec<Report>,
-    /// Phases of volumes before writes of ours, until the look that follows them.
-    written: BTreeMap<VolumeName, &'static str>,
+    /// What there is for events.
+    pub(crate) events: Vec<EventUpdate<Target>>,
+    /// What is reported.
+    pub(crate) reports: Vec<Report>,
+    /// How many requests failed, by what they were for and how they failed.
+    pub(crate) failed: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl Recorder {
-    /// Traces binds from now on.
-    pub(crate) fn trace(&mut self, traces: Traces) {
-        self.latency.trace(traces);
+    /// Why a claim is where it is, if it is not settled or a request about it fails.
+    pub(crate) fn claim(&self, key: &ClaimKey) -> Option<&Arc<ClaimReason>> {
+        let why = self.memory.get(&Target::Claim(key.clone()))?.why.as_ref()?;
+        if let Why::Claim(reason) = why { Some(reason) } else { None }
     }
 
-    /// What there is for events.
-    pub(crate) fn take_events(&mut self) -> Vec<EventUpdate<Target>> {
-        mem::take(&mut self.events)
+    /// The same of a volume.
+    pub(crate) fn volume(&self, name: &VolumeName) -> Option<&Arc<VolumeReason>> {
+        let why = self.memory.get(&Target::Volume(name.clone()))?.why.as_ref()?;
+        if let Why::Volume(reason) = why { Some(reason) } else { None }
     }
 
-    /// What has been measured, and what is reported.
-    pub(crate) fn take(&mut self) -> (Vec<Sample>, Vec<Report>) {
-        (self.latency.take(), mem::take(&mut self.reports))
+    /// Whether a claim waits for the proof that it has no class.
+    pub(crate) fn is_proving_class(&self, key: &ClaimKey) -> bool {
+        self.claim(key).is_some_and(|reason| matches!(**reason, ClaimReason::ProvingClass(_)))
     }
 
-    /// Takes the events of a decision. What failed is tried again, and holds until it works; or there is nothing left to
-    /// try, or what failed was of another of that name. A decision without events while something is still to come leaves
-    /// open what holds.
-    pub(crate) fn decided<Reason>(
+    /// Whether a claim waits for a pod.
+    pub(crate) fn is_waiting_for_pods(&self, key: &ClaimKey) -> bool {
+        self.claim(key).is_some_and(|reason| {
+            matches!(**reason, ClaimReason::WaitsForFirstConsumer | ClaimReason::WaitsForPods(_))
+        })
+    }
+
+    /// Everything that is not settled, or fails: claims, then volumes.
+    pub(crate) fn unsettled(&self) -> Vec<Target> {
+        let unsettled = self.memory.iter().filter(|(_, known)| known.why.is_some());
+        unsettled.map(|(target, _)| target.clone()).collect()
+    }
+
+    /// The request about a claim or volume that fails, as it is shown.
+    #[cfg(test)]
+    pub(crate) fn failing(&self, target: &Target) -> Option<&Failure> {
+        self.memory.get(target)?.failing()
+    }
+
+    /// Takes a decision about an object as it is shown here, of which this was the given attempt: its events, and whether
+    /// it takes a step. What failed is tried again, and holds until it works; or there is nothing left to try, or what
+    /// failed was of another of that name. A decision without events while something is still to come leaves open what
+    /// holds.
+    pub(crate) fn decided(
         &mut self,
-        target: &Target,
-        (decision, is_settled): (&mut Decision<Reason>, bool),
-        reasons: &mut Reasons,
-        objects: &Objects,
+        shown: &Shown,
+        why: Why,
+        (events, steps): (Vec<Event>, bool),
+        attempt: u32,
     ) {
-        if decision.step.is_none() || self.failures.is_of_another(target, target.uid(objects).as_ref()) {
-            self.works(target, reasons);
+        let failures = self.memory.get(&shown.target).and_then(|known| known.failures.as_ref());
+        if !steps || failures.is_some_and(|failures| failures.last.uid.as_ref() != Some(&shown.uid)) {
+            self.works(&shown.target);
         }
-        let events = mem::take(&mut decision.events);
-        self.events.push(if is_settled || !events.is_empty() {
-            EventUpdate::Hold(target.clone(), DECISION, events)
+        let target = shown.target.clone();
+        self.events.push(if why.is_settled() || !events.is_empty() {
+            EventUpdate::Hold(target, DECISION, events)
         } else {
-            EventUpdate::Pause(target.clone(), &[DECISION])
+            EventUpdate::Pause(target, &[DECISION])
         });
+        self.stands(shown, why, attempt, true);
+    }
+
+    /// Reports where an object stands although nothing was decided: a request about it fails, or works again.
+    pub(crate) fn stands_still(&mut self, shown: &Shown, attempt: u32) {
+        if let Some(why) = self.memory.get(&shown.target).and_then(|known| known.why.clone()) {
+            self.stands(shown, why, attempt, false);
+        }
+    }
+
+    fn stands(&mut self, shown: &Shown, why: Why, attempt: u32, is_decision: bool) {
+        let Shown { target, revision, phase, .. } = shown;
+        let other = match &why {
+            Why::Claim(reason) if let ClaimReason::Binding(volume, _) = &**reason => Some(volume.to_string()),
+            _ => shown.other.as_ref().map(Target::name),
+        };
+        let known = self.memory.entry(target.clone()).or_default();
+        let failure = known.failing().cloned();
+        let next = known.failures.as_ref().and_then(|failures| failures.next).filter(|_| failure.is_some());
+        let (revision, from) = (Some(*revision), known.written.take());
+        known.why = (!why.is_settled() || failure.is_some()).then(|| why.clone());
+        let report = Report::of(target.clone(), BinderReason { phase, why, failure });
+        self.reports.push(Report { next, attempt, revision, from, other, is_decision, ..report });
+        self.forget_settled(target);
     }
 
     /// A write about a claim or volume was made, which causes these events.
@@ -97,198 +170,74 @@ impl Recorder {
         }
     }
 
-    /// What belongs to an earlier write whose answer was lost has happened.
-    pub(crate) fn happened(&mut self, event: Event) {
-        self.events.push(EventUpdate::Happened(event));
-    }
-
-    /// Nothing holds any more of a claim or volume that is gone.
-    pub(crate) fn forget(&mut self, target: Target) {
-        self.events.push(EventUpdate::Forget(target));
-    }
-
-    /// A claim was looked at, at this attempt, which had waited for its turn since then. If it is bound to a volume,
-    /// that is this one.
-    pub(crate) fn claim_looked(
-        &mut self,
-        (claim, attempt): (&PersistentVolumeClaim, u32),
-        reason: &Arc<ClaimReason>,
-        volume: Option<&PersistentVolume>,
-        reasons: &Reasons,
-        (since, now): (Instant, Instant),
-    ) {
-        let key = &claim.key();
-        match &**reason {
-            ClaimReason::WaitsForProvisioner(provisioner) => {
-                self.latency.stops(key);
-                self.latency.asks(key, provisioner, now);
-            }
-            ClaimReason::Provisioning(plugin) => {
-                self.latency.stops(key);
-                self.latency.asks(key, plugin, now);
-            }
-            ClaimReason::NotProvisioned(why) => {
-                self.latency.stops(key);
-                self.latency.asks(key, HOST_PATH_PLUGIN, now);
-                if why.is_of_plugin() && reasons.claim(key).is_none_or(|before| before != reason) {
-                    self.latency.claim_failed(key);
-                }
-            }
-            ClaimReason::Binding(_, step) => {
-                if claim.status.phase != ClaimPhase::Bound
-                    && let Some(volume) = volume
-                {
-                    self.latency.binds(key, Some(BindMode::of(claim, volume)), step.as_str(), (since, now));
-                }
-            }
-            // If a volume is found then, all this time was ours.
-            ClaimReason::ProvingClass(_) => self.latency.binds(key, None, QUEUE, (since, now)),
-            ClaimReason::VolumeBusy(_) => {}
-            _ => self.latency.given_up(claim, attempt, now),
-        }
-        let failing = reasons.failing(&Target::Claim(key.clone()));
-        self.claim_stands((claim, attempt), reason, failing, true);
-    }
-
-    /// Reports where a claim stands.
-    pub(crate) fn claim_stands(
-        &mut self,
-        (claim, attempt): (&PersistentVolumeClaim, u32),
-        reason: &Arc<ClaimReason>,
-        failing: Option<&Failing>,
-        is_decision: bool,
-    ) {
-        let named = &claim.spec.volume_name;
-        let other = match &**reason {
-            ClaimReason::Binding(volume, _) => Some(volume.to_string()),
-            _ if named.is_empty() => None,
-            _ => Some(named.to_string()),
-        };
-        let (target, why) = (Target::Claim(claim.key()), Why::Claim(Arc::clone(reason)));
-        let standing = (target, claim.status.phase.as_str(), why);
-        let report = state::report(standing, failing, (attempt, is_decision));
-        let revision = Some(claim.metadata.resource_version);
-        self.reports.push(Report { revision, other, ..report });
-    }
-
-    /// A volume was looked at, at this attempt. If it is to be deleted, that is measured as done by this plugin.
-    pub(crate) fn volume_looked(
-        &mut self,
-        (volume, attempt): (&PersistentVolume, u32),
-        reason: &Arc<VolumeReason>,
-        deleted_by: Option<&str>,
-        reasons: &Reasons,
-        now: Instant,
-    ) {
-        let name = &volume.key();
-        if let Some(plugin) = deleted_by {
-            self.latency.deletes(name, plugin, now);
-        }
-        // Between two attempts there is another reason.
-        if let VolumeReason::DeleteFailed(_) = &**reason
-            && reasons.volume(name).is_none_or(|before| before != reason)
-        {
-            self.latency.volume_failed(name);
-        }
-        let failing = reasons.failing(&Target::Volume(name.clone()));
-        self.volume_stands((volume, attempt), reason, failing, true);
-    }
-
-    /// Reports where a volume stands.
-    pub(crate) fn volume_stands(
-        &mut self,
-        (volume, attempt): (&PersistentVolume, u32),
-        reason: &Arc<VolumeReason>,
-        failing: Option<&Failing>,
-        is_decision: bool,
-    ) {
-        let other = volume.spec.claim_ref.as_ref().map(|reference| reference.key().to_string());
-        let (target, why) = (Target::Volume(volume.key()), Why::Volume(Arc::clone(reason)));
-        let standing = (target, volume.status.phase.as_str(), why);
-        let report = state::report(standing, failing, (attempt, is_decision));
-        let (revision, from) = (Some(volume.metadata.resource_version), self.written.remove(&volume.key()));
-        self.reports.push(Report { revision, from, other, ..report });
-    }
-
     /// A request about a claim or volume failed; the next is due then. Returns whether that is to be shown.
     pub(crate) fn fails(
         &mut self,
         subject: &Target,
         failure: Failure,
-        due: Option<Instant>,
-        (objects, reasons): (&Objects, &mut Reasons),
+        next: Option<Instant>,
+        objects: &Objects,
     ) -> bool {
-        self.failures.note(subject, failure, subject.uid(objects).as_ref());
-        let shown = self.failures.shown(subject);
-        let shown = shown.and_then(|shown| Some((shown, failure_event(subject, shown, objects)?)));
-        let (shown, event) = shown.unzip();
-        self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, event.into_iter().collect()));
-        if let Some(shown) = shown {
-            reasons.fails(subject, shown.clone(), due);
+        *self.failed.entry((failure.task.label(), failure.outcome.into())).or_default() += 1;
+        let uid = subject.uid(objects);
+        let known = self.memory.entry(subject.clone()).or_default();
+        let before = known.failures.take().filter(|before| before.last.uid == uid);
+        if uid.is_some() && failure.uid == uid {
+            let (count, shown) = before.map_or((0, None), |before| (before.count, before.shown));
+            let is_refused = failure.outcome == FailureOutcome::Refused;
+            let count = if is_refused { 0 } else { count.saturating_add(1) };
+            let is_shown = is_refused || count >= PATIENCE;
+            let shown = if is_shown { Some(failure.clone()) } else { shown };
+            let shown = shown.filter(|shown| !shown.is_recorded_elsewhere());
+            known.failures = Some(Failures { last: failure, count, shown, next });
         }
-        shown.is_some()
+        let event = known.failing().and_then(|shown| failure_event(subject, shown, objects));
+        let is_shown = event.is_some();
+        self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, event.into_iter().collect()));
+        self.forget_settled(subject);
+        is_shown
+    }
+
+    /// Whether what failed last about a claim or volume was a live read of that object.
+    pub(crate) fn is_read_of(&self, subject: &Target, object: &str) -> bool {
+        let failures = self.memory.get(subject).and_then(|known| known.failures.as_ref());
+        failures.is_some_and(|failures| failures.last.task == Task::Read && failures.last.object == object)
     }
 
     /// Nothing about a claim or volume fails any more.
-    pub(crate) fn works(&mut self, subject: &Target, reasons: &mut Reasons) {
-        reasons.works(subject);
-        self.failures.forget(subject);
+    pub(crate) fn works(&mut self, subject: &Target) {
+        if let Some(known) = self.memory.get_mut(subject) {
+            known.failures = None;
+        }
         self.events.push(EventUpdate::Hold(subject.clone(), FAILURE, Vec::new()));
+        self.forget_settled(subject);
     }
 
-    /// A write to a volume is about to be sent.
-    pub(crate) fn writes(&mut self, volume: &PersistentVolume) {
-        self.written.entry(volume.key()).or_insert(volume.status.phase.as_str());
+    /// A write to a volume in this phase is about to be sent.
+    pub(crate) fn writes(&mut self, volume: Target, phase: &'static str) {
+        self.memory.entry(volume).or_default().written.get_or_insert(phase);
     }
 
-    /// A write was answered, of which this was the given attempt.
-    pub(crate) fn written(
-        &mut self,
-        op: &Op,
-        write: &Write,
-        result: &Result<Answer, CallError>,
-        of_claim: (Option<&PersistentVolumeClaim>, u32),
-        now: Instant,
-    ) {
-        match (&op.subject, write.kind, result) {
-            (_, _, Err(CallError::NotLeader)) => {}
-            (Target::Claim(key), WriteKind::NameVolume, Ok(Answer::Claim(_))) => {
-                // A claim that named the volume itself is told apart by the patch that does not.
-                let body = write.request.body.as_ref();
-                if body.is_some_and(|body| body.get("spec").is_some()) {
-                    self.latency.found(key);
-                }
-            }
-            (Target::Claim(key), WriteKind::ClaimBound, Ok(_)) => self.latency.bound(key, of_claim, now),
-            (Target::Claim(key), kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => {
-                self.latency.claim_failed(key);
-            }
-            _ => {}
-        }
-    }
-
-    /// The object is gone, which was waited for or not.
-    pub(crate) fn gone(&mut self, target: &Target, was_waited_for: bool, now: Instant) {
-        match target {
-            Target::Claim(key) => self.latency.forget_claim(key),
-            Target::Volume(name) => {
-                self.written.remove(name);
-                self.latency.volume_gone(name, now);
-            }
-        }
-        if was_waited_for {
+    /// The object is gone, and nothing holds of it any more.
+    pub(crate) fn gone(&mut self, target: &Target, now: Instant) {
+        self.latency.gone(target, now);
+        if self.memory.remove(target).is_some_and(|known| known.why.is_some()) {
             self.reports.push(Report::gone(target.clone()));
         }
-        self.failures.forget(target);
-        self.forget(target.clone());
+        self.events.push(EventUpdate::Forget(target.clone()));
+    }
+
+    fn forget_settled(&mut self, target: &Target) {
+        let is_settled =
+            |known: &Remembered| known.why.is_none() && known.failures.is_none() && known.written.is_none();
+        if self.memory.get(target).is_some_and(is_settled) {
+            self.memory.remove(target);
+        }
     }
 }
 
 /// The event about what fails: on the claim, if there is one that waits, else on the volume.
 fn failure_event(subject: &Target, failure: &Failure, objects: &Objects) -> Option<Event> {
-    if failure.is_recorded_elsewhere() {
-        return None;
-    }
     match subject {
         Target::Claim(key) => Some(events::failed_for_claim(&*objects.claims.get(key)?, failure)),
         Target::Volume(name) => {

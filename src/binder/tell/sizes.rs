@@ -40,19 +40,49 @@ use crate::{
 /// Series of claims by namespace, bound or not: half a megabyte of a page.
 const NAMESPACED: usize = 4_000;
 
+/// Name, help and labels of each family.
+const FAMILIES: [(&str, &str, &[&str]); 8] = [
+    (
+        "pv_collector_total_pv_count",
+        "Gauge measuring total number of persistent volumes",
+        &["plugin_name", "volume_mode"],
+    ),
+    (
+        "pv_collector_bound_pv_count",
+        "Gauge measuring number of persistent volume currently bound",
+        &["storage_class"],
+    ),
+    (
+        "pv_collector_unbound_pv_count",
+        "Gauge measuring number of persistent volume currently unbound",
+        &["storage_class"],
+    ),
+    (
+        "pv_collector_bound_pvc_count",
+        "Gauge measuring number of persistent volume claim currently bound",
+        &["namespace", "storage_class", "volume_attributes_class"],
+    ),
+    (
+        "pv_collector_unbound_pvc_count",
+        "Gauge measuring number of persistent volume claim currently unbound",
+        &["namespace", "storage_class", "volume_attributes_class"],
+    ),
+    ("mooring_volumes", "PersistentVolumes by phase; only on the leader", &["phase"]),
+    ("mooring_claims", "PersistentVolumeClaims by phase; only on the leader", &["phase"]),
+    (
+        "mooring_released_bytes",
+        "Capacity in bytes of Released PersistentVolumes, which are not reclaimed yet; only on the leader",
+        &["storage_class"],
+    ),
+];
+
 /// Counts them.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     objects: Arc<Objects>,
     board: Arc<Board<Target, BinderReason>>,
-    total: GaugeVec,
-    bound_volumes: GaugeVec,
-    unbound_volumes: GaugeVec,
-    bound_claims: GaugeVec,
-    unbound_claims: GaugeVec,
-    volumes: GaugeVec,
-    claims: GaugeVec,
-    released: GaugeVec,
+    /// In the order of [`FAMILIES`].
+    gauges: [GaugeVec; 8],
     /// Classes whose released bytes are shown.
     classes: Bounded,
 }
@@ -65,96 +95,39 @@ impl Sizes {
         objects: Arc<Objects>,
         board: Arc<Board<Target, BinderReason>>,
     ) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
-        let collected = |name: &str, what: &str, labels: &[&str]| {
-            gauge(&format!("pv_collector_{name}"), &format!("Gauge measuring {what}"), labels)
-        };
-        let claim = ["namespace", "storage_class", "volume_attributes_class"];
-        Ok(Self {
-            objects,
-            board,
-            total: collected(
-                "total_pv_count",
-                "total number of persistent volumes",
-                &["plugin_name", "volume_mode"],
-            )?,
-            bound_volumes: collected(
-                "bound_pv_count",
-                "number of persistent volume currently bound",
-                &["storage_class"],
-            )?,
-            unbound_volumes: collected(
-                "unbound_pv_count",
-                "number of persistent volume currently unbound",
-                &["storage_class"],
-            )?,
-            bound_claims: collected(
-                "bound_pvc_count",
-                "number of persistent volume claim currently bound",
-                &claim,
-            )?,
-            unbound_claims: collected(
-                "unbound_pvc_count",
-                "number of persistent volume claim currently unbound",
-                &claim,
-            )?,
-            volumes: gauge("mooring_volumes", "PersistentVolumes by phase; only on the leader", &["phase"])?,
-            claims: gauge(
-                "mooring_claims",
-                "PersistentVolumeClaims by phase; only on the leader",
-                &["phase"],
-            )?,
-            released: gauge(
-                "mooring_released_bytes",
-                "Capacity in bytes of Released PersistentVolumes, which are not reclaimed yet; only on the \
-                 leader",
-                &["storage_class"],
-            )?,
-            classes: Bounded::new(CLASSES, OTHERS),
-        })
-    }
-
-    fn gauges(&self) -> [&GaugeVec; 8] {
-        [
-            &self.total,
-            &self.bound_volumes,
-            &self.unbound_volumes,
-            &self.bound_claims,
-            &self.unbound_claims,
-            &self.volumes,
-            &self.claims,
-            &self.released,
-        ]
+        let [a, b, c, d, e, f, g, h] =
+            FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
+        let gauges = [a?, b?, c?, d?, e?, f?, g?, h?];
+        Ok(Self { objects, board, gauges, classes: Bounded::new(CLASSES, OTHERS) })
     }
 
     /// Returns the classes that volumes have.
     fn count_volumes(&self) -> BTreeSet<String> {
-        let mut totals: BTreeMap<[String; 2], f64> = BTreeMap::new();
-        let mut by_class: BTreeMap<(bool, String), f64> = BTreeMap::new();
-        let mut phases: BTreeMap<&str, f64> = VolumePhase::ALL.map(|phase| (phase.as_str(), 0.0)).into();
+        let [total, bound, unbound, _, _, phases, _, released] = &self.gauges;
+        let mut of_volumes = BTreeSet::new();
+        for phase in VolumePhase::ALL {
+            phases.with_label_values(&[phase.as_str()]).set(0.0);
+        }
         // In any order, and without a copy of the table: there may be 100 000.
         self.objects.volumes.for_each(|volume| {
-            *totals.entry([plugin(volume), mode(volume)]).or_default() += 1.0;
-            let class = volume.spec.storage_class_name.as_deref().unwrap_or_default().to_owned();
-            *by_class.entry((volume.status.phase == VolumePhase::Bound, class)).or_default() += 1.0;
-            *phases.entry(volume.status.phase.as_str()).or_default() += 1.0;
-            if volume.status.phase == VolumePhase::Released {
+            let (phase, class) = (volume.status.phase, volume.spec.storage_class_name.as_deref());
+            let class = class.unwrap_or_default();
+            total
+                .with_label_values(&[&*plugin(volume), volume_mode(volume.spec.volume_mode.as_deref())])
+                .inc();
+            let by_class = if phase == VolumePhase::Bound { bound } else { unbound };
+            by_class.with_label_values(&[class]).inc();
+            phases.with_label_values(&[phase.as_str()]).inc();
+            if phase == VolumePhase::Released {
                 let class = self.classes.shown(volume_class(volume));
                 let bytes = capacity(volume).unwrap_or_default().bytes();
-                self.released.with_label_values(&[class]).add(bytes);
+                released.with_label_values(&[class]).add(bytes);
+            }
+            if !of_volumes.contains(class) {
+                of_volumes.insert(class.to_owned());
             }
         });
-        for (phase, count) in phases {
-            self.volumes.with_label_values(&[phase]).set(count);
-        }
-        for (labels, count) in totals {
-            self.total.with_label_values(&labels).set(count);
-        }
-        for ((bound, class), count) in &by_class {
-            let gauge = if *bound { &self.bound_volumes } else { &self.unbound_volumes };
-            gauge.with_label_values(&[class]).set(*count);
-        }
-        by_class.into_keys().map(|(_, class)| class).collect()
+        of_volumes
     }
 
     /// The class of a claim, if there is such a class, or a volume of it.
@@ -165,28 +138,27 @@ impl Sizes {
     }
 
     fn count_claims(&self, of_volumes: &BTreeSet<String>) {
+        let [_, _, _, bound, unbound, _, phases, _] = &self.gauges;
         let mut counts: BTreeMap<(ClaimLabels, bool), f64> = BTreeMap::new();
-        let mut phases: BTreeMap<&str, f64> = ClaimPhase::ALL.map(|phase| (phase.as_str(), 0.0)).into();
+        for phase in ClaimPhase::ALL {
+            phases.with_label_values(&[phase.as_str()]).set(0.0);
+        }
         self.objects.claims.for_each(|claim| {
-            let bound = claim.status.phase == ClaimPhase::Bound;
             let labels = [
                 claim.metadata.namespace.to_string(),
                 self.class(claim, of_volumes).to_owned(),
                 claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
             ];
-            *counts.entry((labels, bound)).or_default() += 1.0;
-            *phases.entry(claim.status.phase.as_str()).or_default() += 1.0;
+            *counts.entry((labels, claim.status.phase == ClaimPhase::Bound)).or_default() += 1.0;
+            phases.with_label_values(&[claim.status.phase.as_str()]).inc();
         });
-        for (phase, count) in phases {
-            self.claims.with_label_values(&[phase]).set(count);
-        }
-        for (index, ((mut labels, bound), count)) in counts.into_iter().enumerate() {
+        for (index, ((mut labels, is_bound), count)) in counts.into_iter().enumerate() {
             if index >= NAMESPACED {
                 let [namespace, _, attributes_class] = &mut labels;
                 OTHERS.clone_into(namespace);
                 attributes_class.clear();
             }
-            let gauge = if bound { &self.bound_claims } else { &self.unbound_claims };
+            let gauge = if is_bound { bound } else { unbound };
             gauge.with_label_values(&labels).add(count);
         }
     }
@@ -194,17 +166,17 @@ impl Sizes {
 
 impl Collector for Sizes {
     fn desc(&self) -> Vec<&Desc> {
-        self.gauges().into_iter().flat_map(Collector::desc).collect()
+        self.gauges.iter().flat_map(Collector::desc).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        for gauge in self.gauges() {
+        for gauge in &self.gauges {
             gauge.reset();
         }
         if self.board.leads() {
             self.count_claims(&self.count_volumes());
         }
-        self.gauges().into_iter().flat_map(Collector::collect).collect()
+        self.gauges.iter().flat_map(Collector::collect).collect()
     }
 }
 
@@ -217,10 +189,6 @@ fn plugin(volume: &PersistentVolume) -> String {
         (None, Some(FileSource::Nfs(_))) => NFS_PLUGIN.to_owned(),
         (None, _) => "N/A".to_owned(),
     }
-}
-
-fn mode(volume: &PersistentVolume) -> String {
-    volume_mode(volume.spec.volume_mode.as_deref()).to_owned()
 }
 
 #[cfg(test)]

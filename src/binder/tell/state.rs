@@ -8,11 +8,12 @@ use std::sync::Arc;
 use apiserver::kinds::{Narrow, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 use tokio::time::Instant;
 
 use super::{
     failure::Failure,
-    reason::{ClaimReason, VolumeReason},
+    reason::{ClaimReason, ReasonRow, VolumeReason, WaitsFor},
 };
 use crate::{
     binder::calls::Target,
@@ -37,11 +38,7 @@ impl ReportKey for Target {
     }
 
     fn names(&self) -> Names {
-        let name = match self {
-            Self::Claim(key) => key.to_string(),
-            Self::Volume(name) => name.to_string(),
-        };
-        vec![(self.kind(), name)]
+        vec![(self.kind(), self.name())]
     }
 
     fn named(&self) -> Named {
@@ -60,36 +57,28 @@ impl ReportKey for Target {
 }
 
 /// Why a claim or a volume is where it is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum Why {
     /// A claim.
+    #[error("{0}")]
     Claim(Arc<ClaimReason>),
     /// A volume.
+    #[error("{0}")]
     Volume(Arc<VolumeReason>),
 }
 
 impl Why {
-    /// The code.
+    fn row(&self) -> ReasonRow {
+        match self {
+            Self::Claim(reason) => reason.row(),
+            Self::Volume(reason) => reason.row(),
+        }
+    }
+
+    /// Whether nothing is left to wait for.
     #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Claim(reason) => reason.code(),
-            Self::Volume(reason) => reason.code(),
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Self::Claim(reason) => reason.to_string(),
-            Self::Volume(reason) => reason.to_string(),
-        }
-    }
-
-    fn is_settled(&self) -> bool {
-        match self {
-            Self::Claim(reason) => reason.is_settled(),
-            Self::Volume(reason) => reason.is_settled(),
-        }
+    pub fn is_settled(&self) -> bool {
+        self.row().2 == WaitsFor::Nothing
     }
 
     /// When the wait ends by itself, if it does.
@@ -101,9 +90,6 @@ impl Why {
         }
     }
 }
-
-/// A request that fails, and when the next is sent, if that has been settled.
-pub(crate) type Failing = (Failure, Option<Instant>);
 
 /// The phase of a claim or volume, why it is in it, and the request about it that fails, if one does: that is why it
 /// waits then.
@@ -119,11 +105,11 @@ pub struct BinderReason {
 
 impl Reason for BinderReason {
     fn code(&self) -> &'static str {
-        if self.failure.is_some() { "RetryBackoff" } else { self.why.code() }
+        if self.failure.is_some() { "RetryBackoff" } else { self.why.row().0 }
     }
 
     fn decided(&self) -> &'static str {
-        self.why.code()
+        self.why.row().0
     }
 
     fn state(&self) -> &'static str {
@@ -135,7 +121,7 @@ impl Reason for BinderReason {
     }
 
     fn message(&self) -> String {
-        self.failure.as_ref().map_or_else(|| self.why.text(), Failure::text)
+        self.failure.as_ref().map_or_else(|| self.why.to_string(), Failure::text)
     }
 
     fn until(&self, clock: &WallClock) -> Option<Timestamp> {
@@ -144,23 +130,11 @@ impl Reason for BinderReason {
 
     fn facts(&self) -> Map<String, Value> {
         let Some(failure) = &self.failure else { return Map::new() };
-        let meanwhile = json!({ "reason": self.why.code(), "message": self.why.text() });
+        let meanwhile = json!({ "reason": self.why.row().0, "message": self.why.to_string() });
         Map::from_iter([
             ("request".to_owned(), json!(failure.task.label())),
-            ("outcome".to_owned(), json!(failure.outcome.label())),
+            ("outcome".to_owned(), json!(<&str>::from(failure.outcome))),
             ("meanwhile".to_owned(), meanwhile),
         ])
     }
-}
-
-/// The report of a claim or volume in that phase, with the request about it that fails.
-#[must_use]
-pub(crate) fn report(
-    (target, phase, why): (Target, &'static str, Why),
-    failing: Option<&Failing>,
-    (attempt, is_decision): (u32, bool),
-) -> Report {
-    let (failure, next) = failing.cloned().unzip();
-    let report = Report::of(target, BinderReason { phase, why, failure });
-    Report { next: next.flatten(), attempt, is_decision, ..report }
 }

@@ -7,7 +7,6 @@ use apiserver::{
 };
 
 use super::*;
-use crate::binder::tell::failure::Failure;
 
 fn refused() -> CallError {
     CallError::Refused { code: 403, message: "policy \"p\" says no".into() }
@@ -133,7 +132,7 @@ fn s35_what_fails_of_a_claim_is_not_told_of_the_next_of_its_name() {
         for _ in 0..3 {
             let plan = planner.plan(now);
             assert_eq!(told(&plan.events), [], "{comes_late} {is_made_anew}");
-            assert_eq!(planner.reasons.failing(&Target::Claim(ClaimKey::new("ns", "c"))), None);
+            assert_eq!(planner.recorder.failing(&Target::Claim(ClaimKey::new("ns", "c"))), None);
             now = plan.wake_at.unwrap();
         }
     }
@@ -211,5 +210,4 @@ fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() 
         "ProvisioningFailed",
         "Error saving claim: policy \"p\" says no"
     )));
-    assert!(Failure::of_class(None, &"gold".into(), &CallError::NotFound(String::new())).is_none());
 }

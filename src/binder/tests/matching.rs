@@ -5,7 +5,7 @@ use apiserver::kinds::ReclaimPolicy;
 
 use super::*;
 use crate::binder::{
-    decide::proofs::ClaimProof,
+    decide::{proofs::ClaimProof, volume::sync_volume},
     matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
 };
 
@@ -183,7 +183,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
     volume.spec.claim_ref = Some(reference("ns", "c", "uid-c"));
     volume.status.phase = VolumePhase::Bound;
     let (_, mut planner) = planner(vec![volume.clone()], vec![]);
-    let step = |planner: &Planner| planner.decide_volume(&volume).step;
+    let step = |planner: &Planner| sync_volume(&volume, &planner.state).step;
     let proof = Call::Read {
         target: ObjectRef::Claim(ClaimKey::new("ns", "c")),
         purpose: Purpose::ProveClaim("uid-c".into()),
@@ -201,7 +201,7 @@ fn s23_the_proof_has_to_be_of_what_is_decided_on() {
     claim.spec.volume_name = VolumeName::from("elsewhere");
     for proof in [ClaimProof::BoundElsewhere, ClaimProof::Gone] {
         let (_, mut planner) = super::planner(vec![volume.clone()], vec![claim.clone()]);
-        let step = |planner: &Planner| planner.decide_volume(&volume).step;
+        let step = |planner: &Planner| sync_volume(&volume, &planner.state).step;
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), None);
         planner.state.proofs.note_claim(&volume, &"uid-c".into(), proof);
         assert_eq!(step(&planner).and_then(|call| call.write_kind()), Some(WriteKind::VolumeReleased));

@@ -34,13 +34,13 @@ use tokio::time::Instant;
 use recording::{Recorded, Recording};
 
 use super::{
-    calls::{Answer, Call, Op, Purpose, Target, WriteKind},
+    calls::{Answer, Call, Op, Purpose, Shown, Target, WriteKind},
+    controller::{Measures, Plan, Planner},
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},
         predicate::{Comparisons, Requirements},
     },
-    planner::{Plan, Planner},
     state::BinderOptions,
     tell::{latency::Sample, reason::VolumeReason},
 };
@@ -131,9 +131,10 @@ impl Planner {
     /// How many claims wait, by the code of what is reported of them.
     fn waiting(&self) -> BTreeMap<&'static str, usize> {
         let mut waiting = BTreeMap::new();
-        for key in self.reasons.keys().0 {
-            let is_failing = self.reasons.failing(&Target::Claim(key.clone())).is_some();
-            let code = if is_failing { "RetryBackoff" } else { self.reasons.claim(&key).unwrap().code() };
+        for target in self.recorder.unsettled() {
+            let Target::Claim(key) = &target else { continue };
+            let is_failing = self.recorder.failing(&target).is_some();
+            let code = if is_failing { "RetryBackoff" } else { self.recorder.claim(key).unwrap().code() };
             *waiting.entry(code).or_default() += 1;
         }
         waiting
@@ -141,7 +142,7 @@ impl Planner {
 
     /// Why a volume is where it is, if it is not settled.
     pub(crate) fn volume_reason(&self, name: &VolumeName) -> Option<&VolumeReason> {
-        self.reasons.volume(name).map(|reason| &**reason)
+        self.recorder.volume(name).map(|reason| &**reason)
     }
 
     /// Requests handed out and not yet answered.
@@ -170,7 +171,7 @@ fn a_standby_keeps_nothing_of_claims_that_are_gone() {
         let plan = Controller::plan(&mut planner, now);
         assert_eq!(plan.events, []);
     }
-    assert_eq!(planner.recorder.take_events(), []);
+    assert_eq!(planner.recorder.events, []);
 }
 
 #[test]
@@ -276,7 +277,7 @@ fn s19_a_claim_in_doubt_is_looked_at_when_its_volume_is_free_again() {
     let call = Call::Read { target: ObjectRef::Volume("pv".into()), purpose: Purpose::Refresh };
     planner.start(Target::Volume("pv".into()), None, call, &mut plan);
     assert!(planner.plan(now).ops.is_empty());
-    let read = plan.ops.remove(0);
+    let read = plan.calls.remove(0);
     planner.answered(read, Ok(Answer::Volume(volume("pv"))), now, 0.0);
     assert_eq!(only(planner.plan(now)), reservation);
     assert!(objects.volumes.get(&"pv".into()).is_some());
@@ -452,7 +453,7 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
         let op = only(planner.plan(now));
         assert!(matches!(op.call, Call::Read { purpose: Purpose::LearnOwner(_), .. }), "{op:?}");
         planner.answered(op, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])), now, 0.0);
-        assert_eq!(planner.second_writer().signal().map(ToString::to_string).as_deref(), signal);
+        assert_eq!(planner.state.writers.signal().map(ToString::to_string).as_deref(), signal);
         // The bind is repaired: that takes nothing from others.
         let plan = planner.plan(now);
         assert_eq!(plan.others.as_ref().map(|news| news.counted("phase_changed")), Some(1));
@@ -470,14 +471,14 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
     planner.changed(&ObjectRef::Claim(key), now);
     let mut plan = planner.plan(now);
     assert!(plan.ops.is_empty(), "{:?}", plan.ops);
-    assert_eq!(planner.reasons.volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
-    let end = planner.second_writer().signal().unwrap().until;
+    assert_eq!(planner.recorder.volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+    let end = planner.state.writers.signal().unwrap().until;
     assert_eq!(end, now + crate::controller::second_writer::MEMORY);
     while plan.wake_at.unwrap() < end {
         let then = plan.wake_at.unwrap();
         plan = planner.plan(then);
         assert_eq!(plan.ops, []);
-        assert_eq!(planner.reasons.volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
+        assert_eq!(planner.recorder.volume(&name).map(|reason| reason.code()), Some("ForeignWriter"));
     }
     let read = only(planner.plan(end));
     assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveClaim(_), .. }), "{read:?}");
@@ -487,8 +488,9 @@ fn s14_nothing_is_released_while_another_binder_is_at_work() {
 
 /// The row of the debug page for a claim or volume, as it is reported.
 fn row(planner: &mut Recording, target: &Target) -> serde_json::Value {
-    planner.report(target);
-    let (_, reports) = planner.recorder.take();
+    let (shown, attempt) = (Shown::of(target, &planner.state.objects).unwrap(), planner.attempt(target));
+    planner.recorder.stands_still(&shown, attempt);
+    let reports = std::mem::take(&mut planner.recorder.reports);
     let reporter = Reporter::default();
     reporter.take_all(reports, Instant::now());
     json!(reporter.board().page(&Asked::default()))["waiting"][0].clone()

@@ -43,7 +43,7 @@ fn nothing_is_kept_of_what_is_gone() {
     let (objects, mut planner) = planner(vec![parked.clone()], vec![named.clone()]);
     let now = Instant::now();
     assert!(!planner.plan(now).events.is_empty());
-    let reasons = &planner.reasons;
+    let reasons = &planner.recorder;
     assert!(reasons.claim(&named.key()).is_some() && reasons.volume(&parked.key()).is_some());
     named.metadata.resource_version = ResourceVersion(5);
     parked.metadata.resource_version = ResourceVersion(6);
@@ -52,7 +52,7 @@ fn nothing_is_kept_of_what_is_gone() {
     planner.changed(&ObjectRef::Claim(named.key()), now);
     planner.changed(&ObjectRef::Volume(parked.key()), now);
     planner.plan(now);
-    let reasons = &planner.reasons;
+    let reasons = &planner.recorder;
     assert_eq!((reasons.claim(&named.key()), reasons.volume(&parked.key())), (None, None));
     // Made again it is told of again.
     named.metadata.resource_version = ResourceVersion(7);

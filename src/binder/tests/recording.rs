@@ -44,7 +44,9 @@ impl Recording {
         let events = self.events.take(plan.events, now);
         let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
         let events = events.into_iter().map(|(_, event)| event).collect();
-        let Plan { ops, failures, samples, counts, others, looks, compared, .. } = plan;
+        let Plan { calls: ops, counts, others, measures, .. } = plan;
+        let Measures { failed: failures, samples, looks, compared } = measures;
+        let counts = counts.try_into().unwrap();
         Recorded { ops, events, decisions, failures, samples, counts, others, wake_at, looks, compared }
     }
 

@@ -142,6 +142,6 @@ fn s14_who_undid_a_write_is_asked_until_it_is_answered() {
         assert_eq!(only(planner.plan(now)), read, "{error:?}");
     }
     planner.answered(read, Ok(Answer::Owners(vec!["k3s".to_owned()])), now, 0.0);
-    assert_eq!(planner.second_writer().manager(&Target::Volume(name)), Some("k3s"));
+    assert_eq!(planner.state.writers.manager(&Target::Volume(name)), Some("k3s"));
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeBound));
 }

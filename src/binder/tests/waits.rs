@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use super::{Recorded, Recording, answer, claim, decode, only, planner, volume};
 use crate::binder::{
     calls::{Answer, Call, Purpose, Target, WriteKind},
+    controller::Planner,
     decide::upkeep::IN_TREE_FINALIZER,
-    planner::Planner,
     state::Plugins,
     tell::latency::{BindMode, Sample},
 };
