@@ -82,9 +82,6 @@ impl Planner {
 
     /// How a plugin has its subject go on after its request, if not as usual.
     fn plugin_answered(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) -> Option<Then> {
-        if !op.call.is_of_plugin() {
-            return None;
-        }
         match self.state.plugins.answered(op, result, &self.state.objects, now)? {
             Then::Tell(event) => {
                 self.recorder.events.push(EventUpdate::Happened(event));
@@ -125,10 +122,11 @@ impl Planner {
         jitter: f64,
     ) -> Then {
         // A plugin knows by itself what its write has changed.
-        let is_of_plugin = op.call.is_of_plugin();
+        let is_of_plugin =
+            matches!(write.kind, WriteKind::CreateVolume | WriteKind::DeleteVolume | WriteKind::Reschedule);
         match result {
             // Something on the way took our change out of it: the next try would change nothing, either.
-            Ok(answer) if !is_of_plugin && op.changed_nothing(&answer) => {
+            Ok(answer) if op.changed_nothing(&answer) => {
                 self.observe_response(answer, now);
                 Then::Failed
             }

@@ -53,10 +53,7 @@ impl Target {
     /// UID of the claim or volume that is there now.
     #[must_use]
     pub fn uid(&self, objects: &Objects) -> Option<Uid> {
-        match self {
-            Self::Claim(key) => objects.claims.get(key).map(|claim| claim.metadata.uid.clone()),
-            Self::Volume(name) => objects.volumes.get(name).map(|volume| volume.metadata.uid.clone()),
-        }
+        Shown::of(self, objects).map(|shown| shown.uid)
     }
 }
 
@@ -219,30 +216,20 @@ impl Call {
     #[must_use]
     pub fn is_destructive(&self) -> bool {
         match self {
-            Self::Write(write) => write.kind.is_destructive(),
+            Self::Write(write) => matches!(
+                write.kind,
+                WriteKind::VolumeReleased
+                    | WriteKind::VolumeFailed
+                    | WriteKind::Unbind
+                    | WriteKind::ClaimLost
+                    | WriteKind::StartPod
+                    | WriteKind::DeleteVolume
+            ),
             Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
             // Its proof is for the step after it, and would be old by the time that one may be made.
             Self::Read { purpose, .. } => {
                 matches!(purpose, Purpose::ProveClaim(_) | Purpose::ProveVolume | Purpose::ProveReleased)
             }
-        }
-    }
-
-    /// Whether it is a step of an operation of a plugin.
-    #[must_use]
-    pub fn is_of_plugin(&self) -> bool {
-        match self {
-            Self::Write(write) => matches!(
-                write.kind,
-                WriteKind::CreatePod
-                    | WriteKind::StartPod
-                    | WriteKind::DeletePod
-                    | WriteKind::CreateVolume
-                    | WriteKind::DeleteVolume
-                    | WriteKind::Reschedule
-            ),
-            Self::Read { purpose, .. } => matches!(purpose, Purpose::ProveReleased | Purpose::SeeWhose),
-            Self::Directory(_) => true,
         }
     }
 
@@ -372,20 +359,6 @@ impl WriteKind {
     #[must_use]
     pub fn is_bind(self) -> bool {
         matches!(self, Self::ReserveVolume | Self::VolumeBound | Self::NameVolume | Self::ClaimBound)
-    }
-
-    /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
-    #[must_use]
-    pub fn is_destructive(self) -> bool {
-        matches!(
-            self,
-            Self::VolumeReleased
-                | Self::VolumeFailed
-                | Self::Unbind
-                | Self::ClaimLost
-                | Self::StartPod
-                | Self::DeleteVolume
-        )
     }
 
     /// Value of log fields and of the label `op`.

@@ -22,7 +22,7 @@ use super::{
     calls::{Answer, Call, Op, Purpose, Target},
     queue::Lanes,
     second_writer::{OwnWrites, ROLE},
-    state::{BinderOptions, Plugins, State},
+    state::{BinderOptions, State},
     tell::{latency::Sample, recorder::Recorder, state::BinderReason},
 };
 use crate::controller::{self, Identity, retry::RetryMap};
@@ -120,13 +120,6 @@ impl Planner {
             waking: None,
             resync_at: None,
         }
-    }
-
-    /// Has plugins recycle, delete and make volumes; before anything is loaded.
-    #[must_use]
-    pub fn with_plugins(mut self, plugins: Box<dyn Plugins>) -> Self {
-        self.state.plugins = plugins;
-        self
     }
 
     /// Whether a key waits for its time.

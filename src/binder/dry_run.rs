@@ -13,7 +13,7 @@ use apiserver::{
     call::CallError,
     ids::{ClaimKey, VolumeName},
     kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    tables::{Objects, Stored},
+    tables::Objects,
 };
 use tokio::time::Instant;
 
@@ -143,27 +143,23 @@ fn read(
     asked: &mut BTreeSet<String>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Option<Result<Answer, CallError>> {
-    fn get<T: Stored>(
-        objects: &Objects,
-        key: &T::Key,
-        answer: fn(T) -> Answer,
-    ) -> (ObjectRef, Option<Answer>) {
-        (T::object_ref(key.clone()), objects.get::<T>(key).map(|object| answer((*object).clone())))
-    }
-    let (object, found) = match &op.call {
+    let Call::Read { target, purpose } = &op.call else { return None };
+    if let Purpose::LearnOwner(_) = purpose {
         // Who wrote what is not known here.
-        Call::Read { purpose: Purpose::LearnOwner(_), .. } => return Some(Ok(Answer::Owners(Vec::new()))),
-        Call::Read { target: ObjectRef::Claim(key), .. } => get(objects, key, Answer::Claim),
-        Call::Read { target: ObjectRef::Volume(name), .. } => get(objects, name, Answer::Volume),
-        Call::Read { target: ObjectRef::Pod(key), .. } => get(objects, key, Answer::Pod),
-        Call::Read { target: ObjectRef::Class(name), .. } => get(objects, name, Answer::Class),
-        Call::Read { .. } | Call::Write(_) | Call::Directory(_) => return None,
+        return Some(Ok(Answer::Owners(Vec::new())));
+    }
+    let found = match target {
+        ObjectRef::Claim(key) => objects.claims.get(key).map(|claim| Answer::Claim((*claim).clone())),
+        ObjectRef::Volume(name) => objects.volumes.get(name).map(|volume| Answer::Volume((*volume).clone())),
+        ObjectRef::Pod(key) => objects.pods.get(key).map(|pod| Answer::Pod((*pod).clone())),
+        ObjectRef::Class(name) => objects.classes.get(name).map(|class| Answer::Class((*class).clone())),
+        _ => return None,
     };
     if !asked.insert(format!("{:?} {:?}", op.subject, op.call)) {
         return None;
     }
     match found {
         Some(answer) => Some(Ok(answer)),
-        None => is_absent(&object).then(|| Err(CallError::NotFound(format!("{object} not found")))),
+        None => is_absent(target).then(|| Err(CallError::NotFound(format!("{target} not found")))),
     }
 }

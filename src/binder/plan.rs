@@ -147,17 +147,22 @@ impl Planner {
         }
     }
 
-    /// Why a step about a claim or volume has to wait, if it has to. It is looked at again then.
-    fn held_back(&mut self, subject: &Target, step: Option<&Call>, now: Instant) -> Option<HeldBack> {
+    /// Why a step about a claim or volume has to wait, if it has to, and until when. It is looked at again then.
+    fn held_back(
+        &mut self,
+        subject: &Target,
+        step: Option<&Call>,
+        now: Instant,
+    ) -> Option<(HeldBack, Instant)> {
         let step = step?;
-        let why = if step.is_destructive()
+        let held = if step.is_destructive()
             && let Some(by) = self.state.writers.signal()
         {
-            HeldBack::ForeignWriter { by: by.act(), until: by.until }
+            (HeldBack::ForeignWriter(by.act()), by.until)
         } else if step.is_destructive()
             && let Some(left) = self.state.objects.restore_grace().left(now)
         {
-            HeldBack::Restored { until: now + left }
+            (HeldBack::Restored, now + left)
         } else if let Call::Write(write) = step
             && let Some(target) = Target::of(&write.target)
             && let Some(until) = self.own_writes.until(&target, write, now)
@@ -165,12 +170,12 @@ impl Planner {
             // Of all that is undone, phases alone show by whom.
             let by = self.state.writers.manager(&target).filter(|_| write.is_of_a_phase());
             let is_news = self.own_writes.is_news(&target, by, now);
-            HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), until, is_news }
+            (HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), is_news }, until)
         } else {
             return None;
         };
-        self.queue.add_at(subject, why.until());
-        Some(why)
+        self.queue.add_at(subject, held.1);
+        Some(held)
     }
 
     /// Whether nothing is decided about a claim or volume for now: it is looked at again when its request is answered,
@@ -229,7 +234,8 @@ impl Planner {
         // 2. One that is gone leaves nothing to decide; one that cannot be read may be there (S42).
         let Some(claim) = self.state.objects.claims.get(key) else {
             if self.state.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {
-                self.plan_gone_claim(key, plan);
+                self.retries.clear(&target);
+                self.recorder.events.push(EventUpdate::Forget(target));
             }
             return;
         };
@@ -271,10 +277,10 @@ impl Planner {
         let decision = sync_claim(claim, &self.state);
         let key = claim.key();
         let held_back = self.held_back(&Target::Claim(key.clone()), decision.step.as_ref(), now);
-        let Some(why) = held_back else { return decision };
+        let Some((why, until)) = held_back else { return decision };
         // What was proven is of the past when the step is taken at last.
         self.state.proofs.forget_claim(&key);
-        ClaimDecision::waiting(claim, ClaimReason::HeldBack(why))
+        ClaimDecision::waiting(claim, ClaimReason::HeldBack(why, until))
     }
 
     /// Has a claim wait for the read of its class, if that is its step and one is under way: it goes on, or pauses, when
@@ -295,16 +301,6 @@ impl Planner {
             && !self.state.is_delayed(&requirements)
         {
             self.state.claims.wait(&requirements);
-        }
-    }
-
-    /// Nothing is left to decide about a claim that is gone; storage made for it in vain goes.
-    fn plan_gone_claim(&mut self, key: &ClaimKey, plan: &mut Plan) {
-        let target = Target::Claim(key.clone());
-        self.retries.clear(&target);
-        self.recorder.events.push(EventUpdate::Forget(target.clone()));
-        if let Some(step) = self.state.plugins.claim_gone(key, &self.state.objects) {
-            self.start(target, None, step, plan);
         }
     }
 
@@ -371,7 +367,7 @@ impl Planner {
         let decision = sync_volume(volume, &self.state);
         let name = volume.key();
         let held_back = self.held_back(&Target::Volume(name.clone()), decision.step.as_ref(), now);
-        let Some(why) = held_back else { return decision };
+        let Some((why, until)) = held_back else { return decision };
         // What was proven is of the past when the step is taken at last.
         let releases =
             |step: &Call| matches!(step, Call::Write(write) if write.kind == WriteKind::VolumeReleased);
@@ -379,6 +375,6 @@ impl Planner {
             self.state.proofs.forget_volume(&name);
         }
         self.state.plugins.unproven(&name);
-        VolumeDecision::waiting(volume, VolumeReason::HeldBack(why))
+        VolumeDecision::waiting(volume, VolumeReason::HeldBack(why, until))
     }
 }

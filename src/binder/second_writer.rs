@@ -12,7 +12,7 @@
 //!   claim, are new, and wait for nothing.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
@@ -58,12 +58,10 @@ struct Written {
     at: Instant,
     /// The answer, until the object is written to again: the outcome of that may be told late.
     shown: Option<Shown>,
-    /// The number of the last write of each content.
-    contents: Vec<(u64, u64)>,
-    /// The number of the last write.
-    last: u64,
-    /// The number of the write that began this round.
-    round: u64,
+    /// What was written, the last of it at the end.
+    contents: VecDeque<u64>,
+    /// What was written in this round: it is undone if it is due again.
+    round: BTreeSet<u64>,
     /// Of the write that began this round.
     pace: Undone,
     /// Who was said to undo it, and when.
@@ -72,13 +70,8 @@ struct Written {
 
 impl Written {
     fn new(at: Instant) -> Self {
-        let pace = Undone::default();
-        Self { at, shown: None, contents: Vec::new(), last: 0, round: 0, pace, told: None }
-    }
-
-    /// Whether it was written in this round, so that it is undone if it is due again.
-    fn is_of_round(&self, content: u64) -> bool {
-        self.contents.iter().any(|(known, number)| *known == content && *number >= self.round)
+        let (contents, round, pace) = (VecDeque::new(), BTreeSet::new(), Undone::default());
+        Self { at, shown: None, contents, round, pace, told: None }
     }
 }
 
@@ -117,27 +110,26 @@ impl OwnWrites {
     /// A write was made that repeats itself if it is undone.
     pub(crate) fn made(&mut self, target: Target, write: &Write, now: Instant, jitter: f64) {
         let content = content(write);
-        let written = self.of_late(target, now);
-        written.last += 1;
-        let (number, is_of_round) = (written.last, written.is_of_round(content));
-        if let Some((_, before)) = written.contents.iter_mut().find(|(known, _)| *known == content) {
-            *before = number;
-            if is_of_round {
-                written.round = number;
-                written.pace.undone(now);
-                written.pace.sent(now);
-                written.pace.landed(now, jitter);
-            }
+        let Written { contents, round, pace, .. } = self.of_late(target, now);
+        let is_known = contents.contains(&content);
+        contents.retain(|before| *before != content);
+        contents.push_back(content);
+        if contents.len() > CONTENTS {
+            contents.pop_front();
+        }
+        if !round.contains(&content) && is_known {
+            round.insert(content);
             return;
         }
-        written.round = number;
-        written.pace.withdrawn(now);
-        written.pace.sent(now);
-        written.contents.push((content, number));
-        if written.contents.len() > CONTENTS {
-            let oldest = written.contents.iter().map(|(_, number)| *number).min();
-            written.contents.retain(|(_, number)| Some(*number) != oldest);
+        if round.contains(&content) {
+            pace.undone(now);
+            pace.sent(now);
+            pace.landed(now, jitter);
+        } else {
+            pace.withdrawn(now);
+            pace.sent(now);
         }
+        *round = BTreeSet::from([content]);
     }
 
     /// The entry of an object that is written to; what has stood for a minute is forgotten.
@@ -176,7 +168,7 @@ impl OwnWrites {
     /// Until when a write to this object has to wait, as it was undone.
     pub(crate) fn until(&mut self, target: &Target, write: &Write, now: Instant) -> Option<Instant> {
         let written = self.0.get_mut(target).filter(|written| written.at + STANDS > now)?;
-        if !written.is_of_round(content(write)) {
+        if !written.round.contains(&content(write)) {
             return None;
         }
         written.pace.undone(now);

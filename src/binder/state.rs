@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::{
     annotations,
-    calls::{Answer, Call, Op, Purpose, Target},
+    calls::{Answer, Op, Purpose, Target},
     decide::{
         decision::{ClaimDecision, VolumeDecision},
         proofs::{Proofs, Seen},
@@ -161,7 +161,10 @@ impl State {
     #[must_use]
     pub fn is_busy(&self, name: &VolumeName) -> bool {
         let target = Target::Volume(name.clone());
-        self.in_flight.busy.contains(&target) || self.writers.has_to_read(&target) || self.is_closed(name)
+        self.in_flight.busy.contains(&target)
+            || self.writers.has_to_read(&target)
+            || self.plugins.is_at_work(name, &self.objects)
+            || self.objects.unreadable::<PersistentVolume>(name).is_some()
     }
 
     /// A volume as last seen.
@@ -206,11 +209,6 @@ impl State {
     #[must_use]
     pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
         if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
-    }
-
-    fn is_closed(&self, name: &VolumeName) -> bool {
-        self.plugins.is_at_work(name, &self.objects)
-            || self.objects.unreadable::<PersistentVolume>(name).is_some()
     }
 
     /// Whether a claim takes no free volume, but only one that is reserved for it.
@@ -262,11 +260,6 @@ pub trait Plugins: fmt::Debug + Send {
         false
     }
 
-    /// Whether a volume of which nothing tells who made it is deleted here.
-    fn deletes(&self, _volume: &PersistentVolume) -> bool {
-        false
-    }
-
     /// What has to be done about a volume before anything else is decided about it.
     fn first(&self, _volume: &PersistentVolume, _view: &State) -> Option<VolumeDecision> {
         None
@@ -300,11 +293,6 @@ pub trait Plugins: fmt::Debug + Send {
     /// An object changed; how it is now, the tables show. Returns the claims and volumes that this concerns.
     fn changed(&mut self, _object: &ObjectRef, _objects: &Objects, _now: Instant) -> Vec<Target> {
         Vec::new()
-    }
-
-    /// A claim is gone: returns the step that removes storage which was made for it in vain.
-    fn claim_gone(&mut self, _claim: &ClaimKey, _objects: &Objects) -> Option<Call> {
-        None
     }
 
     /// The step about a volume that rested on a proof is not made now, and the proof will be old when it is.

@@ -68,7 +68,7 @@ impl HostPlugins {
                 Some(write) if volume.metadata.is_terminating() => Call::Write(write),
                 _ => return Decision::rest(VolumeReason::Deleting),
             },
-            _ => Call::Read { target: ObjectRef::Volume(name), purpose: Purpose::ProveReleased },
+            _ => Call::read(ObjectRef::Volume(name), Purpose::ProveReleased),
         };
         Decision::step(VolumeReason::Deleting, step)
     }
@@ -99,12 +99,11 @@ impl HostPlugins {
             Some(ClaimStage::Made(_)) => name_taken(claim, view),
             Some(ClaimStage::Undoing(..)) => None,
         };
-        let path = HostPath::of_claim(&claim.metadata.uid);
         let nameless = || Unprovisioned::failed(claim, "its UID is no name for a directory");
+        let path = HostPath::of_claim(&claim.metadata.uid).ok_or_else(nameless);
         let directory = match (refused, path) {
-            (None, Some(directory)) => directory.to_string(),
-            (Some(why), _) => return Some(self.refuse(claim, why)),
-            (None, None) => return Some(self.refuse(claim, nameless())),
+            (None, Ok(path)) => path.to_string(),
+            (Some(why), _) | (None, Err(why)) => return Some(self.refuse(claim, why)),
         };
         let reason = ClaimReason::Provisioning(HOST_PATH_PLUGIN);
         Some(match stage {

@@ -97,8 +97,8 @@ pub struct Operations {
     pub(super) pods: BTreeMap<PodKey, Recycling>,
     /// By the name of the volume; whether they count is up to the volume.
     pub(super) pods_of: Relation<VolumeName, PodKey>,
-    /// Counts the recycler pods that were asked for.
-    asked: u64,
+    /// Counts the recycler pods that were asked for, so that the name of the next is another one than that of any before.
+    pub(super) asked: u64,
     /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
     namespaces: BTreeSet<String>,
     pub(crate) pauses: RetryMap<Target>,
@@ -147,17 +147,6 @@ impl Operations {
     #[must_use]
     pub fn is_deleted(&self, pod: &Pod) -> bool {
         self.pods.get(&pod.key()).is_some_and(|known| known.is_deleted && known.pod == pod.metadata.uid)
-    }
-
-    /// What makes the name of the next recycler pod another one than that of any before.
-    #[must_use]
-    pub fn run_number(&self) -> u64 {
-        self.asked
-    }
-
-    /// A recycler pod was asked for; it may or may not be there.
-    pub fn asked(&mut self) {
-        self.asked = self.asked.wrapping_add(1);
     }
 
     /// Takes a pod's current content, or its absence. Returns the volume whose recycler pod it is or was.
@@ -309,19 +298,6 @@ impl Operations {
         {
             self.forget(&Target::Claim(reference.key()));
         }
-    }
-
-    /// Whether a volume is or was being made for a claim of this name.
-    #[must_use]
-    pub fn has_claim(&self, claim: &ClaimKey) -> bool {
-        self.claims.contains_key(claim)
-    }
-
-    /// The claim for whose UID storage was made whose object was refused for good, when the claim itself is
-    /// gone. Where the object may yet be made, or be there unseen, the storage may hold data and stays.
-    pub fn take_leftover(&mut self, claim: &ClaimKey) -> Option<Uid> {
-        let ClaimOperation { claim, stage, .. } = self.claims.remove(claim)?;
-        matches!(stage, Some(ClaimStage::Undoing(..))).then_some(claim)
     }
 
     /// The targets whose pause is over: their failed operations are forgotten, so that they begin anew.
@@ -503,39 +479,5 @@ mod tests {
         assert_eq!(operations.pauses.next_due().unwrap() - first, 2 * (first - now));
         operations.forget(&target);
         assert_eq!((operations.pauses.next_due(), operations.of_volume(&volume)), (None, None));
-    }
-
-    #[test]
-    fn s23_storage_goes_with_its_claim_only_if_its_volume_was_refused_for_good() {
-        let claim: PersistentVolumeClaim =
-            decode(&json!({"metadata": {"namespace": "ns", "name": "c", "uid": "uid-c"}}));
-        let undoing = || ClaimStage::Undoing("no".to_owned(), 1);
-        let orphan = |of: &PersistentVolumeClaim, stage: ClaimStage, seen: &str| {
-            let mut operations = operations();
-            operations.claim_at(of, stage);
-            operations.volume_seen(&volume(seen));
-            operations.take_leftover(&claim.key())
-        };
-        assert_eq!(
-            orphan(&claim, ClaimStage::Made(0), "another"),
-            None,
-            "its volume may be unseen, or yet come"
-        );
-        assert_eq!(orphan(&claim, ClaimStage::Made(0), "pvc-uid-c"), None);
-        assert_eq!(orphan(&claim, undoing(), "another"), Some("uid-c".into()));
-        assert_eq!(orphan(&claim, undoing(), "pvc-uid-c"), None, "its data is the volume's by now");
-        let mut anew = claim.clone();
-        anew.metadata.uid = "uid-d".into();
-        assert_eq!(
-            orphan(&anew, undoing(), "pvc-uid-c"),
-            Some("uid-d".into()),
-            "that volume is another claim's"
-        );
-        let mut failed = operations();
-        failed.claim_at(&claim, undoing());
-        assert!(failed.has_claim(&claim.key()));
-        assert_eq!(failed.take_leftover(&claim.key()), Some(claim.metadata.uid.clone()));
-        failed.claim_at(&claim, ClaimStage::Failed(Unprovisioned::Refused("no".to_owned())));
-        assert_eq!(failed.take_leftover(&claim.key()), None);
     }
 }

@@ -9,17 +9,15 @@ use std::{collections::BTreeMap, time::Duration};
 use apiserver::{
     call::CallError,
     events::Involved,
-    ids::{ClaimKey, PodKey, Uid, VolumeName},
+    ids::{PodKey, Uid, VolumeName},
     kinds::{
-        ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-        StorageClass,
+        ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
     },
     tables::Objects,
 };
 use tokio::time::Instant;
 
 use super::{
-    directories::{HostPath, volume_name},
     operations::{ClaimStage, Operations, VolumeStage},
     options::PluginOptions,
 };
@@ -68,11 +66,6 @@ impl HostPlugins {
 impl Plugins for HostPlugins {
     fn provisions(&self, provisioner: &str) -> bool {
         self.options.enable_hostpath_provisioner && provisioner == HOST_PATH_PLUGIN
-    }
-
-    fn deletes(&self, volume: &PersistentVolume) -> bool {
-        self.options.enable_hostpath_provisioner
-            && matches!(volume.spec.files.as_deref(), Some(FileSource::HostPath(_)))
     }
 
     fn first(&self, volume: &PersistentVolume, view: &State) -> Option<VolumeDecision> {
@@ -128,8 +121,10 @@ impl Plugins for HostPlugins {
                 Vec::new()
             }
             ObjectRef::Claim(key) => {
-                let is_left = objects.claims.get(key).is_none() && self.operations.has_claim(key);
-                is_left.then(|| Target::Claim(key.clone())).into_iter().collect()
+                if objects.claims.get(key).is_none() {
+                    self.operations.forget(&Target::Claim(key.clone()));
+                }
+                Vec::new()
             }
             ObjectRef::Pod(key) if self.options.recyclers.is_some() => {
                 let pod = objects.pods.get(key);
@@ -141,13 +136,6 @@ impl Plugins for HostPlugins {
             }
             _ => Vec::new(),
         }
-    }
-
-    fn claim_gone(&mut self, claim: &ClaimKey, objects: &Objects) -> Option<Call> {
-        let left = self.operations.take_leftover(claim);
-        self.operations.forget(&Target::Claim(claim.clone()));
-        let uid = left.filter(|uid| objects.volumes.get(&volume_name(uid)).is_none())?;
-        Some(Call::Directory(Directory::Remove(HostPath::of_claim(&uid)?.to_string())))
     }
 
     fn unproven(&mut self, volume: &VolumeName) {
@@ -169,9 +157,6 @@ impl Plugins for HostPlugins {
         objects: &Objects,
         now: Instant,
     ) -> Option<Then> {
-        if op.call.write_kind() == Some(WriteKind::CreatePod) {
-            self.operations.asked();
-        }
         if let (Target::Volume(name), Err(_)) = (&op.subject, result) {
             self.operations.unproven(name);
         }
@@ -191,71 +176,70 @@ impl Plugins for HostPlugins {
             (Call::Directory(directory), Ok(Answer::Directory(result))) => {
                 Some(self.directory_done(&op.subject, directory, result, objects, now))
             }
-            (Call::Write(write), Ok(answer)) => {
-                self.advance(&op.subject, write, answer, objects, now);
-                None
-            }
-            (Call::Write(write), Err(error)) => self.refused(&op.subject, write, error, objects, now),
+            (Call::Write(write), result) => self.written(&op.subject, write, result, objects, now),
             _ => None,
         }
     }
 }
 
 impl HostPlugins {
-    /// A write of an operation was made.
-    fn advance(&mut self, subject: &Target, write: &Write, answer: &Answer, objects: &Objects, now: Instant) {
-        let operations = &mut self.operations;
-        match (write.kind, subject, &write.target, answer) {
-            (WriteKind::CreatePod, Target::Volume(name), _, Answer::Pod(pod)) => {
-                if let Some(volume) = objects.volumes.get(name) {
-                    operations.pod_created(&volume, pod);
-                }
-            }
-            (WriteKind::StartPod, Target::Volume(name), ..) => operations.advance(name, VolumeStage::Started),
-            (WriteKind::DeletePod, _, ObjectRef::Pod(key), _) => operations.pod_deleted(key),
-            (WriteKind::DeleteVolume, Target::Volume(name), ..) => {
-                operations.advance(name, VolumeStage::Deleted);
-            }
-            (WriteKind::CreateVolume, target, ..) => operations.forget(target),
-            (WriteKind::Reschedule, _, _, Answer::Claim(claim)) => operations.reschedule(claim, now),
-            _ => {}
-        }
-    }
-
-    /// A refusal that ends an operation, or brings it nearer to its end.
-    fn refused(
+    /// What a write of an operation came to: it has got further, or a refusal ends it, or brings it nearer to its end.
+    fn written(
         &mut self,
         subject: &Target,
         write: &Write,
-        error: &CallError,
+        result: &Result<Answer, CallError>,
         objects: &Objects,
         now: Instant,
     ) -> Option<Then> {
-        match (write.kind, subject, error) {
-            // Of a creation, "not found" is about the namespace.
-            (
-                WriteKind::CreatePod,
-                Target::Volume(name),
-                CallError::Refused { .. } | CallError::NotFound(_),
-            ) => Some(self.volume_failed(name, events::pod_refused(error), objects, now)),
-            (WriteKind::CreatePod, Target::Volume(name), CallError::AlreadyExists(_)) => {
-                Some(self.volume_failed(name, events::OLD_POD.to_owned(), objects, now))
+        let operations = &mut self.operations;
+        match (write.kind, subject, result) {
+            (WriteKind::CreatePod, Target::Volume(name), result) => {
+                // It may or may not be there: the next one has another name.
+                operations.asked = operations.asked.wrapping_add(1);
+                let text = match result {
+                    Ok(Answer::Pod(pod)) => {
+                        operations.pod_created(&*objects.volumes.get(name)?, pod);
+                        return None;
+                    }
+                    // Of a creation, "not found" is about the namespace.
+                    Err(error @ (CallError::Refused { .. } | CallError::NotFound(_))) => {
+                        events::pod_refused(error)
+                    }
+                    Err(CallError::AlreadyExists(_)) => events::OLD_POD.to_owned(),
+                    _ => return None,
+                };
+                return Some(self.volume_failed(name, text, objects, now));
             }
-            (WriteKind::CreateVolume, Target::Claim(key), CallError::Refused { message, .. }) => {
+            (WriteKind::StartPod, Target::Volume(name), Ok(_)) => {
+                operations.advance(name, VolumeStage::Started);
+            }
+            (WriteKind::DeletePod, _, Ok(_)) => {
+                if let ObjectRef::Pod(key) = &write.target {
+                    operations.pod_deleted(key);
+                }
+            }
+            (WriteKind::DeleteVolume, Target::Volume(name), Ok(_)) => {
+                operations.advance(name, VolumeStage::Deleted);
+            }
+            (WriteKind::CreateVolume, target, Ok(_)) => operations.forget(target),
+            (WriteKind::CreateVolume, Target::Claim(key), Err(CallError::Refused { message, .. })) => {
                 let claim = objects.claims.get(key)?;
-                let refusals = match self.operations.of_claim(&claim) {
+                let refusals = match operations.of_claim(&claim) {
                     Some(ClaimStage::Made(refusals)) => refusals + 1,
                     _ => 1,
                 };
                 if refusals < TRIES {
-                    self.operations.claim_at(&claim, ClaimStage::Made(refusals));
+                    operations.claim_at(&claim, ClaimStage::Made(refusals));
                     return Some(Then::At(now + PAUSE));
                 }
-                self.operations.claim_at(&claim, ClaimStage::Undoing(message.clone(), 0));
-                Some(Then::Look)
+                operations.claim_at(&claim, ClaimStage::Undoing(message.clone(), 0));
+                return Some(Then::Look);
             }
-            _ => None,
+            (WriteKind::Reschedule, _, Ok(Answer::Claim(claim))) => operations.reschedule(claim, now),
+            _ => {}
         }
+        None
     }
 
     /// Something was done to a directory, or not.
@@ -276,30 +260,29 @@ impl HostPlugins {
             (Target::Volume(name), Err(text)) => return self.volume_failed(name, text.clone(), objects, now),
         };
         let Some(claim) = objects.claims.get(key) else { return Then::Look };
-        match (directory, result) {
-            (Directory::Make(_), Ok(())) => self.operations.claim_at(&claim, ClaimStage::Made(0)),
-            (Directory::Make(_), Err(text)) => {
-                self.operations.claim_failed(&claim, Unprovisioned::failed(&claim, text), now);
+        let operations = &mut self.operations;
+        let why = match (directory, result, operations.of_claim(&claim).cloned()) {
+            (Directory::Make(_), Ok(()), _) => {
+                operations.claim_at(&claim, ClaimStage::Made(0));
+                return Then::Look;
             }
-            (Directory::Remove(_), result) => return self.removed(&claim, result, now),
-        }
-        Then::Look
-    }
-
-    /// Storage was removed for which no volume could be created, or not.
-    fn removed(&mut self, claim: &PersistentVolumeClaim, result: &Result<(), String>, now: Instant) -> Then {
-        let Some(ClaimStage::Undoing(error, failures)) = self.operations.of_claim(claim).cloned() else {
-            return Then::Look;
-        };
-        let why = match result {
-            Ok(()) => Unprovisioned::NotCreated { claim: claim.key(), error },
-            Err(_) if failures + 1 < TRIES => {
-                self.operations.claim_at(claim, ClaimStage::Undoing(error, failures + 1));
+            (Directory::Make(_), Err(text), _) => Unprovisioned::failed(&claim, text),
+            // Of storage for which no volume could be created.
+            (Directory::Remove(_), Ok(()), Some(ClaimStage::Undoing(error, _))) => {
+                Unprovisioned::NotCreated { claim: key.clone(), error }
+            }
+            (Directory::Remove(_), Err(_), Some(ClaimStage::Undoing(error, failures)))
+                if failures + 1 < TRIES =>
+            {
+                operations.claim_at(&claim, ClaimStage::Undoing(error, failures + 1));
                 return Then::At(now + PAUSE);
             }
-            Err(text) => Unprovisioned::NotCleaned { claim: claim.key(), error: text.clone() },
+            (Directory::Remove(_), Err(text), Some(ClaimStage::Undoing(..))) => {
+                Unprovisioned::NotCleaned { claim: key.clone(), error: text.clone() }
+            }
+            (Directory::Remove(_), ..) => return Then::Look,
         };
-        self.operations.claim_failed(claim, why, now);
+        operations.claim_failed(&claim, why, now);
         Then::Look
     }
 

@@ -181,7 +181,7 @@ impl HostPlugins {
                 }
                 let call = match (pod, stage) {
                     (None, _) => {
-                        let name = pod_name(volume, reference, self.operations.run_number());
+                        let name = pod_name(volume, reference, self.operations.asked);
                         let key = PodKey::new(recycler.namespace(), &name);
                         let request = recycler.creation(volume, reference, source, &name);
                         let target = ObjectRef::Pod(key);
@@ -192,10 +192,7 @@ impl HostPlugins {
                     {
                         Call::Write(recycler.start(&pod))
                     }
-                    _ => Call::Read {
-                        target: ObjectRef::Volume(volume.key()),
-                        purpose: Purpose::ProveReleased,
-                    },
+                    _ => Call::read(ObjectRef::Volume(volume.key()), Purpose::ProveReleased),
                 };
                 Decision::step(VolumeReason::Recycling, call)
             }

@@ -13,8 +13,6 @@ use tokio::time::Instant;
 
 use super::{
     HostPlugins,
-    directories::HostPath,
-    operations::ClaimStage,
     options::{PluginOptions, Recycler, Recyclers},
 };
 use crate::binder::{
@@ -38,7 +36,9 @@ fn released(revision: u64) -> PersistentVolume {
 }
 
 fn planner(objects: &Arc<Objects>, plugins: HostPlugins) -> Planner {
-    Planner::new(Arc::clone(objects), BinderOptions::default()).with_plugins(Box::new(plugins))
+    let mut planner = Planner::new(Arc::clone(objects), BinderOptions::default());
+    planner.state.plugins = Box::new(plugins);
+    planner
 }
 
 fn host_path() -> HostPlugins {
@@ -461,24 +461,4 @@ fn a_volume_that_is_refused_is_created_again_after_a_pause() {
     assert!(plan.calls.is_empty());
     assert_eq!(plan.wake_at, Some(now + Duration::from_secs(10)));
     assert_eq!(only(planner.plan(now + Duration::from_secs(10))), removal);
-}
-
-/// The directory was made, the volume refused for good, and then the claim went.
-#[test]
-fn storage_that_was_made_in_vain_goes_when_its_claim_is_gone() {
-    let mut claim = claim("c");
-    let objects = Arc::new(Objects::default());
-    objects.reset(vec![claim.clone()]);
-    let mut plugins = host_path();
-    plugins.operations.claim_at(&claim, ClaimStage::Undoing("no".to_owned(), 1));
-    let mut planner = planner(&objects, plugins);
-    let now = Instant::now();
-    planner.load(now);
-    planner.lead(now);
-    planner.plan(now);
-    claim.metadata.resource_version = ResourceVersion(5);
-    objects.delete(claim.clone());
-    planner.changed(&ObjectRef::Claim(claim.key()), now);
-    let directory = HostPath::of_claim(&claim.metadata.uid).unwrap();
-    assert_eq!(only(planner.plan(now)).call, Call::Directory(Directory::Remove(directory.to_string())));
 }

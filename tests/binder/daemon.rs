@@ -80,7 +80,7 @@ impl Daemon {
         let changes = objects.subscribe();
         let options = BinderOptions { sync_period, ..BinderOptions::default() };
         let mut daemon = Self {
-            planner: Planner::new(Arc::clone(&objects), options).with_plugins(plugins()),
+            planner: Planner::new(Arc::clone(&objects), options),
             objects,
             changes,
             now,
@@ -93,6 +93,7 @@ impl Daemon {
         for kind in KINDS {
             daemon.list(server, kind);
         }
+        daemon.planner.state.plugins = plugins();
         daemon.planner.load(now);
         daemon.planner.lead(now);
         daemon.plan();

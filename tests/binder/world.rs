@@ -192,7 +192,8 @@ impl World {
         self.objects.reset(nodes);
         self.objects.reset(drivers);
         let plugins = HostPlugins::new(self.plugins.clone(), 0);
-        self.planner = Planner::new(Arc::clone(&self.objects), self.options).with_plugins(Box::new(plugins));
+        self.planner = Planner::new(Arc::clone(&self.objects), self.options);
+        self.planner.state.plugins = Box::new(plugins);
         self.planner.load(self.now);
         self.planner.lead(self.now);
     }

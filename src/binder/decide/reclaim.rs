@@ -39,7 +39,7 @@ fn deleter(volume: &PersistentVolume, plugins: &dyn Plugins) -> Result<Deleter, 
         (None, _) if annotations::has(&volume.metadata, MIGRATED_TO) || volume.spec.csi.is_some() => {
             Ok(Deleter::External)
         }
-        (None, _) if plugins.deletes(volume) => Ok(Deleter::Here),
+        (None, Some(FileSource::HostPath(_))) if plugins.provisions(HOST_PATH_PLUGIN) => Ok(Deleter::Here),
         (None, Some(FileSource::Nfs(_))) => Err(Unreclaimable::CannotDelete(volume.key())),
         (None, _) => Err(Unreclaimable::NoDeleter(volume.key())),
     }

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use apiserver::{
-    kinds::{ClaimRef, LabelSelector, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    kinds::{ClaimRef, LabelSelector, Meta, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     text::{Text, TextMap},
 };
 use strum::VariantArray;
@@ -19,6 +19,9 @@ use crate::binder::annotations;
 
 /// Name of the resource in capacities and requests.
 pub const STORAGE: &str = "storage";
+
+/// The access modes that this version knows.
+const KNOWN_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 
 /// A set of access modes, in the fixed order RWO, ROX, RWX, RWOP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,13 +51,7 @@ impl AccessModes {
 }
 
 fn bit(mode: &str) -> Option<u8> {
-    Some(match mode {
-        "ReadWriteOnce" => 1,
-        "ReadOnlyMany" => 2,
-        "ReadWriteMany" => 4,
-        "ReadWriteOncePod" => 8,
-        _ => return None,
-    })
+    KNOWN_MODES.iter().position(|known| *known == mode).map(|place| 1 << place)
 }
 
 /// `volumeMode`; absent means a file system. A mode that this version does not know is equal only to itself.
@@ -252,21 +249,17 @@ impl Comparisons {
 /// Class of a claim, empty for none (pv-binder §2.3).
 #[must_use]
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
-    claim
-        .metadata
-        .annotation(annotations::BETA_STORAGE_CLASS)
-        .or(claim.spec.storage_class_name.as_deref())
-        .unwrap_or_default()
+    class(&claim.metadata, claim.spec.storage_class_name.as_deref())
 }
 
 /// Class of a volume, empty for none (pv-binder §2.3).
 #[must_use]
 pub fn volume_class(volume: &PersistentVolume) -> &str {
-    volume
-        .metadata
-        .annotation(annotations::BETA_STORAGE_CLASS)
-        .or(volume.spec.storage_class_name.as_deref())
-        .unwrap_or_default()
+    class(&volume.metadata, volume.spec.storage_class_name.as_deref())
+}
+
+fn class<'a>(meta: &'a Meta, field: Option<&'a str>) -> &'a str {
+    meta.annotation(annotations::BETA_STORAGE_CLASS).or(field).unwrap_or_default()
 }
 
 /// Size of a volume; zero if it has none, `None` if it cannot be read.

@@ -13,7 +13,7 @@ use apiserver::{
 
 use super::{
     failure::{Failure, Task},
-    reason::{ClaimReason, ReasonRow, Unprovisioned},
+    reason::{ClaimReason, ReasonRow, Told, Unprovisioned},
 };
 use crate::binder::calls::WriteKind;
 
@@ -36,8 +36,11 @@ fn event(involved: Involved, r#type: EventType, reason: &'static str, message: S
 /// The event about an object that waits, or has failed, for a reason with this row and text, if it has one.
 #[must_use]
 pub fn of<T: Narrow>(object: &T, (_, told, _): ReasonRow, text: &impl ToString) -> Option<Event> {
-    let (r#type, reason) = told?;
-    Some(event(Involved::object(object), r#type, reason, text.to_string()))
+    match told {
+        Told::Silent => None,
+        Told::Normal(reason) => Some(normal(object, reason, text.to_string())),
+        Told::Warning(reason) => Some(warning(object, reason, text.to_string())),
+    }
 }
 
 /// A plugin here made no volume for a claim.

@@ -6,7 +6,6 @@
 //! that are about more than the reason are in [`super::events`].
 
 use apiserver::{
-    events::EventType,
     ids::{ClaimKey, ClassName, PodKey, Uid, VolumeName},
     kinds::{Malformed, PersistentVolumeClaim},
 };
@@ -33,34 +32,31 @@ pub enum WaitsFor {
 
 use WaitsFor::{Deletion, FreeVolume, Nothing, Other};
 
-/// The row of a reason: its code (user-experience §3), the type and reason of its event, if it has one, and what ends
-/// the wait.
-pub type ReasonRow = (&'static str, Option<(EventType, &'static str)>, WaitsFor);
-
-/// No event.
-const SILENT: Option<(EventType, &str)> = None;
-
-const fn normal(reason: &'static str) -> Option<(EventType, &'static str)> {
-    Some((EventType::Normal, reason))
+/// The event about a reason: its type and reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// There is none.
+    Silent,
+    /// A Normal event.
+    Normal(&'static str),
+    /// A Warning.
+    Warning(&'static str),
 }
 
-const fn warning(reason: &'static str) -> Option<(EventType, &'static str)> {
-    Some((EventType::Warning, reason))
-}
+use Told::{Normal, Silent, Warning};
+
+/// The row of a reason: its code (user-experience §3), its event, and what ends the wait.
+pub type ReasonRow = (&'static str, Told, WaitsFor);
 
 /// Why a write waits that cannot be taken back, or that is undone each time: until the end of the one or the other.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HeldBack {
     /// Another writes what only the binder should, everywhere or here.
-    #[error("nothing is taken back or given up while another writes what only the binder should: {by}")]
-    ForeignWriter {
-        by: String,
-        /// When that ends, unless more is seen.
-        until: Instant,
-    },
+    #[error("nothing is taken back or given up while another writes what only the binder should: {0}")]
+    ForeignWriter(String),
     /// Etcd was restored from a backup a short while ago (E11).
     #[error("nothing is taken back or given up for five minutes after a restore of etcd from a backup")]
-    Restored { until: Instant },
+    Restored,
     /// This write was made, and is undone again and again (S46).
     #[error(
         "{} undoes each write to {}: it is repeated after a pause of up to half a minute",
@@ -71,8 +67,6 @@ pub enum HeldBack {
         write: WriteKind,
         /// The manager that undoes it, if the object shows that.
         by: Option<String>,
-        /// When it is repeated.
-        until: Instant,
         /// Whether that has yet to be told.
         is_news: bool,
     },
@@ -82,20 +76,11 @@ impl HeldBack {
     /// Its row. The codes are the same as of attach/detach. After a restore nothing is wrong with the object.
     fn row(&self) -> ReasonRow {
         match self {
-            Self::ForeignWriter { .. } => ("ForeignWriter", warning("ForeignWriter"), Other),
-            Self::Undone { is_news: true, .. } => ("ForeignWriter", warning("ForeignWriter"), Other),
-            Self::Undone { is_news: false, .. } => ("ForeignWriter", SILENT, Other),
-            Self::Restored { .. } => ("RestoreGrace", normal("RestoreGrace"), Other),
-        }
-    }
-
-    /// When the wait ends by itself.
-    #[must_use]
-    pub fn until(&self) -> Instant {
-        match self {
-            Self::ForeignWriter { until, .. } | Self::Restored { until } | Self::Undone { until, .. } => {
-                *until
+            Self::Undone { is_news: false, .. } => ("ForeignWriter", Silent, Other),
+            Self::ForeignWriter(_) | Self::Undone { .. } => {
+                ("ForeignWriter", Warning("ForeignWriter"), Other)
             }
+            Self::Restored => ("RestoreGrace", Normal("RestoreGrace"), Other),
         }
     }
 }
@@ -108,9 +93,9 @@ pub enum ClaimReason {
     /// Its annotations are put right first.
     #[error("annotations are put right first")]
     Annotating,
-    /// Something is to be written that has to wait.
+    /// Something is to be written that has to wait, unless more is seen until then.
     #[error("{0}")]
-    HeldBack(HeldBack),
+    HeldBack(HeldBack, Instant),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     #[error("an object cannot be read: {0}")]
     ObjectUnreadable(String),
@@ -208,48 +193,48 @@ impl ClaimReason {
     #[must_use]
     pub fn row(&self) -> ReasonRow {
         match self {
-            Self::Bound(_) => ("Bound", SILENT, Nothing),
-            Self::Annotating => ("Annotating", SILENT, Other),
-            Self::HeldBack(why) => why.row(),
-            Self::ObjectUnreadable(_) => ("ObjectUnreadable", SILENT, Other),
-            Self::ProvingClass(_) => ("ConfirmingClass", SILENT, Other),
-            Self::Binding(..) => ("Binding", SILENT, Other),
-            Self::NoCapacity(_) => ("NoCapacity", warning("FailedBinding"), Other),
-            Self::VolumeBusy(_) => ("VolumeBusy", SILENT, Other),
-            Self::HoldsOther(_) => ("HoldsOtherVolume", normal("HoldsOtherVolume"), Other),
+            Self::Bound(_) => ("Bound", Silent, Nothing),
+            Self::Annotating => ("Annotating", Silent, Other),
+            Self::HeldBack(why, _) => why.row(),
+            Self::ObjectUnreadable(_) => ("ObjectUnreadable", Silent, Other),
+            Self::ProvingClass(_) => ("ConfirmingClass", Silent, Other),
+            Self::Binding(..) => ("Binding", Silent, Other),
+            Self::NoCapacity(_) => ("NoCapacity", Warning("FailedBinding"), Other),
+            Self::VolumeBusy(_) => ("VolumeBusy", Silent, Other),
+            Self::HoldsOther(_) => ("HoldsOtherVolume", Normal("HoldsOtherVolume"), Other),
             // Claim and volume get events when the volume is looked at.
-            Self::HoldsMismatched(_, Mismatch::VolumeMode) => ("HoldsUnfitVolume", SILENT, Other),
-            Self::HoldsMismatched(..) => ("HoldsUnfitVolume", warning("VolumeMismatch"), Other),
-            Self::NoVolume => ("NoClassAndNoMatch", normal("FailedBinding"), FreeVolume),
-            Self::AssigningClass(_) => ("AssigningDefaultClass", SILENT, FreeVolume),
-            Self::WaitsForFirstConsumer => ("WaitingForFirstConsumer", normal("WaitForFirstConsumer"), Other),
-            Self::WaitsForPods(_) => ("WaitingForScheduling", normal("WaitForPodScheduled"), Other),
+            Self::HoldsMismatched(_, Mismatch::VolumeMode) => ("HoldsUnfitVolume", Silent, Other),
+            Self::HoldsMismatched(..) => ("HoldsUnfitVolume", Warning("VolumeMismatch"), Other),
+            Self::NoVolume => ("NoClassAndNoMatch", Normal("FailedBinding"), FreeVolume),
+            Self::AssigningClass(_) => ("AssigningDefaultClass", Silent, FreeVolume),
+            Self::WaitsForFirstConsumer => ("WaitingForFirstConsumer", Normal("WaitForFirstConsumer"), Other),
+            Self::WaitsForPods(_) => ("WaitingForScheduling", Normal("WaitForPodScheduled"), Other),
             Self::WaitsForProvisioner(_) => {
-                ("WaitingForProvisioner", normal("ExternalProvisioning"), FreeVolume)
+                ("WaitingForProvisioner", Normal("ExternalProvisioning"), FreeVolume)
             }
             Self::ProvisioningOff => {
-                ("DynamicProvisioningDisabled", normal("DynamicProvisioningDisabled"), FreeVolume)
+                ("DynamicProvisioningDisabled", Normal("DynamicProvisioningDisabled"), FreeVolume)
             }
-            Self::NoClass(_) => ("ClassNotFound", warning("ProvisioningFailed"), FreeVolume),
-            Self::NoProvisioner(_) => ("ProvisionerUnknown", warning("ProvisioningFailed"), FreeVolume),
+            Self::NoClass(_) => ("ClassNotFound", Warning("ProvisioningFailed"), FreeVolume),
+            Self::NoProvisioner(_) => ("ProvisionerUnknown", Warning("ProvisioningFailed"), FreeVolume),
             Self::CannotProvision(_) => {
-                ("ProvisioningUnsupported", warning("ProvisioningFailed"), FreeVolume)
+                ("ProvisioningUnsupported", Warning("ProvisioningFailed"), FreeVolume)
             }
-            Self::Provisioning(_) => ("Provisioning", SILENT, Other),
-            Self::NotProvisioned(why) => ("ProvisioningError", warning(why.event()), FreeVolume),
-            Self::Uncertain(_) => ("Uncertain", normal("Uncertain"), Other),
+            Self::Provisioning(_) => ("Provisioning", Silent, Other),
+            Self::NotProvisioned(why) => ("ProvisioningError", Warning(why.event()), FreeVolume),
+            Self::Uncertain(_) => ("Uncertain", Normal("Uncertain"), Other),
             Self::OtherProvisioner { .. } => {
-                ("ProvisionerChanged", warning("ProvisioningFailed"), FreeVolume)
+                ("ProvisionerChanged", Warning("ProvisioningFailed"), FreeVolume)
             }
-            Self::NamedMissing(_) => ("NamedVolumeMissing", normal("NamedVolumeMissing"), Other),
-            Self::NamedTaken(..) => ("NamedVolumeTaken", warning("FailedBinding"), Other),
-            Self::NamedMismatched(..) => ("NamedVolumeMismatch", warning("VolumeMismatch"), Other),
-            Self::LostReference => ("LostReference", SILENT, Other),
-            Self::LostVolume(_) => ("LostVolumeMissing", SILENT, Other),
-            Self::Misbound(..) => ("LostMisbound", SILENT, Other),
-            Self::ProvingLost(_) => ("ConfirmingLost", SILENT, Other),
-            Self::Unreadable(_) => ("MalformedClaim", warning("FailedBinding"), Other),
-            Self::UnknownBindingMode(_) => ("UnknownBindingMode", warning("FailedBinding"), Other),
+            Self::NamedMissing(_) => ("NamedVolumeMissing", Normal("NamedVolumeMissing"), Other),
+            Self::NamedTaken(..) => ("NamedVolumeTaken", Warning("FailedBinding"), Other),
+            Self::NamedMismatched(..) => ("NamedVolumeMismatch", Warning("VolumeMismatch"), Other),
+            Self::LostReference => ("LostReference", Silent, Other),
+            Self::LostVolume(_) => ("LostVolumeMissing", Silent, Other),
+            Self::Misbound(..) => ("LostMisbound", Silent, Other),
+            Self::ProvingLost(_) => ("ConfirmingLost", Silent, Other),
+            Self::Unreadable(_) => ("MalformedClaim", Warning("FailedBinding"), Other),
+            Self::UnknownBindingMode(_) => ("UnknownBindingMode", Warning("FailedBinding"), Other),
         }
     }
 
@@ -330,9 +315,9 @@ pub enum VolumeReason {
     /// Its annotations and finalizers are put right first.
     #[error("annotations and finalizers are put right first")]
     Annotating,
-    /// Something is to be written that has to wait.
+    /// Something is to be written that has to wait, unless more is seen until then.
     #[error("{0}")]
-    HeldBack(HeldBack),
+    HeldBack(HeldBack, Instant),
     /// An object that has a say in this cannot be read (S42): which, and what is wrong with it.
     #[error("an object cannot be read: {0}")]
     ObjectUnreadable(String),
@@ -426,27 +411,27 @@ impl VolumeReason {
     #[must_use]
     pub fn row(&self) -> ReasonRow {
         match self {
-            Self::Annotating => ("Annotating", SILENT, Other),
-            Self::HeldBack(why) => why.row(),
-            Self::ObjectUnreadable(_) => ("ObjectUnreadable", SILENT, Other),
-            Self::Available => ("Available", SILENT, Nothing),
-            Self::Reserved(_) => ("Reserved", SILENT, Other),
-            Self::ClaimBindsNext(_) => ("ClaimBindsNext", SILENT, Other),
-            Self::ModesDiffer(_) => ("ModeMismatch", SILENT, Other),
-            Self::Bound(_) => ("Bound", SILENT, Nothing),
-            Self::Undoing(_) => ("Unbinding", SILENT, Other),
-            Self::Proving(_) => ("ConfirmingClaimGone", SILENT, Other),
-            Self::Releasing(_) => ("Releasing", SILENT, Other),
-            Self::Retained => ("Retained", SILENT, Nothing),
-            Self::LeftToProvisioner => ("LeftToProvisioner", SILENT, Deletion),
-            Self::Unreadable(_) => ("MalformedSource", SILENT, Other),
-            Self::NotReclaimable(why) => ("NotReclaimable", warning(why.event()), Deletion),
-            Self::UsedByPods(_) => ("UsedByPods", normal("VolumeFailedRecycle"), Other),
-            Self::Recycling => ("Recycling", SILENT, Other),
-            Self::RecycleFailed(_) => ("RecycleFailed", warning("VolumeFailedRecycle"), Other),
-            Self::LeftoverPod(_) => ("LeftoverRecyclerPod", SILENT, Other),
-            Self::Deleting => ("Deleting", SILENT, Deletion),
-            Self::DeleteFailed(_) => ("DeleteFailed", warning("VolumeFailedDelete"), Deletion),
+            Self::Annotating => ("Annotating", Silent, Other),
+            Self::HeldBack(why, _) => why.row(),
+            Self::ObjectUnreadable(_) => ("ObjectUnreadable", Silent, Other),
+            Self::Available => ("Available", Silent, Nothing),
+            Self::Reserved(_) => ("Reserved", Silent, Other),
+            Self::ClaimBindsNext(_) => ("ClaimBindsNext", Silent, Other),
+            Self::ModesDiffer(_) => ("ModeMismatch", Silent, Other),
+            Self::Bound(_) => ("Bound", Silent, Nothing),
+            Self::Undoing(_) => ("Unbinding", Silent, Other),
+            Self::Proving(_) => ("ConfirmingClaimGone", Silent, Other),
+            Self::Releasing(_) => ("Releasing", Silent, Other),
+            Self::Retained => ("Retained", Silent, Nothing),
+            Self::LeftToProvisioner => ("LeftToProvisioner", Silent, Deletion),
+            Self::Unreadable(_) => ("MalformedSource", Silent, Other),
+            Self::NotReclaimable(why) => ("NotReclaimable", Warning(why.event()), Deletion),
+            Self::UsedByPods(_) => ("UsedByPods", Normal("VolumeFailedRecycle"), Other),
+            Self::Recycling => ("Recycling", Silent, Other),
+            Self::RecycleFailed(_) => ("RecycleFailed", Warning("VolumeFailedRecycle"), Other),
+            Self::LeftoverPod(_) => ("LeftoverRecyclerPod", Silent, Other),
+            Self::Deleting => ("Deleting", Silent, Deletion),
+            Self::DeleteFailed(_) => ("DeleteFailed", Warning("VolumeFailedDelete"), Deletion),
         }
     }
 

@@ -95,9 +95,9 @@ impl Sizes {
         objects: Arc<Objects>,
         board: Arc<Board<Target, BinderReason>>,
     ) -> Result<Self, prometheus::Error> {
-        let [a, b, c, d, e, f, g, h] =
-            FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
-        let gauges = [a?, b?, c?, d?, e?, f?, g?, h?];
+        let made = FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
+        let [total, bound, unbound, bound_claims, unbound_claims, volumes, claims, released] = made;
+        let gauges = [total?, bound?, unbound?, bound_claims?, unbound_claims?, volumes?, claims?, released?];
         Ok(Self { objects, board, gauges, classes: Bounded::new(CLASSES, OTHERS) })
     }
 

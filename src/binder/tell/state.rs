@@ -84,8 +84,8 @@ impl Why {
     /// When the wait ends by itself, if it does.
     fn until(&self) -> Option<Instant> {
         match self {
-            Self::Claim(reason) if let ClaimReason::HeldBack(why) = &**reason => Some(why.until()),
-            Self::Volume(reason) if let VolumeReason::HeldBack(why) = &**reason => Some(why.until()),
+            Self::Claim(reason) if let ClaimReason::HeldBack(_, until) = **reason => Some(until),
+            Self::Volume(reason) if let VolumeReason::HeldBack(_, until) = **reason => Some(until),
             Self::Claim(_) | Self::Volume(_) => None,
         }
     }
