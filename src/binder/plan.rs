@@ -51,14 +51,17 @@ impl Planner {
         self.state.writers.settle(now);
         while !self.state.in_flight.is_full() && !self.is_long(&plan) {
             if let Some((name, declined)) = self.waking.take() {
-                self.queue.forget_taken();
-                self.wake_candidate(&name, declined, now, &mut plan);
+                self.wake_candidate(&name, declined, (now, now), &mut plan);
                 continue;
             }
             match self.queue.pop(now) {
-                Some(Turn::Look(Target::Claim(key))) => self.plan_claim(&key, now, &mut plan),
-                Some(Turn::Look(Target::Volume(name))) => self.plan_volume(&name, now, &mut plan),
-                Some(Turn::Offer(name)) => self.wake_candidate(&name, BTreeSet::new(), now, &mut plan),
+                Some((Turn::Look(Target::Claim(key)), since)) => {
+                    self.plan_claim(&key, (since, now), &mut plan);
+                }
+                Some((Turn::Look(Target::Volume(name)), _)) => self.plan_volume(&name, now, &mut plan),
+                Some((Turn::Offer(name), since)) => {
+                    self.wake_candidate(&name, BTreeSet::new(), (since, now), &mut plan);
+                }
                 None => break,
             }
         }
@@ -119,12 +122,13 @@ impl Planner {
         self.resync_at.get_or_insert(now + self.state.options.sync_period);
     }
 
-    /// Looks at the claims for which a volume that has become free is a candidate, until one takes it.
+    /// Looks at the claims for which a volume that has become free is a candidate, until one takes it. It has waited for
+    /// that since then.
     fn wake_candidate(
         &mut self,
         name: &VolumeName,
         mut declined: BTreeSet<ClaimKey>,
-        now: Instant,
+        (since, now): (Instant, Instant),
         plan: &mut Plan,
     ) {
         while self.state.volumes.is_free(name) && !self.state.is_busy(name) {
@@ -142,7 +146,8 @@ impl Planner {
                 self.state.objects.claims.get(key).filter(|_| is_free)
             };
             let Some(key) = self.state.claims.candidate(&volume, &current, &declined) else { return };
-            self.plan_claim(&key, now, plan);
+            let since = self.queue.take(&Target::Claim(key.clone()), now).unwrap_or(since);
+            self.plan_claim(&key, (since, now), plan);
             declined.insert(key);
         }
     }
@@ -221,11 +226,10 @@ impl Planner {
         true
     }
 
-    /// The turn of a claim. The order is safety.
-    pub(super) fn plan_claim(&mut self, key: &ClaimKey, now: Instant, plan: &mut Plan) {
+    /// The turn of a claim, for which it, or the volume that it may take, has waited since then. The order is safety.
+    fn plan_claim(&mut self, key: &ClaimKey, (since, now): (Instant, Instant), plan: &mut Plan) {
         plan.measures.looks += 1;
         let target = Target::Claim(key.clone());
-        self.queue.remove(&target, now);
         // 1. Nothing is decided before what is under way, or has to be read first, is answered (S38).
         if self.is_held_up(&target, now, plan) {
             return;
@@ -252,7 +256,7 @@ impl Planner {
         let volume = binds_to.as_ref().and_then(|name| self.state.objects.volumes.get(name));
         let is_news = self.recorder.claim(key).is_none_or(|before| *before != reason);
         let was_proving_class = self.recorder.is_proving_class(key);
-        let (attempt, since) = (self.attempt(&target), self.queue.taken_since().unwrap_or(now));
+        let attempt = self.attempt(&target);
         let latency = &mut self.recorder.latency;
         latency.claim_looked((&claim, attempt), (&reason, is_news), volume.as_deref(), (since, now));
         let (why, outcome) = (Why::Claim(Arc::clone(&reason)), (decision.events, decision.step.is_some()));
@@ -305,7 +309,7 @@ impl Planner {
     }
 
     /// The turn of a volume. The order is safety.
-    pub(super) fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
+    fn plan_volume(&mut self, name: &VolumeName, now: Instant, plan: &mut Plan) {
         plan.measures.looks += 1;
         let target = Target::Volume(name.clone());
         let Some(volume) = self.state.objects.volumes.get(name) else {
@@ -328,8 +332,8 @@ impl Planner {
             None => self.state.claims.naming(name).cloned().collect(),
         };
         for key in &claims {
-            if self.queue.contains(&Target::Claim(key.clone())) {
-                self.plan_claim(key, now, plan);
+            if let Some(since) = self.queue.take(&Target::Claim(key.clone()), now) {
+                self.plan_claim(key, (since, now), plan);
             }
         }
         if let Some(key) = reference

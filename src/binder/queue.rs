@@ -43,8 +43,6 @@ pub struct Lanes {
     later: RetryMap<Target>,
     /// Whose turn it is.
     turn: u64,
-    /// Since when what was taken last had waited.
-    taken_since: Option<Instant>,
     /// Of claims, and of volumes.
     counts: [QueueCounts; 2],
 }
@@ -189,35 +187,24 @@ impl Lanes {
         self.slow.iter().all(BTreeMap::is_empty)
     }
 
-    /// Takes a key that is looked at now, whether it waits or not.
-    pub fn remove(&mut self, target: &Target, now: Instant) {
-        let Some(since) = self.take_out(target) else { return };
-        self.taken_since = Some(since);
+    /// Takes a key out of turn, if it waits. Returns since when.
+    pub fn take(&mut self, target: &Target, now: Instant) -> Option<Instant> {
+        let since = self.take_out(target)?;
         let counts = self.counts(target);
         counts.depth = counts.depth.saturating_sub(1);
         counts.waits.observe(now.saturating_duration_since(since));
+        Some(since)
     }
 
-    /// Since when what was taken last had waited for its turn.
-    #[must_use]
-    pub fn taken_since(&self) -> Option<Instant> {
-        self.taken_since
-    }
-
-    /// What comes is not what was taken.
-    pub fn forget_taken(&mut self) {
-        self.taken_since = None;
-    }
-
-    /// Takes what comes next: a pair that has begun, else claims, volumes and offers in turn, the oldest
-    /// of each first, so that a burst of one kind does not hold up the others (L15).
-    pub fn pop(&mut self, now: Instant) -> Option<Turn> {
+    /// Takes what comes next, with since when it has waited: a pair that has begun, else claims, volumes and offers in turn,
+    /// the oldest of each first, so that a burst of one kind does not hold up the others (L15).
+    pub fn pop(&mut self, now: Instant) -> Option<(Turn, Instant)> {
         let next = self.urgent.first().cloned().map(Turn::Look).or_else(|| self.in_turn())?;
-        match &next {
-            Turn::Look(target) => self.remove(target, now),
-            Turn::Offer(volume) => self.taken_since = self.offers.remove(volume).flatten(),
-        }
-        Some(next)
+        let since = match &next {
+            Turn::Look(target) => self.take(target, now),
+            Turn::Offer(volume) => self.offers.remove(volume).flatten(),
+        };
+        Some((next, since.unwrap_or(now)))
     }
 
     fn in_turn(&mut self) -> Option<Turn> {
@@ -256,6 +243,10 @@ mod tests {
         seconds.iter().copied().map(Duration::from_secs).collect()
     }
 
+    fn next(queue: &mut Lanes, now: Instant) -> Option<Turn> {
+        queue.pop(now).map(|(turn, _)| turn)
+    }
+
     fn claim(name: &str) -> Target {
         Target::Claim(ClaimKey::new("ns", name))
     }
@@ -274,14 +265,14 @@ mod tests {
         queue.add_urgent(b.clone(), later);
         queue.add_urgent(b.clone(), later);
         assert!(queue.contains(&a) && queue.contains(&b));
-        assert_eq!(queue.pop(later), Some(Turn::Look(b.clone())));
-        assert_eq!(queue.pop(start), Some(Turn::Look(a.clone())));
+        assert_eq!(next(&mut queue, later), Some(Turn::Look(b.clone())));
+        assert_eq!(next(&mut queue, start), Some(Turn::Look(a.clone())));
         queue.retry(b.clone(), start, false);
         let [claims, volumes] = queue.take_counts();
         assert_eq!(claims, QueueCounts { adds: 3, retries: 1, waits: waits(&[2, 0]), depth: 1 });
         assert_eq!(volumes, QueueCounts { adds: 1, depth: 1, ..QueueCounts::default() });
-        queue.remove(&b, start);
-        assert_eq!((queue.pop(start), queue.pop(start)), (Some(Turn::Look(volume)), None));
+        queue.take(&b, start);
+        assert_eq!((next(&mut queue, start), next(&mut queue, start)), (Some(Turn::Look(volume)), None));
         let [claims, volumes] = queue.take_counts();
         assert_eq!((claims.adds, claims.depth, volumes.depth), (0, 0, 0));
     }
@@ -302,7 +293,7 @@ mod tests {
         queue.extend([claim("now"), volume("w"), claim("now")], later);
         queue.add_slowly(claim("now"), false, later);
         assert!(queue.contains(&claim("b")) && queue.contains(&volume("v")) && !queue.contains(&claim("c")));
-        let order: Vec<Turn> = std::iter::from_fn(|| queue.pop(later)).collect();
+        let order: Vec<Turn> = std::iter::from_fn(|| next(&mut queue, later)).collect();
         let expected = [claim("now"), volume("w"), claim("b"), volume("v"), claim("z"), claim("a")];
         assert_eq!(order, expected.map(Turn::Look));
         let [claims, volumes] = queue.take_counts();
@@ -320,7 +311,7 @@ mod tests {
         let order: Vec<Turn> = (0..SLOW_EVERY)
             .filter_map(|number| {
                 queue.extend([claim(&number.to_string())], now);
-                queue.pop(now)
+                next(&mut queue, now)
             })
             .collect();
         let place = order.iter().position(|turn| *turn == Turn::Look(claim("slow")));
@@ -336,7 +327,7 @@ mod tests {
         queue.offer("free".into(), now);
         queue.offer("taken".into(), now);
         queue.withdraw_offer(&"taken".into());
-        let order: Vec<Turn> = std::iter::from_fn(|| queue.pop(now)).collect();
+        let order: Vec<Turn> = std::iter::from_fn(|| next(&mut queue, now)).collect();
         let look = Turn::Look;
         assert_eq!(
             order,
