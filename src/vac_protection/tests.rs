@@ -301,6 +301,41 @@ fn s34_a_class_made_anew_during_the_lists_keeps_its_finalizer_until_lists_of_its
 }
 
 #[test]
+fn s49_lists_that_were_answered_while_a_patch_was_under_way_prove_nothing_after_its_failure() {
+    let mut stage = VacStage::leading();
+    stage.apply(class("gold", true, true, 1));
+    let first = stage.only();
+    let mut changed = class("gold", true, true, 2);
+    changed.metadata.finalizers = ["b", AttributesClassName::FINALIZER].into_iter().collect();
+    stage.apply(changed);
+    assert!(stage.plan().calls.is_empty());
+    stage.listed(first, &[]);
+    let Ok([patch, second]) = <[VacCall; 2]>::try_from(stage.plan().calls) else { panic!("two requests") };
+    stage.listed(second, &[]);
+    stage.answer(patch, Err(CallError::Refused { code: 500, message: "no".to_owned() }));
+    let plan = stage.plan();
+    assert!(plan.calls.is_empty());
+    stage.now = plan.wake_at.unwrap();
+    let next = stage.only();
+    assert!(matches!(next, Call::Users(..)), "what was proven is old: {next:?}");
+}
+
+#[test]
+fn s49_lists_that_were_answered_before_another_writer_is_asked_for_prove_nothing_afterwards() {
+    let mut stage = VacStage::leading();
+    stage.apply(class("gold", true, true, 1));
+    let list = stage.only();
+    stage.apply(class("gold", false, true, 2));
+    assert!(stage.plan().calls.is_empty());
+    stage.apply(class("gold", true, true, 3));
+    stage.listed(list, &[]);
+    let read = stage.only();
+    stage.answer(read, Ok(Answer::Owners(Vec::new())));
+    let next = stage.only();
+    assert!(matches!(next, Call::Users(..)), "what was proven is old: {next:?}");
+}
+
+#[test]
 fn a_use_that_the_watch_tells_of_during_the_lists_keeps_the_class() {
     let mut stage = VacStage::leading();
     stage.apply(class("gold", true, true, 1));

@@ -115,6 +115,8 @@ impl<K: Protected> Protection<K> {
 
     /// The object has to be read before anything is written to it, which would hide who changed it (S14).
     fn read_first(&mut self, key: &K) -> Option<Call<K>> {
+        // What a list has shown would be old when the answer comes.
+        self.unused.remove(key);
         let (key, uid) = self.others.writers.take_read(|target| target == key)?;
         self.keys.begins_to_read(&key);
         Some(Call::Owner(key, uid))
@@ -145,8 +147,9 @@ impl<K: Protected> Protection<K> {
         true
     }
 
-    /// A patch was answered.
+    /// A patch was answered. What a list has shown meanwhile would be old after the pause that may follow.
     fn patched(&mut self, key: &K, result: &Result<Answer<K>, CallError>, now: Instant, jitter: f64) {
+        self.unused.remove(key);
         if result.as_ref().is_err_and(CallError::is_certain) {
             self.others.refused(key);
         }
