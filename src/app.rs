@@ -175,11 +175,7 @@ impl Daemon {
         let api_metrics = Arc::new(
             ApiMetrics::new(&metrics, &api.host())?.with_subsystems(&Requester::ALL.map(Requester::label)),
         );
-        let mut objects = Objects::within(grace.clone());
-        if config.controllers.running.contains(&StorageController::AttributesClassProtection) {
-            objects = objects.with_attributes_classes();
-        }
-        let objects = Arc::new(objects);
+        let objects = Arc::new(tables(&config, grace));
         let leadership = match &config.election {
             Some(timing) => Leadership::new(Term::None).with_reserve(timing.reserve()),
             None => Leadership::new(Term::Unlimited),
@@ -392,6 +388,13 @@ fn watch_itself(tasks: &mut Supervisor, config: &Config, api: ApiServer) -> Puls
     let pulse = Pulse::default();
     tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(config.election));
     pulse
+}
+
+/// The tables of the kinds that the controllers need.
+fn tables(config: &Config, grace: &RestoreGrace) -> Objects {
+    let objects = Objects::within(grace.clone());
+    let has_classes = config.controllers.running.contains(&StorageController::AttributesClassProtection);
+    if has_classes { objects.with_attributes_classes() } else { objects }
 }
 
 async fn all_synced(objects: Arc<Objects>) {

@@ -146,7 +146,7 @@ impl VacStage {
                 Use::Volume(name) => {
                     let spec = json!({ "spec": { "volumeAttributesClassName": name } });
                     let mut volume: PersistentVolume = serde_json::from_value(object(spec)).unwrap();
-                    volume.metadata.namespace = Default::default();
+                    volume.metadata.namespace = "".into();
                     if name == "gone" { self.gone(volume) } else { self.apply(volume) }
                 }
             }

@@ -9,8 +9,13 @@ use std::pin::pin;
 
 use futures::future::select;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use kube::api::DeleteParams;
 use serde_json::json;
-use test_support::cluster::{VolumeShape, create, patch, patch_status, unique_name};
+use test_support::{
+    attributes_class::VolumeAttributesClass,
+    cluster::{VolumeShape, create, patch, patch_status, unique_name, until},
+    daemon::{Daemon, Launch},
+};
 use testbed::faults::CrashPoint;
 
 use crate::stage::{Stage, Story, seed, story};
@@ -26,6 +31,7 @@ pub fn stories() -> Vec<Story> {
     add(&mut stories, "a_provisioning", || Provision);
     add(&mut stories, "a_release", || Release);
     add(&mut stories, "a_loss", || Lose);
+    add(&mut stories, "the_protection_of_classes", || ProtectClasses);
     stories
 }
 
@@ -67,6 +73,8 @@ trait Workflow: Send + Sync {
     const ATTACHMENTS: (usize, usize) = (0, 0);
     /// Whether kubelets report what is in use.
     const KUBELETS: bool = true;
+    /// The controllers that the daemon runs.
+    const CONTROLLERS: &'static str = "*";
 
     /// Makes the situation it starts from, with a daemon running.
     fn prepare(&self, stage: &Stage, round: &Round) -> impl Future<Output = ()> + Send;
@@ -94,6 +102,11 @@ fn sample(mut plans: Vec<Vec<Crash>>) -> Vec<Vec<Crash>> {
     plans
 }
 
+async fn daemon<W: Workflow>(stage: &Stage) -> Daemon {
+    let launch = Launch::alone().with(&format!("--controllers={}", W::CONTROLLERS));
+    stage.start_daemon(&launch, &stage.proxy).await
+}
+
 async fn crash_everywhere(stage: Stage, workflow: impl Workflow) {
     crash_at(&stage, &workflow, |writes| crashes(writes).map(|crash| vec![crash]).collect()).await;
 }
@@ -113,7 +126,7 @@ async fn crash_at<W: Workflow>(stage: &Stage, workflow: &W, plans: impl Fn(usize
     let (_attacher, _provisioner) = (stage.attacher(), stage.provisioner());
     let _kubelets = W::KUBELETS.then(|| stage.kubelets());
     let round = Round::new(0);
-    let daemon = stage.daemon().await;
+    let daemon = daemon::<W>(stage).await;
     workflow.prepare(stage, &round).await;
     let before = stage.proxy.counted();
     workflow.begin(stage, &round).await;
@@ -132,8 +145,8 @@ async fn crash_at<W: Workflow>(stage: &Stage, workflow: &W, plans: impl Fn(usize
 }
 
 /// Plays one round. A crash after the first need not come, if there is nothing left to write.
-async fn play(stage: &Stage, workflow: &impl Workflow, round: &Round, plan: &[Crash]) {
-    let daemon = stage.daemon().await;
+async fn play<W: Workflow>(stage: &Stage, workflow: &W, round: &Round, plan: &[Crash]) {
+    let daemon = self::daemon::<W>(stage).await;
     workflow.prepare(stage, round).await;
     let mut daemon = Some(daemon);
     for (write, point) in plan {
@@ -143,13 +156,13 @@ async fn play(stage: &Stage, workflow: &impl Workflow, round: &Round, plan: &[Cr
             caught.reached().await;
             daemon.kill();
         } else {
-            let daemon = stage.daemon().await;
+            let daemon = self::daemon::<W>(stage).await;
             let _ = select(pin!(caught.reached()), pin!(workflow.end(stage, round))).await;
             daemon.kill();
         }
         stage.proxy.thaw();
     }
-    let daemon = stage.daemon().await;
+    let daemon = self::daemon::<W>(stage).await;
     workflow.end(stage, round).await;
     daemon.kill();
 }
@@ -338,5 +351,29 @@ impl Workflow for Lose {
 
     async fn end(&self, stage: &Stage, round: &Round) {
         stage.cluster.claim_phase(&round.claim, "Lost").await;
+    }
+}
+
+/// One class lacks the finalizer, the other one is let go.
+struct ProtectClasses;
+
+impl Workflow for ProtectClasses {
+    const CONTROLLERS: &'static str = "*,volumeattributesclass-protection-controller";
+
+    async fn prepare(&self, stage: &Stage, round: &Round) {
+        stage.cluster.attributes_class(&round.node).await;
+        stage.cluster.attributes_class(&round.other_node).await;
+    }
+
+    async fn begin(&self, stage: &Stage, round: &Round) {
+        let classes = stage.cluster.all::<VolumeAttributesClass>();
+        patch(&classes, &round.node, json!({ "metadata": { "finalizers": null } })).await;
+        classes.delete(&round.other_node, &DeleteParams::default()).await.unwrap();
+    }
+
+    async fn end(&self, stage: &Stage, round: &Round) {
+        let classes = stage.cluster.all::<VolumeAttributesClass>();
+        until(classes.clone(), &round.node, "it is protected", VolumeAttributesClass::is_protected).await;
+        until(classes, &round.other_node, "nothing names it", |class| class.is_none()).await;
     }
 }

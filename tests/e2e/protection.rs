@@ -15,7 +15,10 @@ use test_support::{
 use testbed::faults::Write;
 use tokio::time::sleep;
 
-use crate::stage::{Stage, Story, story};
+use crate::{
+    replicas::{new_holder, replica},
+    stage::{Stage, Story, story},
+};
 
 pub fn stories() -> Vec<Story> {
     vec![
@@ -23,6 +26,7 @@ pub fn stories() -> Vec<Story> {
             .also_real("kube-apiserver removes what has lost its last finalizer."),
         story("protection_of_attributes_classes", attributes_classes)
             .also_real("kube-apiserver validates classes, and its audit log has the rights that are used."),
+        story("protection_of_attributes_classes_by_the_next_leader", next_leader),
     ]
 }
 
@@ -67,12 +71,6 @@ fn sent(stage: &Stage, verb: &str, resource: &str) -> usize {
     stage.requests().iter().filter(|entry| is_it(entry)).count()
 }
 
-/// Whether a class has the finalizer.
-fn is_protected(class: Option<&VolumeAttributesClass>) -> bool {
-    let finalizers = class.and_then(|class| class.metadata.finalizers.as_ref());
-    finalizers.is_some_and(|all| all.iter().any(|one| one == "kubernetes.io/vac-protection"))
-}
-
 async fn attributes_classes(stage: Stage) {
     let controllers = "--controllers=*,volumeattributesclass-protection-controller";
     let daemon = stage.start_daemon(&Launch::alone().with(controllers), &stage.proxy).await;
@@ -97,7 +95,10 @@ async fn attributes_classes(stage: Stage) {
     until(classes.clone(), "unused", "nothing names it", |class| class.is_none()).await;
     assert_eq!(pairs(), before.map(|count| count + 1));
     for name in ["gold", "silver"] {
-        assert!(is_protected(classes.get_opt(name).await.unwrap().as_ref()), "{name} is named");
+        assert!(
+            VolumeAttributesClass::is_protected(classes.get_opt(name).await.unwrap().as_ref()),
+            "{name} is named"
+        );
     }
     claims.delete("c1", &DeleteParams::default()).await.unwrap();
     patch(&claims, "c1", json!({ "metadata": { "finalizers": null } })).await;
@@ -109,7 +110,7 @@ async fn attributes_classes(stage: Stage) {
     let refusal = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict" });
     let is_patch = |write: &Write| write.is(&Method::PATCH, "/volumeattributesclasses");
     patch(&classes, "spare", json!({ "metadata": { "finalizers": null } })).await;
-    until(classes.clone(), "spare", "it is protected again", is_protected).await;
+    until(classes.clone(), "spare", "it is protected again", VolumeAttributesClass::is_protected).await;
     let caught = stage.proxy.answer(is_patch, StatusCode::CONFLICT, refusal);
     patch(&classes, "spare", json!({ "metadata": { "finalizers": null } })).await;
     caught.reached().await;
@@ -122,4 +123,36 @@ async fn attributes_classes(stage: Stage) {
     .await
     .unwrap();
     drop(daemon);
+}
+
+/// What the first leader saw to be in use, the next one lets go when it is not; and it waits for no use that ended before.
+async fn next_leader(stage: Stage) {
+    let controllers = "--controllers=*,volumeattributesclass-protection-controller";
+    let (first_proxy, launch) = replica(&stage).await;
+    let first = stage.start_daemon(&launch.with(controllers), &first_proxy).await;
+    let holder = new_holder(&stage, "").await;
+    let (second_proxy, launch) = replica(&stage).await;
+    let _second = stage.start_daemon(&launch.with(controllers), &second_proxy).await;
+    let cluster = &stage.cluster;
+    let classes = cluster.all::<VolumeAttributesClass>();
+    let claims = cluster.namespaced::<PersistentVolumeClaim>();
+    for (class, claim) in [("gold", "c1"), ("silver", "c2")] {
+        cluster.attributes_class(class).await;
+        cluster.claim_of_attributes_class(claim, class).await;
+        classes.delete(class, &DeleteParams::default()).await.unwrap();
+    }
+    // Its removal is on the way when the first one dies, and never lands.
+    let caught = first_proxy.drop_unsent(|write| write.is(&Method::PATCH, "/volumeattributesclasses"));
+    let end = async |claim: &str| {
+        claims.delete(claim, &DeleteParams::default()).await.unwrap();
+        patch(&claims, claim, json!({ "metadata": { "finalizers": null } })).await;
+    };
+    end("c1").await;
+    caught.reached().await;
+    first.kill();
+    new_holder(&stage, &holder).await;
+    until(classes.clone(), "gold", "the next leader has listed", |class| class.is_none()).await;
+    assert!(VolumeAttributesClass::is_protected(classes.get_opt("silver").await.unwrap().as_ref()));
+    end("c2").await;
+    until(classes, "silver", "its claim is gone", |class| class.is_none()).await;
 }

@@ -57,7 +57,7 @@ impl Rules for AttributesClass {
         if parameters.is_some_and(|parameters| parameters.contains_key("")) {
             causes.invalid("parameters", &"".into(), "field can not be empty.");
         }
-        if parameters.is_none_or(|parameters| parameters.is_empty()) {
+        if parameters.is_none_or(serde_json::Map::is_empty) {
             causes.required("parameters", "must contain at least one key/value pair");
         }
     }

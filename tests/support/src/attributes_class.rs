@@ -14,6 +14,14 @@ pub struct VolumeAttributesClass {
     pub parameters: BTreeMap<String, String>,
 }
 
+impl VolumeAttributesClass {
+    /// Whether it is there, and has the finalizer of protection.
+    pub fn is_protected(class: Option<&Self>) -> bool {
+        let finalizers = class.and_then(|class| class.metadata.finalizers.as_ref());
+        finalizers.is_some_and(|all| all.iter().any(|one| one == "kubernetes.io/vac-protection"))
+    }
+}
+
 impl Resource for VolumeAttributesClass {
     const API_VERSION: &'static str = "storage.k8s.io/v1";
     const GROUP: &'static str = "storage.k8s.io";

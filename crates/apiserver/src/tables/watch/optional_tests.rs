@@ -30,8 +30,8 @@ async fn a_kind_that_the_server_lacks_is_asked_for_every_five_minutes_and_holds_
     assert!(pauses.iter().take(2).all(|pause| *pause >= 5 * MINUTE), "{pauses:?}");
     // It is served now, for a moment: also the first list is told of, as nobody waits for it.
     assert_eq!(stage.objects.attributes_classes.len(), 1);
-    let changed = changes.take_now();
-    assert!(changed.contains(&ObjectRef::AttributesClass("gold".into())), "{changed:?}");
+    let told = changes.take_now();
+    assert!(told.contains(&ObjectRef::AttributesClass("gold".into())), "{told:?}");
     stage.pass(20 * MINUTE).await;
     assert!(stage.lists().len() <= 8, "{}", stage.lists().len());
     assert_eq!(status(&stage).1.blind_since, None);
