@@ -1,30 +1,26 @@
 //! `docs/flags.md`, printed from the table of flags and from clap's own. `MOORING_WRITE_DOCS=1` writes it.
 
-use std::{collections::BTreeMap, fmt::Write, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    fs,
+    path::Path,
+};
 
 use clap::CommandFactory;
 
 use super::{
     Cli,
-    kcm_flags::{self, GATES, Treatment},
+    kcm_flags::{self, GATES, LISTED, TREATED, Treatment},
 };
 
-/// A line of `tests/control-plane/kcm-flags.txt`.
-struct Pinned {
-    name: &'static str,
-    takes_value: bool,
-    default: &'static str,
-}
-
-fn pinned() -> Vec<Pinned> {
-    include_str!("../../tests/control-plane/kcm-flags.txt")
-        .lines()
-        .map(|line| {
-            let mut parts = line.splitn(3, ' ');
-            let (name, kind) = (parts.next().unwrap(), parts.next().unwrap());
-            Pinned { name, takes_value: kind != "bool", default: parts.next().unwrap_or_default() }
-        })
-        .collect()
+/// The default of each flag of kube-controller-manager.
+fn stock_defaults() -> BTreeMap<&'static str, &'static str> {
+    let default = |line: &'static str| {
+        let mut parts = line.splitn(3, ' ');
+        (parts.next().unwrap(), parts.nth(1).unwrap_or_default().trim_matches('"'))
+    };
+    LISTED.lines().map(default).collect()
 }
 
 /// What clap knows of `mooring run`: its long flags with their help and default.
@@ -43,12 +39,12 @@ fn own() -> BTreeMap<String, (String, String)> {
 
 #[test]
 fn every_flag_of_kube_controller_manager_is_obeyed_ignored_or_refused() {
-    let pinned = pinned();
-    let listed: Vec<_> = pinned.iter().map(|flag| (flag.name, flag.takes_value)).collect();
-    let mut treated: Vec<_> = kcm_flags::all().map(|flag| (flag.name, flag.takes_value)).collect();
-    treated.sort_unstable();
-    assert_eq!(treated, listed);
-    assert!(listed.len() > 140, "{}", listed.len());
+    let stock = stock_defaults();
+    let mut treated = BTreeSet::new();
+    for name in TREATED.iter().flat_map(|(_, names)| names.split_whitespace()) {
+        assert!(stock.contains_key(name) && treated.insert(name), "{name} is not listed, or treated twice");
+    }
+    assert!(stock.len() > 140, "{}", stock.len());
 
     let own = own();
     for flag in kcm_flags::all() {
@@ -56,8 +52,7 @@ fn every_flag_of_kube_controller_manager_is_obeyed_ignored_or_refused() {
         let expected = if flag.treatment == Treatment::Obeyed { known } else { !known };
         assert!(expected, "{}: {:?}, but known to clap: {known}", flag.name, flag.treatment);
         // As it would be copied, with the value it has by default: nothing is in the way.
-        let default = pinned.iter().find(|pinned| pinned.name == flag.name).unwrap().default;
-        let default = default.trim_matches('"');
+        let default = stock[flag.name];
         let word = if default.is_empty() { None } else { Some(format!("--{}={default}", flag.name)) };
         let result = word.map(|word| super::arguments::sort([word.into()]));
         assert!(result.is_none_or(|result| result.is_ok()), "{}", flag.name);
@@ -76,7 +71,7 @@ fn sentence(help: &str) -> String {
 
 fn document() -> String {
     let own = own();
-    let pinned: BTreeMap<_, _> = pinned().into_iter().map(|flag| (flag.name, flag.default)).collect();
+    let defaults = stock_defaults();
     let mut flags: Vec<_> = kcm_flags::all().collect();
     flags.sort_unstable_by_key(|flag| flag.name);
     let mut text = String::from(include_str!("flag_docs.md"));
@@ -86,7 +81,7 @@ fn document() -> String {
     row(&mut text, &["---", "---", "---", "---"]);
     for flag in flags.iter().filter(|flag| flag.treatment == Treatment::Obeyed) {
         let Some((help, default)) = own.get(flag.name) else { continue };
-        let stock = pinned.get(flag.name).map_or("", |default| default.trim_matches('"'));
+        let stock = defaults[flag.name];
         // Go prints 1m0s, and 0s or nothing for what is nothing.
         let stock_list = stock.trim_matches(['[', ']']);
         let same = default == stock_list

@@ -1,6 +1,6 @@
 //! Every flag of kube-controller-manager 1.36, and what mooring does with it.
 //!
-//! A table, checked against the flags that its `--help` prints (`tests/control-plane/kcm-flags.txt`).
+//! A list, checked against what its `--help` prints, and a table of those that are not for another loop.
 //! The rule: a flag that mooring has is *obeyed*; one that cannot change what the two loops do is
 //! *ignored*, with a line in the log; any other is *refused*, with the reason. What is refused only with
 //! some values names those that are let through. [`crate::cli::arguments`] applies the table, and
@@ -22,17 +22,6 @@ pub enum Treatment {
     },
     /// Ignored, but for the gates in [`GATES`].
     FeatureGates,
-}
-
-/// Flags that are treated alike.
-#[derive(Clone, Copy, Debug)]
-pub struct FlagGroup {
-    /// How.
-    pub treatment: Treatment,
-    /// Those that take a value, as `--flag=value` or `--flag value`; names with spaces between them.
-    pub values: &'static str,
-    /// Booleans: `--flag` or `--flag=value`, never `--flag value`.
-    pub switches: &'static str,
 }
 
 /// A feature gate that the two loops, or the election of the one that runs them, depend on.
@@ -59,158 +48,111 @@ const fn gate(name: &'static str, value: bool, reason: &'static str) -> Gate {
     Gate { name, value, reason }
 }
 
-/// Flags of one treatment: those that take a value, and booleans.
-const fn group(treatment: Treatment, values: &'static str, switches: &'static str) -> FlagGroup {
-    FlagGroup { treatment, values, switches }
+const fn ignored(reason: &'static str) -> Treatment {
+    Treatment::Ignored(reason)
 }
 
-const fn ignored(reason: &'static str, values: &'static str, switches: &'static str) -> FlagGroup {
-    group(Treatment::Ignored(reason), values, switches)
+const fn refused(reason: &'static str, unless: &'static [&'static str]) -> Treatment {
+    Treatment::Refused { reason, unless }
 }
 
-const fn refused(
-    reason: &'static str,
-    unless: &'static [&'static str],
-    values: &'static str,
-    switches: &'static str,
-) -> FlagGroup {
-    group(Treatment::Refused { reason, unless }, values, switches)
-}
+/// All flags, as `kube-controller-manager --help` lists them: name, type and default.
+pub(super) const LISTED: &str = include_str!("kcm_flags.txt");
 
-/// The table.
-pub const FLAGS: &[FlagGroup] = &[
-    group(
+/// Of the flags that are not in the table.
+const OF_OTHER_LOOPS: Treatment = ignored("it is for a loop that stays in kube-controller-manager");
+
+/// The table: what is done with flags, their names with spaces between them.
+pub(super) const TREATED: &[(Treatment, &str)] = &[
+    (
         Treatment::Obeyed,
         "attach-detach-reconcile-sync-period authentication-kubeconfig \
          authentication-token-webhook-cache-ttl authorization-always-allow-paths \
          authorization-kubeconfig authorization-webhook-cache-authorized-ttl \
-         authorization-webhook-cache-unauthorized-ttl bind-address cert-dir client-ca-file \
-         controllers kube-api-burst kube-api-content-type kube-api-qps kubeconfig \
-         leader-elect-lease-duration leader-elect-renew-deadline leader-elect-resource-lock \
-         leader-elect-resource-name leader-elect-resource-namespace leader-elect-retry-period \
-         logging-format pv-recycler-increment-timeout-nfs pv-recycler-minimum-timeout-hostpath \
+         authorization-webhook-cache-unauthorized-ttl bind-address cert-dir client-ca-file controllers \
+         kube-api-burst kube-api-content-type kube-api-qps kubeconfig leader-elect-lease-duration \
+         leader-elect-renew-deadline leader-elect-resource-lock leader-elect-resource-name \
+         leader-elect-resource-namespace leader-elect-retry-period logging-format \
+         pv-recycler-increment-timeout-nfs pv-recycler-minimum-timeout-hostpath \
          pv-recycler-minimum-timeout-nfs pv-recycler-pod-template-filepath-hostpath \
          pv-recycler-pod-template-filepath-nfs pv-recycler-timeout-increment-hostpath \
          pvclaimbinder-sync-period secure-port tls-cert-file tls-cipher-suites tls-min-version \
-         tls-private-key-file v",
-        "authentication-skip-lookup disable-attach-detach-reconcile-sync \
+         tls-private-key-file v authentication-skip-lookup disable-attach-detach-reconcile-sync \
          disable-force-detach-on-timeout enable-dynamic-provisioning enable-hostpath-provisioner help \
          leader-elect profiling version",
     ),
-    group(Treatment::FeatureGates, "feature-gates", ""),
-    refused(
-        "mooring behaves as 1.36 does and cannot pretend to be older",
-        &["", "1.36", "kube=1.36"],
+    (Treatment::FeatureGates, "feature-gates"),
+    (
+        refused("mooring behaves as 1.36 does and cannot pretend to be older", &["", "1.36", "kube=1.36"]),
         "emulated-version",
-        "",
     ),
-    refused(
-        "leader migration says which process holds which lease: mooring has one, named by \
-         --leader-elect-resource-name",
-        &["", "false"],
-        "leader-migration-config",
-        "enable-leader-migration",
+    (
+        refused(
+            "leader migration says which process holds which lease: mooring has one, named by \
+             --leader-elect-resource-name",
+            &["", "false"],
+        ),
+        "leader-migration-config enable-leader-migration",
     ),
-    refused("name the server in the file of --kubeconfig", &[""], "master", ""),
-    refused(
-        "the curves are those of the TLS library and cannot be chosen",
-        &["", "[]"],
+    (refused("name the server in the file of --kubeconfig", &[""]), "master"),
+    (
+        refused("the curves are those of the TLS library and cannot be chosen", &["", "[]"]),
         "tls-curve-preferences",
-        "",
     ),
-    refused("one certificate is served, that of --tls-cert-file", &["", "[]"], "tls-sni-cert-key", ""),
-    ignored(
-        "a user that cannot be looked up is refused, and the loops run on",
-        "",
+    (refused("one certificate is served, that of --tls-cert-file", &["", "[]"]), "tls-sni-cert-key"),
+    (
+        ignored("a user that cannot be looked up is refused, and the loops run on"),
         "authentication-tolerate-lookup-failure",
     ),
-    ignored(
-        "names in request headers are never believed, so no front proxy is needed or trusted",
-        "requestheader-allowed-names requestheader-client-ca-file \
-         requestheader-extra-headers-prefix requestheader-group-headers requestheader-uid-headers \
-         requestheader-username-headers",
-        "",
+    (
+        ignored("names in request headers are never believed, so no front proxy is needed or trusted"),
+        "requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix \
+         requestheader-group-headers requestheader-uid-headers requestheader-username-headers",
     ),
-    ignored("the port speaks HTTP/1.1", "http2-max-streams-per-connection", "disable-http2-serving"),
-    ignored(
-        "the port is bound once, when the process starts",
-        "",
+    (ignored("the port speaks HTTP/1.1"), "http2-max-streams-per-connection disable-http2-serving"),
+    (
+        ignored("the port is bound once, when the process starts"),
         "permit-address-sharing permit-port-sharing",
     ),
-    ignored("there is no Go mutex to profile", "", "contention-profiling"),
-    ignored(
-        "nothing is resynchronised: --attach-detach-reconcile-sync-period and \
-         --pvclaimbinder-sync-period are the safety nets",
+    (ignored("there is no Go mutex to profile"), "contention-profiling"),
+    (
+        ignored(
+            "nothing is resynchronised: --attach-detach-reconcile-sync-period and \
+             --pvclaimbinder-sync-period are the safety nets",
+        ),
         "min-resync-period",
-        "",
     ),
-    ignored("no feature gate that the two loops ask for depends on it", "min-compatibility-version", ""),
-    ignored(
-        "FlexVolume is not supported, and pods with volumes of that kind wait",
+    (ignored("no feature gate that the two loops ask for depends on it"), "min-compatibility-version"),
+    (
+        ignored("FlexVolume is not supported, and pods with volumes of that kind wait"),
         "flex-volume-plugin-dir",
-        "",
     ),
-    ignored(
-        "both loops run under the one service account they are given",
-        "",
+    (
+        ignored("both loops run under the one service account they are given"),
         "use-service-account-credentials",
     ),
-    ignored(
-        "the two loops start when they have seen the cluster, without a pause",
+    (
+        ignored("the two loops start when they have seen the cluster, without a pause"),
         "controller-start-interval",
-        "",
     ),
-    ignored(
-        "at the end, requests under way are waited for as long as they may take",
+    (
+        ignored("at the end, requests under way are waited for as long as they may take"),
         "controller-shutdown-timeout",
-        "",
     ),
-    ignored("it names files of Go code", "vmodule", ""),
-    ignored(
-        "the log is one stream, on stderr, written as it comes",
-        "log-flush-frequency log-json-info-buffer-size log-text-info-buffer-size",
-        "log-json-split-stream log-text-split-stream",
+    (ignored("it names files of Go code"), "vmodule"),
+    (
+        ignored("the log is one stream, on stderr, written as it comes"),
+        "log-flush-frequency log-json-info-buffer-size log-text-info-buffer-size log-json-split-stream \
+         log-text-split-stream",
     ),
-    ignored(
-        "it is about kube-controller-manager's own metrics",
+    (
+        ignored("it is about kube-controller-manager's own metrics"),
         "allow-metric-labels allow-metric-labels-manifest disabled-metrics \
          show-hidden-metrics-for-version",
-        "",
     ),
-    ignored(
-        "neither loop has code for a cloud",
+    (
+        ignored("neither loop has code for a cloud"),
         "cloud-config cloud-provider cluster-name external-cloud-volume-plugin",
-        "",
-    ),
-    ignored(
-        "it is for a loop that stays in kube-controller-manager",
-        "cidr-allocator-type cluster-cidr cluster-signing-cert-file cluster-signing-duration \
-         cluster-signing-key-file cluster-signing-kube-apiserver-client-cert-file \
-         cluster-signing-kube-apiserver-client-key-file cluster-signing-kubelet-client-cert-file \
-         cluster-signing-kubelet-client-key-file cluster-signing-kubelet-serving-cert-file \
-         cluster-signing-kubelet-serving-key-file cluster-signing-legacy-unknown-cert-file \
-         cluster-signing-legacy-unknown-key-file concurrent-cron-job-syncs concurrent-daemonset-syncs \
-         concurrent-deployment-syncs concurrent-device-taint-eviction-syncs concurrent-endpoint-syncs \
-         concurrent-ephemeralvolume-syncs concurrent-gc-syncs \
-         concurrent-horizontal-pod-autoscaler-syncs concurrent-job-syncs concurrent-namespace-syncs \
-         concurrent-rc-syncs concurrent-replicaset-syncs concurrent-resource-quota-syncs \
-         concurrent-resourceclaim-syncs concurrent-service-endpoint-syncs concurrent-service-syncs \
-         concurrent-serviceaccount-token-syncs concurrent-statefulset-syncs \
-         concurrent-ttl-after-finished-syncs concurrent-validating-admission-policy-status-syncs \
-         endpoint-updates-batch-period endpointslice-updates-batch-period \
-         horizontal-pod-autoscaler-cpu-initialization-period \
-         horizontal-pod-autoscaler-downscale-stabilization \
-         horizontal-pod-autoscaler-initial-readiness-delay horizontal-pod-autoscaler-sync-period \
-         horizontal-pod-autoscaler-tolerance large-cluster-size-threshold \
-         legacy-service-account-token-clean-up-period max-endpoints-per-slice \
-         mirroring-concurrent-service-endpoint-syncs mirroring-endpointslice-updates-batch-period \
-         mirroring-max-endpoints-per-subset namespace-sync-period node-cidr-mask-size \
-         node-cidr-mask-size-ipv4 node-cidr-mask-size-ipv6 node-eviction-rate \
-         node-monitor-grace-period node-monitor-period node-startup-grace-period \
-         resource-quota-sync-period root-ca-file route-reconciliation-period \
-         secondary-node-eviction-rate service-account-private-key-file service-cluster-ip-range \
-         terminated-pod-gc-threshold unhealthy-zone-threshold",
-        "allocate-node-cidrs configure-cloud-routes enable-garbage-collector",
     ),
 ];
 
@@ -225,12 +167,14 @@ pub struct Flag {
     pub treatment: Treatment,
 }
 
-/// All flags of the table.
+/// All flags.
 pub fn all() -> impl Iterator<Item = Flag> {
-    FLAGS.iter().flat_map(|group| {
-        let flag = |takes_value| move |name| Flag { name, takes_value, treatment: group.treatment };
-        let values = group.values.split_whitespace().map(flag(true));
-        values.chain(group.switches.split_whitespace().map(flag(false)))
+    LISTED.lines().map(|line| {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default();
+        let is_it = |(_, names): &&(Treatment, &str)| names.split_whitespace().any(|it| it == name);
+        let treatment = TREATED.iter().find(is_it).map_or(OF_OTHER_LOOPS, |(treatment, _)| *treatment);
+        Flag { name, takes_value: words.next() != Some("bool"), treatment }
     })
 }
 

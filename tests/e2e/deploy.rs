@@ -300,8 +300,8 @@ async fn pinned_flags(stage: Stage) {
     flags.sort();
     let found = flags.join("\n") + "\n";
     assert!(
-        found == include_str!("../control-plane/kcm-flags.txt"),
-        "tests/control-plane/kcm-flags.txt is not what --help lists, which is:\n{found}"
+        found == include_str!("../../src/cli/kcm_flags.txt"),
+        "src/cli/kcm_flags.txt is not what --help lists, which is:\n{found}"
     );
 }
 
