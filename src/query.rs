@@ -29,12 +29,12 @@ use apiserver::ids::NodeName;
 
 use crate::{
     cli::query::{
-        ExplainArgs, OutputForm,
+        ExplainArgs,
         questions::{DoctorArgs, NodeArgs, WhatIf, WhatIfArgs, node_name},
     },
     explain::{
-        assumptions::Assumptions, doctor as find, drain::drain, explain as answer, read::Question,
-        report::Verdict, sheet::dot, subject::Subject, whatif as consequences,
+        doctor as find, drain::drain, explain as answer, read::Question, report::Verdict, subject::Subject,
+        whatif as consequences,
     },
 };
 
@@ -66,17 +66,13 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     });
     loop {
         let reading = connection.read(&question).await?;
-        let mut explanation = answer(&reading.snapshot, &subject, &Assumptions::default());
+        let mut explanation = answer(&reading.snapshot, &subject);
         match &daemon {
             Some(Ok(daemon)) => daemon.add(&mut explanation, &reading.snapshot).await,
             Some(Err(why)) => stand_without(&mut explanation, why),
             None => {}
         }
-        let printed = match args.output {
-            OutputForm::Dot => dot(&explanation),
-            output => form(&explanation, output, &args.view)?,
-        };
-        if !looks.again(printed, explanation.verdict).await {
+        if !looks.again(form(&explanation, &args.view)?, explanation.verdict).await {
             return Ok(explanation.verdict);
         }
     }
@@ -87,16 +83,14 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
 /// # Errors
 /// There is no answer.
 pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
-    let view = &args.plain.view;
-    let mut connection = Connection::new(&view.connection).await?;
-    let of = view.connection.namespace.as_deref();
+    let mut connection = Connection::new(&args.view.connection).await?;
+    let of = args.view.connection.namespace.as_deref();
     let question = Question::Cluster(connection.namespace.clone());
     let mut looks = Looks::new(Repeats::watch(args.watch));
     loop {
         let reading = connection.read(&question).await?;
-        let findings = find::doctor(&reading.snapshot, &Assumptions::default(), of);
-        let printed = form(&findings, args.plain.output.into(), view)?;
-        if !looks.again(printed, findings.verdict).await {
+        let findings = find::doctor(&reading.snapshot, of);
+        if !looks.again(form(&findings, &args.view)?, findings.verdict).await {
             return Ok(findings.verdict);
         }
     }
@@ -108,19 +102,18 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
 /// There is no answer.
 pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
     let name: NodeName = node_name(&args.node).map_err(|line| QueryStop(USAGE, line))?;
-    let mut connection = Connection::new(&args.plain.view.connection).await?;
+    let mut connection = Connection::new(&args.view.connection).await?;
     let question = Question::Drain(name.clone());
     let (mut looks, mut earlier) = (Looks::new(Repeats::watch(args.watch)), None);
     loop {
         let reading = connection.read(&question).await?;
-        let mut view = drain(&reading.snapshot, &Assumptions::default(), &name, earlier.as_ref());
+        let mut view = drain(&reading.snapshot, &name, earlier.as_ref());
         view.is_drained = args.drain;
         if args.drain && !view.volumes.is_empty() {
             // What is as it should be on a node that stays is waited for on one that is to go.
             view.verdict = view.verdict.max(Verdict::Waiting);
         }
-        let printed = form(&view, args.plain.output.into(), &args.plain.view)?;
-        if !looks.again(printed, view.verdict).await {
+        if !looks.again(form(&view, &args.view)?, view.verdict).await {
             return Ok(view.verdict);
         }
         earlier = Some(reading.snapshot);
@@ -138,7 +131,7 @@ pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
         WhatIf::Bind(file) => Some(manifest(&file).map_err(usage)?),
         WhatIf::Change(_) => None,
     };
-    let mut connection = Connection::new(&args.plain.view.connection).await?;
+    let mut connection = Connection::new(&args.view.connection).await?;
     let change = match (manifest, args.asked(&connection.namespace).map_err(usage)?) {
         (Some(manifest), _) => {
             consequences::WhatIfChange::Bind(connection.namespace.clone(), Box::new(manifest))
@@ -147,8 +140,8 @@ pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
         (None, WhatIf::Bind(_)) => return Err(usage("bind: want -f FILE".to_owned())),
     };
     let reading = connection.read(&Question::Change(change.clone())).await?;
-    let found = consequences::whatif(&reading.snapshot, &Assumptions::default(), &change);
-    print(&form(&found, args.plain.output.into(), &args.plain.view)?);
+    let found = consequences::whatif(&reading.snapshot, &change);
+    print(&form(&found, &args.view)?);
     Ok(found.verdict)
 }
 

@@ -20,7 +20,6 @@ use mooring::{
     app::{self, Daemon},
     cli::{self, Cli, Command},
     config::Config,
-    explain::assumptions::Assumptions,
     query::ServedPage,
     supervise::Threads,
     telemetry,
@@ -184,8 +183,7 @@ impl Demo {
         let client = server.client();
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
-        let assumptions = Assumptions { attach_detach: config.attach_detach, binder: config.binder };
-        let page = ServedPage::over(&api, assumptions).await.context("cannot serve the page")?;
+        let page = ServedPage::over(&api, config.attach_detach).await.context("cannot serve the page")?;
         let address = page.url();
         tokio::spawn(page.serve(serving.clone()));
         // Where a Prometheus is to be started, it is to see the first binds, too: they wait as at any first installation.

@@ -64,11 +64,10 @@ pub fn dry_run(
     outlook(planner, targets.collect(), is_absent)
 }
 
-/// The same about a few claims and volumes alone, among as many as there are.
+/// The same about a claim or a volume alone, among as many as there are.
 #[must_use]
 pub fn dry_run_of(
-    claims: &[ClaimKey],
-    volumes: &[VolumeName],
+    target: Target,
     objects: &Arc<Objects>,
     options: &BinderOptions,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
@@ -76,9 +75,8 @@ pub fn dry_run_of(
     let mut planner = Planner::new(Arc::clone(objects), *options);
     planner.load(Instant::now());
     planner.queue.open();
-    let targets =
-        claims.iter().cloned().map(Target::Claim).chain(volumes.iter().cloned().map(Target::Volume));
-    let targets: Vec<Target> = targets.filter(|target| target.uid(objects).is_some()).collect();
+    let targets: Vec<Target> =
+        Some(target).filter(|target| target.uid(objects).is_some()).into_iter().collect();
     planner.queue.extend(targets.iter().cloned(), Instant::now());
     outlook(planner, targets, is_absent)
 }

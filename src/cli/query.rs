@@ -128,13 +128,17 @@ pub enum OutputForm {
     Json,
     /// The same as YAML.
     Yaml,
-    /// The chain, for Graphviz.
+    /// The chain of an explanation, for Graphviz.
     Dot,
 }
 
-/// Characters, and the connection.
+/// How the answer is printed, and the connection.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
+    /// How the answer is printed.
+    #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
+    pub output: OutputForm,
+
     /// Times in full beside ages.
     #[arg(long)]
     pub utc: bool,
@@ -159,10 +163,6 @@ pub struct ExplainArgs {
     /// What to explain: pod, pvc, pv, va, node or sc, and its name.
     #[arg(value_name = "KIND/NAME | KIND NAME", required_unless_present = "serve", num_args = 1..=2)]
     pub subject: Vec<String>,
-
-    /// How the answer is printed.
-    #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
-    pub output: OutputForm,
 
     /// Wait until it is as it should be, at most that long, and print the last answer.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "watch")]
@@ -230,7 +230,10 @@ mod tests {
             "json",
         ];
         let args = explain(&words).unwrap();
-        assert_eq!((args.subject.as_slice(), args.output), (&["pvc/data".to_owned()][..], OutputForm::Json));
+        assert_eq!(
+            (args.subject.as_slice(), args.view.output),
+            (&["pvc/data".to_owned()][..], OutputForm::Json)
+        );
         let connection = &args.view.connection;
         assert_eq!(connection.namespace.as_deref(), Some("shop"));
         assert_eq!(connection.patience(), Some(Duration::from_secs(5)));

@@ -13,7 +13,6 @@ use apiserver::{
 use serde_json::{Value, json};
 
 use super::{
-    assumptions::Assumptions,
     attachment, claim, class,
     evidence::{evidence, timeline},
     foreign,
@@ -35,8 +34,8 @@ pub(super) const TIMER: &str = "Only the controller knows when a pod there last 
 
 /// Explains one object.
 #[must_use]
-pub fn explain(snapshot: &Snapshot, subject: &Subject, assumptions: &Assumptions) -> Explanation {
-    let view = View::new(snapshot, assumptions);
+pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
+    let view = View::new(snapshot);
     let mut links = links(&view, subject);
     if is_well_as_far_as_seen(&view, subject, &links) {
         for link in links.iter_mut().filter(|link| link.verdict == Verdict::Forbidden) {

@@ -221,7 +221,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::explain::{assumptions::Assumptions, explain};
+    use crate::explain::explain;
 
     #[test]
     fn l18_a_detach_that_is_timed_is_told_with_the_time_of_the_controller() {
@@ -247,7 +247,7 @@ mod tests {
             snapshot.take(object).unwrap();
         }
         let subject = Subject::Attachment(attachment.clone());
-        let mut told = explain(&snapshot, &subject, &Assumptions::default());
+        let mut told = explain(&snapshot, &subject);
         let paths = paths(&told, &snapshot);
         let asked = "volume=kubernetes.io%2Fcsi%2Fdisk.example.com%5Eh";
         assert!(paths[0].starts_with("/debug/attach-detach?") && paths[0].contains(asked), "{paths:?}");

@@ -13,7 +13,6 @@
 
 pub mod age;
 mod answer;
-pub mod assumptions;
 mod attachment;
 mod candidates;
 mod claim;

@@ -1,7 +1,7 @@
 //! What was read of a cluster for one answer, and what could not be read.
 //!
 //! In: objects as JSON or as narrow kinds, and what was looked for in vain. Out: tables for the dry runs, whole objects
-//! for evidence, and what is known to be absent. What was not looked for is neither there nor absent: nothing is
+//! for evidence, and what is known to be absent; and what the controllers would do next. What was not looked for is neither there nor absent: nothing is
 //! concluded from it.
 
 use std::{
@@ -23,6 +23,11 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::{
+    attach_detach::{self, AttachDetachOptions},
+    binder::{self, BinderOptions, calls::Target},
+};
 
 /// Something that the reader was not allowed to see, or that did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -67,6 +72,8 @@ pub struct Snapshot {
     pub taken_at: Timestamp,
     /// The revision of the newest list.
     pub revision: Option<ResourceVersion>,
+    /// Flags of attach/detach; kube-controller-manager's defaults where they are not known.
+    pub attach_detach: AttachDetachOptions,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
     without_csi_node: BTreeSet<NodeName>,
@@ -186,6 +193,25 @@ impl Snapshot {
             self.objects.prove_gone::<T>(key, object.metadata().resource_version);
         }
         self.note_absent(T::object_ref(key.clone()));
+    }
+
+    /// What attach/detach would do next.
+    #[must_use]
+    pub fn ask_attach_detach(&self) -> attach_detach::dry_run::Outlook {
+        let is_absent = |object: &ObjectRef| self.is_absent(object);
+        attach_detach::dry_run::dry_run(&self.objects, self.attach_detach, &is_absent, self.taken_at)
+    }
+
+    /// What the binder would do next, with kube-controller-manager's defaults.
+    #[must_use]
+    pub fn ask_binder(&self) -> binder::dry_run::Outlook {
+        binder::dry_run::dry_run(&self.objects, &BinderOptions::default(), &|object| self.is_absent(object))
+    }
+
+    /// The same about a claim or volume alone: its write is not left to another that needs the same volume.
+    pub(super) fn ask_binder_of(&self, target: Target) -> binder::dry_run::Outlook {
+        let options = BinderOptions::default();
+        binder::dry_run::dry_run_of(target, &self.objects, &options, &|object| self.is_absent(object))
     }
 
     /// Whether an object was taken.

@@ -1,4 +1,4 @@
-//! What an answer is made from: a snapshot, what is assumed, and the dry runs.
+//! What an answer is made from: a snapshot, and the dry runs.
 //!
 //! In: a snapshot. Out: where each claim, volume and volume on a node stands, as the controllers say.
 
@@ -10,14 +10,13 @@ use std::{
 
 use apiserver::{
     ids::{ClaimKey, NodeName, PodKey, VolumeName},
-    kinds::{Meta, Node, ObjectRef, PersistentVolume, Pod},
+    kinds::{Meta, Node, PersistentVolume, Pod},
     tables::{Objects, Stored},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    assumptions::Assumptions,
     exclusive::{self, Twice},
     sidecars::Sidecars,
     snapshot::Snapshot,
@@ -27,6 +26,7 @@ use crate::{
     attach_detach::{self, desired::volume_name::VolumeId, dry_run::NodeVolumeOutlook},
     binder::{
         self,
+        calls::Target,
         dry_run::Place,
         tell::reason::{ClaimReason, VolumeReason},
     },
@@ -39,7 +39,6 @@ pub(super) struct View<'a> {
     pub attach_detach: attach_detach::dry_run::Outlook,
     /// What the binder says of everything, where it was asked at once.
     pub binder: Option<binder::dry_run::Outlook>,
-    assumptions: &'a Assumptions,
     wanting: OnceCell<BTreeMap<(VolumeId, NodeName), Vec<PodKey>>>,
     using: OnceCell<BTreeMap<ClaimKey, Vec<PodKey>>>,
     twice: OnceCell<BTreeMap<VolumeId, Twice>>,
@@ -48,25 +47,19 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub fn new(snapshot: &'a Snapshot, assumptions: &'a Assumptions) -> Self {
+    pub fn new(snapshot: &'a Snapshot) -> Self {
         let (binder, wanting, using, twice, occupied, naming) = Default::default();
         Self {
             snapshot,
             sidecars: Sidecars::new(snapshot),
-            attach_detach: assumptions.ask_attach_detach(snapshot),
+            attach_detach: snapshot.ask_attach_detach(),
             binder,
-            assumptions,
             wanting,
             using,
             twice,
             occupied,
             naming,
         }
-    }
-
-    /// The same for questions about all claims and volumes: the binder is asked once.
-    pub fn of_all(snapshot: &'a Snapshot, assumptions: &'a Assumptions) -> Self {
-        Self { binder: Some(assumptions.ask_binder(snapshot)), ..Self::new(snapshot, assumptions) }
     }
 
     pub fn objects(&self) -> &'a Objects {
@@ -77,11 +70,16 @@ impl<'a> View<'a> {
         self.snapshot.taken_at
     }
 
+    /// The same for questions about all claims and volumes: the binder is asked once.
+    pub fn of_all(snapshot: &'a Snapshot) -> Self {
+        Self { binder: Some(snapshot.ask_binder()), ..Self::new(snapshot) }
+    }
+
     /// Where a claim stands.
     pub fn claim(&self, key: &ClaimKey) -> Place<ClaimReason> {
         match &self.binder {
             Some(all) => all.claims.get(key).cloned(),
-            None => self.ask(std::slice::from_ref(key), &[]).claims.remove(key),
+            None => self.snapshot.ask_binder_of(Target::Claim(key.clone())).claims.remove(key),
         }
         .unwrap_or_default()
     }
@@ -90,15 +88,9 @@ impl<'a> View<'a> {
     pub fn volume(&self, name: &VolumeName) -> Place<VolumeReason> {
         match &self.binder {
             Some(all) => all.volumes.get(name).cloned(),
-            None => self.ask(&[], std::slice::from_ref(name)).volumes.remove(name),
+            None => self.snapshot.ask_binder_of(Target::Volume(name.clone())).volumes.remove(name),
         }
         .unwrap_or_default()
-    }
-
-    fn ask(&self, claims: &[ClaimKey], volumes: &[VolumeName]) -> binder::dry_run::Outlook {
-        let is_absent = |object: &ObjectRef| self.snapshot.is_absent(object);
-        let options = &self.assumptions.binder;
-        binder::dry_run::dry_run_of(claims, volumes, &self.snapshot.objects, options, &is_absent)
     }
 
     /// Where a volume on a node stands.

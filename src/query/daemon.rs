@@ -101,7 +101,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::explain::{assumptions::Assumptions, explain, report::Source, subject::Subject};
+    use crate::explain::{explain, report::Source, subject::Subject};
 
     /// A claim that waits, as objects show it.
     fn asked() -> (Snapshot, Explanation) {
@@ -114,7 +114,7 @@ mod tests {
         });
         snapshot.take(claim).unwrap();
         let subject = Subject::parse(&["pvc/data"], "shop").unwrap();
-        let explanation = explain(&snapshot, &subject, &Assumptions::default());
+        let explanation = explain(&snapshot, &subject);
         (snapshot, explanation)
     }
 

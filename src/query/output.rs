@@ -86,27 +86,24 @@ pub(super) fn progress(line: &str) {
 }
 
 /// An answer in the form that was asked for.
-pub(super) fn form<T: Printed + Serialize>(
-    answer: &T,
-    output: OutputForm,
-    view: &ViewArgs,
-) -> Result<String, QueryStop> {
+pub(super) fn form<T: Printed + Serialize>(answer: &T, view: &ViewArgs) -> Result<String, QueryStop> {
     let unprintable = |error: &dyn std::error::Error| {
         QueryStop(UNREACHABLE, format!("the answer cannot be printed: {error}"))
     };
-    match output {
+    match view.output {
         OutputForm::Json => {
             Ok(serde_json::to_string_pretty(answer).map_err(|error| unprintable(&error))? + "\n")
         }
         OutputForm::Yaml => serde_saphyr::to_string(answer).map_err(|error| unprintable(&error)),
-        OutputForm::Text | OutputForm::Wide | OutputForm::Dot => {
-            Ok(text(answer, style(view, output == OutputForm::Wide)))
+        OutputForm::Dot => {
+            answer.dot().ok_or_else(|| QueryStop(USAGE, "-o dot goes with explain alone".to_owned()))
         }
+        OutputForm::Text | OutputForm::Wide => Ok(text(answer, style(view))),
     }
 }
 
 /// How text is printed here.
-fn style(view: &ViewArgs, wide: bool) -> Style {
+fn style(view: &ViewArgs) -> Style {
     let is_terminal = io::stdout().is_terminal();
     let asks_for_none = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_some_and(|value| value == "dumb");
@@ -115,7 +112,7 @@ fn style(view: &ViewArgs, wide: bool) -> Style {
         color: is_terminal && !view.no_color && !asks_for_none && !is_dumb,
         ascii: view.ascii,
         utc: view.utc,
-        wide,
+        wide: view.output == OutputForm::Wide,
         width: columns.unwrap_or(WIDTH).max(WIDTH),
         program: program(),
     }

@@ -14,9 +14,8 @@ use super::{
     output::{QueryStop, UNREACHABLE, USAGE, form, print, program},
 };
 use crate::{
-    cli::query::questions::{PlainForm, RepairArgs},
+    cli::query::{OutputForm, questions::RepairArgs},
     explain::{
-        assumptions::Assumptions,
         explain,
         read::{Question, exchange},
         repair::{Advice, Repair, RepairWrite, repair},
@@ -38,17 +37,17 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
     let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     args.asked("").map_err(usage)?;
-    let mut connection = Connection::new(&args.plain.view.connection).await?;
+    let mut connection = Connection::new(&args.view.connection).await?;
     let what = args.asked(&connection.namespace).map_err(usage)?;
     let reading = connection.read(&Question::Repair(what.clone())).await?;
-    let advice: Advice = repair(&reading.snapshot, &Assumptions::default(), &what);
-    let output = args.plain.output;
-    let is_printed = print(&form(&advice, output.into(), &args.plain.view)?);
+    let advice: Advice = repair(&reading.snapshot, &what);
+    let is_for_people = matches!(args.view.output, OutputForm::Text | OutputForm::Wide);
+    let is_printed = print(&form(&advice, &args.view)?);
     if advice.requests.is_empty() {
         return Ok(advice.verdict);
     }
     if !args.yes {
-        if output == PlainForm::Text {
+        if is_for_people {
             print("Nothing was sent. The same command with --yes sends it.\n");
         }
         return Ok(advice.verdict);
@@ -58,7 +57,7 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
         return Err(QueryStop(UNREACHABLE, "stdout is closed: nothing was sent".to_owned()));
     }
     let client = connection.api.client()?;
-    let patience = args.plain.view.connection.patience().unwrap_or(REPAIR_PATIENCE);
+    let patience = args.view.connection.patience().unwrap_or(REPAIR_PATIENCE);
     for (sent, write) in advice.requests.iter().enumerate() {
         let said = timeout(patience, send(&client, write)).await;
         let said = said.unwrap_or_else(|_| {
@@ -72,7 +71,7 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
         }
         complain(&format!("accepted: {} {}", write.method, write.path));
     }
-    came_of_it(&connection, &what, output).await
+    came_of_it(&connection, &what, is_for_people).await
 }
 
 /// Sends one request. What the server refuses was not carried out.
@@ -105,18 +104,22 @@ async fn send(client: &Client, write: &RepairWrite) -> Result<(), QueryStop> {
 }
 
 /// Reads again: how it stands now.
-async fn came_of_it(connection: &Connection, what: &Repair, form: PlainForm) -> Result<Verdict, QueryStop> {
+async fn came_of_it(
+    connection: &Connection,
+    what: &Repair,
+    is_for_people: bool,
+) -> Result<Verdict, QueryStop> {
     let subject = match what {
         Repair::Relink(claim, _) => Subject::Claim(claim.clone()),
         Repair::Free(volume, _) => Subject::Volume(volume.clone()),
         Repair::Unstick(name) => Subject::Attachment(name.clone()),
     };
     let reading = connection.reader.read(&Question::Object(subject.clone()), &|_| {}).await?;
-    let now = explain(&reading.snapshot, &subject, &Assumptions::default());
+    let now = explain(&reading.snapshot, &subject);
     let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject.object());
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
     let namespace = subject.namespace().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
-    if form == PlainForm::Text {
+    if is_for_people {
         let next = format!("{} explain {subject}{namespace}", program());
         print(&format!("SENT  {subject} now: {line}\n{next}\n"));
     } else {

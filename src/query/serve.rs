@@ -16,9 +16,9 @@ use super::{
     output::{QueryStop, UNREACHABLE, USAGE, print, program},
 };
 use crate::{
+    attach_detach::AttachDetachOptions,
     cli::query::ExplainArgs,
     explain::{
-        assumptions::Assumptions,
         doctor::{Findings, doctor},
         drain::{DrainView, drain},
         explain,
@@ -28,6 +28,7 @@ use crate::{
         },
         read::{Question, Reader},
         report::{Explanation, Verdict},
+        snapshot::Snapshot,
         subject::Subject,
     },
 };
@@ -45,7 +46,8 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
     }
     let stop = CancellationToken::new();
     let of = args.view.connection.namespace.clone();
-    let source = Reads { reader, namespace, of, assumptions: Assumptions::default(), last: Mutex::new(None) };
+    let (options, last) = (AttachDetachOptions::default(), Mutex::new(None));
+    let source = Reads { reader, options, namespace, of, last };
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -65,14 +67,14 @@ pub struct ServedPage {
 }
 
 impl ServedPage {
-    /// One on any free port of the loopback address. The controllers of that cluster are known.
+    /// One on any free port of the loopback address, over a cluster whose controller has these flags.
     ///
     /// # Errors
     /// There is no port or no secret for it, or nothing to connect with.
-    pub async fn over(api: &ApiServer, assumptions: Assumptions) -> io::Result<Self> {
+    pub async fn over(api: &ApiServer, options: AttachDetachOptions) -> io::Result<Self> {
         let reader = Reader::new(api, None).map_err(io::Error::other)?;
         let namespace = api.default_namespace().to_owned();
-        let source = Reads { reader, namespace, of: None, assumptions, last: Mutex::new(None) };
+        let source = Reads { reader, options, namespace, of: None, last: Mutex::new(None) };
         Ok(Self { place: PagePlace::take(0).await?, source })
     }
 
@@ -91,12 +93,21 @@ impl ServedPage {
 /// Reads with the user's own rights.
 struct Reads {
     reader: Reader,
-    assumptions: Assumptions,
+    options: AttachDetachOptions,
     /// What is read of who may not see all.
     namespace: String,
     /// The only namespace whose waits are wanted, if one was named.
     of: Option<String>,
     last: Mutex<Option<(Instant, Findings)>>,
+}
+
+impl Reads {
+    async fn read(&self, question: Question) -> Result<Snapshot, String> {
+        let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
+        let mut snapshot = reading.snapshot;
+        snapshot.attach_detach = self.options;
+        Ok(snapshot)
+    }
 }
 
 impl PageSource for Reads {
@@ -112,9 +123,8 @@ impl PageSource for Reads {
             {
                 return Ok(findings.clone());
             }
-            let question = Question::Cluster(self.namespace.clone());
-            let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
-            let findings = doctor(&reading.snapshot, &self.assumptions, self.of.as_deref());
+            let snapshot = self.read(Question::Cluster(self.namespace.clone())).await?;
+            let findings = doctor(&snapshot, self.of.as_deref());
             *last = Some((Instant::now(), findings.clone()));
             Ok(findings)
         }
@@ -122,23 +132,10 @@ impl PageSource for Reads {
     }
 
     fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation> {
-        async move {
-            let reading = self
-                .reader
-                .read(&Question::Object(subject.clone()), &|_| {})
-                .await
-                .map_err(|error| error.to_string())?;
-            Ok(explain(&reading.snapshot, subject, &self.assumptions))
-        }
-        .boxed()
+        async move { Ok(explain(&self.read(Question::Object(subject.clone())).await?, subject)) }.boxed()
     }
 
     fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView> {
-        async move {
-            let question = Question::Drain(name.clone());
-            let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
-            Ok(drain(&reading.snapshot, &self.assumptions, name, None))
-        }
-        .boxed()
+        async move { Ok(drain(&self.read(Question::Drain(name.clone())).await?, name, None)) }.boxed()
     }
 }

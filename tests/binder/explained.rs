@@ -27,7 +27,6 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     binder::calls::{Op, Target, WriteKind},
     explain::{
-        assumptions::Assumptions,
         explain,
         repair::{FreeFor, Repair, RepairWrite, repair},
         report::{Explanation, Risk, Step, Verdict},
@@ -172,14 +171,13 @@ struct Answers {
 impl Answers {
     fn about(server: &Server) -> Self {
         let snapshot = listed(server);
-        let assumptions = assumptions();
         let targets = server.store.objects.keys().filter_map(|path| target(path));
         let all = targets.map(|target| {
             let subject = match &target {
                 Target::Claim(key) => Subject::Claim(key.clone()),
                 Target::Volume(name) => Subject::Volume(name.clone()),
             };
-            (target, explain(&snapshot, &subject, &assumptions))
+            (target, explain(&snapshot, &subject))
         });
         Self { all: all.collect() }
     }
@@ -417,7 +415,7 @@ impl Answers {
             let relinks = claims.iter().map(|key| Repair::Relink((*key).clone(), name.clone()));
             let frees = [FreeFor::SameName, FreeFor::Anyone].map(|whom| Repair::Free(name.clone(), whom));
             for what in relinks.chain(frees) {
-                let advice = repair(&snapshot, &assumptions(), &what);
+                let advice = repair(&snapshot, &what);
                 if advice.requests.is_empty() {
                     continue;
                 }
@@ -558,10 +556,6 @@ fn target(path: &str) -> Option<Target> {
         (_, Some(name)) => Some(Target::Volume(VolumeName::from(name))),
         _ => None,
     }
-}
-
-fn assumptions() -> Assumptions {
-    Assumptions::default()
 }
 
 /// All objects, as of a reader who has just listed them.

@@ -10,7 +10,6 @@ use apiserver::{
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use mooring::explain::{
-    assumptions::Assumptions,
     doctor::doctor,
     drain::drain,
     read::{Question, Reader, Reading},
@@ -58,19 +57,18 @@ async fn reads_enough(stage: Stage) {
     let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
     let _daemon = stage.daemon().await;
     cluster(&stage).await;
-    let assumptions = Assumptions::default();
 
     let reading = look(&stage, Question::Cluster(NAMESPACE.to_owned())).await;
-    let findings = doctor(&reading.snapshot, &assumptions, None);
+    let findings = doctor(&reading.snapshot, None);
     assert_eq!(findings.unchecked, []);
     assert!(findings.findings.iter().any(|it| it.reason == "Retained"), "{findings:?}");
     assert!(!matches!(findings.verdict, Verdict::Blocked | Verdict::Waiting), "{findings:?}");
     // Nothing in this namespace suffers from what the cluster has.
-    let findings = doctor(&reading.snapshot, &assumptions, Some("other"));
+    let findings = doctor(&reading.snapshot, Some("other"));
     assert_eq!(findings.findings, []);
 
     let reading = look(&stage, Question::Drain("n1".into())).await;
-    let view = drain(&reading.snapshot, &assumptions, &"n1".into(), None);
+    let view = drain(&reading.snapshot, &"n1".into(), None);
     assert_eq!((view.volumes.len(), view.exists), (1, Some(true)), "{view:?}");
     assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view:?}");
 
@@ -83,7 +81,7 @@ async fn reads_enough(stage: Stage) {
         (WhatIfChange::Taint("gone".into()), "node/gone does not exist"),
     ] {
         let reading = look(&stage, Question::Change(change.clone())).await;
-        let found = whatif(&reading.snapshot, &assumptions, &change);
+        let found = whatif(&reading.snapshot, &change);
         assert!(found.summary.contains(told), "{found:?}");
     }
 
@@ -94,7 +92,7 @@ async fn reads_enough(stage: Stage) {
         (Repair::Unstick("csi-none".into()), false),
     ] {
         let reading = look(&stage, Question::Repair(what.clone())).await;
-        let advice = repair(&reading.snapshot, &assumptions, &what);
+        let advice = repair(&reading.snapshot, &what);
         assert_eq!(!advice.requests.is_empty(), is_proposed, "{advice:?}");
     }
 }

@@ -22,7 +22,6 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use mooring::explain::{
-    assumptions::Assumptions,
     explain,
     read::{Question, Reader},
     report::Explanation,
@@ -183,11 +182,11 @@ async fn play(stage: &Stage, is_ruled: bool, known_here: &[Different]) {
                 let mut words = question.split(' ');
                 Subject::parse(&[words.next().unwrap()], namespace).unwrap()
             };
-            let expected = explain(&case.snapshot(), &subject("shop"), &Assumptions::default());
+            let expected = explain(&case.snapshot(), &subject("shop"));
             assert_eq!(expected.reason, *reason, "{name}: {question}");
             let here = subject(NAMESPACE);
             let snapshot = reader.read(&Question::Object(here.clone()), &|_| {}).await.unwrap().snapshot;
-            let found = told(&explain(&snapshot, &here, &Assumptions::default()), is_ruled);
+            let found = told(&explain(&snapshot, &here), is_ruled);
             let expected = told(&expected, is_ruled);
             let entry =
                 known.iter().find(|(case, asked, ..)| *case == name && (*asked == question || *asked == "*"));

@@ -12,11 +12,10 @@ use std::{collections::BTreeSet, fmt::Write, fs, path::Path};
 use form::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::explain::{
-    assumptions::Assumptions,
     explain,
     report::Explanation,
     sheet::{
-        dot,
+        Printed,
         text::{Style, text},
     },
     subject::Subject,
@@ -60,7 +59,7 @@ fn answers(case: &Case) -> Vec<(String, Explanation)> {
             _ => panic!("{question}: want KIND/NAME or KIND/NAME -n NAMESPACE"),
         };
         let subject = Subject::parse(&[subject], namespace).unwrap();
-        (question.clone(), explain(&snapshot, &subject, &Assumptions::default()))
+        (question.clone(), explain(&snapshot, &subject))
     };
     case.ask.iter().map(ask).collect()
 }
@@ -93,11 +92,11 @@ fn check(case: &Case, path: &Path) -> Result<(), Failed> {
             return Err(format!("{{{name}}} stands where a fact should:\n{shown}").into());
         }
         let ascii = text(answer, Style { ascii: true, ..Style::default() });
+        if !answer.dot().is_some_and(|graph| graph.starts_with("digraph")) {
+            return Err("no graph".into());
+        }
         if !ascii.is_ascii() {
             return Err(format!("not ASCII:\n{ascii}").into());
-        }
-        if !dot(answer).starts_with("digraph") {
-            return Err("no graph".into());
         }
     }
     let reasons: Vec<&str> = answers.iter().map(|(_, answer)| answer.reason.as_str()).collect();

@@ -5,10 +5,7 @@
 use libtest_mimic::Failed;
 use mooring::{
     binder::calls::WriteKind,
-    explain::{
-        assumptions::Assumptions,
-        repair::{Advice, Repair, repair},
-    },
+    explain::repair::{Advice, Repair, repair},
 };
 
 use crate::cluster::Cluster;
@@ -16,8 +13,7 @@ use crate::cluster::Cluster;
 pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Failed> {
     let patches: Vec<_> = advice.requests.iter().map(|it| (it.path.as_str(), &it.body)).collect();
     let (before, after) = (given.snapshot(), given.snapshot_after(&patches));
-    let assumptions = Assumptions::default();
-    let outlook = assumptions.ask_binder(&after);
+    let outlook = after.ask_binder();
     match what {
         Repair::Relink(claim, volume) => {
             // Which one it binds to, the volumes say below.
@@ -50,7 +46,7 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
         }
     }
     // A second look finds nothing to do that was done.
-    if !matches!(what, Repair::Unstick(_)) && !repair(&after, &assumptions, what).requests.is_empty() {
+    if !matches!(what, Repair::Unstick(_)) && !repair(&after, what).requests.is_empty() {
         return Err("the same is proposed again after it was done".into());
     }
     Ok(())

@@ -14,7 +14,6 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 use apiserver::ids::{ClaimKey, PodKey};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mooring::explain::{
-    assumptions::Assumptions,
     doctor::doctor,
     drain::drain,
     reasons,
@@ -120,7 +119,6 @@ fn file(path: &Path) -> Result<(), Failed> {
 
 fn ask(case: &Case) -> Result<Answer, Failed> {
     let snapshot = case.given.snapshot();
-    let assumptions = Assumptions::default();
     let words: Vec<&str> = case.ask.split(' ').collect();
     let claim = |name: &str| ClaimKey::new("shop", name);
     let change = match words.as_slice() {
@@ -129,7 +127,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
                 ["-n", namespace] => Some(*namespace),
                 _ => None,
             };
-            let found = doctor(&snapshot, &assumptions, of);
+            let found = doctor(&snapshot, of);
             let without_page =
                 found.findings.iter().map(|it| it.reason).find(|reason| reasons::page(reason).is_none());
             if let Some(reason) = without_page {
@@ -139,7 +137,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         }
         ["node", name, rest @ ..] => {
             let earlier = case.earlier.as_ref().map(Cluster::snapshot);
-            let mut found = drain(&snapshot, &assumptions, &(*name).into(), earlier.as_ref());
+            let mut found = drain(&snapshot, &(*name).into(), earlier.as_ref());
             found.is_drained = rest == ["--drain"];
             return answer(&found, found.verdict);
         }
@@ -151,7 +149,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
                 ["unstick", volume, "on", node] => Repair::Unstick(cluster::attachment_name(volume, node)),
                 other => return Err(format!("{other:?} is no repair").into()),
             };
-            let found = repair(&snapshot, &assumptions, &what);
+            let found = repair(&snapshot, &what);
             if !found.requests.is_empty() {
                 applied::check(&case.given, &what, &found)?;
             }
@@ -165,7 +163,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         ["whatif", "delete", "pod", name] => WhatIfChange::DeletePod(PodKey::new("shop", name)),
         other => return Err(format!("{other:?} is no question").into()),
     };
-    let found = whatif(&snapshot, &assumptions, &change);
+    let found = whatif(&snapshot, &change);
     answer(&found, found.verdict)
 }
 

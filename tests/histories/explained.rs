@@ -18,7 +18,6 @@ use fastrand::Rng;
 use mooring::{
     attach_detach::calls::{AttachmentRequest, Call},
     explain::{
-        assumptions::Assumptions,
         explain,
         report::{Explanation, Risk, Verdict},
         snapshot::Snapshot,
@@ -90,7 +89,7 @@ struct Answers {
 impl Answers {
     fn about(server: &Server) -> Self {
         let snapshot = listed(server);
-        let ask = |subject: &Subject| explain(&snapshot, subject, &Assumptions::default());
+        let ask = |subject: &Subject| explain(&snapshot, subject);
         let pods = server.pods.keys().map(|key| (key.clone(), ask(&Subject::Pod(key.clone())))).collect();
         let nodes = NODES.map(|node| Subject::Node(NodeName::from(node)));
         let attachments = server.attachments.keys().map(|name| Subject::Attachment(name.clone()));

@@ -5,48 +5,14 @@
 use std::path::PathBuf;
 
 use apiserver::ids::NodeName;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::{EXIT_CODES, OutputForm, ViewArgs};
+use super::{EXIT_CODES, ViewArgs};
 use crate::explain::{
     repair::{FreeFor, Repair},
     subject::Subject,
     whatif::WhatIfChange,
 };
-
-/// How an answer is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum PlainForm {
-    /// For people.
-    #[default]
-    Text,
-    /// `explain/v1`.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
-
-impl From<PlainForm> for OutputForm {
-    fn from(form: PlainForm) -> Self {
-        match form {
-            PlainForm::Text => Self::Text,
-            PlainForm::Json => Self::Json,
-            PlainForm::Yaml => Self::Yaml,
-        }
-    }
-}
-
-/// How an answer without a chain is printed, and the connection.
-#[derive(Debug, Args)]
-pub struct PlainArgs {
-    /// How the answer is printed.
-    #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
-    pub output: PlainForm,
-
-    /// How and where.
-    #[command(flatten)]
-    pub view: ViewArgs,
-}
 
 /// Flags of `mooring doctor`.
 #[derive(Debug, Args)]
@@ -62,7 +28,7 @@ pub struct DoctorArgs {
 
     /// How and where.
     #[command(flatten)]
-    pub plain: PlainArgs,
+    pub view: ViewArgs,
 }
 
 /// Flags of `mooring node`.
@@ -83,7 +49,7 @@ pub struct NodeArgs {
 
     /// How and where.
     #[command(flatten)]
-    pub plain: PlainArgs,
+    pub view: ViewArgs,
 }
 
 /// What can be asked of `mooring whatif`.
@@ -105,7 +71,7 @@ pub struct WhatIfArgs {
 
     /// How and where.
     #[command(flatten)]
-    pub plain: PlainArgs,
+    pub view: ViewArgs,
 }
 
 /// What words ask for; of a claim to be created, that alone.
@@ -172,7 +138,7 @@ pub struct RepairArgs {
 
     /// How and where.
     #[command(flatten)]
-    pub plain: PlainArgs,
+    pub view: ViewArgs,
 }
 
 impl RepairArgs {

@@ -23,7 +23,6 @@ use apiserver::kinds::{
 
 use self::groups::Groups;
 use super::{
-    assumptions::Assumptions,
     report::{API_VERSION, Observed, Verdict},
     snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
     view::View,
@@ -51,8 +50,8 @@ const THERE: [(&str, &str); 3] = [
 
 /// Looks at everything that was read; of one namespace, tells what something of it suffers from.
 #[must_use]
-pub fn doctor(snapshot: &Snapshot, assumptions: &Assumptions, of: Option<&str>) -> Findings {
-    let view = View::of_all(snapshot, assumptions);
+pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
+    let view = View::of_all(snapshot);
     let mut groups = Groups::new(snapshot.taken_at, of);
     let mut fine = Vec::new();
     leftovers::look(&view, &mut groups);

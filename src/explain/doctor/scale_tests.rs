@@ -15,7 +15,6 @@ use super::doctor;
 use crate::{
     attach_detach::desired::volume_name::VolumeId,
     explain::{
-        assumptions::Assumptions,
         sheet::text::{Style, text},
         snapshot::Snapshot,
     },
@@ -155,12 +154,11 @@ fn a_large_cluster() {
     let snapshot = large();
     println!("read in {:?}: {}", began.elapsed(), memory());
     let began = Instant::now();
-    let assumptions = Assumptions::default();
-    let outlooks = (assumptions.ask_attach_detach(&snapshot), assumptions.ask_binder(&snapshot));
+    let outlooks = (snapshot.ask_attach_detach(), snapshot.ask_binder());
     println!("of that, both dry runs {:?}: {}", began.elapsed(), memory());
     drop(outlooks);
     let began = Instant::now();
-    let findings = doctor(&snapshot, &assumptions, None);
+    let findings = doctor(&snapshot, None);
     let found = text(&findings, Style::default());
     println!("doctor in {:?}: {}\n{found}", began.elapsed(), memory());
     assert!(!findings.findings.is_empty());

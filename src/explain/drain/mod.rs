@@ -19,7 +19,6 @@ use serde_json::Value;
 
 use super::{
     age,
-    assumptions::Assumptions,
     report::{API_VERSION, Observed, Verdict},
     sidecars::{Presence, Sidecar},
     snapshot::{PODS_THERE, Snapshot, Unseen},
@@ -144,13 +143,8 @@ pub struct DrainView {
 
 /// Looks at one node.
 #[must_use]
-pub fn drain(
-    snapshot: &Snapshot,
-    assumptions: &Assumptions,
-    name: &NodeName,
-    earlier: Option<&Snapshot>,
-) -> DrainView {
-    let view = View::new(snapshot, assumptions);
+pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -> DrainView {
+    let view = View::new(snapshot);
     let node = get::<Node>(&view, name);
     let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let mut volumes: Vec<DrainedVolume> =

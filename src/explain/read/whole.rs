@@ -1,8 +1,8 @@
-//! What a question needs: about an object, see [`plan`](super::plan); about more than one: a cluster, a node that is drained, a change, a repair.
+//! What a question needs: about an object, see [`plan`](super::plan); about a node that is drained, its pods, and what these name;
+//! about a cluster, a change or a repair, everything.
 //!
-//! In: a [`Question`] and what has been read so far. Out: all [`Read`]s that are wanted with what is known now. A proof
-//! wants whole lists, so repairs list what they conclude from; a drain reads the node's pods and what these name. Where
-//! all pods and claims may not be listed, those of one namespace are.
+//! In: a [`Question`] and what has been read so far. Out: all [`Read`]s that are wanted with what is known now. Where all pods and
+//! claims may not be listed, those of one namespace are.
 
 use std::collections::BTreeSet;
 
@@ -60,35 +60,18 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.longest_released();
         }
         Question::Drain(node) | Question::Change(WhatIfChange::Cordon(node)) => plan.drain(node),
-        Question::Change(WhatIfChange::Bind(..)) => {
-            plan.list::<PersistentVolume>();
-            plan.list::<PersistentVolumeClaim>();
-            plan.list::<StorageClass>();
-        }
-        Question::Change(WhatIfChange::Taint(node) | WhatIfChange::DeleteNode(node)) => {
-            plan.object(ObjectRef::Node(node.clone()));
-            // Who gets the volumes then may be anywhere.
+        Question::Change(change) => {
             plan.cluster();
+            match change {
+                WhatIfChange::DeleteClaim(claim) => {
+                    plan.bound(claim);
+                    plan.or_in(claim.namespace());
+                }
+                WhatIfChange::DeletePod(pod) => plan.or_in(pod.namespace()),
+                _ => {}
+            }
         }
-        Question::Change(WhatIfChange::DeleteClaim(claim)) => plan.deleted_claim(claim),
-        Question::Change(WhatIfChange::DeletePod(pod)) => {
-            plan.reads = needed(&Subject::Pod(pod.clone()), seen);
-            plan.others_of(pod);
-        }
-        Question::Repair(Repair::Relink(..) | Repair::Free(..)) => {
-            plan.list::<PersistentVolume>();
-            plan.list::<PersistentVolumeClaim>();
-            plan.list::<VolumeAttachment>();
-            plan.list::<StorageClass>();
-        }
-        Question::Repair(Repair::Unstick(name)) => {
-            plan.object(ObjectRef::Attachment(name.clone()));
-            plan.list::<Node>();
-            plan.list::<Pod>();
-            plan.list::<PersistentVolume>();
-            plan.list::<PersistentVolumeClaim>();
-            plan.programs();
-        }
+        Question::Repair(_) => plan.cluster(),
     }
     plan.reads
 }
@@ -255,31 +238,6 @@ impl ReadPlan<'_> {
             self.volume(&claim.spec.volume_name);
         }
     }
-
-    fn deleted_claim(&mut self, key: &ClaimKey) {
-        self.bound(key);
-        self.reads.insert(Read::pods_in(key.namespace()));
-    }
-
-    /// Who else wants a pod's volumes, and where they are.
-    fn others_of(&mut self, key: &PodKey) {
-        self.reads.insert(Read::pods_in(key.namespace()));
-        let Some(pod) = self.seen.objects.pods.get(key) else { return };
-        if claims_of(&pod).next().is_none() {
-            return;
-        }
-        self.list::<VolumeAttachment>();
-        let wanted: BTreeSet<ClaimKey> = claims_of(&pod).collect();
-        let mut nodes = BTreeSet::new();
-        self.seen.objects.pods.for_each(|other| {
-            if !other.spec.node_name.is_empty() && claims_of(other).any(|claim| wanted.contains(&claim)) {
-                nodes.insert(other.spec.node_name.clone());
-            }
-        });
-        for node in nodes {
-            self.object(ObjectRef::Node(node));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -288,7 +246,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::explain::{repair::FreeFor, snapshot::Unseen};
+    use crate::explain::snapshot::Unseen;
 
     fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
         let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
@@ -406,42 +364,24 @@ mod tests {
     }
 
     #[test]
-    fn a_change_and_a_repair_read_what_they_conclude_from() {
+    fn a_change_and_a_repair_read_everything_and_where_that_is_forbidden_their_namespace() {
         let claim = ClaimKey::new("shop", "data");
-        let lists = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let bind = Question::Change(WhatIfChange::Bind("shop".to_owned(), Box::new(json!({}))));
-        let relink = Question::Repair(Repair::Relink(claim.clone(), "pv1".into()));
-        let free = Question::Repair(Repair::Free("pv1".into(), FreeFor::SameName));
-        let unstick = Question::Repair(Repair::Unstick("csi-1".into()));
-        let four = ["persistentvolumeclaims", "persistentvolumes", "storageclasses", "volumeattachments"];
-        let stuck = [
-            "csidrivers",
-            "leases",
-            "nodes",
-            "persistentvolumeclaims",
-            "persistentvolumes",
-            "pods",
-            "volumeattachment/csi-1",
-        ];
-        let nothing = seen([]);
-        assert_eq!(reads(&bind, &nothing), ["persistentvolumeclaims", "persistentvolumes", "storageclasses"]);
-        assert_eq!(reads(&relink, &nothing), four);
-        assert_eq!(reads(&free, &nothing), four);
-        assert_eq!(reads(&unstick, &nothing), stuck);
-        let mut cluster = lists(&CLUSTER);
+        let mut cluster = CLUSTER.to_vec();
         cluster.retain(|read| !read.starts_with("events"));
-        cluster.push("node/a".to_owned());
-        cluster.sort();
-        for change in [WhatIfChange::Taint("a".into()), WhatIfChange::DeleteNode("a".into())] {
-            assert_eq!(reads(&Question::Change(change), &nothing), cluster);
+        let mut nothing = seen([]);
+        for question in [
+            Question::Change(WhatIfChange::Bind("shop".to_owned(), Box::new(json!({})))),
+            Question::Change(WhatIfChange::Taint("a".into())),
+            Question::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p"))),
+            Question::Repair(Repair::Relink(claim.clone(), "pv1".into())),
+            Question::Repair(Repair::Unstick("csi-1".into())),
+        ] {
+            assert_eq!(reads(&question, &nothing), cluster, "{question:?}");
         }
-        let cordon = Question::Change(WhatIfChange::Cordon("a".into()));
-        assert_eq!(reads(&cordon, &nothing), reads(&Question::Drain("a".into()), &nothing));
-        let delete = Question::Change(WhatIfChange::DeleteClaim(claim));
-        assert_eq!(reads(&delete, &nothing), ["pods in shop", "pvc/shop/data"]);
-        let delete = Question::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p")));
-        let found = reads(&delete, &seen([pod("p", "a"), pod("q", "b")]));
-        for read in ["node/a", "node/b", "pods in shop", "pvc/shop/data", "volumeattachments"] {
+        let forbidden = Unseen { what: "pods".to_owned(), why: "no".to_owned(), forbidden: true };
+        nothing.unseen.push(forbidden);
+        let found = reads(&Question::Change(WhatIfChange::DeleteClaim(claim)), &nothing);
+        for read in ["pods in shop", "pvc/shop/data"] {
             assert!(found.contains(&read.to_owned()), "{read}: {found:?}");
         }
     }

@@ -18,12 +18,11 @@ use crate::{
         calls::WriteKind,
         tell::reason::ClaimReason,
     },
-    explain::{assumptions::Assumptions, snapshot::Snapshot},
+    explain::snapshot::Snapshot,
 };
 
 pub(super) fn propose(
     snapshot: &Snapshot,
-    assumptions: &Assumptions,
     name: &VolumeName,
     for_anyone: bool,
     proof: &mut Proof,
@@ -108,7 +107,7 @@ pub(super) fn propose(
         volume.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference }).filter(|_| !for_anyone);
         forget(&mut volume.metadata, &[BOUND_BY_CONTROLLER]);
     });
-    let outlook = assumptions.ask_binder(&changed);
+    let outlook = changed.ask_binder();
     let write = outlook.volumes.get(name).and_then(|place| place.write);
     let taken = outlook.claims.values().any(
         |place| matches!(place.reason.as_deref(), Some(ClaimReason::Binding(volume, _)) if volume == name),

@@ -20,7 +20,6 @@ use serde::Serialize;
 
 use self::proof::Proof;
 use super::{
-    assumptions::Assumptions,
     report::{API_VERSION, Verdict},
     sheet::{Item, Printed, Sheet},
     snapshot::Snapshot,
@@ -71,24 +70,19 @@ pub struct Advice {
 
 /// Whether, and how, something is repaired.
 #[must_use]
-pub fn repair(snapshot: &Snapshot, assumptions: &Assumptions, what: &Repair) -> Advice {
+pub fn repair(snapshot: &Snapshot, what: &Repair) -> Advice {
     let mut proof = Proof::default();
     let (asked, proposal) = match what {
         Repair::Relink(claim, volume) => {
             let asked = format!("relink pvc/{} pv/{volume} -n {}", claim.name(), claim.namespace());
-            (asked, relink::propose(snapshot, assumptions, claim, volume, &mut proof))
+            (asked, relink::propose(snapshot, claim, volume, &mut proof))
         }
         Repair::Free(volume, whom) => {
             let for_anyone = *whom == FreeFor::Anyone;
             let flag = if for_anyone { " --for-anyone" } else { "" };
-            (
-                format!("free pv/{volume}{flag}"),
-                free::propose(snapshot, assumptions, volume, for_anyone, &mut proof),
-            )
+            (format!("free pv/{volume}{flag}"), free::propose(snapshot, volume, for_anyone, &mut proof))
         }
-        Repair::Unstick(name) => {
-            (format!("unstick va/{name}"), unstick::propose(snapshot, assumptions, name, &mut proof))
-        }
+        Repair::Unstick(name) => (format!("unstick va/{name}"), unstick::propose(snapshot, name, &mut proof)),
     };
     let Proof { against, proven, is_missing, is_unseen } = proof;
     let (requests, consequence) = proposal.filter(|_| against.is_empty()).unwrap_or_default();

@@ -15,7 +15,7 @@ use crate::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
         tell::reason::ClaimReason,
     },
-    explain::{assumptions::Assumptions, snapshot::Snapshot},
+    explain::snapshot::Snapshot,
 };
 
 /// What a claim has to forget to be open, and to be the binder's alone.
@@ -23,7 +23,6 @@ const FORGOTTEN: [&str; 3] = [BIND_COMPLETED, STORAGE_PROVISIONER, BETA_STORAGE_
 
 pub(super) fn propose(
     snapshot: &Snapshot,
-    assumptions: &Assumptions,
     key: &ClaimKey,
     name: &VolumeName,
     proof: &mut Proof,
@@ -64,7 +63,7 @@ pub(super) fn propose(
     if forgets {
         changed.change::<PersistentVolumeClaim>(key, |claim| forget(&mut claim.metadata, &FORGOTTEN));
     }
-    let outlook = assumptions.ask_binder(&changed);
+    let outlook = changed.ask_binder();
     let reason = outlook.claims.get(key).and_then(|place| place.reason.as_deref());
     let binds = match reason {
         None | Some(ClaimReason::Bound(_)) => true,

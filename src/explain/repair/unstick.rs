@@ -16,7 +16,6 @@ use serde_json::json;
 
 use super::proof::{Proof, Proposal, patch};
 use crate::explain::{
-    assumptions::Assumptions,
     sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
     snapshot::Snapshot,
 };
@@ -24,12 +23,7 @@ use crate::explain::{
 /// Two of the longest pauses of the side-cars.
 const STUCK_AFTER: Duration = Duration::from_mins(10);
 
-pub(super) fn propose(
-    snapshot: &Snapshot,
-    assumptions: &Assumptions,
-    name: &AttachmentName,
-    proof: &mut Proof,
-) -> Option<Proposal> {
+pub(super) fn propose(snapshot: &Snapshot, name: &AttachmentName, proof: &mut Proof) -> Option<Proposal> {
     let attachment = proof.demand_object::<VolumeAttachment>(snapshot, name);
     proof.demand_list::<Node>(snapshot);
     proof.demand_list::<Pod>(snapshot);
@@ -90,7 +84,7 @@ pub(super) fn propose(
         "no claim is bound to its volume",
         "a claim is bound to its volume, or the volume is unknown: a pod could write to it elsewhere",
     );
-    let outlook = assumptions.ask_attach_detach(snapshot);
+    let outlook = snapshot.ask_attach_detach();
     let is_wanted = outlook.desired.values().flatten().any(|wanted| {
         wanted.volume.attachment_name(&wanted.node) == *name
             || source.is_some_and(|source| {

@@ -63,6 +63,10 @@ impl Printed for Explanation {
         sheet.notes("  ", &self.unknown);
         sheet
     }
+
+    fn dot(&self) -> Option<String> {
+        Some(graph(self))
+    }
 }
 
 fn candidates(it: &Explanation, is_wide: bool, sheet: &mut Sheet) {
@@ -115,8 +119,7 @@ fn step(step: &Step, is_wide: bool) -> Item {
 }
 
 /// The chain as a graph in the language of Graphviz.
-#[must_use]
-pub fn dot(explanation: &Explanation) -> String {
+fn graph(explanation: &Explanation) -> String {
     let quoted = |text: &str| format!("\"{}\"", clean(text).replace('\\', "\\\\").replace('"', "\\\""));
     let mut graph = String::from("digraph explanation {\n  rankdir=LR;\n  node [shape=box];\n");
     let mut before: Option<String> = None;

@@ -8,13 +8,12 @@ mod model;
 pub mod text;
 mod words;
 
-pub use self::{
-    explanation::dot,
-    model::{Printed, Sheet},
-    words::{clean, command},
-};
 pub(super) use self::{
     model::{Item, Section, Table, Word, next_condition},
     text::print,
     words::{called, is_deceiving, stamp},
+};
+pub use self::{
+    model::{Printed, Sheet},
+    words::{clean, command},
 };

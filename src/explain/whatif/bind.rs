@@ -11,27 +11,18 @@ use serde_json::{Value, json};
 
 use super::story::{Story, When};
 use crate::{
-    binder::{
-        dry_run::{Outlook, all_mismatches},
-        matching::predicate::Mismatch,
-        tell::reason::ClaimReason,
-    },
+    binder::{dry_run::Outlook, tell::reason::ClaimReason},
     explain::{
-        assumptions::Assumptions,
+        candidates::candidates,
         report::{Risk, Verdict},
         snapshot::Snapshot,
     },
 };
 
-/// So many volumes that do not fit are told of.
+/// So many volumes are told of where none is taken.
 const NEAREST: usize = 5;
 
-pub(super) fn story(
-    snapshot: &Snapshot,
-    assumptions: &Assumptions,
-    namespace: &str,
-    manifest: &Value,
-) -> Story {
+pub(super) fn story(snapshot: &Snapshot, namespace: &str, manifest: &Value) -> Story {
     let mut claim = match read(namespace, manifest) {
         Ok(claim) => claim,
         Err(why) => return Story { summary: why, verdict: Some(Verdict::Blocked), ..Story::default() },
@@ -47,20 +38,20 @@ pub(super) fn story(
         story.assume("not all volumes and classes could be read: there may be others that fit");
     }
     story.assume("the manifest passes validation and admission as it is");
-    let before = assumptions.ask_binder(snapshot);
+    let before = snapshot.ask_binder();
     let copy = snapshot.fork();
     copy.objects.apply(claim.clone());
-    let mut reason = reason(&assumptions.ask_binder(&copy), &key);
+    let mut reason = reason(&copy.ask_binder(), &key);
     if let Some(ClaimReason::AssigningClass(class)) = &reason {
         story.tell(When::Now, Risk::Safe, "AssignClass", &key, format!("gets the default class {class}"));
         claim.spec.storage_class_name = Some(Text::from(ClassName::as_str(class)));
         copy.change::<PersistentVolumeClaim>(&key, |it| *it = claim.clone());
-        reason = self::reason(&assumptions.ask_binder(&copy), &key);
+        reason = self::reason(&copy.ask_binder(), &key);
     }
-    let after = assumptions.ask_binder(&copy);
+    let after = copy.ask_binder();
     told(&mut story, &key, reason.as_ref());
     if let Some(ClaimReason::Binding(first, _)) = &reason {
-        second(&mut story, &copy, assumptions, &key, first);
+        second(&mut story, &copy, &key, first);
     } else {
         nearest(&mut story, snapshot, &claim);
     }
@@ -123,10 +114,10 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
 }
 
 /// What it would get if the first were not there.
-fn second(story: &mut Story, copy: &Snapshot, assumptions: &Assumptions, key: &ClaimKey, first: &VolumeName) {
+fn second(story: &mut Story, copy: &Snapshot, key: &ClaimKey, first: &VolumeName) {
     let mut without = copy.fork();
     without.remove::<PersistentVolume>(first);
-    match reason(&assumptions.ask_binder(&without), key) {
+    match reason(&without.ask_binder(), key) {
         Some(ClaimReason::Binding(next, _)) => {
             story.tell(
                 When::Later,
@@ -146,29 +137,16 @@ fn second(story: &mut Story, copy: &Snapshot, assumptions: &Assumptions, key: &C
 
 /// Volumes that fit but for the fewest things.
 fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim) {
-    let mut misses: Vec<(usize, String, Vec<&'static str>)> = Vec::new();
-    let mut fits: Vec<String> = Vec::new();
-    snapshot.objects.volumes.for_each(|volume| {
-        let Ok(faults) = all_mismatches(volume, claim) else { return };
-        let codes: Vec<&'static str> = faults.into_iter().map(Mismatch::code).collect();
-        if codes.is_empty() {
-            fits.push(volume.metadata.name.to_string());
-            return;
-        }
-        misses.push((codes.len(), volume.metadata.name.to_string(), codes));
-        // Few are told of: few are kept.
-        if misses.len() > 4 * NEAREST {
-            misses.sort();
-            misses.truncate(NEAREST);
-        }
-    });
-    fits.sort();
-    for name in fits.into_iter().take(NEAREST) {
-        let text = "fits: the scheduler chooses, among those that its pod's node can reach";
-        story.tell(When::Later, Risk::Safe, "Fits", &name, text);
-    }
-    misses.sort();
-    for (_, name, codes) in misses.into_iter().take(NEAREST) {
-        story.tell(When::Later, Risk::Safe, "DoesNotFit", &name, codes.join(", "));
+    let (all, _) = candidates(&snapshot.objects, claim, None, snapshot.taken_at, &|_| None);
+    for one in all.into_iter().take(NEAREST) {
+        let faults: Vec<String> =
+            one.faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
+        let (action, text) = match faults.as_slice() {
+            [] => {
+                ("Fits", "fits: the scheduler chooses, among those that its pod's node can reach".to_owned())
+            }
+            faults => ("DoesNotFit", faults.join("; ")),
+        };
+        story.tell(When::Later, Risk::Safe, action, &one.name, text);
     }
 }

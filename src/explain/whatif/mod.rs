@@ -17,7 +17,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    assumptions::Assumptions,
     report::{API_VERSION, Risk, Verdict},
     sheet::{Item, Printed, Sheet},
     snapshot::{Snapshot, Unseen},
@@ -65,26 +64,16 @@ pub struct Consequences {
 
 /// Tries a change.
 #[must_use]
-pub fn whatif(snapshot: &Snapshot, assumptions: &Assumptions, change: &WhatIfChange) -> Consequences {
+pub fn whatif(snapshot: &Snapshot, change: &WhatIfChange) -> Consequences {
     let (words, mut story) = match change {
-        WhatIfChange::Bind(namespace, claim) => {
-            ("bind".to_owned(), bind::story(snapshot, assumptions, namespace, claim))
-        }
-        WhatIfChange::Taint(node) => {
-            (format!("taint node/{node}"), nodes::taint(snapshot, assumptions, node))
-        }
-        WhatIfChange::DeleteNode(node) => {
-            (format!("delete node/{node}"), nodes::delete(snapshot, assumptions, node))
-        }
-        WhatIfChange::Cordon(node) => {
-            (format!("cordon node/{node}"), nodes::cordon(snapshot, assumptions, node))
-        }
+        WhatIfChange::Bind(namespace, claim) => ("bind".to_owned(), bind::story(snapshot, namespace, claim)),
+        WhatIfChange::Taint(node) => (format!("taint node/{node}"), nodes::taint(snapshot, node)),
+        WhatIfChange::DeleteNode(node) => (format!("delete node/{node}"), nodes::delete(snapshot, node)),
+        WhatIfChange::Cordon(node) => (format!("cordon node/{node}"), nodes::cordon(snapshot, node)),
         WhatIfChange::DeleteClaim(claim) => {
-            (format!("delete pvc/{claim}"), objects::delete_claim(snapshot, assumptions, claim))
+            (format!("delete pvc/{claim}"), objects::delete_claim(snapshot, claim))
         }
-        WhatIfChange::DeletePod(pod) => {
-            (format!("delete pod/{pod}"), objects::delete_pod(snapshot, assumptions, pod))
-        }
+        WhatIfChange::DeletePod(pod) => (format!("delete pod/{pod}"), objects::delete_pod(snapshot, pod)),
     };
     story.effects.sort_by(|one, other| {
         let key = |it: &Effect| (it.when, std::cmp::Reverse(it.risk), it.at);

@@ -3,11 +3,11 @@
 //! In: a snapshot and the node. Out: detaches by force, now and when the pods are gone; when time would force; pods that
 //! are removed, and those that may still write.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
     ids::{NodeName, PodKey},
-    kinds::{Narrow, Node, ObjectRef, Pod, Taint},
+    kinds::{Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, Taint, VolumeAttachment},
 };
 
 use super::story::{Story, When};
@@ -17,7 +17,11 @@ use crate::{
         desired::volume_name::VolumeId,
         dry_run::{NextWrite, Outlook},
     },
-    explain::{age, assumptions::Assumptions, report::Risk, snapshot::Snapshot},
+    explain::{
+        age,
+        report::{Risk, Verdict},
+        snapshot::Snapshot,
+    },
 };
 
 /// KCM: pkg/util/taints, `TaintNodeOutOfService`.
@@ -27,15 +31,16 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const UNCOUNTED: &str =
     "only pods with volumes that may be attached are counted: what befalls them befalls the others, too";
 
-pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
-    let Some(node) = snapshot.objects.nodes.get(name) else {
-        return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
+pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Story {
+    let node = match node(snapshot, name) {
+        Ok(node) => node,
+        Err(story) => return *story,
     };
     let mut story = Story::default();
-    let before = assumptions.ask_attach_detach(snapshot);
+    let before = snapshot.ask_attach_detach();
     let mut copy = snapshot.fork();
     copy.change::<Node>(name, |node| node.spec.taints.push(Taint { key: OUT_OF_SERVICE.into() }));
-    let now = assumptions.ask_attach_detach(&copy);
+    let now = copy.ask_attach_detach();
     let forced_now = forced(&before, &now, name);
     for volume in &forced_now {
         story.tell(When::Now, risk(&node), "ForceDetach", handle(volume), "not wanted by any pod here");
@@ -57,7 +62,7 @@ pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeN
         }
         copy.remove::<Pod>(pod);
     }
-    let then = assumptions.ask_attach_detach(&copy);
+    let then = copy.ask_attach_detach();
     let forced_then = forced(&before, &then, name).difference(&forced_now).cloned().collect::<BTreeSet<_>>();
     for volume in &forced_then {
         story.tell(When::Then, risk(&node), "ForceDetach", handle(volume), "as soon as its pods are removed");
@@ -74,6 +79,21 @@ pub(super) fn taint(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeN
     );
     story.assume("the machine is off: no object shows whether it is");
     story
+}
+
+/// The node, unless it is not there, or what is on it is not known: nothing is concluded from that (S42).
+fn node(snapshot: &Snapshot, name: &NodeName) -> Result<Arc<Node>, Box<Story>> {
+    let node = snapshot.objects.nodes.get(name);
+    let node = node.ok_or_else(|| Story::missing(snapshot, &ObjectRef::Node(name.clone())))?;
+    let lists =
+        [Pod::PLURAL, PersistentVolumeClaim::PLURAL, PersistentVolume::PLURAL, VolumeAttachment::PLURAL];
+    match lists.into_iter().find(|plural| !snapshot.was_read(plural)) {
+        Some(plural) => {
+            let summary = format!("what follows is not known: not all {plural} could be read");
+            Err(Box::new(Story { summary, verdict: Some(Verdict::Forbidden), ..Story::default() }))
+        }
+        None => Ok(node),
+    }
 }
 
 fn taint_summary(name: &NodeName, forced_now: usize, then: usize, pods: usize) -> String {
@@ -95,12 +115,13 @@ fn risk(node: &Node) -> Risk {
     if node.is_ready() { Risk::Danger } else { Risk::Care }
 }
 
-pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
-    let Some(node) = snapshot.objects.nodes.get(name) else {
-        return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
+pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Story {
+    let node = match node(snapshot, name) {
+        Ok(node) => node,
+        Err(story) => return *story,
     };
     let mut story = Story::default();
-    let before = assumptions.ask_attach_detach(snapshot);
+    let before = snapshot.ask_attach_detach();
     let mut copy = snapshot.fork();
     let is_ready = node.is_ready();
     copy.remove::<Node>(name);
@@ -114,7 +135,7 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
         story.tell(When::Then, risk, "PodRemoved", pod, text);
         copy.remove::<Pod>(pod);
     }
-    let then = assumptions.ask_attach_detach(&copy);
+    let then = copy.ask_attach_detach();
     let mut late = BTreeSet::new();
     for ((volume, node), node_volume) in &then.node_volumes {
         if node != name {
@@ -158,11 +179,11 @@ pub(super) fn delete(snapshot: &Snapshot, assumptions: &Assumptions, name: &Node
     story
 }
 
-pub(super) fn cordon(snapshot: &Snapshot, assumptions: &Assumptions, name: &NodeName) -> Story {
+pub(super) fn cordon(snapshot: &Snapshot, name: &NodeName) -> Story {
     if snapshot.objects.nodes.get(name).is_none() {
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
     }
-    let outlook = assumptions.ask_attach_detach(snapshot);
+    let outlook = snapshot.ask_attach_detach();
     let volumes = outlook.node_volumes.keys().filter(|(_, node)| node == name).count();
     let mut story = Story {
         summary: format!(

@@ -9,6 +9,7 @@ use apiserver::{
     kinds::{
         Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
     },
+    tables::Stored,
 };
 
 use super::{
@@ -19,17 +20,16 @@ use crate::{
     binder::{calls::WriteKind, tell::reason::VolumeReason},
     explain::{
         age,
-        assumptions::Assumptions,
-        report::Risk,
+        report::{Risk, Verdict},
         snapshot::{PODS_THERE, Snapshot},
         view::users,
     },
 };
 
-pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: &ClaimKey) -> Story {
-    if snapshot.objects.claims.get(key).is_none() {
+pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
+    let Some(claim) = snapshot.objects.claims.get(key) else {
         return Story::missing(snapshot, &ObjectRef::Claim(key.clone()));
-    }
+    };
     let mut story = Story::default();
     let users = users(&snapshot.objects).remove(key).unwrap_or_default();
     let when = if users.is_empty() { When::Now } else { When::Then };
@@ -46,39 +46,51 @@ pub(super) fn delete_claim(snapshot: &Snapshot, assumptions: &Assumptions, key: 
         copy.remove::<Pod>(pod);
     }
     let mut lost = 0;
-    let before = assumptions.ask_binder(snapshot);
-    let after = assumptions.ask_binder(&copy);
+    let before = snapshot.ask_binder();
+    let after = copy.ask_binder();
     for (name, place) in &after.volumes {
         let released = matches!(place.write, Some(WriteKind::VolumeReleased | WriteKind::VolumeFailed));
         let did = before.volumes.get(name).and_then(|place| place.write);
         let Some(volume) = snapshot.objects.volumes.get(name) else { continue };
         if released && did != place.write {
-            lost += usize::from(released_volume(&mut story, &copy, assumptions, name, &volume, when));
+            lost += usize::from(released_volume(&mut story, &copy, name, &volume, when));
         } else if place.write == Some(WriteKind::VolumeAvailable) && did != place.write {
             story.tell(when, Risk::Safe, "VolumeAvailable", name, "is free again: it was never bound");
         }
     }
-    story.summary = match (users.len(), lost) {
-        (0, 0) => format!("{key} goes at once; no data is deleted"),
-        (0, _) => format!("{key} goes at once, and its DATA WITH IT"),
-        (pods, 0) => format!("{key} goes after {}; no data is deleted", age::counted(pods, "pod")),
-        (pods, _) => format!("{key} goes after {}, and its DATA WITH IT", age::counted(pods, "pod")),
+    let when = match users.len() {
+        0 => "at once".to_owned(),
+        pods => format!("after {}", age::counted(pods, "pod")),
     };
+    let volume = &claim.spec.volume_name;
+    let fate = if !volume.is_empty() && is_unread::<PersistentVolume>(snapshot, volume) {
+        story.verdict = Some(Verdict::Forbidden);
+        "; what becomes of its data is not known, as its volume could not be read"
+    } else if lost > 0 {
+        ", and its DATA WITH IT"
+    } else {
+        "; no data is deleted"
+    };
+    story.summary = format!("{key} goes {when}{fate}");
     story.assume("pvc-protection keeps the claim while a pod uses it");
     story
+}
+
+/// Whether an object may be there, and was not read: nothing is concluded from that (S42).
+fn is_unread<T: Stored>(snapshot: &Snapshot, key: &T::Key) -> bool {
+    snapshot.objects.get::<T>(key).is_none() && !snapshot.is_absent(&T::object_ref(key.clone()))
 }
 
 /// What becomes of a volume that is released. Whether its data is lost.
 fn released_volume(
     story: &mut Story,
     copy: &Snapshot,
-    assumptions: &Assumptions,
     name: &VolumeName,
     volume: &Arc<PersistentVolume>,
     when: When,
 ) -> bool {
     copy.change::<PersistentVolume>(name, |volume| volume.status.phase = VolumePhase::Released);
-    let outlook = assumptions.ask_binder(copy);
+    let outlook = copy.ask_binder();
     let place = outlook.volumes.get(name);
     let reason = place.and_then(|place| place.reason.as_deref());
     let (risk, action, text) = match (&volume.spec.reclaim_policy, reason) {
@@ -107,15 +119,15 @@ fn released_volume(
     risk == Risk::Danger
 }
 
-pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &PodKey) -> Story {
+pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
     let Some(pod) = snapshot.objects.pods.get(key) else {
         return Story::missing(snapshot, &ObjectRef::Pod(key.clone()));
     };
     let mut story = Story::default();
-    let before = assumptions.ask_attach_detach(snapshot);
+    let before = snapshot.ask_attach_detach();
     let mut copy = snapshot.fork();
     copy.remove::<Pod>(key);
-    let after = assumptions.ask_attach_detach(&copy);
+    let after = copy.ask_attach_detach();
     let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
     let (mut let_go, mut is_ended) = (0, true);
     for wanted in mine {
@@ -154,7 +166,11 @@ pub(super) fn delete_pod(snapshot: &Snapshot, assumptions: &Assumptions, key: &P
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         }
     }
-    story.summary = if is_ended {
+    let node = &pod.spec.node_name;
+    story.summary = if !node.is_empty() && is_unread::<Node>(snapshot, node) {
+        story.verdict = Some(Verdict::Forbidden);
+        format!("{key}: which volumes leave its node is not known, as node {node} could not be read")
+    } else if is_ended {
         story.assume("the kubelet ends the containers and unmounts within the pod's grace");
         format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len())
     } else {
