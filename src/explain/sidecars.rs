@@ -30,6 +30,16 @@ pub enum Sidecar {
     Provisioner,
 }
 
+impl Sidecar {
+    /// In a sentence.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Attacher => "attacher",
+            Self::Provisioner => "provisioner",
+        }
+    }
+}
+
 /// Whether it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -131,11 +141,7 @@ impl<'a> Sidecars<'a> {
     /// Why a side-car that was asked for something at that time counts as absent, if it does.
     #[must_use]
     pub fn absence(&self, driver: &str, sidecar: Sidecar, asked: Option<Timestamp>) -> Option<String> {
-        let now = self.snapshot.taken_at;
-        let name = match sidecar {
-            Sidecar::Attacher => "attacher",
-            Sidecar::Provisioner => "provisioner",
-        };
+        let (now, name) = (self.snapshot.taken_at, sidecar.as_str());
         match self.presence(driver, sidecar) {
             Presence::Seen | Presence::Unknown => None,
             Presence::Gone(since) => {
@@ -164,10 +170,7 @@ impl<'a> Sidecars<'a> {
     pub fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
         let spec = self.lease(driver, sidecar)?.spec.as_ref()?;
         let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
-        let program = match sidecar {
-            Sidecar::Attacher => "csi-attacher",
-            Sidecar::Provisioner => "csi-provisioner",
-        };
+        let program = format!("csi-{}", sidecar.as_str());
         let pod = self.pods().find(|pod| {
             let name = pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             // Some identities go on after the name of the pod.
@@ -176,7 +179,7 @@ impl<'a> Sidecars<'a> {
         let containers = pod.pointer("/spec/containers").and_then(Value::as_array)?;
         let container = containers.iter().find(|container| {
             let says = |field| container.get(field).and_then(Value::as_str).unwrap_or_default();
-            says("image").contains(program) || says("name") == program
+            says("image").contains(&program) || says("name") == program
         })?;
         let words = ["command", "args"].map(|field| container.get(field).and_then(Value::as_array));
         let mut words = words.into_iter().flatten().flatten().filter_map(Value::as_str);

@@ -8,10 +8,12 @@ use apiserver::{
 };
 
 use super::{
+    age,
     candidates::{modes, quantity},
     claim,
     links::{Link, missing},
     report::Verdict,
+    sidecars::{Presence, Sidecar, attacher_finalizer},
     snapshot::Snapshot,
     subject::Subject,
     table::Facts,
@@ -28,6 +30,9 @@ use crate::binder::{
 
 /// The finalizer that keeps a volume as long as a claim is bound to it.
 pub(super) const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
+
+/// The finalizer of a volume whose disk its provisioner deletes.
+const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 /// The link of a volume.
 pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
@@ -48,8 +53,10 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
             let (claim, finalizers) = (claim.unwrap_or_default(), finalizers(&volume.metadata));
             let facts: Facts<'_> =
                 &[("told", &link.step.message), ("finalizers", &finalizers), ("claim", &claim)];
-            let verdict = link.verdict.max(Verdict::Waiting);
-            Link::told(&subject, case, facts).verdict(verdict).since(Some(*deleted))
+            let link = without_owner(view, &subject, &volume).unwrap_or_else(|| {
+                Link::told(&subject, case, facts).verdict(link.verdict.max(Verdict::Waiting))
+            });
+            link.since(Some(*deleted))
         }
         None => link,
     };
@@ -61,6 +68,28 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
         format!("{:?}", volume.status.phase),
     ];
     link.detail(detail.join("  "))
+}
+
+/// A volume that has long been deleted, with a finalizer that nobody there takes off.
+fn without_owner(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Option<Link> {
+    let deleted = volume.metadata.deletion_timestamp.as_deref().copied();
+    let driver = volume.spec.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default();
+    let owner = |finalizer: &str| {
+        let sidecar = match finalizer {
+            PV_PROTECTION if volume.status.phase != VolumePhase::Bound => {
+                return Some("the pv-protection controller, though the volume is not Bound".to_owned());
+            }
+            PROVISIONER_FINALIZER => Sidecar::Provisioner,
+            _ if finalizer == attacher_finalizer(driver) => Sidecar::Attacher,
+            _ => return None,
+        };
+        let is_absent =
+            matches!(view.sidecars.presence(driver, sidecar), Presence::NotSeen | Presence::Gone(_));
+        is_absent.then(|| format!("the {} of {driver}, which is not there,", sidecar.as_str()))
+    };
+    let mut finalizers = volume.metadata.finalizers.iter().filter(|_| age::is_long(deleted, view.now()));
+    let (finalizer, told) = finalizers.find_map(|finalizer| Some((finalizer, owner(finalizer)?)))?;
+    Some(Link::told(subject, "FinalizerWithoutOwner", &[("finalizers", finalizer), ("told", &told)]))
 }
 
 /// Whether a volume that is being deleted is kept for its claim, and serves it.

@@ -1,13 +1,13 @@
-//! What no pod or claim waits for, and should not be: one handle in two volumes, attachments of others and of nodes that
-//! are gone, finalizers whose owner is gone, space that is kept.
+//! What no pod or claim waits for, and should not be: one handle in two volumes, disks on two machines, attachments of others and
+//! of nodes that are gone, space that is kept.
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{
-    ids::{AttachmentName, VolumeName},
-    kinds::{Meta, ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
+    ids::VolumeName,
+    kinds::{ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -15,23 +15,19 @@ use super::{groups::Groups, writers::in_phase_since};
 use crate::{
     binder::{matching::predicate::capacity, tell::reason::VolumeReason},
     explain::{
-        age,
+        age, foreign,
         links::Link,
-        sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
+        report::Verdict,
         snapshot::Snapshot,
         subject::Subject,
         table::Facts,
-        view::{View, index},
-        volume,
+        view::{View, get, index},
     },
 };
 
-const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-
 pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
-    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
+    let snapshot = view.snapshot;
     let volumes = snapshot.objects.volumes.snapshot();
-    let attachments = snapshot.objects.attachments.snapshot();
     let csi = volumes.iter().filter_map(|(name, volume)| Some((volume.spec.csi.as_ref()?, name)));
     let mut handles = index(csi.map(|(csi, name)| ((csi.driver.as_str(), &*csi.volume_handle), name)));
     let mut kept = Kept::default();
@@ -44,16 +40,11 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
         if is_kept {
             kept.take(snapshot, name, volume);
         }
-        if let Some(deleted) = &volume.metadata.deletion_timestamp {
-            let subject = Subject::Volume(name.clone());
-            let owner = |finalizer: &str| volume_finalizer(finalizer, volume, sidecars);
-            finalizers(&volume.metadata, **deleted, &subject, "volume", owner, groups);
-        }
     }
     handles.retain(|_, names| names.len() > 1);
     shared_handles(&handles, groups);
     kept.tell(groups);
-    look_at_attachments(view, &attachments, groups);
+    made_by_others(view, groups);
     twice(view, groups);
 }
 
@@ -146,74 +137,21 @@ impl Kept {
     }
 }
 
-fn look_at_attachments(
-    view: &View<'_>,
-    attachments: &BTreeMap<AttachmentName, std::sync::Arc<VolumeAttachment>>,
-    groups: &mut Groups<'_>,
-) {
-    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
-    for (name, (volume, node)) in &view.attach_detach.foreign {
-        let Some(attachment) = attachments.get(name) else { continue };
-        let driver = &attachment.spec.attacher;
+/// Attachments that the controller did not make. Nobody waits for one that is not being deleted.
+fn made_by_others(view: &View<'_>, groups: &mut Groups<'_>) {
+    for (name, (_, node)) in &view.attach_detach.foreign {
+        let attachment = get::<VolumeAttachment>(view, name);
+        let Some((attachment, mut link)) = attachment.zip(foreign::foreign(view, name)) else { continue };
+        let mut about = attachment.spec.attacher.as_str();
         let subject = Subject::Attachment(name.clone());
-        let is_of_gone_node = snapshot.is_absent(&ObjectRef::Node(node.clone()));
-        let (case, about) = match volume {
-            _ if is_of_gone_node => ("AttachmentOfGoneNode", node.as_str()),
-            None => ("VolumeMissing left", driver.as_str()),
-            Some(_) => ("ForeignAttachment left", driver.as_str()),
-        };
-        let link = Link::told(&subject, case, &[("node", node), ("driver", driver)]);
-        let since = attachment.metadata.creation_timestamp;
-        groups.note(&link, about, (subject.clone(), "attachment", since));
-        // Of the others, the controller tells what they wait for.
-        if let Some(deleted) = &attachment.metadata.deletion_timestamp {
-            let own = attacher_finalizer(driver.as_str());
-            let owner = |finalizer: &str| {
-                let is_gone = finalizer == own && is_absent(sidecars, driver.as_str(), Sidecar::Attacher);
-                is_gone.then(|| format!("the attacher of {driver}, which is not there"))
-            };
-            finalizers(&attachment.metadata, **deleted, &subject, "attachment", owner, groups);
+        if !attachment.metadata.is_terminating() {
+            if view.is_gone(node) {
+                link.step = Link::told(&subject, "AttachmentOfGoneNode", &[("node", node)]).step;
+                about = node.as_str();
+            }
+            link.verdict = Verdict::Healthy;
         }
-    }
-}
-
-fn is_absent(sidecars: &Sidecars<'_>, driver: &str, sidecar: Sidecar) -> bool {
-    matches!(sidecars.presence(driver, sidecar), Presence::NotSeen | Presence::Gone(_))
-}
-
-/// Who would have to take a finalizer from a volume, if it will not.
-fn volume_finalizer(finalizer: &str, volume: &PersistentVolume, sidecars: &Sidecars<'_>) -> Option<String> {
-    if finalizer == volume::PV_PROTECTION && volume.status.phase != VolumePhase::Bound {
-        return Some("the pv-protection controller, though the volume is not Bound".to_owned());
-    }
-    let csi = volume.spec.csi.as_ref()?;
-    let driver = csi.driver.as_str();
-    if finalizer == attacher_finalizer(driver) && is_absent(sidecars, driver, Sidecar::Attacher) {
-        return Some(format!("the attacher of {driver}, which is not there"));
-    }
-    if finalizer == PROVISIONER_FINALIZER && is_absent(sidecars, driver, Sidecar::Provisioner) {
-        return Some(format!("the provisioner of {driver}, which is not there"));
-    }
-    None
-}
-
-/// What is being deleted and held by a finalizer that will not be taken off.
-fn finalizers(
-    metadata: &Meta,
-    deleted: Timestamp,
-    subject: &Subject,
-    unit: &'static str,
-    owner: impl Fn(&str) -> Option<String>,
-    groups: &mut Groups<'_>,
-) {
-    if !age::is_long(Some(deleted), groups.now) {
-        return;
-    }
-    for finalizer in metadata.finalizers.iter() {
-        let Some(who) = owner(finalizer.as_str()) else { continue };
-        let facts: Facts<'_> = &[("finalizer", finalizer), ("told", &who)];
-        let link = Link::told(subject, "FinalizerWithoutOwner", facts);
-        let victim = (subject.clone(), unit, Some(deleted));
-        groups.note(&link, finalizer.as_str(), victim);
+        let since = attachment.metadata.creation_timestamp;
+        groups.note(&link, about, (subject, "attachment", since));
     }
 }

@@ -140,20 +140,18 @@ fn told(view: &View<'_>, link: &Link, uid: &Uid, sees_most: bool) -> Option<Link
 fn volumes(view: &View<'_>, outlook: &Outlook, groups: &mut Groups<'_>) -> usize {
     let mut settled = 0;
     for (name, place) in &outlook.volumes {
-        let (Some(reason), Some(volume)) = (place.reason.as_deref(), get::<PersistentVolume>(view, name))
-        else {
-            settled += 1;
-            continue;
-        };
-        if reason.is_settled() {
+        let Some(volume) = get::<PersistentVolume>(view, name) else { continue };
+        let reason = place.reason.as_deref();
+        if !volume.metadata.is_terminating() && reason.is_none_or(VolumeReason::is_settled) {
             settled += 1;
             continue;
         }
         let link = volume::link(view, name);
-        let is_reclaimed = matches!(reason, VolumeReason::LeftToProvisioner | VolumeReason::UsedByPods(_));
+        let is_reclaimed =
+            matches!(reason, Some(VolumeReason::LeftToProvisioner | VolumeReason::UsedByPods(_)));
         if link.verdict == Verdict::Blocked || is_reclaimed {
             // When a volume was released is not kept in what is listed.
-            let victim = (Subject::Volume(name.clone()), "volume", None);
+            let victim = (Subject::Volume(name.clone()), "volume", link.step.since);
             groups.note(&link, volume_class(&volume), victim);
         }
     }

@@ -8,10 +8,6 @@ rows! {
     "Retained kept": Healthy, "{told}";
     "ExclusiveAttachedTwice several": Blocked, "{told}";
     "AttachmentOfGoneNode": Healthy, "node {node} is gone, and no controller knows the volume";
-    "VolumeMissing left": Healthy,
-        "of {driver}, and their volumes are gone: whose they were is unknown, so they stay";
-    "ForeignAttachment left": Healthy, "of {driver}, under names that no controller makes: not touched";
-    "FinalizerWithoutOwner": Blocked, "it is being deleted, and only {told} removes {finalizer}";
     "NoDefaultClass": Healthy, "no class is the default: claims without a class are given no volume";
     "ManyDefaultClasses": Healthy, "{told} are all the default: the newest is taken";
     "CsiDriverMissing": Healthy, "there is no CSIDriver object {driver}: attaching is taken to be needed",

@@ -55,6 +55,8 @@ rows! {
     // Being deleted.
     "Terminating volume": Waiting, "{told}; volume {name} is being deleted and waits for {finalizers}",
         next("Delete", "the finalizers are gone");
+    "FinalizerWithoutOwner": Blocked, "it is being deleted, and only {told} removes {finalizers}",
+        never("remove the finalizer only to delete the object: its disk may still be attached, or stay");
     "Terminating volume kept": Waiting,
         "{told}; volume {name} is being deleted and stays as long as claim {claim} is bound to it ({finalizers})",
         next("Delete", "claim {claim} is gone");
