@@ -60,10 +60,8 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
         Some(url) => Some(DaemonClient::find(&connection.api, url, args.daemon_ca.as_deref()).await),
         None => None,
     };
-    let mut looks = Looks::new(match args.wait {
-        Some(time) => Repeats::until_well(time),
-        None => Repeats::watch(args.watch),
-    });
+    let mut looks =
+        args.wait.map_or_else(|| Looks::watching(args.watch), |most| Looks::new(Repeats::UntilWell(most)));
     loop {
         let reading = connection.read(&question).await?;
         let mut explanation = answer(&reading.snapshot, &subject);
@@ -86,7 +84,7 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
     let mut connection = Connection::new(&args.view.connection).await?;
     let of = args.view.connection.namespace.as_deref();
     let question = Question::Cluster(connection.namespace.clone());
-    let mut looks = Looks::new(Repeats::watch(args.watch));
+    let mut looks = Looks::watching(args.watch);
     loop {
         let reading = connection.read(&question).await?;
         let findings = find::doctor(&reading.snapshot, of);
@@ -104,7 +102,7 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
     let name: NodeName = node_name(&args.node).map_err(|line| QueryStop(USAGE, line))?;
     let mut connection = Connection::new(&args.view.connection).await?;
     let question = Question::Drain(name.clone());
-    let (mut looks, mut earlier) = (Looks::new(Repeats::watch(args.watch)), None);
+    let (mut looks, mut earlier) = (Looks::watching(args.watch), None);
     loop {
         let reading = connection.read(&question).await?;
         let mut view = drain(&reading.snapshot, &name, earlier.as_ref());

@@ -219,8 +219,8 @@ fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
         (None, None) => "HeldByNode by pod",
     };
     let told = match late {
-        Some(late @ 1..) => format!("is being deleted, and its time was over {} ago", age::short(late)),
-        _ => "is being deleted, and has the time to end".to_owned(),
+        Some(late @ 1..) => format!("is being deleted, and its grace period ended {} ago", age::short(late)),
+        _ => "is being deleted, and its grace period is not over".to_owned(),
     };
     let facts: Facts<'_> =
         &[("node", node), ("pod", user), ("since", &silent_for(view, node)), ("told", &told)];
@@ -285,7 +285,9 @@ fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOut
     };
     let mut more = node_volume.forced.map_or(String::new(), |it| format!(", by force ({})", it.label()));
     if is_long {
-        more.push_str(", and has not for long: is the attach/detach controller at work?");
+        more.push_str(
+            "; this has been due for more than five minutes: check that the attach/detach controller runs",
+        );
     }
     let verdict = if is_long { Verdict::Blocked } else { Verdict::Waiting };
     Link::told(subject, case, &[("more", &more)]).verdict(verdict)

@@ -40,7 +40,7 @@ pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
     let reason = event.reason.as_deref().unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
     let age = age::between(at, view.now());
-    Some(format!("the last word about it, {age} ago, was {by}'s: {reason}: {message}"))
+    Some(format!("its last event, {age} ago, is from {by}: {reason}: {message}"))
 }
 
 /// The class that the binder says does not exist, if nothing else has been said of the claim since.

@@ -79,40 +79,38 @@ impl Subject {
         }
     }
 
+    /// Its kind, that as it is typed and as it is said, its namespace, and its name.
+    fn parts(&self) -> (&'static str, &'static str, &'static str, Option<&str>, &str) {
+        match self {
+            Self::Pod(key) => (Pod::KIND, "pod", "pod", Some(key.namespace()), key.name()),
+            Self::Claim(key) => {
+                (PersistentVolumeClaim::KIND, "pvc", "claim", Some(key.namespace()), key.name())
+            }
+            Self::Volume(name) => (PersistentVolume::KIND, "pv", PersistentVolume::KIND, None, name.as_str()),
+            Self::Attachment(name) => {
+                (VolumeAttachment::KIND, "va", VolumeAttachment::KIND, None, name.as_str())
+            }
+            Self::Node(name) => (Node::KIND, "node", "node", None, name.as_str()),
+            Self::Class(name) => (StorageClass::KIND, "sc", "class", None, name.as_str()),
+        }
+    }
+
     /// Its kind, as in `kind:`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Pod(_) => Pod::KIND,
-            Self::Claim(_) => PersistentVolumeClaim::KIND,
-            Self::Volume(_) => PersistentVolume::KIND,
-            Self::Attachment(_) => VolumeAttachment::KIND,
-            Self::Node(_) => Node::KIND,
-            Self::Class(_) => StorageClass::KIND,
-        }
+        self.parts().0
     }
 
     /// Its namespace; none for what has none.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
-        match self {
-            Self::Pod(key) => Some(key.namespace()),
-            Self::Claim(key) => Some(key.namespace()),
-            Self::Volume(_) | Self::Attachment(_) | Self::Node(_) | Self::Class(_) => None,
-        }
+        self.parts().3
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        match self {
-            Self::Pod(key) => key.name(),
-            Self::Claim(key) => key.name(),
-            Self::Volume(name) => name.as_str(),
-            Self::Attachment(name) => name.as_str(),
-            Self::Node(name) => name.as_str(),
-            Self::Class(name) => name.as_str(),
-        }
+        self.parts().4
     }
 
     /// As a key of the tables.
@@ -131,16 +129,9 @@ impl Subject {
     /// As it stands in a sentence: `claim shop/data`.
     #[must_use]
     pub fn spoken(&self) -> String {
-        let word = match self {
-            Self::Pod(_) => "pod",
-            Self::Claim(_) => "claim",
-            Self::Node(_) => "node",
-            Self::Class(_) => "class",
-            Self::Volume(_) | Self::Attachment(_) => self.kind(),
-        };
-        match self.namespace() {
-            Some(namespace) => format!("{word} {namespace}/{}", self.name()),
-            None => format!("{word} {}", self.name()),
+        match self.parts() {
+            (_, _, word, Some(namespace), name) => format!("{word} {namespace}/{name}"),
+            (_, _, word, None, name) => format!("{word} {name}"),
         }
     }
 
@@ -178,15 +169,8 @@ pub fn is_name(name: &str) -> bool {
 /// As it is typed: `pvc/data`. The namespace is not part of it.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = match self {
-            Self::Pod(_) => "pod",
-            Self::Claim(_) => "pvc",
-            Self::Volume(_) => "pv",
-            Self::Attachment(_) => "va",
-            Self::Node(_) => "node",
-            Self::Class(_) => "sc",
-        };
-        write!(f, "{word}/{}", self.name())
+        let (_, word, _, _, name) = self.parts();
+        write!(f, "{word}/{name}")
     }
 }
 

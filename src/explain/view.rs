@@ -39,6 +39,12 @@ pub(super) struct View<'a> {
     pub attach_detach: attach_detach::dry_run::Outlook,
     /// What the binder says of everything, where it was asked at once.
     pub binder: Option<binder::dry_run::Outlook>,
+    indexes: Indexes,
+}
+
+/// What is looked up more than once, made when it is first asked for.
+#[derive(Default)]
+struct Indexes {
     wanting: OnceCell<BTreeMap<(VolumeId, NodeName), Vec<PodKey>>>,
     using: OnceCell<BTreeMap<ClaimKey, Vec<PodKey>>>,
     twice: OnceCell<BTreeMap<VolumeId, Twice>>,
@@ -48,18 +54,8 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        let (binder, wanting, using, twice, occupied, naming) = Default::default();
-        Self {
-            snapshot,
-            sidecars: Sidecars::new(snapshot),
-            attach_detach: snapshot.ask_attach_detach(),
-            binder,
-            wanting,
-            using,
-            twice,
-            occupied,
-            naming,
-        }
+        let (attach_detach, sidecars) = (snapshot.ask_attach_detach(), Sidecars::new(snapshot));
+        Self { snapshot, sidecars, attach_detach, binder: None, indexes: Indexes::default() }
     }
 
     pub fn objects(&self) -> &'a Objects {
@@ -111,7 +107,7 @@ impl<'a> View<'a> {
 
     /// Pods that want a volume on a node.
     pub fn users(&self, volume: &VolumeId, node: &NodeName) -> impl Iterator<Item = &PodKey> {
-        let wanting = self.wanting.get_or_init(|| {
+        let wanting = self.indexes.wanting.get_or_init(|| {
             let desired = self.attach_detach.desired.iter();
             let desired = desired.flat_map(|(pod, all)| all.iter().map(move |wanted| (pod, wanted)));
             index(desired.map(|(pod, it)| ((it.volume.clone(), it.node.clone()), pod.clone())))
@@ -121,7 +117,7 @@ impl<'a> View<'a> {
 
     /// Volumes that name a claim of this name.
     pub fn volumes_naming(&self, claim: &ClaimKey) -> impl Iterator<Item = Arc<PersistentVolume>> {
-        let naming = self.naming.get_or_init(|| {
+        let naming = self.indexes.naming.get_or_init(|| {
             let volumes = self.objects().volumes.snapshot().into_values();
             index(volumes.filter_map(|volume| Some((volume.spec.claim_ref.as_ref()?.key(), volume))))
         });
@@ -131,17 +127,17 @@ impl<'a> View<'a> {
     /// Whether a node has volumes, or is to have some.
     pub fn has_volumes(&self, node: &NodeName) -> bool {
         let all = || self.attach_detach.node_volumes.keys().map(|(_, node)| node.clone()).collect();
-        self.occupied.get_or_init(all).contains(node)
+        self.indexes.occupied.get_or_init(all).contains(node)
     }
 
     /// Volumes for one node alone that are on more.
     pub fn twice(&self) -> &BTreeMap<VolumeId, Twice> {
-        self.twice.get_or_init(|| exclusive::look(self.snapshot, &self.attach_detach))
+        self.indexes.twice.get_or_init(|| exclusive::look(self.snapshot, &self.attach_detach))
     }
 
     /// See [`users`].
     pub fn users_of(&self, claim: &ClaimKey) -> &[PodKey] {
-        let using = self.using.get_or_init(|| users(self.objects()));
+        let using = self.indexes.using.get_or_init(|| users(self.objects()));
         using.get(claim).map(Vec::as_slice).unwrap_or_default()
     }
 

@@ -130,30 +130,27 @@ pub(super) enum Repeats {
     Never,
     /// Always, to print what has changed.
     Always,
-    /// Until all is well, or until then; the last answer is printed.
-    UntilWell(Option<Instant>),
-}
-
-impl Repeats {
-    pub(super) fn watch(watches: bool) -> Self {
-        if watches { Self::Always } else { Self::Never }
-    }
-
-    pub(super) fn until_well(time: Option<Duration>) -> Self {
-        Self::UntilWell(time.map(|time| Instant::now() + time))
-    }
+    /// Until all is well, or that time is over; the last answer is printed.
+    UntilWell(Option<Duration>),
 }
 
 /// Looks that follow each other.
 pub(super) struct Looks {
     repeats: Repeats,
     printed: String,
-    began: Instant,
+    first: Instant,
+    latest: Instant,
 }
 
 impl Looks {
     pub(super) fn new(repeats: Repeats) -> Self {
-        Self { repeats, printed: String::new(), began: Instant::now() }
+        let now = Instant::now();
+        Self { repeats, printed: String::new(), first: now, latest: now }
+    }
+
+    /// Whether to print what has changed, or to print once.
+    pub(super) fn watching(watches: bool) -> Self {
+        Self::new(if watches { Repeats::Always } else { Repeats::Never })
     }
 
     /// Prints what is new. Whether to look again, once it is time to.
@@ -161,8 +158,8 @@ impl Looks {
         let (is_last, is_shown, left) = match self.repeats {
             Repeats::Never => (true, true, None),
             Repeats::Always => (false, true, None),
-            Repeats::UntilWell(until) => {
-                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            Repeats::UntilWell(most) => {
+                let left = most.map(|most| most.saturating_sub(self.first.elapsed()));
                 let is_last = verdict == Verdict::Healthy || left.is_some_and(|left| left.is_zero());
                 (is_last, is_last, left)
             }
@@ -173,9 +170,9 @@ impl Looks {
             return false;
         }
         self.printed = form;
-        let pause = WATCH_PAUSE.max(self.began.elapsed() * SHARE);
+        let pause = WATCH_PAUSE.max(self.latest.elapsed() * SHARE);
         sleep(left.map_or(pause, |left| pause.min(left))).await;
-        self.began = Instant::now();
+        self.latest = Instant::now();
         true
     }
 }

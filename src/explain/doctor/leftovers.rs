@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{
     ids::VolumeName,
-    kinds::{ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
+    kinds::{ObjectRef, ReclaimPolicy, VolumeAttachment, VolumePhase},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -18,7 +18,6 @@ use crate::{
         age, foreign,
         links::Link,
         report::Verdict,
-        snapshot::Snapshot,
         subject::Subject,
         table::Facts,
         view::{View, get, index},
@@ -30,7 +29,7 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
     let volumes = snapshot.objects.volumes.snapshot();
     let csi = volumes.iter().filter_map(|(name, volume)| Some((volume.spec.csi.as_ref()?, name)));
     let mut handles = index(csi.map(|(csi, name)| ((csi.driver.as_str(), &*csi.volume_handle), name)));
-    let mut kept = Kept::default();
+    let mut kept = Vec::new();
     for (name, volume) in &volumes {
         let place = view.binder.as_ref().and_then(|binder| binder.volumes.get(name));
         let reason = place.and_then(|place| place.reason.as_deref());
@@ -38,12 +37,15 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
             && volume.spec.reclaim_policy == ReclaimPolicy::Retain
             && matches!(reason, None | Some(VolumeReason::Retained));
         if is_kept {
-            kept.take(snapshot, name, volume);
+            // Since when it is so, the narrow object does not say.
+            let since = snapshot.details.get(&ObjectRef::Volume(name.clone())).and_then(in_phase_since);
+            let size = capacity(volume).unwrap_or_default().bytes();
+            kept.push((since, volume.metadata.creation_timestamp, name.clone(), size));
         }
     }
     handles.retain(|_, names| names.len() > 1);
     shared_handles(&handles, groups);
-    kept.tell(groups);
+    tell_kept(kept, groups);
     made_by_others(view, groups);
     twice(view, groups);
 }
@@ -84,56 +86,43 @@ fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &m
 /// What has been kept for longer is hardly kept on purpose.
 const LONG_UNUSED: Duration = Duration::from_hours(30 * 24);
 
-/// Volumes that are Released and kept.
-#[derive(Default)]
-struct Kept {
-    /// Since when, when made, which, and its size.
-    volumes: Vec<(Option<Timestamp>, Option<Timestamp>, VolumeName, f64)>,
-}
+/// A volume that is Released and kept: since when, when it was made, which, and its size.
+type Kept = (Option<Timestamp>, Option<Timestamp>, VolumeName, f64);
 
-impl Kept {
-    fn take(&mut self, snapshot: &Snapshot, name: &VolumeName, volume: &PersistentVolume) {
-        // Since when it is so, the narrow object does not say.
-        let whole = snapshot.details.get(&ObjectRef::Volume(name.clone()));
-        let since = whole.and_then(in_phase_since);
-        let size = capacity(volume).unwrap_or_default().bytes();
-        self.volumes.push((since, volume.metadata.creation_timestamp, name.clone(), size));
-    }
-
-    /// The longest kept first; of what is not known since when, the oldest.
-    fn tell(mut self, groups: &mut Groups<'_>) {
-        let now = groups.now;
-        self.volumes.sort_by(|one, other| {
-            let key = |since: Option<Timestamp>| since.unwrap_or(Timestamp::MAX);
-            (key(one.0), key(one.1), &one.2).cmp(&(key(other.0), key(other.1), &other.2))
-        });
-        let bytes = |all: &mut dyn Iterator<Item = f64>| age::bytes(all.sum());
-        let is_long = |since: Option<Timestamp>| {
-            since.and_then(|since| since.checked_add(LONG_UNUSED).ok()).is_some_and(|until| until < now)
-        };
-        let long: Vec<f64> =
-            self.volumes.iter().filter(|(since, ..)| is_long(*since)).map(|(.., size)| *size).collect();
-        let size = bytes(&mut self.volumes.iter().map(|(.., size)| *size));
-        let created = self.volumes.iter().filter_map(|(_, created, ..)| *created).min();
-        let first = match (self.volumes.first().and_then(|(since, ..)| *since), created) {
-            (Some(since), _) => format!(", the first for {}", age::between(since, now)),
-            (None, Some(created)) => {
-                format!(", the oldest made {} ago, since when is not known", age::between(created, now))
-            }
-            (None, None) => String::new(),
-        };
-        let for_long = if long.is_empty() {
-            String::new()
-        } else {
-            let size = bytes(&mut long.iter().copied());
-            format!("; {} ({size}) for more than 30d", age::counted(long.len(), "volume"))
-        };
-        let summary = format!("{size} of Released volumes are kept{first}{for_long}");
-        for (since, _, name, _) in self.volumes {
-            let subject = Subject::Volume(name);
-            let link = Link::told(&subject, "Retained kept", &[("told", &summary)]);
-            groups.note(&link, "", (subject, "volume", since));
+/// The longest kept first; of what is not known since when, the oldest.
+fn tell_kept(mut volumes: Vec<Kept>, groups: &mut Groups<'_>) {
+    let now = groups.now;
+    volumes.sort_by(|one, other| {
+        let key = |since: Option<Timestamp>| since.unwrap_or(Timestamp::MAX);
+        (key(one.0), key(one.1), &one.2).cmp(&(key(other.0), key(other.1), &other.2))
+    });
+    let is_long = |(since, ..): &&Kept| {
+        since.and_then(|since| since.checked_add(LONG_UNUSED).ok()).is_some_and(|until| until < now)
+    };
+    let long: Vec<&Kept> = volumes.iter().filter(is_long).collect();
+    let size = age::bytes(volumes.iter().map(|(.., size)| size).sum());
+    let created = volumes.iter().filter_map(|(_, created, ..)| *created).min();
+    let first = match (volumes.first().and_then(|(since, ..)| *since), created) {
+        (Some(since), _) => format!(", the first for {}", age::between(since, now)),
+        (None, Some(created)) => {
+            format!(
+                "; the oldest was created {} ago (when it was released is not known)",
+                age::between(created, now)
+            )
         }
+        (None, None) => String::new(),
+    };
+    let for_long = if long.is_empty() {
+        String::new()
+    } else {
+        let size = age::bytes(long.iter().map(|(.., size)| size).sum());
+        format!("; {} ({size}) for more than 30d", age::counted(long.len(), "volume"))
+    };
+    let told = format!("{size} of Released volumes are kept{first}{for_long}");
+    for (since, _, name, _) in volumes {
+        let subject = Subject::Volume(name);
+        let link = Link::told(&subject, "Retained kept", &[("told", &told)]);
+        groups.note(&link, "", (subject, "volume", since));
     }
 }
 

@@ -4,7 +4,10 @@
 //! within the last hour, with what and when; what was looked at; and that nothing can be said where a server or a proxy
 //! leaves `managedFields` out.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use apiserver::kinds::ObjectRef;
 use k8s_openapi::jiff::Timestamp;
@@ -25,64 +28,41 @@ const AT_WORK: Duration = Duration::from_hours(1);
 const STOCK: &str = "kube-controller-manager";
 const OUR_MANAGER: &str = "mooring";
 
-/// What one of them wrote within that time.
-struct Wrote {
-    first: Timestamp,
-    last: Timestamp,
-    /// What it wrote last.
-    subject: Subject,
-}
-
 /// Both controllers wrote within the last hour (S14). Returns what cannot be told.
 pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) -> Option<Unseen> {
-    let (mut looked, mut told) = (0_usize, 0_usize);
-    let mut wrote: [Option<Wrote>; 2] = [None, None];
+    let (mut looked, mut told, now) = (0_usize, 0_usize, groups.now);
+    let mut wrote: BTreeMap<&str, BTreeSet<(Timestamp, Subject)>> = BTreeMap::new();
     for (object, whole) in &snapshot.details {
         let Some((field, subject)) = of_these_loops(object) else { continue };
         looked += 1;
         told += usize::from(entries(whole).next().is_some());
         for (manager, fields, at) in entries(whole) {
-            let [stock, ours] = &mut wrote;
-            let wrote = match manager {
-                STOCK => stock,
-                OUR_MANAGER => ours,
-                _ => continue,
-            };
-            let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= snapshot.taken_at);
+            let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= now);
             if is_recent && fields.pointer(field).is_some() {
-                let wrote =
-                    wrote.get_or_insert_with(|| Wrote { first: at, last: at, subject: subject.clone() });
-                wrote.first = wrote.first.min(at);
-                if at > wrote.last {
-                    (wrote.last, wrote.subject) = (at, subject.clone());
-                }
+                wrote.entry(manager).or_default().insert((at, subject.clone()));
             }
         }
     }
-    if let [Some(stock), Some(ours)] = wrote {
-        let now = groups.now;
+    let ends = |manager| wrote.get(manager).and_then(|all| all.first().zip(all.last()));
+    if let (Some((stock_first, stock)), Some((our_first, ours))) = (ends(STOCK), ends(OUR_MANAGER)) {
         // One after the other is a change of hands: for a while it could be either.
-        let takes_turns = stock.first <= ours.last && ours.first <= stock.last;
-        if takes_turns || !age::is_long(Some(stock.last.min(ours.last)), now) {
-            let told = format!(
-                "{STOCK} wrote {} {} ago, and {OUR_MANAGER} wrote {} {} ago",
-                stock.subject,
-                age::between(stock.last, now),
-                ours.subject,
-                age::between(ours.last, now)
-            );
+        let takes_turns = stock_first.0 <= ours.0 && our_first.0 <= stock.0;
+        if takes_turns || !age::is_long(Some(stock.0.min(ours.0)), now) {
+            let of = |manager, (at, subject): &(Timestamp, Subject)| {
+                format!("{manager} wrote {subject} {} ago", age::between(*at, now))
+            };
+            let told = format!("{}, and {}", of(STOCK, stock), of(OUR_MANAGER, ours));
             let kind = if takes_turns { "in turns" } else { "after change" };
-            let link = Link::told_of(&stock.subject, "ForeignWriter", kind, &[("told", &told)]);
-            let victim = (stock.subject, "object", Some(stock.last));
-            groups.note(&link, STOCK, victim);
+            let link = Link::told_of(&stock.1, "ForeignWriter", kind, &[("told", &told)]);
+            groups.note(&link, STOCK, (stock.1.clone(), "object", Some(stock.0)));
         }
     }
     if told > 0 {
         fine.push(format!("{} checked for the last writer", age::counted(told, "object")));
     }
     (looked > 0 && told == 0).then(|| Unseen {
-        what: "who writes".to_owned(),
-        why: "the objects carry no managedFields: whether two controllers are at work is unknown".to_owned(),
+        what: "a second controller".to_owned(),
+        why: "the objects that were read have no managedFields".to_owned(),
         forbidden: false,
     })
 }

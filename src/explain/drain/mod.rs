@@ -157,7 +157,7 @@ pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -
     let detached = earlier.map(|earlier| left(earlier, snapshot, |it| it.spec.node_name == *name));
     let mut unknown = Vec::new();
     if earlier.is_none() && !volumes.is_empty() {
-        unknown.push("how fast volumes leave: one look shows no rate".to_owned());
+        unknown.push("how fast volumes leave (-w shows it)".to_owned());
     }
     let is_missing = snapshot.is_absent(&ObjectRef::Node(name.clone()));
     let exists = if node.is_some() { Some(true) } else { is_missing.then_some(false) };

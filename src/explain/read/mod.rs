@@ -157,9 +157,8 @@ struct ReadClock {
 
 /// What came back.
 enum ReadFound {
-    Object(Box<Value>),
-    /// A list, and whether that is all of it.
-    Few(Vec<Value>, bool),
+    /// Objects, whole, and whether these are all.
+    Whole(Vec<Value>, bool),
     /// It is in the tables.
     Narrow(ReadList),
 }
@@ -266,23 +265,14 @@ impl Reader {
         progress: ReadProgress<'_>,
     ) -> Result<ReadFound, ReadFailure> {
         let Some(path) = &read.path else { return Err(ReadFailure::Absent) };
-        match &read.comes {
-            Comes::Object(..) | Comes::CsiNode(_) => {
-                self.json(path).await.map(|object| ReadFound::Object(Box::new(object)))
-            }
-            Comes::Few(..) => self.few(path).await,
-            Comes::Narrow(plural, _) => {
-                self.narrow(plural, path, objects, progress).await.map(ReadFound::Narrow)
-            }
+        if let Comes::Narrow(plural, _) = &read.comes {
+            return self.narrow(plural, path, objects, progress).await.map(ReadFound::Narrow);
         }
-    }
-
-    async fn few(&self, path: &str) -> Result<ReadFound, ReadFailure> {
-        let mut list = self.json(path).await?;
-        let more = list.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
-        let is_whole = more.is_empty();
-        let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
-        Ok(ReadFound::Few(items.unwrap_or_default(), is_whole))
+        let mut answer = self.json(path).await?;
+        let Comes::Few(..) = &read.comes else { return Ok(ReadFound::Whole(vec![answer], true)) };
+        let is_all = answer.pointer("/metadata/continue").is_none_or(|more| more == "");
+        let items = answer.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
+        Ok(ReadFound::Whole(items.unwrap_or_default(), is_all))
     }
 
     /// A list of a kind by its plural.
@@ -439,15 +429,14 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
         }
         (Err(ReadFailure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
         (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
-        (Ok(ReadFound::Object(object)), comes) => {
-            let kind = if let Comes::Object(_, kind) = comes { *kind } else { "CSINode" };
-            if let Err(error) = snapshot.take(named(*object, kind)) {
-                snapshot.unseen.push(unseen(error, false));
-            }
-        }
-        (Ok(ReadFound::Few(items, is_whole)), comes) => {
-            let Comes::Few(kind, noted) = comes else { return Ok(()) };
-            if let Some(noted) = noted.filter(|_| is_whole) {
+        (Ok(ReadFound::Whole(items, is_all)), comes) => {
+            let (kind, noted) = match comes {
+                Comes::Object(_, kind) => (*kind, None),
+                Comes::CsiNode(_) => ("CSINode", None),
+                Comes::Few(kind, noted) => (*kind, *noted),
+                Comes::Narrow(kind, noted) => (*kind, Some(*noted)),
+            };
+            if let Some(noted) = noted.filter(|_| is_all) {
                 snapshot.note_read(noted);
             }
             for item in items {

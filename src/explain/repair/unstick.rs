@@ -39,7 +39,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &AttachmentName, proof: &mut Pr
     proof.demand(
         is_stuck,
         "it has been deleted for more than ten minutes",
-        "it is not deleted, or has been for less than ten minutes: the controller or its attacher is at it",
+        "it is not being deleted, or for less than ten minutes: the controller or its attacher may still remove it",
     );
     let status = &attachment.status;
     proof.demand(

@@ -66,7 +66,8 @@ rows! {
         never("delete the VolumeAttachment or its finalizer by hand: the disk may be written from two machines");
     // Another node has the volume.
     "HeldByNode here": Waiting,
-        "on {node}: another volume of the same PersistentVolume is on this node, and has to leave it first";
+        "on {node}: the PersistentVolume was re-created with another handle, and the volume of the former handle \
+         has to be detached from this node first";
     "HeldByNode": Waiting, "on {node}: {told}",
         waits("Node", "{other}", "holds the volume, or comes first"),
         next("Attach", "the volume is detached there");
@@ -121,8 +122,8 @@ rows! {
     "DetachWaitingForNode never forced": Blocked, "on {node}: {told}",
         waits("Node", "{node}", "{state}");
     "DetachWaitingForNode outlived" | "DetachWaitingForUnmount outlived": Waiting,
-        "on {node}: the node has no object, and may still use the volume; kube-controller-manager detaches it \
-         by force six minutes after pod {pod} is gone, which has outlived the node",
+        "on {node}: the node has no object, and may still use the volume; pod {pod} is still there, and \
+         kube-controller-manager detaches the volume by force six minutes after that pod is gone",
         waits("Pod", "{pod}", "is still there"),
         next("ForceDetach", "six minutes have passed since {pod} went, and {node} has not come back"),
         Also("+gone node");
@@ -150,7 +151,7 @@ rows! {
          leaves it, and it stays until it is deleted",
         Also("+foreign");
     "VolumeMissing of attachment": Blocked,
-        "its volume does not exist, so whose it is is unknown: it stays until it is deleted",
+        "its volume does not exist, so it is not known what it attaches: it stays until it is deleted",
         Also("+foreign");
     "VolumeMissing unread": Blocked,
         "its volume could not be read: its state on {node} is unknown";

@@ -6,7 +6,7 @@ use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, NotFound, Wai
 
 rows! {
     "Bound": Healthy, "bound to {volume}";
-    "Bound unseen": Healthy, "bound to {volume}, as it says itself";
+    "Bound unseen": Healthy, "bound to {volume}, as its own status reports";
     "Forbidden": Forbidden, "{told}";
     "NotFound": NotFound, "{told}";
     "ClaimMissing": Blocked, "{told}",

@@ -29,5 +29,5 @@ rows! {
     "+drain attacher": Waiting, "attacher of {driver}";
     "+drain attacher error": Waiting, "attacher: {told}";
     "+drain controller": Waiting, "the controller";
-    "+drain timed": Waiting, "{told}; by force six minutes after its pod and its node";
+    "+drain timed": Waiting, "{told}; detached by force six minutes after its pod is gone and its node was last Ready";
 }

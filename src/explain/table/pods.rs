@@ -59,9 +59,9 @@ rows! {
         safe("correct the volume in the template of the pod, and recreate the pod",
             "kubectl get pod {name} -n {namespace} -o yaml");
     // Its volumes are ready.
-    "Terminating": Waiting, "it is being deleted, and has the time to end", next("Delete", "its kubelet has ended its containers");
+    "Terminating": Waiting, "it is being deleted, and its grace period is not over", next("Delete", "its kubelet has ended its containers");
     "Terminating late": Waiting,
-        "it is being deleted, its time was over {age} ago, and the kubelet of {node} has not ended it",
+        "it is being deleted, its grace period ended {age} ago, and the kubelet of {node} has not ended it",
         next("Delete", "its kubelet has ended its containers"),
         safe("see what keeps it: a finalizer of its own, a mount that hangs, a container that does not end",
             "kubectl describe pod {name} -n {namespace}"),
@@ -84,7 +84,7 @@ rows! {
     "PodNotStarted": Waiting, "its volumes are ready, and the kubelet of {node} has not started it yet",
         Also("+kubelet");
     "PodNotStarted container": Waiting,
-        "its volumes are ready, and what it waits for is no matter of volumes: {told}",
+        "its volumes are ready; it waits for something else: {told}",
         Also("+kubelet");
     "+kubelet": Waiting, "",
         next("Start", "its kubelet starts it"),

@@ -29,7 +29,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Pods without such volumes are in no table.
 const UNCOUNTED: &str =
-    "only pods with volumes that may be attached are counted: what befalls them befalls the others, too";
+    "only pods with volumes that may be attached are counted; the same happens to the others";
 
 pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Story {
     let node = match node(snapshot, name) {
@@ -194,7 +194,7 @@ pub(super) fn cordon(snapshot: &Snapshot, name: &NodeName) -> Story {
         ..Story::default()
     };
     story.assume(UNCOUNTED);
-    story.assume("the scheduler gives the node no new pods; those it has run on");
+    story.assume("the scheduler places no new pods on the node; its pods keep running");
     story.assume("a pod that ends here may not come back here, where its volume can be on this node alone");
     story
 }
