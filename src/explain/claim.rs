@@ -209,9 +209,8 @@ fn of_reason(
         let facts: Facts<'_> = &[("pod", pod), ("node", &node), ("annotation", &SELECTED_NODE)];
         return Link::told(&subject, "WaitingForFirstConsumer without scheduler", facts);
     }
-    let (case, told) = situation(view, claim, reason, write);
+    let (case, told, about) = situation(view, claim, reason, write);
     let attributes = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
-    let about = about(view, claim, reason);
     let mut facts: Vec<(&'static str, &dyn Display)> = vec![("told", &told), ("claim", &key)];
     facts.extend(about.iter().map(|(name, fact)| (*name, fact as &dyn Display)));
     let mut link = Link::told(&subject, case, &facts);
@@ -238,87 +237,79 @@ fn of_reason(
     writes::of_claim(link.and(also, facts), write)
 }
 
-/// What a reason is about.
-fn about(
-    view: &View<'_>,
-    claim: &PersistentVolumeClaim,
-    reason: &ClaimReason,
-) -> Vec<(&'static str, String)> {
-    match reason {
-        ClaimReason::Binding(name, write) => {
-            let step = match write {
-                WriteKind::ReserveVolume => "next, the volume is given the claim's name and UID",
-                WriteKind::VolumeBound => "next, the volume is said to be Bound",
-                WriteKind::NameVolume => "next, the claim is given the volume's name",
-                _ => "next, the claim is said to be Bound",
-            };
-            vec![("volume", name.to_string()), ("step", step.to_owned())]
-        }
-        ClaimReason::HoldsMismatched(name, _)
-        | ClaimReason::NamedMissing(name)
-        | ClaimReason::NamedMismatched(name, _) => vec![("volume", name.to_string())],
-        ClaimReason::LostVolume(name) => {
-            vec![("volume", name.to_string()), ("own", claim.metadata.uid.to_string())]
-        }
-        ClaimReason::NamedTaken(name, other) => {
-            vec![("volume", name.to_string()), ("other", other.to_string())]
-        }
-        ClaimReason::Misbound(name, uid) => {
-            let other = owner(view, name).map(|owner| owner.to_string()).unwrap_or_default();
-            vec![("volume", name.to_string()), ("uid", uid.to_string()), ("other", other)]
-        }
-        ClaimReason::NoClass(class) => vec![("class", class.to_string())],
-        ClaimReason::WaitsForProvisioner(driver) => vec![("driver", driver.clone())],
-        ClaimReason::WaitsForPods(pods) => {
-            vec![("pod", pods.first().map(ToString::to_string).unwrap_or_default())]
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// The situation that a reason is, and what is said of it where the table does not say it.
+/// The situation that a reason is, what is said of it where the table does not say it, and what it is about.
 fn situation(
     view: &View<'_>,
     claim: &PersistentVolumeClaim,
     reason: &ClaimReason,
     write: Option<WriteKind>,
-) -> (&'static str, String) {
-    let key = claim.key();
-    let told = match reason {
-        ClaimReason::NoVolume => no_volume(view, claim),
-        ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => no_volume(view, claim),
-        ClaimReason::NoClass(class) => match of_class(view, claim) {
-            (0, _) => reason.to_string(),
-            (count, nearest) => format!(
+) -> (&'static str, String, Vec<(&'static str, String)>) {
+    let (case, told) = (reason.code(), || reason.to_string());
+    let volume = |name: &VolumeName| ("volume", name.to_string());
+    match reason {
+        ClaimReason::NoVolume => (case, no_volume(view, claim), Vec::new()),
+        ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => {
+            (case, no_volume(view, claim), Vec::new())
+        }
+        ClaimReason::NoClass(class) => {
+            let about = vec![("class", class.to_string())];
+            let (count, nearest) = of_class(view, claim);
+            if count == 0 {
+                return (case, told(), about);
+            }
+            let told = format!(
                 "class {:?} does not exist, so that nothing makes volumes for it; {} of that class, and none suits: {nearest}",
                 class.as_str(),
                 if count == 1 { "1 volume is".to_owned() } else { format!("{count} volumes are") },
-            ),
-        },
+            );
+            ("ClassNotFound used", told, about)
+        }
         ClaimReason::NamedMismatched(name, _) | ClaimReason::HoldsMismatched(name, _) => {
-            match get::<PersistentVolume>(view, name).map(|it| candidates::unsuited(&it, claim, view.now())) {
-                Some(unsuited) if !unsuited.is_empty() => {
-                    let is_named = matches!(reason, ClaimReason::NamedMismatched(..));
-                    let how = if is_named { "the claim names" } else { "is reserved for the claim" };
-                    format!("volume {:?}, which {how}, does not suit it: {unsuited}", name.as_str())
-                }
-                _ => reason.to_string(),
-            }
+            let object = get::<PersistentVolume>(view, name);
+            let unsuited = object.map(|it| candidates::unsuited(&it, claim, view.now())).unwrap_or_default();
+            let is_named = matches!(reason, ClaimReason::NamedMismatched(..));
+            let how = if is_named { "the claim names" } else { "is reserved for the claim" };
+            let told = match unsuited.as_str() {
+                "" => told(),
+                unsuited => format!("volume {:?}, which {how}, does not suit it: {unsuited}", name.as_str()),
+            };
+            (case, told, vec![volume(name)])
         }
-        reason => reason.to_string(),
-    };
-    let case = match reason {
-        ClaimReason::WaitsForProvisioner(_) if write == Some(WriteKind::AskProvisioner) => {
-            "WaitingForProvisioner next"
+        ClaimReason::NamedTaken(name, other) => {
+            let case = if *other == claim.key() { "NamedVolumeTaken earlier" } else { case };
+            (case, told(), vec![volume(name), ("other", other.to_string())])
         }
-        ClaimReason::NoClass(_) if of_class(view, claim).0 > 0 => "ClassNotFound used",
-        ClaimReason::NamedTaken(_, other) if *other == key => "NamedVolumeTaken earlier",
-        ClaimReason::Misbound(name, _) if owner(view, name).is_some_and(|other| other != key) => {
-            "LostMisbound to other"
+        ClaimReason::Misbound(name, uid) => {
+            let other = owner(view, name);
+            let is_others = other.as_ref().is_some_and(|other| *other != claim.key());
+            let case = if is_others { "LostMisbound to other" } else { case };
+            let other = other.map(|other| other.to_string()).unwrap_or_default();
+            (case, told(), vec![volume(name), ("uid", uid.to_string()), ("other", other)])
         }
-        reason => reason.code(),
-    };
-    (case, told)
+        ClaimReason::WaitsForProvisioner(driver) => {
+            let is_next = write == Some(WriteKind::AskProvisioner);
+            let case = if is_next { "WaitingForProvisioner next" } else { case };
+            (case, told(), vec![("driver", driver.clone())])
+        }
+        ClaimReason::WaitsForPods(pods) => {
+            let pod = pods.first().map(ToString::to_string).unwrap_or_default();
+            (case, told(), vec![("pod", pod)])
+        }
+        ClaimReason::Binding(name, write) => {
+            let step = match write {
+                WriteKind::ReserveVolume => "next, the volume is given the claim's name and UID",
+                WriteKind::VolumeBound => "next, the volume's phase becomes Bound",
+                WriteKind::NameVolume => "next, the claim is given the volume's name",
+                _ => "next, the claim's phase becomes Bound",
+            };
+            (case, told(), vec![volume(name), ("step", step.to_owned())])
+        }
+        ClaimReason::LostVolume(name) => {
+            (case, told(), vec![volume(name), ("own", claim.metadata.uid.to_string())])
+        }
+        ClaimReason::NamedMissing(name) => (case, told(), vec![volume(name)]),
+        _ => (case, told(), Vec::new()),
+    }
 }
 
 /// How a claim that was bound comes to its volume again.

@@ -147,35 +147,33 @@ impl RepairArgs {
     /// # Errors
     /// What is wrong with the words.
     pub fn asked(&self, namespace: &str) -> Result<Repair, String> {
-        let words: Vec<&str> = self.repair.iter().map(String::as_str).collect();
-        // As explanations print them: the kind is known by the place.
-        let subject = |kind: &str, word: &str| {
-            if word.contains('/') {
-                Subject::parse(&[word], namespace)
-            } else {
-                Subject::new(kind, namespace, word)
-            }
-        };
-        let wrong = || format!("{:?}: {REPAIRS}", words.join(" "));
-        if self.for_anyone && words.first() != Some(&"free") {
+        let wrong = || format!("{:?}: {REPAIRS}", self.repair.join(" "));
+        let (verb, names) = self.repair.split_first().ok_or_else(wrong)?;
+        if self.for_anyone && verb != "free" {
             return Err("--for-anyone goes with free alone".to_owned());
         }
-        match words.as_slice() {
-            ["relink", claim, volume] => match (subject("pvc", claim)?, subject("pv", volume)?) {
-                (Subject::Claim(claim), Subject::Volume(volume)) => Ok(Repair::Relink(claim, volume)),
-                _ => Err(wrong()),
-            },
-            ["free", volume] => match subject("pv", volume)? {
-                Subject::Volume(volume) => {
-                    let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
-                    Ok(Repair::Free(volume, whom))
-                }
-                _ => Err(wrong()),
-            },
-            ["unstick", attachment] => match subject("va", attachment)? {
-                Subject::Attachment(name) => Ok(Repair::Unstick(name)),
-                _ => Err(wrong()),
-            },
+        // As explanations print them: the kind is known by the place.
+        let kinds: &[&str] = match verb.as_str() {
+            "relink" => &["pvc", "pv"],
+            "free" => &["pv"],
+            "unstick" => &["va"],
+            _ => &[],
+        };
+        let subject = |(kind, name): (&&str, &String)| match name.split_once('/') {
+            Some((kind, name)) => Subject::new(kind, namespace, name),
+            None => Subject::new(kind, namespace, name),
+        };
+        let subjects: Vec<Subject> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
+        match subjects.as_slice() {
+            _ if kinds.len() != names.len() => Err(wrong()),
+            [Subject::Claim(claim), Subject::Volume(volume)] => {
+                Ok(Repair::Relink(claim.clone(), volume.clone()))
+            }
+            [Subject::Volume(volume)] => {
+                let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
+                Ok(Repair::Free(volume.clone(), whom))
+            }
+            [Subject::Attachment(name)] => Ok(Repair::Unstick(name.clone())),
             _ => Err(wrong()),
         }
     }
