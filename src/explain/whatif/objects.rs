@@ -22,7 +22,7 @@ use crate::{
         age,
         report::{Risk, Verdict},
         snapshot::{PODS_THERE, Snapshot},
-        view::users,
+        view::{claims_of, users},
     },
 };
 
@@ -32,12 +32,13 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
     };
     let mut story = Story::default();
     let users = users(&snapshot.objects).remove(key).unwrap_or_default();
-    let when = if users.is_empty() { When::Now } else { When::Then };
+    let sees_pods = snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE);
+    let when = if users.is_empty() && sees_pods { When::Now } else { When::Then };
     for pod in &users {
         let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
         story.tell(When::Now, Risk::Care, "ClaimProtected", pod, text);
     }
-    if !snapshot.is_listed::<Pod>() && !snapshot.was_read(PODS_THERE) {
+    if !sees_pods {
         story.assume("whether pods use the claim is not known: not all could be read");
     }
     let mut copy = snapshot.fork();
@@ -59,6 +60,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
         }
     }
     let when = match users.len() {
+        _ if !sees_pods => "when no pod uses it".to_owned(),
         0 => "at once".to_owned(),
         pods => format!("after {}", age::counted(pods, "pod")),
     };
@@ -79,6 +81,20 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
 /// Whether an object may be there, and was not read: nothing is concluded from that (S42).
 fn is_unread<T: Stored>(snapshot: &Snapshot, key: &T::Key) -> bool {
     snapshot.objects.get::<T>(key).is_none() && !snapshot.is_absent(&T::object_ref(key.clone()))
+}
+
+/// What of a pod's node, claims and volumes could not be read.
+fn unread(snapshot: &Snapshot, pod: &Pod) -> Option<ObjectRef> {
+    let node = Some(&pod.spec.node_name).filter(|node| !node.is_empty() && is_unread::<Node>(snapshot, node));
+    let of_claim = |key: ClaimKey| match snapshot.objects.claims.get(&key) {
+        None => is_unread::<PersistentVolumeClaim>(snapshot, &key).then_some(ObjectRef::Claim(key)),
+        Some(claim) => {
+            let volume = claim.spec.volume_name.clone();
+            let is_unread = !volume.is_empty() && is_unread::<PersistentVolume>(snapshot, &volume);
+            is_unread.then_some(ObjectRef::Volume(volume))
+        }
+    };
+    node.cloned().map(ObjectRef::Node).or_else(|| claims_of(pod).find_map(of_claim))
 }
 
 /// What becomes of a volume that is released. Whether its data is lost.
@@ -166,10 +182,9 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         }
     }
-    let node = &pod.spec.node_name;
-    story.summary = if !node.is_empty() && is_unread::<Node>(snapshot, node) {
+    story.summary = if let Some(object) = unread(snapshot, &pod) {
         story.verdict = Some(Verdict::Forbidden);
-        format!("{key}: which volumes leave its node is not known, as node {node} could not be read")
+        format!("{key}: which volumes leave its node is not known, as {object} could not be read")
     } else if is_ended {
         story.assume("the kubelet ends the containers and unmounts within the pod's grace");
         format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len())
