@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
+use telemetry::traces::Traces;
 use tokio::{
     sync::Semaphore,
     task::{JoinHandle, yield_now},
@@ -27,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{AttachDetach, AttachDetachOptions, desired::volume_name::VolumeId},
+    attach_detach::{self, AttachDetachOptions, desired::volume_name::VolumeId},
     binder::{Binder, BinderOptions},
     metrics::{Alarms, ApiMetrics, Metrics},
 };
@@ -136,8 +137,9 @@ impl Stage {
         let (leads, running): (Box<dyn Fn() -> bool>, BoxFuture<'static, ()>) = match which {
             Which::AttachDetach => {
                 let options = AttachDetachOptions::default();
+                let (metrics, of_lease) = ((&metrics, alarms), (None, Traces::default()));
                 let run =
-                    AttachDetach::new(of_tables, &caller, leadership, events, options, &metrics, alarms);
+                    attach_detach::runner(of_tables, &caller, leadership, events, options, metrics, of_lease);
                 let run = run.unwrap();
                 let board = run.board();
                 (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))

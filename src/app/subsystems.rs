@@ -15,7 +15,7 @@ use telemetry::traces::Traces;
 #[cfg(feature = "host-plugins")]
 use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
-    attach_detach::AttachDetach,
+    attach_detach,
     binder::Binder,
     config::{Config, StorageController},
     controller::{
@@ -158,20 +158,18 @@ fn small_subsystem<C: Controller<Call: Sent<Answer = C::Answer>>>(
 }
 
 fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
-    let attach_detach = AttachDetach::new(
+    let mut runner = attach_detach::runner(
         Arc::clone(&parts.objects),
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),
         parts.config.attach_detach,
-        &parts.metrics,
-        parts.alarms.clone(),
-    )?
-    .with_lease_note(parts.lease_note.clone())
-    .with_traces(parts.traces.clone())
-    .with_history(parts.history.clone());
-    let board = attach_detach.board();
-    let running = attach_detach.run(parts.planning.clone());
+        (&parts.metrics, parts.alarms.clone()),
+        (parts.lease_note.clone(), parts.traces.clone()),
+    )?;
+    runner.remember(parts.history.clone());
+    let board = runner.board();
+    let running = runner.run(parts.planning.clone());
     let part = move |asked| board.page(&asked);
     Ok(Subsystem::new(
         "attach-detach",

@@ -22,6 +22,7 @@ use super::{
         verdict::{NodeVerdict, Waiting},
     },
     desired::{
+        state::DesiredAttachment,
         volume_name::VolumeId,
         volume_source::{Storage, of_persistent_volume},
     },
@@ -164,7 +165,7 @@ impl Look<'_> {
             }
             Waiting::HeldByNode { conflict } => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
-                let pods = first.flat_map(|desired| desired.keys()).collect();
+                let pods = first.flat_map(DesiredAttachment::keys).collect();
                 Some((MULTI_ATTACH, Announcement::HeldElsewhere(pods), NOTEWORTHY))
             }
             waiting => failed(events::refused(failure(waiting, self.node_volume()?)?), AT_ONCE),
@@ -176,7 +177,7 @@ impl Look<'_> {
         self.told.held_since.get_or_insert(known.now);
         let beside = self.others.holders_beside(self.node);
         let users = beside.filter_map(|other| known.desired.get(self.volume, other));
-        let users = users.flat_map(|desired| desired.keys()).collect();
+        let users = users.flat_map(DesiredAttachment::keys).collect();
         self.hold(MULTI_ATTACH, &Announcement::HeldElsewhere(users), AT_ONCE);
         // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
         let is_elsewhere = holder != self.node;

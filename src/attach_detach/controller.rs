@@ -32,7 +32,7 @@ use super::{
     dispatcher::Dispatcher,
     facts::{Fact, Facts, Outbox},
     guard::{
-        force_waits::{ForceWaits, Said},
+        force_waits::ForceWaits,
         second_writer::{ActTarget, ROLE},
     },
     known::Known,
@@ -226,7 +226,7 @@ impl controller::Controller for Controller {
         self.queue.end_turn(self.dispatcher.room(), now);
         // 4. What waits for force.
         let said = self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
-        self.tell_of_waits(said);
+        self.outbox.facts.facts.extend(said.map(Fact::ForceWaits));
         Plan {
             calls: self.dispatcher.take(),
             events: mem::take(&mut self.outbox.events),
@@ -322,12 +322,6 @@ impl Controller {
         let measures = Measures { facts, note: self.force_waits.take_note() };
         let (calls, events, counts) = (Vec::new(), Vec::new(), Vec::new());
         Plan { calls, events, reports, others: None, counts, measures, wake_at: None }
-    }
-
-    pub(super) fn tell_of_waits(&mut self, said: Option<Said>) {
-        if let Some(said) = said {
-            self.outbox.push(Fact::ForceWaits(said));
-        }
     }
 
     /// What is known now.

@@ -101,6 +101,15 @@ impl Controller {
         }
     }
 
+    /// Looks at those of the pods that wait for a volume that is not in the desired state.
+    pub(super) fn refresh_unresolved(&mut self, pods: Vec<PodKey>, now: Instant) {
+        for pod in pods {
+            if self.desired.pod(&pod).is_some_and(|pod| !pod.unresolved.is_empty()) {
+                self.refresh_pod(&pod, now);
+            }
+        }
+    }
+
     /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
     fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         if self.desired.get(volume, node).is_none() {
@@ -279,12 +288,8 @@ impl Controller {
                 self.report_foreign(name);
             }
             // By it alone a pod may have had a volume to which its claim does not lead any more.
-            for pod in source.map_or(Vec::new(), |source| self.desired.dependants(&ObjectRef::Volume(source)))
-            {
-                if self.desired.pod(&pod).is_some_and(|pod| !pod.unresolved.is_empty()) {
-                    self.refresh_pod(&pod, now);
-                }
-            }
+            let pods = source.map(|source| self.desired.dependants(&ObjectRef::Volume(source)));
+            self.refresh_unresolved(pods.unwrap_or_default(), now);
             let Some((volume, node)) = touched else { continue };
             // 2. What that means for the volume on its node.
             match attached {

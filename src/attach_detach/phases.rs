@@ -49,6 +49,7 @@ impl Phase {
 }
 
 /// How far a volume on a node is: what is measured of a report.
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on one another")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// What is to become of the volume on the node.

@@ -225,7 +225,9 @@ impl Controller {
             self.report_forced(volume, node, reason, forced);
         }
         // What it waits for.
-        self.queue.add_node_volume_at(verdict.wake_at, volume, node);
+        if let Some(at) = verdict.wake_at {
+            self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
+        }
         self.force_waits.judged(node, verdict);
         let call = verdict.step.as_ref().and_then(AttachStep::call);
         let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));

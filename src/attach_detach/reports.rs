@@ -54,11 +54,7 @@ impl Controller {
             node_volume.told = told;
         }
         // What they were given they have from now on, also if their claim does not lead to it any more.
-        for pod in attached {
-            if self.desired.pod(&pod).is_some_and(|pod| !pod.unresolved.is_empty()) {
-                self.refresh_pod(&pod, now);
-            }
-        }
+        self.refresh_unresolved(attached, now);
     }
 
     /// Nodes that hold the volume, sought once for all that wait for it; of one that is shared, none is asked for.

@@ -26,15 +26,15 @@ pub struct Requests {
     /// For volumes on nodes and for the rest: neither keeps the other waiting.
     attachments: Caller,
     rest: Caller,
-    pub(super) metrics: AttachDetachMetrics,
-    pub(super) lease_note: Option<LeaseNote>,
+    metrics: AttachDetachMetrics,
+    lease_note: Option<LeaseNote>,
 }
 
 impl Requests {
-    pub(super) fn new(caller: &Caller, metrics: AttachDetachMetrics) -> Self {
+    pub(super) fn new(caller: &Caller, metrics: AttachDetachMetrics, lease_note: Option<LeaseNote>) -> Self {
         let (attachments, rest) =
             (caller.with_own_budget(ATTACHMENT_CALLS), caller.with_own_budget(NODE_CALLS));
-        Self { attachments, rest, metrics, lease_note: None }
+        Self { attachments, rest, metrics, lease_note }
     }
 }
 

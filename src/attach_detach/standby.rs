@@ -100,7 +100,7 @@ impl Controller {
         let note = match self.force_waits.take_over() {
             Ok(note) if note.count() == 0 => return,
             Ok(note) => note,
-            Err(said) => return self.tell_of_waits(Some(said)),
+            Err(said) => return self.outbox.push(Fact::ForceWaits(said)),
         };
         let go_on: Vec<_> = waits(&self.actual, &self.desired)
             .filter_map(|(name, wait)| Some((name.clone(), note.elapsed(&wait)?, wait)))
@@ -112,7 +112,8 @@ impl Controller {
             self.actual.go_on(&name, &wait, elapsed, ended, wall);
             self.force_waits.begin();
         }
-        self.tell_of_waits(Some(Said::TakenOver { go_on: count, begin_anew: note.count() - count }));
+        let said = Said::TakenOver { go_on: count, begin_anew: note.count() - count };
+        self.outbox.push(Fact::ForceWaits(said));
     }
 
     /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node,

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        AttachDetach, AttachDetachOptions, actual::state::Operation, decide::verdict::Waiting,
-        durations::TOTAL, phases::Phase,
+        self, AttachDetachOptions, actual::state::Operation, decide::verdict::Waiting, durations::TOTAL,
+        phases::Phase,
     },
     binder::{Binder, BinderOptions, calls::WriteKind, tell::latency::BindMode},
     build_info::BUILD,
@@ -340,14 +340,14 @@ fn everything() -> [Metrics; 2] {
     let objects = || Arc::new(Objects::default());
     let (recorder, options) = (events.for_component("test"), AttachDetachOptions::default());
     let of_attachments = (leadership.clone(), recorder.clone());
-    AttachDetach::new(
+    attach_detach::runner(
         objects(),
         &caller,
         of_attachments.0,
         of_attachments.1,
         options,
-        &metrics,
-        alarms.clone(),
+        (&metrics, alarms.clone()),
+        (None, Traces::default()),
     )
     .unwrap();
     Binder::new(objects(), &caller, leadership, recorder, BinderOptions::default(), &metrics, alarms)

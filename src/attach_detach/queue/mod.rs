@@ -120,18 +120,6 @@ impl WorkQueue {
         self.later.insert((at, key));
     }
 
-    /// The same for a volume on a node, at each of these times.
-    pub fn add_node_volume_at(
-        &mut self,
-        times: impl IntoIterator<Item = Instant>,
-        volume: &VolumeId,
-        node: &NodeName,
-    ) {
-        for at in times {
-            self.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
-        }
-    }
-
     /// Adds what is due, up to a key that the caller has to look at.
     pub fn add_due(&mut self, now: Instant) -> Option<Key> {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
