@@ -30,7 +30,7 @@ use super::{
     known::Known,
     reasons::{AttachDetachKey, NodeVolumeKey},
 };
-use crate::controller::report::events::{EventUpdate, Patience, Topic};
+use crate::controller::report::events::{EventPatience, EventUpdate, Topic};
 
 /// How long the driver may take before users are told that it takes long.
 ///
@@ -41,7 +41,7 @@ pub(super) const LONG: Duration = Duration::from_mins(2);
 pub(super) const NOTEWORTHY: Duration = Duration::from_secs(10);
 
 /// Said at once.
-const AT_ONCE: Duration = Duration::ZERO;
+const IMMEDIATELY: Duration = Duration::ZERO;
 
 /// That the attach fails, or takes long.
 const FAILURE: Topic = "failure";
@@ -105,7 +105,7 @@ impl Look<'_> {
         match said {
             Some(message) => {
                 let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
-                self.hold(FAILURE, &announcement, AT_ONCE);
+                self.hold(FAILURE, &announcement, IMMEDIATELY);
             }
             // Between two tries it is the same failure.
             None if node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0) => {}
@@ -146,19 +146,19 @@ impl Look<'_> {
     fn announcement(&self, waiting: &Waiting) -> Option<(Topic, Announcement, Duration)> {
         let failed = |message: String, lasts| Some((FAILURE, Announcement::Failed(message), lasts));
         match waiting {
-            Waiting::AttachError { message, .. } => failed(message.clone(), AT_ONCE),
-            Waiting::ForeignAttachment { name } => failed(events::name_taken(name), AT_ONCE),
+            Waiting::AttachError { message, .. } => failed(message.clone(), IMMEDIATELY),
+            Waiting::ForeignAttachment { name } => failed(events::name_taken(name), IMMEDIATELY),
             Waiting::WaitingForAttacher => failed(events::timed_out(self.volume, "attach"), LONG),
             Waiting::WaitingForDeletion => {
                 let attachment = self.node_volume().and_then(NodeVolume::attachment);
                 let error = attachment.and_then(|attachment| csi::detach_error(attachment));
-                let lasts = if error.is_some() { AT_ONCE } else { LONG };
+                let lasts = if error.is_some() { IMMEDIATELY } else { LONG };
                 failed(events::being_deleted(error.map(|error| &*error.message)), lasts)
             }
             Waiting::ClaimOrVolumeChanged => failed(self.what_changed(), NOTEWORTHY),
             Waiting::NodeStatusRefused { message } => {
                 let refused = Announcement::NotPublished(self.node.clone(), message.to_string());
-                Some((FAILURE, refused, AT_ONCE))
+                Some((FAILURE, refused, IMMEDIATELY))
             }
             Waiting::WriteUndone { writer } => {
                 Some((UNDONE, Announcement::Undone(Arc::clone(writer)), NOTEWORTHY))
@@ -168,7 +168,7 @@ impl Look<'_> {
                 let pods = first.flat_map(DesiredAttachment::keys).collect();
                 Some((MULTI_ATTACH, Announcement::HeldElsewhere(pods), NOTEWORTHY))
             }
-            waiting => failed(events::refused(failure(waiting, self.node_volume()?)?), AT_ONCE),
+            waiting => failed(events::refused(failure(waiting, self.node_volume()?)?), IMMEDIATELY),
         }
     }
 
@@ -178,7 +178,7 @@ impl Look<'_> {
         let beside = self.others.holders_beside(self.node);
         let users = beside.filter_map(|other| known.desired.get(self.volume, other));
         let users = users.flat_map(DesiredAttachment::keys).collect();
-        self.hold(MULTI_ATTACH, &Announcement::HeldElsewhere(users), AT_ONCE);
+        self.hold(MULTI_ATTACH, &Announcement::HeldElsewhere(users), IMMEDIATELY);
         // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
         let is_elsewhere = holder != self.node;
         let waiting = self.others.verdicts.get(holder).filter(|_| is_elsewhere);
@@ -201,7 +201,7 @@ impl Look<'_> {
         };
         let waits = vec![key(self.volume, holder), self.key()];
         let events = self.events_of(&announcement);
-        self.events.push(EventUpdate::Lasting(self.key(), HOLDER, events, Patience { waits, lasts }));
+        self.events.push(EventUpdate::Lasting(self.key(), HOLDER, events, EventPatience { waits, lasts }));
     }
 
     fn is_free(&mut self) {
@@ -238,7 +238,7 @@ impl Look<'_> {
 
     /// It holds for each pod, if the wait here lasts that long (S47, S48).
     fn hold(&mut self, topic: Topic, announcement: &Announcement, lasts: Duration) {
-        let patience = Patience { waits: vec![self.key()], lasts };
+        let patience = EventPatience { waits: vec![self.key()], lasts };
         let events = self.events_of(announcement);
         self.events.push(EventUpdate::Lasting(self.key(), topic, events, patience));
     }

@@ -30,7 +30,7 @@ use super::{
     decide::scope::Scope,
     desired::{attach_required::AttachRequired, state::DesiredState, volume_name::VolumeId},
     dispatcher::Dispatcher,
-    facts::{Fact, Facts, Outbox},
+    facts::{Fact, Outbox, PlanFacts},
     guard::{
         force_waits::ForceWaits,
         second_writer::{ActTarget, ROLE},
@@ -46,7 +46,7 @@ use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writ
 #[derive(Debug)]
 pub struct Measures {
     /// What to count and log.
-    pub facts: Facts,
+    pub facts: PlanFacts,
     /// What the lease says of waits for force, if that has changed.
     pub note: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! What a plan has to say beside its requests, as values: planning counts, logs and shows nothing itself.
 //!
-//! In: what is planned or learnt, as that happens. Out: events and reports for the skeleton, and [`Facts`], which the
+//! In: what is planned or learnt, as that happens. Out: events and reports for the skeleton, and [`PlanFacts`], which the
 //! [metrics](super::metrics) take when the plan is carried out.
 
 use std::{collections::BTreeMap, mem};
@@ -89,14 +89,14 @@ pub(super) enum Fact {
 
 /// What is counted and logged of a plan.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct PlanFacts {
     /// How many keys were looked at.
     pub(super) planned: BTreeMap<Planned, usize>,
     /// In order.
     pub(super) facts: Vec<Fact>,
 }
 
-impl Facts {
+impl PlanFacts {
     /// The detaches that are forced, or from nodes with the taint.
     pub(super) fn forced(&self) -> impl Iterator<Item = (&NodeVolumeKey, ForceReason)> {
         self.facts.iter().filter_map(|fact| match fact {
@@ -111,7 +111,7 @@ impl Facts {
 pub(super) struct Outbox {
     pub(super) events: Vec<EventUpdate<AttachDetachKey>>,
     pub(super) reports: Vec<Report>,
-    pub(super) facts: Facts,
+    pub(super) facts: PlanFacts,
 }
 
 impl Outbox {
@@ -133,7 +133,7 @@ impl Outbox {
     }
 
     /// Takes all but the events, which are for a plan of the leader.
-    pub(super) fn take_reports(&mut self) -> (Vec<Report>, Facts) {
+    pub(super) fn take_reports(&mut self) -> (Vec<Report>, PlanFacts) {
         (mem::take(&mut self.reports), mem::take(&mut self.facts))
     }
 }

@@ -17,7 +17,7 @@ use super::{
     decide::verdict::Waiting,
     desired::{state::WhyUnresolved, volume_name::VolumeKind},
     durations::{Durations, plugin_name},
-    facts::{Fact, Facts, Forced, Planned},
+    facts::{Fact, Forced, PlanFacts, Planned},
     guard::force_waits::Said,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report},
 };
@@ -195,7 +195,7 @@ impl AttachDetachMetrics {
     }
 
     /// Counts and logs the facts of a plan. What one event makes of `planned` must not grow with the cluster.
-    pub fn take(&mut self, facts: Facts, now: Instant) {
+    pub fn take(&mut self, facts: PlanFacts, now: Instant) {
         for (kind, count) in facts.planned {
             self.planned.with_label_values(&[kind.label()]).inc_by(count as u64);
         }

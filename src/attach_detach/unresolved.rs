@@ -23,7 +23,7 @@ use super::{
     known::Known,
     reasons::{AttachDetachKey, AttachDetachReason, Report},
 };
-use crate::controller::report::events::{EventUpdate, Patience};
+use crate::controller::report::events::{EventPatience, EventUpdate};
 
 impl Controller {
     /// Reports the volumes of a pod that cannot be attached yet, which were others `before`.
@@ -41,7 +41,7 @@ impl Controller {
             let reason = AttachDetachReason::Unresolved(unresolved.why.clone());
             self.outbox.reports.push(Report::of(key(unresolved), reason));
             let events = desired_pod.and_then(|desired_pod| event(desired_pod, unresolved, known));
-            let patience = Patience { waits: vec![key(unresolved)], lasts: patience(&unresolved.why) };
+            let patience = EventPatience { waits: vec![key(unresolved)], lasts: patience(&unresolved.why) };
             let events = events.into_iter().collect();
             self.outbox.events.push(EventUpdate::Lasting(key(unresolved), "unresolved", events, patience));
         }

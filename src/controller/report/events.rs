@@ -37,7 +37,7 @@ pub enum EventUpdate<K> {
     /// These hold of the key, on this topic, and no others.
     Hold(K, Topic, Vec<Event>),
     /// The same, if a wait lasts that long.
-    Lasting(K, Topic, Vec<Event>, Patience<K>),
+    Lasting(K, Topic, Vec<Event>, EventPatience<K>),
     /// A write of ours about the key caused these. They are recorded, and if they hold afterwards, that is no news.
     Caused(K, Topic, Vec<Event>),
     /// This has happened, and nothing of it holds.
@@ -50,7 +50,7 @@ pub enum EventUpdate<K> {
 
 /// How long a wait lasts before an event of it is recorded. A wait for another reason begins anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patience<K> {
+pub struct EventPatience<K> {
     /// The wait is that of the first of these keys that waits, or begins now.
     pub waits: Vec<K>,
     /// How long it lasts.
@@ -130,7 +130,7 @@ impl<K: Ord + Clone> RecordedEvents<K> {
     ) -> Vec<Keyed<K>> {
         match update {
             EventUpdate::Hold(key, topic, events) => self.hold(&key, topic, events, now, now),
-            EventUpdate::Lasting(key, topic, events, Patience { waits, lasts }) => {
+            EventUpdate::Lasting(key, topic, events, EventPatience { waits, lasts }) => {
                 let from = waits.iter().find_map(since).unwrap_or(now) + lasts;
                 self.hold(&key, topic, events, from, now)
             }
@@ -421,7 +421,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
         let lasting = |text: &str| {
-            let patience = Patience { waits: vec!["holder", "key"], lasts: Duration::from_secs(10) };
+            let patience = EventPatience { waits: vec!["holder", "key"], lasts: Duration::from_secs(10) };
             Some(Lasting("key", DECISION, vec![event(text)], patience))
         };
         let hold = |text: &str| Some(Hold("key", DECISION, vec![event(text)]));
