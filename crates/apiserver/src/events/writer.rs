@@ -209,7 +209,7 @@ impl Desk<'_> {
         let earlier = self.remember(digest, count, now.checked_sub(age).unwrap_or(now));
         let is_told = match report.event.novelty {
             Novelty::New => report.may_be_written,
-            Novelty::Unclear | Novelty::Standing => earlier.stands(Instant::now()),
+            Novelty::Unclear | Novelty::Standing => earlier.stands(now),
         };
         if is_told { Ok(()) } else { self.count(report, digest, &path, earlier).await }
     }
