@@ -138,7 +138,7 @@ impl Fetcher {
         match self.api.client() {
             Ok(client) => self.client = client,
             Err(error) => {
-                tracing::warn!(error = %error_chain(&error), "could not open new connections: keeping the old ones")
+                tracing::warn!(error = %error_chain(&error), "could not open new connections: keeping the old ones");
             }
         }
     }
