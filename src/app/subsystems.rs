@@ -195,7 +195,7 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     .with_history(parts.history.clone());
     #[cfg(feature = "host-plugins")]
     let binder = binder.with_plugins(
-        Box::new(HostPlugins::new(parts.config.host_plugins.clone(), fastrand::u64(..))),
+        Box::new(HostPlugins::new(parts.config.host_plugins.clone())),
         Box::new(MachineHands::new(parts.caller.client(), events)),
     );
     let board = binder.board();

@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{
     ids::{ClaimKey, PodKey, ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase},
+    kinds::{
+        Narrow, OwnerReference, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, RECYCLER_PREFIX,
+        ReclaimPolicy, VolumePhase,
+    },
     tables::Relation,
 };
 use tokio::time::Instant;
@@ -22,11 +25,6 @@ use crate::{
     },
     controller::retry::RetryMap,
 };
-
-/// With what the names of recycler pods begin.
-///
-/// KCM: pkg/volume/util/recyclerclient/recycler_client.go, RecycleVolumeByWatchingPodUntilCompletion.
-pub const POD_PREFIX: &str = "recycler-for-";
 
 /// Annotation of a recycler pod: that claim's UID. Each pod of ours has had it since it was made.
 pub const CLAIM_UID: &str = "mooring.binder/claim-uid";
@@ -78,12 +76,13 @@ struct ClaimOperation {
     is_rescheduled: bool,
 }
 
-/// A pod that is called like a recycler pod and names a volume as its owner.
+/// A pod that is called like a recycler pod.
 #[derive(Debug)]
 pub(super) struct Recycling {
     pod: Uid,
     pub(super) name: VolumeName,
-    volume: Uid,
+    /// The volume that owns it; none owns one of kube-controller-manager's, which has the volume's name in its own.
+    volume: Option<Uid>,
     /// Whether it is one of ours, of this or an earlier process.
     is_marked: bool,
     /// Its deletion was answered.
@@ -97,18 +96,16 @@ pub struct Operations {
     pub(super) pods: BTreeMap<PodKey, Recycling>,
     /// By the name of the volume; whether they count is up to the volume.
     pub(super) pods_of: Relation<VolumeName, PodKey>,
-    /// Counts the recycler pods that were asked for, so that the name of the next is another one than that of any before.
-    pub(super) asked: u64,
     /// Namespaces in which recycler pods are looked for. Elsewhere people may call pods as they like.
     namespaces: BTreeSet<String>,
     pub(crate) pauses: RetryMap<Target>,
 }
 
 impl Operations {
-    /// No operations; recycler pods are looked for in these namespaces, and counted from here on.
+    /// No operations; recycler pods are looked for in these namespaces.
     #[must_use]
-    pub fn new(namespaces: BTreeSet<String>, asked: u64) -> Self {
-        Self { asked, namespaces, ..Self::default() }
+    pub fn new(namespaces: BTreeSet<String>) -> Self {
+        Self { namespaces, ..Self::default() }
     }
 
     /// The run of a volume as it is.
@@ -135,12 +132,19 @@ impl Operations {
         self.of(claim).is_some_and(|operation| operation.is_rescheduled)
     }
 
-    /// The recycler pods of a volume: those that it owns, and those of ours that an earlier volume of its name
-    /// owned. A pod that merely names it does not count, as any user may make one and keep it.
+    /// The recycler pods of a volume: those that it owns, those of ours that an earlier volume of its name owned, and, before
+    /// it is emptied, one that is called as kube-controller-manager calls its own. Another pod that merely names it does not
+    /// count, as any user may make one and keep it.
     pub fn pods(&self, volume: &PersistentVolume) -> impl Iterator<Item = (&PodKey, &Uid)> {
         let owner = &volume.metadata.uid;
+        let is_recycled = volume.spec.reclaim_policy == ReclaimPolicy::Recycle
+            && matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
         let pods = self.pods_of.of(volume.key()).filter_map(|key| Some((key, self.pods.get(key)?)));
-        pods.filter(move |(_, pod)| pod.is_marked || pod.volume == *owner).map(|(key, pod)| (key, &pod.pod))
+        let counts = move |pod: &Recycling| match &pod.volume {
+            Some(of) => pod.is_marked || of == owner,
+            None => is_recycled,
+        };
+        pods.filter(move |(_, pod)| counts(pod)).map(|(key, pod)| (key, &pod.pod))
     }
 
     /// Whether the deletion of this pod was answered.
@@ -319,14 +323,15 @@ impl Operations {
     /// The pod, if it looks like a recycler pod.
     fn recycling(&self, pod: &Pod) -> Option<Recycling> {
         let meta = &pod.metadata;
-        if !meta.name.starts_with(POD_PREFIX) || !self.namespaces.contains(&*meta.namespace) {
+        let named = meta.name.strip_prefix(RECYCLER_PREFIX)?;
+        if !self.namespaces.contains(&*meta.namespace) {
             return None;
         }
-        let owner = owner(pod)?;
+        let owner = owner(pod);
         Some(Recycling {
             pod: meta.uid.clone(),
-            name: VolumeName::from(owner.name.as_str()),
-            volume: owner.uid.clone(),
+            name: VolumeName::from(owner.map_or(named, |owner| owner.name.as_str())),
+            volume: owner.map(|owner| owner.uid.clone()),
             is_marked: meta.annotation(CLAIM_UID).is_some(),
             is_deleted: false,
         })
@@ -366,7 +371,7 @@ mod tests {
     }
 
     fn operations() -> Operations {
-        Operations::new([String::from("default")].into(), 0)
+        Operations::new([String::from("default")].into())
     }
 
     #[test]

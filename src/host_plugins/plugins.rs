@@ -53,12 +53,12 @@ pub struct HostPlugins {
 }
 
 impl HostPlugins {
-    /// Nothing is at work yet. Recycler pods are counted from here on, so that no other process gives one the same name.
+    /// Nothing is at work yet.
     #[must_use]
-    pub fn new(options: PluginOptions, count_from: u64) -> Self {
+    pub fn new(options: PluginOptions) -> Self {
         let recyclers = options.recyclers.iter().flat_map(|it| [&it.host_path, &it.nfs]);
         let namespaces = recyclers.map(|recycler| recycler.namespace().to_owned()).collect();
-        let operations = Operations::new(namespaces, count_from);
+        let operations = Operations::new(namespaces);
         Self { options, operations, users: ClaimPods::default() }
     }
 }
@@ -195,8 +195,6 @@ impl HostPlugins {
         let operations = &mut self.operations;
         match (write.kind, subject, result) {
             (WriteKind::CreatePod, Target::Volume(name), result) => {
-                // It may or may not be there: the next one has another name.
-                operations.asked = operations.asked.wrapping_add(1);
                 let text = match result {
                     Ok(Answer::Pod(pod)) => {
                         operations.pod_created(&*objects.volumes.get(name)?, pod);

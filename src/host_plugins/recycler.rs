@@ -3,20 +3,23 @@
 //! In: a volume whose claim is gone, the pods at work on it, and how far the run has got. Out: the next
 //! step. Emptying cannot be taken back, so it takes three: a pod is made that cannot be scheduled yet; the
 //! volume is read live and is still released; only then is the pod let go, by a patch that names its UID
-//! and revision. A request that arrives late makes a pod that never operations. What counts is the result of
+//! and revision. A request that arrives late makes a pod that never runs. What counts is the result of
 //! the very pod of this run, by its UID; every other recycler pod of the volume goes first, and nothing
-//! else is done to the volume while one is there.
+//! else is done to the volume while one is there. The pod has the name that kube-controller-manager gives it, so that of two
+//! that rule one after the other each meets what the other left.
 
 use apiserver::{
     call::{Request, Verb},
     ids::PodKey,
-    kinds::{ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, ReclaimPolicy, VolumePhase},
+    kinds::{
+        ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, RECYCLER_PREFIX, ReclaimPolicy,
+        VolumePhase,
+    },
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::{
-    operations::{CLAIM_UID, POD_PREFIX, VolumeStage},
+    operations::{CLAIM_UID, VolumeStage},
     options::Recycler,
     plugins::HostPlugins,
 };
@@ -40,12 +43,6 @@ const SCHEDULING_GATES: &str = "/spec/schedulingGates";
 
 /// Annotation of a recycler pod: the claim that used the volume.
 const CLAIM: &str = "mooring.binder/claim";
-
-/// Longest name of a pod, in bytes.
-const MAX_NAME: usize = 253;
-
-/// Digits of what makes the name of each run's pod another one.
-const RUN_DIGITS: usize = 10;
 
 impl Recycler {
     /// How long a pod may take, in seconds.
@@ -110,19 +107,6 @@ impl Recycler {
     }
 }
 
-/// Name of a run's pod. Neither another run of this volume nor one of another has the same, so that no
-/// leftover can be taken for it.
-fn pod_name(volume: &PersistentVolume, reference: &ClaimRef, number: u64) -> String {
-    let meta = &volume.metadata;
-    let run = format!("{}\n{}\n{}\n{number}", meta.uid, reference.uid, meta.resource_version);
-    let digest = format!("{:x}", Sha256::digest(run));
-    let run = digest.get(..RUN_DIGITS).unwrap_or_default();
-    let room = MAX_NAME - POD_PREFIX.len() - 1 - RUN_DIGITS;
-    // The names of volumes are ASCII.
-    let of = meta.name.get(..room.min(meta.name.len())).unwrap_or_default();
-    format!("{POD_PREFIX}{}-{run}", of.trim_end_matches(['.', '-']))
-}
-
 impl HostPlugins {
     /// Clears away recycler pods that are not of the volume's run. Until they are gone nothing else is decided
     /// about the volume.
@@ -181,7 +165,7 @@ impl HostPlugins {
                 }
                 let call = match (pod, stage) {
                     (None, _) => {
-                        let name = pod_name(volume, reference, self.operations.asked);
+                        let name = format!("{RECYCLER_PREFIX}{}", volume.metadata.name);
                         let key = PodKey::new(recycler.namespace(), &name);
                         let request = recycler.creation(volume, reference, source, &name);
                         let target = ObjectRef::Pod(key);
@@ -247,29 +231,6 @@ mod tests {
         for (size, seconds) in cases {
             assert_eq!(recycler().deadline(&volume(size)), seconds, "{size}");
         }
-    }
-
-    #[test]
-    fn no_two_runs_have_pods_of_one_name() {
-        let reference = volume("1Gi").spec.claim_ref.unwrap();
-        let name = |volume: &PersistentVolume, number| pod_name(volume, &reference, number);
-        let first = name(&volume("1Gi"), 0);
-        assert!(
-            first.starts_with("recycler-for-pv-") && first.len() == "recycler-for-pv-".len() + 10,
-            "{first}"
-        );
-        let mut later = volume("1Gi");
-        later.metadata.resource_version = apiserver::ids::ResourceVersion(8);
-        let mut other = volume("1Gi");
-        other.metadata.uid = "other".into();
-        for another in [name(&volume("1Gi"), 1), name(&later, 0), name(&other, 0)] {
-            assert_ne!(another, first);
-        }
-        let mut long = volume("1Gi");
-        long.metadata.name = format!("{}.b", "a".repeat(251)).into();
-        assert_eq!(name(&long, 0).len(), MAX_NAME);
-        long.metadata.name = format!("{}.b", "a".repeat(228)).into();
-        assert!(name(&long, 0).contains("a-"), "a name does not end in a dot before the run");
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn is_write(op: &Op) -> bool {
 /// The plugins of the binder in all histories.
 fn plugins() -> Box<HostPlugins> {
     let options = PluginOptions { recyclers: Some(recyclers()), ..PluginOptions::default() };
-    Box::new(HostPlugins::new(options, 0))
+    Box::new(HostPlugins::new(options))
 }
 
 /// The daemon: the real tables and the real planner, and requests on their way.

@@ -191,7 +191,7 @@ impl World {
         self.objects.reset(pods);
         self.objects.reset(nodes);
         self.objects.reset(drivers);
-        let plugins = HostPlugins::new(self.plugins.clone(), 0);
+        let plugins = HostPlugins::new(self.plugins.clone());
         self.planner = Planner::new(Arc::clone(&self.objects), self.options);
         self.planner.state.plugins = Box::new(plugins);
         self.planner.load(self.now);

@@ -32,7 +32,9 @@ pub use class::{BindingMode, StorageClass, VolumeAttributesClass};
 pub use csi::{CsiDriver, CsiDriverSpec};
 pub use meta::{Meta, OwnerReference};
 pub use node::{AttachedVolume, Node, NodeCondition, NodeInfo, NodeSpec, NodeStatus, Taint};
-pub use pod::{ClaimSource, Pod, PodPhase, PodSpec, PodStatus, PodVolume, PodVolumeSource, Present};
+pub use pod::{
+    ClaimSource, Pod, PodPhase, PodSpec, PodStatus, PodVolume, PodVolumeSource, Present, RECYCLER_PREFIX,
+};
 pub use source::{
     AwsElasticBlockStore, AzureDisk, AzureFile, Cinder, Fc, FlexVolume, GcePersistentDisk, InTreeSource,
     Iscsi, Malformed, PortworxVolume, VsphereVolume,

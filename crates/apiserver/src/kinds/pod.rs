@@ -287,11 +287,19 @@ impl Keep for Pod {
     }
 
     /// A pod matters for a volume that may be attachable, which names a claim or is in-tree, or because it recycles
-    /// a PersistentVolume, its owner.
+    /// a PersistentVolume: its owner, or the one that its name has.
     fn is_relevant(&self) -> bool {
-        !self.spec.volumes.is_empty() || self.metadata.owner_references.iter().any(is_recycled_volume)
+        let meta = &self.metadata;
+        !self.spec.volumes.is_empty()
+            || meta.owner_references.iter().any(is_recycled_volume)
+            || meta.name.starts_with(RECYCLER_PREFIX)
     }
 }
+
+/// With what the names of recycler pods begin, before the name of the volume.
+///
+/// KCM: pkg/volume/util/recyclerclient/recycler_client.go, RecycleVolumeByWatchingPodUntilCompletion.
+pub const RECYCLER_PREFIX: &str = "recycler-for-";
 
 /// Whether the owner is the PersistentVolume that a recycler pod works on.
 fn is_recycled_volume(owner: &OwnerReference) -> bool {
