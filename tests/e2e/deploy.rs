@@ -31,6 +31,8 @@ pub fn stories() -> Vec<Story> {
             .only_real("kube-apiserver validates by definitions of custom resources."),
         story("deploy_flags_of_kube_controller_manager_are_those_pinned", pinned_flags)
             .only_real("kube-controller-manager says which flags it has."),
+        story("deploy_kube_controller_manager_runs_none_of_the_seven", handed_over)
+            .only_real("kube-controller-manager says which controllers it runs."),
     ]
 }
 
@@ -285,6 +287,31 @@ async fn authority(stage: Stage) {
             file.to_str().unwrap(),
         ],
     );
+}
+
+/// With the flag that docs/operating.md has for it, kube-controller-manager runs none of the controllers that mooring has, and all
+/// others.
+async fn handed_over(stage: Stage) {
+    let page = include_str!("../../docs/operating.md");
+    let lists: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("--controllers=*,-")).collect();
+    let off = |list: &str| list.split(",-").map(str::to_owned).collect::<Vec<_>>();
+    let [two, seven] = [lists[0], lists[1]].map(off);
+    let running = |names: &[String]| Controllers::parse(&names.join(",")).unwrap().running;
+    assert_eq!(running(&two), Controllers::parse("*").unwrap().running);
+    assert_eq!((seven.len(), running(&seven)), (7, Controllers::parse("storage").unwrap().running));
+    let list: Vec<String> = seven.iter().map(|name| format!("-{name}")).collect();
+    let list: Vec<&str> = ["*"].into_iter().chain(list.iter().map(String::as_str)).collect();
+    let stock = stage.real().plane.controller_manager(&list, &[]);
+    for name in &seven {
+        let is_off = format!("controller is disabled\" controller=\"{name}\"");
+        stock.log().find(|line| line.contains(&is_off).then_some(())).await.expect("it runs");
+    }
+    // The others have begun.
+    let others = |line: &str| line.contains("logger=\"pod-garbage-collector-controller\"").then_some(());
+    stock.log().find(others).await.expect("it runs");
+    for name in &seven {
+        assert_eq!(stock.log().count(&format!("logger=\"{name}\"")), 0, "{name} runs");
+    }
 }
 
 /// The list is made by this test: on a new release it says what to write there.

@@ -13,7 +13,7 @@ use apiserver::{
 
 use super::{
     failure::{Failure, Task},
-    reason::{ClaimReason, ReasonRow, Told, Unprovisioned},
+    reason::{ClaimReason, ReasonEvent, ReasonRow, Unprovisioned},
 };
 use crate::binder::calls::WriteKind;
 
@@ -37,9 +37,9 @@ fn event(involved: Involved, r#type: EventType, reason: &'static str, message: S
 #[must_use]
 pub fn of<T: Narrow>(object: &T, (_, told, _): ReasonRow, text: &impl ToString) -> Option<Event> {
     match told {
-        Told::Silent => None,
-        Told::Normal(reason) => Some(normal(object, reason, text.to_string())),
-        Told::Warning(reason) => Some(warning(object, reason, text.to_string())),
+        ReasonEvent::Silent => None,
+        ReasonEvent::Normal(reason) => Some(normal(object, reason, text.to_string())),
+        ReasonEvent::Warning(reason) => Some(warning(object, reason, text.to_string())),
     }
 }
 

@@ -34,7 +34,7 @@ use WaitsFor::{Deletion, FreeVolume, Nothing, Other};
 
 /// The event about a reason: its type and reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ReasonEvent {
     /// There is none.
     Silent,
     /// A Normal event.
@@ -43,10 +43,10 @@ pub enum Told {
     Warning(&'static str),
 }
 
-use Told::{Normal, Silent, Warning};
+use ReasonEvent::{Normal, Silent, Warning};
 
 /// The row of a reason: its code (user-experience §3), its event, and what ends the wait.
-pub type ReasonRow = (&'static str, Told, WaitsFor);
+pub type ReasonRow = (&'static str, ReasonEvent, WaitsFor);
 
 /// Why a write waits that cannot be taken back, or that is undone each time: until the end of the one or the other.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
