@@ -307,10 +307,17 @@ async fn handed_over(stage: Stage) {
         stock.log().find(|line| line.contains(&is_off).then_some(())).await.expect("it runs");
     }
     // The others have begun.
-    let others = |line: &str| line.contains("logger=\"pod-garbage-collector-controller\"").then_some(());
-    stock.log().find(others).await.expect("it runs");
-    for name in &seven {
-        assert_eq!(stock.log().count(&format!("logger=\"{name}\"")), 0, "{name} runs");
+    stock.log().find(|line| line.contains("Starting GC controller").then_some(())).await.expect("it runs");
+    for begins in [
+        "Starting attach detach controller",
+        "Starting persistent volume controller",
+        "Starting PVC protection controller",
+        "Starting PV protection controller",
+        "Starting ephemeral volume controller",
+        "Starting expand controller",
+        "Starting VAC protection controller",
+    ] {
+        assert_eq!(stock.log().count(begins), 0, "{begins}");
     }
 }
 
