@@ -1,7 +1,7 @@
 //! The kinds the server knows, as data.
 //!
 //! One static descriptor per kind has its generic properties ([`kind`]). Its defaults, admission and validation are an
-//! implementation of [`Rules`]. To add a kind, add its Go type to the schema, a file here and a line in
+//! implementation of [`kind::Rules`]. To add a kind, add its Go type to the schema, a file here and a line in
 //! [`KINDS`].
 
 pub mod attachment;
