@@ -18,7 +18,7 @@ use mooring::{
     attach_detach::{
         AttachDetachOptions,
         clock::Clock,
-        controller::Controller,
+        controller::AttachDetach,
         desired::volume_name::VolumeId,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
@@ -44,7 +44,7 @@ const SWEEP: Duration = Duration::from_mins(5);
 struct Replica {
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
-    controller: Controller,
+    controller: AttachDetach,
     reporter: AttachDetachMetrics,
     reports: Reporter<AttachDetachKey, AttachDetachReason>,
     planner: Planner,
@@ -59,7 +59,7 @@ impl Replica {
         let reporter = AttachDetachMetrics::new(&registry).unwrap();
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-        let mut controller = Controller::new(Arc::clone(&objects), options, clock);
+        let mut controller = AttachDetach::new(Arc::clone(&objects), options, clock);
         let reports = Reporter::default();
         controller.load(now);
         let mut planner = Planner::new(Arc::clone(&objects), BinderOptions::default());

@@ -17,13 +17,13 @@ use super::{
         unpublishing::Sequence,
     },
     calls::Answer,
-    controller::Controller,
+    controller::AttachDetach,
     desired::volume_name::VolumeId,
     facts::Fact,
     guard::second_writer::ActTarget,
     reasons::NodeVolumeKey,
 };
-impl Controller {
+impl AttachDetach {
     /// The answer to a create.
     pub(super) fn created(
         &mut self,

@@ -53,7 +53,7 @@ pub struct Measures {
 
 /// Desired state, actual state, and what is dirty. A clone shares the tables; see [`Self::fork`].
 #[derive(Clone, Debug)]
-pub struct Controller {
+pub struct AttachDetach {
     /// The tables, which the watches fill.
     pub(super) objects: Arc<Objects>,
     pub(super) desired: DesiredState,
@@ -82,7 +82,7 @@ pub struct Controller {
     pub(super) grace_ends_at: Option<Instant>,
 }
 
-impl controller::Controller for Controller {
+impl controller::Controller for AttachDetach {
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
     const IDENTITY: Identity = Identity {
         name: "persistentvolume-attach-detach-controller",
@@ -242,7 +242,7 @@ impl controller::Controller for Controller {
     }
 }
 
-impl Controller {
+impl AttachDetach {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {

@@ -24,7 +24,7 @@ use super::{
     actual::state::ForceReason,
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
-    controller::Controller,
+    controller::AttachDetach,
     decide::verdict::Waiting,
     desired::{state::WhyUnresolved, volume_name::VolumeId, volume_source},
     options::AttachDetachOptions,
@@ -99,7 +99,7 @@ pub fn dry_run(
 ) -> Outlook {
     let mut now = Instant::now();
     let options = AttachDetachOptions { attachment_calls: Some(NO_LIMIT), sweep_period: None, ..options };
-    let mut controller = Controller::new(Arc::clone(objects), options, Clock::new(wall, now));
+    let mut controller = AttachDetach::new(Arc::clone(objects), options, Clock::new(wall, now));
     let mut outlook = Outlook::default();
     let mut asked = BTreeSet::new();
     controller.load(now);
@@ -129,7 +129,7 @@ pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
 
 /// Plans until there is nothing more to plan at that time.
 fn settle(
-    controller: &mut Controller,
+    controller: &mut AttachDetach,
     outlook: &mut Outlook,
     asked: &mut BTreeSet<ObjectRef>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
@@ -174,7 +174,7 @@ fn settle(
 
 /// The answer to a read, each object once: one that settles nothing the first time does not the second time, either.
 fn read(
-    controller: &Controller,
+    controller: &AttachDetach,
     call: &Call,
     asked: &mut BTreeSet<ObjectRef>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,

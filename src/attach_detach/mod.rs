@@ -63,7 +63,7 @@ use crate::{
     metrics::{Alarms, Metrics, Requester},
 };
 use clock::Clock;
-use controller::Controller;
+use controller::AttachDetach;
 use metrics::AttachDetachMetrics;
 pub use options::AttachDetachOptions;
 use requests::Requests;
@@ -81,11 +81,11 @@ pub fn runner(
     options: AttachDetachOptions,
     (metrics, alarms): (&Metrics, Alarms),
     (lease_note, traces): (Option<LeaseNote>, Traces),
-) -> Result<Runner<Controller, Requests>, prometheus::Error> {
+) -> Result<Runner<AttachDetach, Requests>, prometheus::Error> {
     let mut of_ours = AttachDetachMetrics::new(metrics)?;
     of_ours.trace(traces);
     let clock = Clock::new(Timestamp::now(), Instant::now());
-    let mut controller = Controller::new(Arc::clone(&objects), options, clock);
+    let mut controller = AttachDetach::new(Arc::clone(&objects), options, clock);
     controller.settle_time = caller.settle_time();
     if let Some(note) = lease_note.clone() {
         controller.force_waits.follow(note);

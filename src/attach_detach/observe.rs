@@ -19,7 +19,7 @@ use super::{
         node::NodeState,
         unpublishing::Sequence,
     },
-    controller::Controller,
+    controller::AttachDetach,
     decide::scope::Scope,
     desired::{populator, state::DesiredAttachment, volume_name::VolumeId},
     facts::{Forced, Planned},
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::controller::undone::Undone;
 
-impl Controller {
+impl AttachDetach {
     /// Looks at some of what is yet to be looked at of all there is.
     pub(super) fn survey(&mut self, now: Instant) {
         for surveyed in self.queue.survey(&self.objects, &self.desired, &self.actual) {
@@ -358,10 +358,10 @@ mod tests {
         objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
         let now = Instant::now();
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-        let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+        let mut controller = AttachDetach::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
         controller.lead(now);
         let (id, node) = (VolumeId::iscsi("p", "i", 0), NodeName::from("n1"));
-        let left = |controller: &Controller| controller.is_left(&id, &node);
+        let left = |controller: &AttachDetach| controller.is_left(&id, &node);
         assert!(!left(&controller), "the claim leads to it");
         let key = ClaimKey::new("ns", "c");
         let revision = Some(ResourceVersion(2));

@@ -3,7 +3,7 @@
 //! In: a dirty volume with the nodes on which something happened, or a dirty node; the room for requests. Out: requests, as
 //! far as there is room; timers; events and reports. A request that has no room is not kept: its volume is put back, behind
 //! those that wait, and judged anew when there is room, for its pod may be gone by then (S8, S15). So one volume on a
-//! thousand nodes keeps no other waiting. The order of the steps in [`Controller::plan_volume`] is safety.
+//! thousand nodes keeps no other waiting. The order of the steps in [`AttachDetach::plan_volume`] is safety.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use super::{
         unpublishing::Unpublishing,
     },
     calls::{self, AttachmentRequest, Call},
-    controller::Controller,
+    controller::AttachDetach,
     decide::{
         contention::Contention,
         multi_attach::Exclusive,
@@ -41,7 +41,7 @@ use super::{
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
 const SEEN_FOR_ONE: usize = 32;
 
-impl Controller {
+impl AttachDetach {
     /// Plans a volume on the nodes of the scope, and where it is held if it is exclusive. Returns for how many volumes on
     /// nodes that was work. The order of the steps is safety: what is known first, then who holds it, then the verdicts, and
     /// each is carried out before anything is reported of it.

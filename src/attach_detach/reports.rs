@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{
     actual::state::{ActualState, ForceReason, NodeVolume},
     announce::{self, Others},
-    controller::Controller,
+    controller::AttachDetach,
     decide::{
         scope::Scope,
         verdict::{NodeVerdict, Waiting},
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::controller::report::events::EventUpdate;
 
-impl Controller {
+impl AttachDetach {
     /// Reports where a volume stands after these verdicts, all of which have been carried out.
     pub(super) fn report_verdicts(
         &mut self,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{
     actual::unpublishing::Sequence,
     calls::{Answer, AttachmentRequest, Call},
-    controller::{Controller, Measures},
+    controller::{AttachDetach, Measures},
     dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
     guard::second_writer::ActTarget,
     metrics::AttachDetachMetrics,
@@ -38,7 +38,7 @@ impl Requests {
     }
 }
 
-impl Executor<Controller> for Requests {
+impl Executor<AttachDetach> for Requests {
     fn perform(
         &self,
         (sent, call): (Sequence, Call),
@@ -51,7 +51,7 @@ impl Executor<Controller> for Requests {
         }
     }
 
-    fn planned(&mut self, _: &Controller, measures: Measures, now: Instant) {
+    fn planned(&mut self, _: &AttachDetach, measures: Measures, now: Instant) {
         if let (Some(lease), Some(text)) = (&self.lease_note, &measures.note) {
             lease.set(text);
         }
@@ -74,7 +74,7 @@ impl Executor<Controller> for Requests {
         }
     }
 
-    fn ends(&mut self, _: &Controller, (_, call): &(Sequence, Call), result: &Result<Answer, CallError>) {
+    fn ends(&mut self, _: &AttachDetach, (_, call): &(Sequence, Call), result: &Result<Answer, CallError>) {
         self.metrics.answered(call, result);
     }
 }

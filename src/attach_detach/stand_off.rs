@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     actual::{answered::Answered, identification::candidates},
     calls::{Answer, Call},
-    controller::Controller,
+    controller::AttachDetach,
     decide::verdict::StandOff,
     facts::Fact,
     guard::second_writer::{Act, ActTarget, DELETED, act_of},
@@ -29,7 +29,7 @@ use crate::controller::{report::events::EventUpdate, second_writer::seconds};
 /// about new ones are limited, so that these do not add up.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-impl Controller {
+impl AttachDetach {
     /// Why nothing may be taken away now.
     pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
         let clock = &self.clock;

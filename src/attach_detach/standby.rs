@@ -20,13 +20,13 @@ use tokio::time::Instant;
 
 use super::{
     actual::state::NodeVolume,
-    controller::Controller,
+    controller::AttachDetach,
     decide::scope::Scope,
     desired::{populator, state::DesiredState, volume_name::VolumeId},
     facts::Fact,
     guard::force_waits::{Said, waits},
 };
-impl Controller {
+impl AttachDetach {
     /// Takes changed objects while another replica leads.
     pub(super) fn stand_by(&mut self, changed: BTreeSet<ObjectRef>, now: Instant) {
         let wall = self.clock.wall(now);

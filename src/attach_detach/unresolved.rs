@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{
     actual::state::{ActualState, NodeVolume},
     announce::{LONG, NOTEWORTHY},
-    controller::Controller,
+    controller::AttachDetach,
     desired::{
         state::{DesiredPod, Unresolved, WhyUnresolved},
         volume_name::VolumeKind,
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::controller::report::events::{EventPatience, EventUpdate};
 
-impl Controller {
+impl AttachDetach {
     /// Reports the volumes of a pod that cannot be attached yet, which were others `before`.
     pub(super) fn report_unresolved(&mut self, pod: &PodKey, before: &[Unresolved], now: Instant) {
         let desired_pod = self.desired.pod(pod);

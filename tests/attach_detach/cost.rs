@@ -17,7 +17,7 @@ use mooring::{
         actual::unpublishing::Sequence,
         calls::Call,
         clock::Clock,
-        controller::Controller,
+        controller::AttachDetach,
         desired::volume_name::VolumeId,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
@@ -121,7 +121,7 @@ fn run() -> Result<(), Failed> {
 pub struct Cluster {
     pub objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
-    pub controller: Controller,
+    pub controller: AttachDetach,
     pub reporter: AttachDetachMetrics,
     pub reports: Reporter<AttachDetachKey, AttachDetachReason>,
     metrics: Metrics,
@@ -285,7 +285,7 @@ impl Default for Cluster {
         let now = Instant::now();
         let clock = Clock::new(Timestamp::from_second(2_000_000_000).unwrap(), now);
         let options = AttachDetachOptions { sweep_period: Some(SWEEP), ..AttachDetachOptions::default() };
-        let controller = Controller::new(Arc::clone(&objects), options, clock);
+        let controller = AttachDetach::new(Arc::clone(&objects), options, clock);
         Self {
             changes: objects.subscribe(),
             objects,

@@ -22,7 +22,7 @@ use mooring::{
         AttachDetachOptions, backlog,
         calls::{Answer, Call},
         clock::Clock,
-        controller::Controller,
+        controller::AttachDetach,
         metrics::AttachDetachMetrics,
         options::ForcePolicy,
         reasons::AttachDetachKey,
@@ -217,9 +217,9 @@ struct Play<'a> {
     blind: BTreeSet<String>,
     objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
-    controller: Controller,
+    controller: AttachDetach,
     of_ours: AttachDetachMetrics,
-    reporting: Reporting<Controller>,
+    reporting: Reporting<AttachDetach>,
     metrics: Metrics,
     now: Instant,
     /// By how much the clock of the process is ahead.
@@ -241,13 +241,13 @@ struct Play<'a> {
     due: bool,
 }
 
-type Reporters = (AttachDetachMetrics, Reporting<Controller>);
+type Reporters = (AttachDetachMetrics, Reporting<AttachDetach>);
 
 fn tables(
     options: &Options,
     shown: Timestamp,
     now: Instant,
-) -> (Arc<Objects>, Arc<ChangeSet>, Controller, Reporters, Metrics) {
+) -> (Arc<Objects>, Arc<ChangeSet>, AttachDetach, Reporters, Metrics) {
     let objects = Arc::new(Objects::default());
     let changes = objects.subscribe();
     let metrics = Metrics::default();
@@ -255,7 +255,7 @@ fn tables(
     let sweep_period = options.sweep.map(Duration::from_secs);
     let options = AttachDetachOptions { force, sweep_period, attachment_calls: options.attachment_calls };
     let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
-    let controller = Controller::new(Arc::clone(&objects), options, Clock::new(shown, now));
+    let controller = AttachDetach::new(Arc::clone(&objects), options, Clock::new(shown, now));
     let reporting = Reporting::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
     backlog::register(reporting.board(), Arc::clone(&objects), &metrics).unwrap();
     (objects, changes, controller, (of_ours, reporting), metrics)

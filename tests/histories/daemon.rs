@@ -19,7 +19,7 @@ use mooring::{
         actual::unpublishing::Sequence,
         calls::{Answer, AttachmentRequest, Call},
         clock::Clock,
-        controller::Controller,
+        controller::AttachDetach,
         desired::volume_name::VolumeId,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
@@ -87,7 +87,7 @@ pub struct Daemon {
     note: Option<Arc<str>>,
     pub(super) objects: Arc<Objects>,
     changes: Arc<ChangeSet>,
-    pub(super) controller: Controller,
+    pub(super) controller: AttachDetach,
     reporter: AttachDetachMetrics,
     reports: Reporter<AttachDetachKey, AttachDetachReason>,
     /// What its monotonic clock shows.
@@ -164,7 +164,7 @@ impl Daemon {
         let metrics = METRICS.with(AttachDetachMetrics::clone);
         let now = Instant::now();
         let options = AttachDetachOptions::default();
-        let mut controller = Controller::new(
+        let mut controller = AttachDetach::new(
             Arc::clone(&objects),
             options,
             Clock::new(server.clocks.show(Machine::Replica, server.wall()), now),

@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        attach_detach::{clock::Clock, controller::Controller, options::AttachDetachOptions},
+        attach_detach::{clock::Clock, controller::AttachDetach, options::AttachDetachOptions},
         controller::Controller as _,
     };
 
@@ -68,7 +68,7 @@ mod tests {
         };
         let now = Instant::now();
         let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-        let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+        let mut controller = AttachDetach::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
         let [volume, other] = ["a", "b"].map(|handle| VolumeId::csi(&"d".into(), handle));
         for volume in [&volume, &other] {
             controller.actual.node_volume_mut(volume, &"n1".into());
@@ -122,7 +122,8 @@ mod tests {
             }
             let changes = objects.subscribe();
             let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-            let mut controller = Controller::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+            let mut controller =
+                AttachDetach::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
             controller.lead(now);
             assert_eq!(controller.plan(now).calls.len(), 0, "it is held up");
             if is_attachment {

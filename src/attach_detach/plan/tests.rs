@@ -23,7 +23,7 @@ fn volume(handle: &str) -> VolumeId {
 }
 
 /// A controller that leads, and knows one node that lists one volume.
-pub fn controller(now: Instant) -> (Controller, NodeName) {
+pub fn controller(now: Instant) -> (AttachDetach, NodeName) {
     let objects = Arc::new(Objects::default());
     let node = json!({
         "metadata": {"name": "n1", "uid": "u", "resourceVersion": "1"},
@@ -31,7 +31,7 @@ pub fn controller(now: Instant) -> (Controller, NodeName) {
     });
     objects.apply::<Node>(serde_json::from_value(node).unwrap());
     let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
-    let mut controller = Controller::new(objects, AttachDetachOptions::default(), clock);
+    let mut controller = AttachDetach::new(objects, AttachDetachOptions::default(), clock);
     controller.read_tables(now);
     controller.queue.clear();
     controller.leads = true;
@@ -39,7 +39,7 @@ pub fn controller(now: Instant) -> (Controller, NodeName) {
 }
 
 /// Lists of the patches that the node gets at each of these milliseconds, `say` having its way before.
-fn lists(say: impl Fn(u64, &mut Controller), millis: &[u64]) -> Vec<(u64, usize)> {
+fn lists(say: impl Fn(u64, &mut AttachDetach), millis: &[u64]) -> Vec<(u64, usize)> {
     let start = Instant::now();
     let (mut controller, node) = controller(start);
     let mut lists = Vec::new();
@@ -55,12 +55,12 @@ fn lists(say: impl Fn(u64, &mut Controller), millis: &[u64]) -> Vec<(u64, usize)
     lists
 }
 
-fn publish(controller: &mut Controller, handle: &str, report_as_attached: ReportAsAttached) {
+fn publish(controller: &mut AttachDetach, handle: &str, report_as_attached: ReportAsAttached) {
     controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).report_as_attached =
         report_as_attached;
 }
 
-fn on_its_way(controller: &mut Controller, handle: &str, call: Option<AttachmentCall>) {
+fn on_its_way(controller: &mut AttachDetach, handle: &str, call: Option<AttachmentCall>) {
     controller.actual.node_volume_mut(&volume(handle), &NodeName::from("n1")).call = call;
 }
 
@@ -72,7 +72,7 @@ fn l4_a_lone_volume_is_listed_at_once() {
 
 #[test]
 fn volumes_on_their_way_share_a_patch() {
-    let attach = |at: u64, controller: &mut Controller| {
+    let attach = |at: u64, controller: &mut AttachDetach| {
         let is_last = at == 9;
         publish(controller, &at.to_string(), ReportAsAttached::Yes);
         on_its_way(controller, "last", (!is_last).then_some(AttachmentCall::Create));
@@ -82,7 +82,7 @@ fn volumes_on_their_way_share_a_patch() {
 
 #[test]
 fn l4_l15_what_takes_long_keeps_others_waiting_for_a_moment_only() {
-    let attach = |_: u64, controller: &mut Controller| {
+    let attach = |_: u64, controller: &mut AttachDetach| {
         publish(controller, "a", ReportAsAttached::Yes);
         on_its_way(controller, "slow", Some(AttachmentCall::Create));
     };
@@ -91,7 +91,7 @@ fn l4_l15_what_takes_long_keeps_others_waiting_for_a_moment_only() {
 
 #[test]
 fn a_detach_waits_for_nobody() {
-    let attach_and_detach = |at: u64, controller: &mut Controller| {
+    let attach_and_detach = |at: u64, controller: &mut AttachDetach| {
         publish(controller, "a", ReportAsAttached::Yes);
         on_its_way(controller, "slow", Some(AttachmentCall::Create));
         if at == 5 {
@@ -221,7 +221,7 @@ fn s39_a_node_that_goes_while_its_patch_is_under_way_is_read_once_and_forgotten(
         let patch = controller.dispatcher.take().pop().expect("a patch");
         controller.actual.observe_node(&node, None, |_| false, Timestamp::UNIX_EPOCH);
         controller.actual.prune(&volume("old"), &Scope::All, |_| false);
-        let answer = |controller: &mut Controller, (sent, call), error| {
+        let answer = |controller: &mut AttachDetach, (sent, call), error| {
             controller.answered((sent, call), Err(error), now, 0.5);
             controller.plan_node(&node, now + Duration::from_hours(1));
             controller.dispatcher.take().pop()
