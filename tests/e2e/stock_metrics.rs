@@ -83,7 +83,11 @@ async fn compared(stage: Stage) {
         &format!("--authorization-kubeconfig={kubeconfig}"),
         "--leader-elect=true",
     ];
-    let loops = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
+    let loops = [
+        "persistentvolume-attach-detach-controller",
+        "persistentvolume-binder-controller",
+        "ephemeral-volume-controller",
+    ];
     let _stock = plane.controller_manager(&loops, &flags);
 
     let (_attacher, _provisioner) = (stage.attacher(), stage.provisioner());
