@@ -1,4 +1,4 @@
-//! The metrics that `docs/metrics.md` calls kube-controller-manager's, held against the page of a real one whose two loops
+//! The metrics that `docs/metrics.md` calls kube-controller-manager's, held against the page of a real one whose loops
 //! have bound, attached and detached: name, type and labels.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +68,13 @@ fn documented() -> BTreeMap<String, Family> {
     stock.map(|(name, text)| (name.to_owned(), family(text))).collect()
 }
 
+/// The controllers whose metrics ours are called like.
+const LOOPS: [&str; 3] = [
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-binder-controller",
+    "ephemeral-volume-controller",
+];
+
 async fn compared(stage: Stage) {
     let plane = &stage.real().plane;
     let [port] = free_ports();
@@ -83,12 +90,7 @@ async fn compared(stage: Stage) {
         &format!("--authorization-kubeconfig={kubeconfig}"),
         "--leader-elect=true",
     ];
-    let loops = [
-        "persistentvolume-attach-detach-controller",
-        "persistentvolume-binder-controller",
-        "ephemeral-volume-controller",
-    ];
-    let _stock = plane.controller_manager(&loops, &flags);
+    let _stock = plane.controller_manager(&LOOPS, &flags);
 
     let (_attacher, _provisioner) = (stage.attacher(), stage.provisioner());
     let (_kubelets, _protection) = (stage.kubelets(), stage.protection());
