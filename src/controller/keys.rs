@@ -112,8 +112,13 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         jitter: f64,
     ) -> Option<&'a CallError> {
         let failure = match result {
-            Ok(_) | Err(CallError::NotFound(_)) => {
+            Ok(_) => {
                 self.retries.clear(key);
+                None
+            }
+            // The watch is about to tell, which may take a while: another look before that would send the same.
+            Err(CallError::NotFound(_)) => {
+                self.retries.failed(key, now, jitter);
                 None
             }
             Err(error) => {

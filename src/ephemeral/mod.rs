@@ -222,10 +222,6 @@ impl Controller for EphemeralVolumes {
             }
         }
         let error = self.keys.written(&key, &result, now, jitter);
-        if matches!(result, Err(CallError::NotFound(_))) {
-            // Of the pod's or the namespace's end the watch is about to tell, which may take a while.
-            self.keys.retries.failed(&key, now, jitter);
-        }
         if let Some(error) = error
             && let Some(pod) = self.objects.pods.get(&key).filter(|pod| pod.metadata.uid == uid)
         {

@@ -200,10 +200,6 @@ impl Controller for Expander {
                     _ => drop(self.expansions.remove(&key)),
                 }
                 let error = self.keys.written(&key, &result, now, jitter);
-                if matches!(result, Err(CallError::NotFound(_))) {
-                    // The watch is about to tell, which may take a while.
-                    self.keys.retries.failed(&key, now, jitter);
-                }
                 if let Some(error) = error
                     && let Some(claim) = self.objects.claims.get(&key.0)
                 {
