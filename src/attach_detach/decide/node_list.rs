@@ -132,17 +132,18 @@ pub struct Gathering {
 }
 
 impl ListChange {
-    /// When to write the change. Alone it waits for nothing: the last patch of its node is long past, and
-    /// nothing else is on its way there. Under load it waits for as long as keeps the patches of its node
-    /// apart, because the next change is not far either, be it an attach or a detach.
+    /// When to write the change. What takes something off waits for nothing but the patch that is under way: a detach
+    /// waits for it. So does what is alone: the last patch of its node is long past, and nothing else is on its way
+    /// there. Under load an attached volume waits for as long as keeps the patches of its node apart, because the next
+    /// one is not far.
     #[must_use]
     pub fn due(&self, gathering: &Gathering) -> Instant {
         let Gathering { pending_since, last_patch, window, .. } = *gathering;
-        if gathering.puts_back {
+        if gathering.puts_back || self.removes {
             return pending_since;
         }
         let apart = last_patch.map_or(pending_since, |last| pending_since.max(last + window));
-        if self.removes || !gathering.more_to_come {
+        if !gathering.more_to_come {
             return apart;
         }
         apart.max(pending_since + window.max(WINDOW))
@@ -331,7 +332,7 @@ mod tests {
             ("the same, soon after the last", false, true, false, Some(10), 500, 500),
             ("a lone detach", true, false, false, None, 500, 0),
             ("a detach waits for no attach", true, true, false, None, 500, 0),
-            ("a detach soon after the last", true, true, false, Some(100), 500, 400),
+            ("a detach soon after the last", true, true, false, Some(100), 500, 0),
             ("an idle server", true, false, false, Some(40), 30, 0),
             ("S2 what is put back", false, true, true, Some(10), 500, 0),
         ];

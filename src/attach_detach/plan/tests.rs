@@ -141,9 +141,9 @@ fn patches(report_as_attached: ReportAsAttached, put_back: bool) -> Vec<u64> {
 }
 
 #[test]
-fn under_load_the_changes_of_a_node_share_patches() {
+fn under_load_what_is_attached_to_a_node_shares_patches_and_a_detach_waits_for_none() {
     assert_eq!(patches(ReportAsAttached::Yes, false), [0, 400, 800]);
-    assert_eq!(patches(ReportAsAttached::No, false), [0, 400, 800]);
+    assert_eq!(patches(ReportAsAttached::No, false).len(), 21);
 }
 
 #[test]
