@@ -1,7 +1,7 @@
 //! The stand-in for external-attacher beside the real one: what each writes to attachments and volumes, and what it asks of
 //! the driver, in the same scenes on the same API server.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::fmt::Write as _;
 
 use k8s_openapi::{
     api::{
@@ -17,7 +17,7 @@ use test_support::{
     actors::{Attacher, AttacherBehaviour, Step, Storage},
     cluster::{Cluster, DRIVER, VolumeShape, create, patch, until, within_deadline},
     control_plane::User,
-    process::{Process, temporary_folder},
+    process::Process,
 };
 
 use crate::stage::{Theatre, theatre};
@@ -30,17 +30,8 @@ enum Attaching {
 
 impl Attaching {
     fn real(theatre: &Theatre) -> Self {
-        let plane = &theatre.real.plane;
-        let socket = temporary_folder("csi").join("csi.sock");
-        let arguments = [socket.display().to_string(), DRIVER.to_owned()];
-        let driver = Process::start("csi-driver", &theatre.chain.binary("csi-driver"), &arguments, &[]);
-        let kubeconfig: PathBuf = plane.kubeconfig(plane.url(), &plane.token(User::Attacher));
-        let arguments = [
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--csi-address={}", socket.display()),
-            "--v=4".to_owned(),
-        ];
-        let attacher = Process::start("csi-attacher", &theatre.chain.binary("csi-attacher"), &arguments, &[]);
+        let (driver, address) = theatre.driver(DRIVER);
+        let attacher = theatre.program("csi-attacher", User::Attacher, &[&address, "--v=4"]);
         Self::Real { driver, _attacher: attacher }
     }
 

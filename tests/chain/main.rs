@@ -1,5 +1,5 @@
-//! The chain stories: the daemon beside the real csi-attacher, csi-provisioner and kube-scheduler on a
-//! real API server, with a CSI driver that has no storage. Only the kubelets are stand-ins.
+//! The chain stories: the daemon beside the real csi-attacher, csi-provisioner, csi-resizer and kube-scheduler on
+//! a real API server, with a CSI driver that has no storage. Only the kubelets are stand-ins.
 //!
 //! Their binaries take minutes to build, so that is done when `MOORING_REQUIRE_CHAIN=1` asks for it;
 //! otherwise the stories are listed as ignored.

@@ -1,11 +1,10 @@
-//! Where a chain story plays: an empty cluster on a real API server, the CSI driver with its two
+//! Where a chain story plays: an empty cluster on a real API server, the CSI driver with its three
 //! sidecars, the scheduler, KCM's protection controllers, kubelets, the daemon. All but the server are
 //! new for each story.
 
 use std::{
     fmt::Write as _,
     panic::AssertUnwindSafe,
-    path::PathBuf,
     pin::Pin,
     sync::{Arc, OnceLock},
 };
@@ -21,6 +20,7 @@ use serde_json::json;
 use test_support::{
     actors::{KubeletBehaviour, Kubelets},
     assets::Assets,
+    audit::{DAEMON, Entry},
     backend::{Backend, Real},
     cluster::{Cluster, DRIVER, create, patch, patch_status, within_deadline},
     control_plane::{ControlPlane, User},
@@ -33,6 +33,12 @@ use tokio::runtime::{Builder, Runtime};
 
 /// A story is played on a stage, which outlives it for the report.
 pub type Play = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// Failures are few and short here; the defaults of sidecars are for months of them.
+pub const QUICK: [&str; 3] = ["--v=4", "--retry-interval-start=100ms", "--retry-interval-max=1s"];
+
+/// What the daemon does here.
+const CONTROLLERS: &str = "--controllers=*,persistentvolume-expander-controller";
 
 /// The daemon.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
@@ -59,6 +65,42 @@ pub fn theatre() -> &'static Result<Theatre, String> {
         });
         Ok(Theatre { runtime, chain, real: Arc::new(Real { program: PROGRAM, assets, plane, token }) })
     })
+}
+
+impl Theatre {
+    /// A CSI driver of this name, and the flag that tells a sidecar where it is.
+    pub fn driver(&self, name: &str) -> (Process, String) {
+        let socket = temporary_folder("csi").join("csi.sock");
+        let arguments = [socket.display().to_string(), name.to_owned()];
+        let driver = Process::start("csi-driver", &self.chain.binary("csi-driver"), &arguments, &[]);
+        (driver, format!("--csi-address={}", socket.display()))
+    }
+
+    /// One of the programs that act on the cluster.
+    pub fn program(&self, name: &str, user: User, flags: &[&str]) -> Process {
+        let plane = &self.real.plane;
+        let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(user));
+        let mut arguments = vec![format!("--kubeconfig={}", kubeconfig.display())];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        Process::start(name, &self.chain.binary(name), &arguments, &[])
+    }
+}
+
+/// A driver of another name with its resizer.
+pub fn driver_with_resizer(name: &str) -> [Process; 2] {
+    let theatre = theatre().as_ref().expect("there is one");
+    let (driver, address) = theatre.driver(name);
+    let flags = [&[address.as_str()], &QUICK[..]].concat();
+    [driver, theatre.program("csi-resizer", User::Resizer, &flags)]
+}
+
+/// Waits until a driver has been called, and has answered.
+pub async fn called(driver: &Process, method: &str, volume: &str) {
+    let call = format!("/csi.v1.Controller/{method}");
+    let id = format!("\"volume_id\":\"{volume}\"");
+    let found = driver.log().find(|line| (line.contains(&call) && line.contains(&id)).then_some(()));
+    let what = format!("the driver is asked for {method} of {volume}");
+    within_deadline(&what, found).await.expect("the call comes").expect("the driver runs");
 }
 
 /// Plays a story, and checks what happened against safety.md.
@@ -94,6 +136,7 @@ pub fn play(story: Play) -> Result<(), Failed> {
 /// The stage of one story. Everything on it ends when it is dropped.
 pub struct Stage {
     pub cluster: Cluster,
+    real: Arc<Real>,
     driver: Process,
     others: Vec<(&'static str, Process)>,
     daemon: Daemon,
@@ -113,31 +156,23 @@ impl Stage {
             .expect("clear the CSINodes");
         cluster.driver().await;
 
-        let socket = temporary_folder("csi").join("csi.sock");
-        let arguments = [socket.display().to_string(), DRIVER.to_owned()];
-        let driver = Process::start("csi-driver", &theatre.chain.binary("csi-driver"), &arguments, &[]);
-        let start = |name: &'static str, user: User, flags: &[&str]| {
-            let kubeconfig: PathBuf = plane.kubeconfig(plane.url(), &plane.token(user));
-            let mut arguments = vec![format!("--kubeconfig={}", kubeconfig.display())];
-            arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
-            (name, Process::start(name, &theatre.chain.binary(name), &arguments, &[]))
-        };
-        let address = format!("--csi-address={}", socket.display());
-        // Failures are few and short here; their defaults are for months of them.
-        let sidecar = [&address, "--v=4", "--retry-interval-start=100ms", "--retry-interval-max=1s"];
+        let (driver, address) = theatre.driver(DRIVER);
+        let start = |name, user, flags: &[&str]| (name, theatre.program(name, user, flags));
+        let sidecar = [&[address.as_str()], &QUICK[..]].concat();
         let protection =
             ["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"];
         let others = vec![
             start("csi-attacher", User::Attacher, &sidecar),
             start("csi-provisioner", User::Provisioner, &sidecar),
+            start("csi-resizer", User::Resizer, &sidecar),
             start("kube-scheduler", User::Scheduler, &["--leader-elect=false", "--secure-port=0", "--v=3"]),
             ("kube-controller-manager", plane.controller_manager(&protection, &[])),
         ];
         let kubeconfig = plane.kubeconfig(plane.url(), &theatre.real.token);
-        let daemon = Launch::alone().start_process(PROGRAM, &kubeconfig);
+        let daemon = Launch::alone().with(CONTROLLERS).start_process(PROGRAM, &kubeconfig);
         daemon.ready().await;
         let kubelets = Kubelets::start(plane.client(User::Kubelets), KubeletBehaviour::default());
-        Self { cluster, driver, others, daemon, _kubelets: kubelets }
+        Self { cluster, real: Arc::clone(&theatre.real), driver, others, daemon, _kubelets: kubelets }
     }
 
     fn logs(&self) -> impl Iterator<Item = (&'static str, &Log)> {
@@ -185,11 +220,22 @@ impl Stage {
 
     /// Waits until the driver has been called, and has answered.
     pub async fn called(&self, method: &str, volume: &str) {
-        let call = format!("/csi.v1.Controller/{method}");
-        let id = format!("\"volume_id\":\"{volume}\"");
-        let found = self.driver.log().find(|line| (line.contains(&call) && line.contains(&id)).then_some(()));
-        let what = format!("the driver is asked for {method} of {volume}");
-        within_deadline(&what, found).await.expect("the call comes").expect("the driver runs");
+        called(&self.driver, method, volume).await;
+    }
+
+    /// The length of the record of requests.
+    pub fn recorded(&self) -> usize {
+        self.real.recorded()
+    }
+
+    /// What the daemon has written since then, but events: verbs and resources.
+    pub fn written(&self, since: usize) -> Vec<String> {
+        let reads = ["get", "list", "watch"];
+        let is_write = |entry: &&Entry| {
+            entry.user == DAEMON && entry.resource != "events" && !reads.contains(&entry.verb.as_str())
+        };
+        let requests = self.real.requests(since);
+        requests.iter().filter(is_write).map(|entry| format!("{} {}", entry.verb, entry.resource)).collect()
     }
 
     /// Name and handle of the volume that a bound claim names.

@@ -43,7 +43,7 @@ impl Assets {
         )
     }
 
-    /// Builds `kube-scheduler`, `csi-attacher`, `csi-provisioner` and `csi-driver`, or finds them built.
+    /// Builds `kube-scheduler`, `csi-attacher`, `csi-provisioner`, `csi-resizer` and `csi-driver`, or finds them built.
     ///
     /// # Errors
     /// One line: why there are none, and what helps.

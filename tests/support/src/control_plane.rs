@@ -68,6 +68,8 @@ pub enum User {
     Attacher,
     /// external-provisioner.
     Provisioner,
+    /// external-resizer.
+    Resizer,
     /// The kubelets.
     Kubelets,
     /// kube-controller-manager.
@@ -77,10 +79,11 @@ pub enum User {
 }
 
 impl User {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Admin,
         Self::Attacher,
         Self::Provisioner,
+        Self::Resizer,
         Self::Kubelets,
         Self::ControllerManager,
         Self::Scheduler,
@@ -92,6 +95,7 @@ impl User {
             Self::Admin => "admin",
             Self::Attacher => "external-attacher",
             Self::Provisioner => "external-provisioner",
+            Self::Resizer => "external-resizer",
             Self::Kubelets => "kubelets",
             Self::ControllerManager => "kube-controller-manager",
             Self::Scheduler => "kube-scheduler",
