@@ -17,6 +17,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use serde::de::DeserializeOwned;
+use test_support::attributes_class::VolumeAttributesClass;
 use tokio::{task::JoinSet, time::Instant};
 
 /// The seen changes; watching ends when it is dropped.
@@ -47,6 +48,7 @@ impl Activity {
             // A provisioned one is named after its claim's UID.
             claim.unwrap_or_else(|| volume.name_any())
         }));
+        watches.spawn(follow::<VolumeAttributesClass>(client.clone(), last.clone(), ResourceExt::name_any));
         watches.spawn(follow::<VolumeAttachment>(client.clone(), last.clone(), |attachment| {
             attachment.spec.node_name.clone()
         }));

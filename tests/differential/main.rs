@@ -3,7 +3,8 @@
 //!
 //! Seeds choose the scripts: `MOORING_DIFFERENTIAL_SEEDS` is a list of numbers and ranges, as `1-8,42`.
 //! Without it nothing is run, because most of it is waiting until a cluster is at rest. All scripts of
-//! one side play at once; only the first of the list uses the default class, of which a cluster has one.
+//! one side play at once, and with them the scenes of the small controllers; only the first of the list uses the
+//! default class, of which a cluster has one.
 
 // A failed expectation ends the test, which is what a failed expectation is for.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -13,16 +14,18 @@
 mod activity;
 mod outcome;
 mod play;
+mod scenes;
 mod script;
 mod second_binder;
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::OnceLock};
 
 use activity::Activity;
+use futures::future::join_all;
 use libtest_mimic::{Arguments, Failed, Trial};
-use outcome::Outcome;
+use outcome::Noted;
 use play::Stage;
-use script::Step;
+use scenes::{SCENES, Scene};
 use test_support::{
     actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
     assets::Assets,
@@ -40,11 +43,18 @@ const PROTECTION: [&str; 2] =
     ["persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"];
 const REPLACED: [&str; 2] =
     ["persistentvolume-binder-controller", "persistentvolume-attach-detach-controller"];
+const SMALL: [&str; 3] = [
+    "persistentvolume-expander-controller",
+    "ephemeral-volume-controller",
+    "volumeattributesclass-protection-controller",
+];
+/// Runs on both sides: it deletes the claims of pods that are gone.
+const GARBAGE: [&str; 1] = ["garbage-collector-controller"];
 /// No limit of its own, and a look at every claim twice a second instead of every 15 seconds.
 const QUICK: [&str; 3] = ["--kube-api-qps=-1", "--kube-api-burst=-1", "--pvclaimbinder-sync-period=500ms"];
 
 /// What is compared: what each step of a script has led to, on both sides, by the script's prefix.
-type Ends = BTreeMap<String, (Vec<Outcome>, Vec<Outcome>)>;
+type Ends = BTreeMap<String, (Vec<Noted>, Vec<Noted>)>;
 
 fn main() {
     let mut arguments = Arguments::from_args();
@@ -69,18 +79,14 @@ fn main() {
             runtime().block_on(second_binder::without_the_two())
         }),
     ];
-    let mut trials: Vec<Trial> = seeds
-        .iter()
-        .enumerate()
-        .map(|(number, seed)| {
-            let (seeds, script) = (seeds.clone(), script::script(*seed, number == 0));
-            let prefix = format!("s{seed}-");
-            Trial::test(format!("seed_{seed}"), move || judge(&seeds, &prefix, &script))
-                .with_ignored_flag(!is_chosen)
-        })
-        .collect();
-    trials.extend(together.map(|trial| trial.with_ignored_flag(!is_chosen)));
-    libtest_mimic::run(&arguments, trials).exit();
+    let scripts = seeds.iter().map(|seed| (format!("seed_{seed}"), format!("s{seed}-"), ""));
+    let scenes = SCENES.iter().map(|(name, shows, _)| ((*name).to_owned(), scenes::prefix(name), *shows));
+    let compared = scripts.chain(scenes).map(|(name, prefix, shows)| {
+        let seeds = seeds.clone();
+        Trial::test(name, move || judge(&seeds, &prefix, shows))
+    });
+    let trials = compared.chain(together).map(|trial| trial.with_ignored_flag(!is_chosen));
+    libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
 /// `1-3,7` is 1, 2, 3 and 7.
@@ -95,7 +101,7 @@ fn read_seeds(text: &str) -> Vec<u64> {
     text.split(',').flat_map(range).collect()
 }
 
-fn judge(seeds: &[u64], prefix: &str, script: &[Step]) -> Result<(), Failed> {
+fn judge(seeds: &[u64], prefix: &str, shows: &str) -> Result<(), Failed> {
     static ENDS: OnceLock<Result<Ends, String>> = OnceLock::new();
     let ends = ENDS.get_or_init(|| {
         let runtime =
@@ -103,9 +109,10 @@ fn judge(seeds: &[u64], prefix: &str, script: &[Step]) -> Result<(), Failed> {
         runtime.block_on(play_all(seeds))
     });
     let (kcm, mooring) = &ends.as_ref()?[prefix];
+    assert!(format!("{kcm:?}").contains(shows), "kube-controller-manager does nothing: {kcm:#?}");
     let mut report = String::new();
-    for ((step, kcm), mooring) in script.iter().zip(kcm).zip(mooring) {
-        let _ = writeln!(report, "  {step:?}");
+    for ((step, kcm), (_, mooring)) in kcm.iter().zip(mooring) {
+        let _ = writeln!(report, "  {step}");
         let differences = outcome::differences(kcm, mooring);
         if !differences.is_empty() {
             return Err(format!(
@@ -122,15 +129,17 @@ fn judge(seeds: &[u64], prefix: &str, script: &[Step]) -> Result<(), Failed> {
 async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
     let plane = ControlPlane::start(&Assets::find()?).await;
     let kcm = {
-        let _controllers = plane.controller_manager(&[REPLACED, PROTECTION].concat(), &QUICK);
+        let _controllers =
+            plane.controller_manager(&[&REPLACED[..], &PROTECTION, &SMALL, &GARBAGE].concat(), &QUICK);
         play_side(&plane, seeds).await
     };
     let mut mooring = {
-        let _protection = plane.controller_manager(&PROTECTION, &[]);
+        let _garbage = plane.controller_manager(&GARBAGE, &[]);
         // It starts without the other side's objects, and without any memory of them.
         Cluster::new(plane.client(User::Admin)).clear().await;
         let token = plane.token(User::ControllerManager);
-        let daemon = Launch::alone().start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
+        let launch = Launch::alone().with("--controllers=storage");
+        let daemon = launch.start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
         daemon.ready().await;
         play_side(&plane, seeds).await
     };
@@ -141,8 +150,8 @@ async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
     Ok(both.collect())
 }
 
-/// Plays all scripts at once on an emptied cluster.
-async fn play_side(plane: &ControlPlane, seeds: &[u64]) -> BTreeMap<String, Vec<Outcome>> {
+/// Plays all scripts and scenes at once on an emptied cluster.
+async fn play_side(plane: &ControlPlane, seeds: &[u64]) -> BTreeMap<String, Vec<Noted>> {
     let cluster = Cluster::new(plane.client(User::Admin));
     cluster.clear().await;
     let activity = Activity::watch(&cluster.client);
@@ -158,5 +167,13 @@ async fn play_side(plane: &ControlPlane, seeds: &[u64]) -> BTreeMap<String, Vec<
         let stage = Stage { cluster: &cluster, activity: &activity, kubelets: &kubelets, prefix, is_iscsi };
         async move { (stage.prefix.clone(), stage.play(&script).await) }
     });
-    futures::future::join_all(scripts).await.into_iter().collect()
+    let scenes = SCENES.iter().map(|(name, _, play)| {
+        let mut scene = Scene::new(&cluster, &activity, name);
+        async move {
+            play(&mut scene).await;
+            (scene.prefix, scene.noted)
+        }
+    });
+    let (scripts, scenes) = futures::future::join(join_all(scripts), join_all(scenes)).await;
+    scripts.into_iter().chain(scenes).collect()
 }

@@ -4,18 +4,28 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::VolumeAttachment,
 };
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use test_support::cluster::Cluster;
+use test_support::{attributes_class::VolumeAttributesClass, cluster::Cluster};
 
 use crate::activity::{Activity, prefix_of};
 
 /// Objects by kind and name, of one script.
 pub type Outcome = BTreeMap<String, Value>;
+
+/// A step in words, and what it has led to.
+pub type Noted = (String, Outcome);
+
+/// Whose events are compared, each once.
+const TELLING: [&str; 2] = ["volume_expand", "ephemeral_volume"];
+
+/// What a controller may write in a claim, or takes from a template.
+const OF_CLAIMS: [&str; 6] =
+    ["volumeName", "storageClassName", "accessModes", "resources", "volumeMode", "volumeAttributesClassName"];
 
 /// What there is now in a script's part of the cluster.
 pub async fn outcome(cluster: &Cluster, activity: &Activity, prefix: &str) -> Outcome {
@@ -36,7 +46,19 @@ pub async fn outcome(cluster: &Cluster, activity: &Activity, prefix: &str) -> Ou
     }
     for claim in list(&cluster.namespaced::<PersistentVolumeClaim>()).await {
         let name = claim.name_any();
-        add(name.clone(), format!("claim {name}"), masked(&claim, &["volumeName", "storageClassName"]));
+        add(name.clone(), format!("claim {name}"), masked(&claim, &OF_CLAIMS));
+    }
+    for class in list(&cluster.all::<VolumeAttributesClass>()).await {
+        let name = class.name_any();
+        add(name.clone(), format!("attributes class {name}"), masked(&class, &[]));
+    }
+    for event in list(&cluster.namespaced::<Event>()).await {
+        let component = event.source.and_then(|source| source.component).unwrap_or_default();
+        if TELLING.contains(&component.as_str()) {
+            let name = event.involved_object.name.unwrap_or_default();
+            let words = [event.reason, event.message].map(Option::unwrap_or_default).join(": ");
+            add(name.clone(), format!("event of {name}: {words}"), json!([event.type_, component]));
+        }
     }
     for attachment in list(&cluster.all::<VolumeAttachment>()).await {
         let node = attachment.spec.node_name.clone();
@@ -99,6 +121,7 @@ fn masked<K: Resource<DynamicType = ()> + Serialize>(object: &K, spec: &[&str]) 
     }
     json!({
         "annotations": object.annotations(), "labels": object.labels(), "finalizers": finalizers,
+        "owners": object.owner_references(),
         "isDeleted": object.meta().deletion_timestamp.is_some(), "spec": kept, "status": status,
     })
 }

@@ -19,13 +19,13 @@ use test_support::{
 
 use crate::{
     activity::Activity,
-    outcome::{self, Outcome},
+    outcome::{self, Noted},
     script::{Lane, NODES, Step, VOLUMES},
 };
 
 /// A cluster in which nothing has moved for so long is at rest: four times what KCM's binder lets
 /// pass between two looks here, and more than its first pauses after an error.
-const REST: Duration = Duration::from_secs(2);
+pub const REST: Duration = Duration::from_secs(2);
 
 /// One script's part of a cluster.
 pub struct Stage<'a> {
@@ -40,7 +40,7 @@ pub struct Stage<'a> {
 
 impl Stage<'_> {
     /// Plays a script. Returns what each of its steps has led to.
-    pub async fn play(&self, script: &[Step]) -> Vec<Outcome> {
+    pub async fn play(&self, script: &[Step]) -> Vec<Noted> {
         for (lane, binding_mode) in
             [(Lane::Provisioned, "Immediate"), (Lane::Delayed, "WaitForFirstConsumer")]
         {
@@ -69,7 +69,8 @@ impl Stage<'_> {
         for step in script {
             self.step(step).await;
             self.activity.rest(&self.prefix, REST).await;
-            outcomes.push(outcome::outcome(self.cluster, self.activity, &self.prefix).await);
+            let outcome = outcome::outcome(self.cluster, self.activity, &self.prefix).await;
+            outcomes.push((format!("{step:?}"), outcome));
         }
         outcomes
     }
