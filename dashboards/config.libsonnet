@@ -70,6 +70,7 @@
       'LostReference',
       'LostVolumeMissing',
       'ObjectUnreadable',
+      'Resizing',
       'RestoreGrace',
       'WaitingForAttacher',
       'WaitingForDeletion',

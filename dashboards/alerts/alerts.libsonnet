@@ -56,6 +56,9 @@
   // The time limit of each request is far below this.
   local endless = 'max %(by)s (workqueue_longest_running_processor_seconds{%(job)s}) > 300' % replica,
 
+  // One pod's claim that is refused while others are created is its user's: a quota, for instance.
+  local refused = 'kind="ephemeral_volumes", reason="RetryBackoff", ' + job,
+
   // An error is an answer. A try without an answer counts neither as an answer nor as a new wait: mooring gives each try two
   // minutes.
   local noAnswers = |||
@@ -276,6 +279,36 @@
           'The oldest claim that waits for its provisioner has done so for {{ $value | humanizeDuration }}, and either no volume was provisioned in that time, or at least %d claims wait. See %s for what that means.' % [config.manyClaims, config.reasonURL]
         ),
         alert(
+          'MooringResizerNotSeen',
+          'warning',
+          '5m',
+          'max %s (mooring_waiting_oldest_seconds{kind="expanding_claim", reason="Resizing", %s}) > 1800' % [by(['job', 'reason']), job],
+          'Claims wait for a resizer that does not answer.',
+          'The oldest claim whose volume is to become larger has waited for {{ $value | humanizeDuration }}, and its driver has not expanded the volume. See %s for what that means.' % config.reasonURL
+        ),
+        alert(
+          'MooringEphemeralClaimsRefused',
+          'warning',
+          '5m',
+          |||
+            max %(by_reason)s (mooring_waiting_oldest_seconds{%(refused)s}) > 900
+            unless %(on)s (
+              sum %(by)s (increase(ephemeral_volume_controller_create_total{%(job)s}[15m]))
+              - sum %(by)s (increase(ephemeral_volume_controller_create_failures_total{%(job)s}[15m])) > 0
+            )
+          ||| % { by_reason: by(['job', 'reason']), by: by(['job']), on: on(['job']), job: job, refused: refused },
+          'Claims of generic ephemeral volumes cannot be created.',
+          'The oldest pod whose claim is refused has waited for {{ $value | humanizeDuration }}, and no such claim was created in 15 minutes. See %s for what that means.' % config.reasonURL
+        ),
+        alert(
+          'MooringAttributesClassInUse',
+          'info',
+          '5m',
+          'max %s (mooring_waiting_oldest_seconds{kind="protected_vac", reason="Terminating", %s}) > 3600' % [by(['job', 'reason']), job],
+          'A VolumeAttributesClass is being deleted and still used.',
+          'The oldest deletion of a VolumeAttributesClass has waited for {{ $value | humanizeDuration }}, because claims or volumes name the class. See %s for what that means.' % config.reasonURL
+        ),
+        alert(
           'MooringClaimsLost',
           'warning',
           '15m',
@@ -287,7 +320,15 @@
           'MooringWaitingLong',
           'warning',
           '5m',
-          'max %s (mooring_waiting_oldest_seconds{reason!~"%s", %s}) > 1800' % [by(['job', 'kind', 'reason']), list(config.expectedWaits + config.usersWaits + config.alertedWaits), job],
+          |||
+            max %(by)s (mooring_waiting_oldest_seconds{reason!~"%(others)s", %(job)s}) > 1800
+            unless max %(by)s (mooring_waiting_oldest_seconds{%(refused)s})
+          ||| % {
+            by: by(['job', 'kind', 'reason']),
+            others: list(config.expectedWaits + config.usersWaits + config.alertedWaits),
+            job: job,
+            refused: refused,
+          },
           'Something waits for more than half an hour.',
           'The oldest {{ $labels.kind }} with the reason {{ $labels.reason }} has waited for {{ $value | humanizeDuration }}. See %s for what the reason means.' % config.reasonURL
         ),

@@ -132,6 +132,15 @@ local quiet(metric, labels) = {
   [metric]: [metric + '_count', { instance: 'a' } + labels, '0x60 20x300'],
   [metric + ' in time']: [metric + '_bucket', { instance: 'a', le: '1' } + labels, '0x60 10x300'],
 };
+// Something waits from the tenth minute on.
+local oldest(kind, reason, minutes) = {
+  [kind]: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: kind, reason: reason }, '0x10 0+60x%d 0x300' % minutes],
+};
+// Claims of ephemeral volumes are refused for fifty minutes; those that are created.
+local refused(created) = oldest('ephemeral_volumes', 'RetryBackoff', 50) + {
+  'claims created': ['ephemeral_volume_controller_create_total', { instance: 'a' }, created],
+  'claims failed': ['ephemeral_volume_controller_create_failures_total', { instance: 'a' }, '0x300'],
+};
 local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b began': null, 'b claims': null, 'b pods silent': null, 'b synced': null };
 
 {
@@ -252,6 +261,12 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       for reason in ['ClassNotFound', 'NoClassAndNoMatch', 'NamedVolumeMissing', 'ClaimMissing', 'FlexVolumeUnsupported', 'HeldByNode', 'ClaimNotBound']
     }),
     ordinary(['MooringWaitingLong', 'MooringProvisionerNotSeen'], 'local volumes, of which none is free', { none: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'claim', reason: 'ProvisionerUnknown' }, '0+60x300'] }),
+    outage('MooringResizerNotSeen', 'warning', 40, 55, 75, oldest('expanding_claim', 'Resizing', 50)),
+    ordinary(['MooringResizerNotSeen', 'MooringWaitingLong'], 'a driver that takes twenty minutes to expand a volume', oldest('expanding_claim', 'Resizing', 20)),
+    outage('MooringEphemeralClaimsRefused', 'warning', 25, 50, 75, refused('0+1x10 10x50 11+1x300')),
+    ordinary(['MooringEphemeralClaimsRefused', 'MooringWaitingLong'], 'a namespace whose quota is used up, while claims of others are created', refused('0+1x300')),
+    outage('MooringAttributesClassInUse', 'info', 60, 85, 100, oldest('protected_vac', 'Terminating', 80)),
+    ordinary(['MooringAttributesClassInUse', 'MooringWaitingLong'], 'a class is deleted half an hour before its claims', oldest('protected_vac', 'Terminating', 35)),
     outage('MooringClaimsLost', 'warning', 18, 28, 40, { lost: '0x10 2x25 0x300' }),
     ordinary(['MooringClaimsLost'], 'a restore that brings claims before their volumes', { lost: '0x10 20x10 0x300' }),
     outage('MooringWaitingLong', 'warning', 40, 55, 80, { unmount: '0x10 0+60x60 0x300' }),

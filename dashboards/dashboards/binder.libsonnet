@@ -4,6 +4,7 @@ local q = import '../lib/query.libsonnet';
 
 function(config)
   local d = (import '../lib/dashboard.libsonnet')(config);
+  local small = 'kind=~"expanding_claim|ephemeral_volumes|protected_vac"';
   local lost = 'kind="claim", reason=~"Lost.*"';
 
   d.new('mooring-binder', 'mooring / Binder', 'Bind latency, reasons for waiting, provisioners, and unused volumes.', [
@@ -88,6 +89,22 @@ function(config)
               'ops',
               [p.target(q.orNone(q.rate(q.of('volume_operation_errors_total'), 'operation_name'), 'operation_name'), '{{operation_name}}')],
               thresholds=[[0.1, 'orange']]),
+    ]),
+    d.row('Expansion, ephemeral volumes, classes', [
+      p.lines('Waits, by kind',
+              'Claims whose volume is to become larger, pods whose claims are missing, classes that are being deleted. They need the controllers that are off by default.',
+              'none',
+              [p.target(q.orNone('sum by (kind) (%s) > 0' % q.leader(q.of('mooring_waiting', small), 'kind, reason'), 'kind'), '{{kind}}')],
+              stack=true),
+      p.lines('Oldest of the waits',
+              'How long the oldest of them has waited, by kind.',
+              's',
+              [p.target(q.orNone(q.leader(q.of('mooring_waiting_oldest_seconds', small), 'kind') + ' > 0', 'kind'), '{{kind}}')],
+              thresholds=[[1800, 'red']]),
+      p.lines('Claims of ephemeral volumes', 'Requests per second to create one, and those that failed.', 'ops', [
+        p.target(q.rateOrZero(q.of('ephemeral_volume_controller_create_total')), 'requests'),
+        p.target(q.rateOrZero(q.of('ephemeral_volume_controller_create_failures_total')), 'failed'),
+      ]),
     ]),
     d.row('Stock', [
       p.lines('Claims, by phase', 'All claims of the cluster. Lost claims need a person.', 'none', [p.target(q.leader(q.of('mooring_claims'), 'phase'), '{{phase}}')], stack=true),

@@ -4,7 +4,7 @@ local q = import '../lib/query.libsonnet';
 
 function(config)
   local d = (import '../lib/dashboard.libsonnet')(config);
-  local queues = 'name=~"pvcs|claims|volumes"';
+  local queues = 'name=~"pvcs|claims|volumes|ephemeral_volume|volume_expand|.*protection"';
   // mooring says which loops it leads; a standby has their queues, too.
   local runs(loop, queue) = 'max by (job) (%s) or count by (job) (%s unless on (job, instance) %s)' % [
     q.of('running_managed_controllers', 'name="%s"' % loop),
@@ -60,6 +60,10 @@ function(config)
               's',
               [p.target(quantile(q.of('volume_operation_total_seconds_bucket'), 'operation_name'), '{{job}}: {{operation_name}}')],
               thresholds=[[60, 'orange']]),
+      p.lines('Claims of ephemeral volumes',
+              'Requests per second to create one.',
+              'ops',
+              [p.target(q.orNone(q.rate(q.of('ephemeral_volume_controller_create_total'), 'job'), 'job'), '{{job}}')]),
       p.lines('Volumes bound', 'PersistentVolumes in phase Bound.', 'none', [p.target('sum by (job) (%s)' % q.of('pv_collector_bound_pv_count'), '{{job}}')]),
       p.lines('Claims unbound', 'Claims without a volume.', 'none', [p.target(q.orNone('sum by (job) (%s)' % q.of('pv_collector_unbound_pvc_count'), 'job'), '{{job}}')]),
     ]),

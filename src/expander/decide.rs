@@ -67,6 +67,13 @@ pub fn expansion(
     }))
 }
 
+/// Whether the volume is as large as requested: only its file system is left, which a kubelet expands.
+#[must_use]
+pub fn is_enlarged(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let (has, wanted) = (size(&volume.spec.capacity), size(&claim.spec.resources.requests));
+    has.is_ok_and(|has| wanted.is_ok_and(|wanted| has >= wanted))
+}
+
 const STORAGE: &str = "storage";
 
 fn size(of: &TextMap) -> Result<Quantity, QuantityError> {

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use self::{
     calls::{Answer, Call, STORAGE_RESIZER, annotate},
-    decide::{Expansion, Resizer, expansion, resizer},
+    decide::{Expansion, Resizer, expansion, is_enlarged, resizer},
     reasons::{ExpandingClaim, ExpansionReason},
 };
 use crate::controller::{
@@ -74,7 +74,11 @@ impl Expander {
             _ => {
                 hold(EXPANSION, events);
                 hold(FAILURE, Vec::new());
-                self.keys.stands(key, reason);
+                let is_expandable =
+                    matches!(reason, ExpansionReason::Waits(Resizer::Migrated { .. } | Resizer::External));
+                let volume = self.objects.volumes.get(&claim.spec.volume_name).filter(|_| is_expandable);
+                let is_done = volume.is_some_and(|volume| is_enlarged(claim, &volume));
+                self.keys.stands(key, if is_done { ExpansionReason::Settled } else { reason });
             }
         }
     }

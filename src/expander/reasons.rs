@@ -22,7 +22,7 @@ pub struct ExpandingClaim(pub ClaimKey);
 /// Where the expansion of a claim's volume stands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExpansionReason {
-    /// The volume need not grow.
+    /// The volume need not grow, or only a kubelet is to expand its file system.
     Settled,
     /// That one is to expand it.
     Waits(Resizer),

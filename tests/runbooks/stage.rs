@@ -39,6 +39,9 @@ use crate::{
 
 const NAMESPACE: &str = "mooring-system";
 
+/// All but those that protect claims and volumes, which has a stand-in.
+const CONTROLLERS: &str = "--controllers=-pvc-protection,-pv-protection,storage";
+
 /// A replica, and what leads it to the server.
 struct One {
     name: &'static str,
@@ -114,7 +117,7 @@ impl Stage {
     fn start_replica(&mut self, place: usize) {
         let replica = &mut self.replicas[place];
         let client = refusing(self.server.proxied_client(&replica.proxy), Arc::clone(&replica.refused));
-        let launch = Launch::replica_by_default(NAMESPACE);
+        let launch = Launch::replica_by_default(NAMESPACE).with(CONTROLLERS);
         replica.daemon = Some(launch.start_in_process(in_process::start, client));
         replica.started = self.began.elapsed().as_secs_f64();
     }

@@ -54,9 +54,11 @@ const CLUSTER: &str = "demo";
 const JOB: &str = "mooring";
 
 /// Metrics that show themselves when it happens, and why it does not in the demo. No panel is empty without them.
-const NOT_IN_THE_DEMO: [(&str, &str); 9] = [
+const NOT_IN_THE_DEMO: [(&str, &str); 11] = [
     ("container_memory_working_set_bytes", "it is the kubelet's"),
     ("kube_pod_container_resource_limits", "it is kube-state-metrics'"),
+    ("ephemeral_volume_controller_create_failures_total", "the demo runs the two controllers"),
+    ("ephemeral_volume_controller_create_total", "the demo runs the two controllers"),
     ("mooring_client_certificate_expiry_timestamp_seconds", "the demo's API server asks for no certificate"),
     (
         "mooring_detach_oldest_seconds",
