@@ -112,7 +112,7 @@ async fn main() {
             Kind::Floor | Kind::FloorJson if options.is_at_rest() => continue,
             _ if options.is_at_rest() => phases::run_at_rest(&assets, *kind, &options).await,
             Kind::Floor | Kind::FloorJson => phases::run_floor(&assets, *kind, &options).await,
-            Kind::Mooring | Kind::MooringJson | Kind::Kcm => phases::run(&assets, *kind, &options).await,
+            _ => phases::run(&assets, *kind, &options).await,
         };
         conditions.kubernetes.clone_from(&result.kubernetes);
         results.push(result);

@@ -26,6 +26,8 @@ pub enum Kind {
     Mooring,
     /// The same, told to read JSON.
     MooringJson,
+    /// The same with all seven controllers instead of two.
+    MooringStorage,
     /// kube-controller-manager with nothing but the two controllers that mooring replaces.
     Kcm,
     /// No controller: the writes of each bind, attach and detach alone, which are all that these can take.
@@ -40,6 +42,7 @@ impl Kind {
         match self {
             Self::Mooring => "mooring",
             Self::MooringJson => "mooring, JSON",
+            Self::MooringStorage => "mooring, seven controllers",
             Self::Kcm => "KCM",
             Self::Floor => "floor",
             Self::FloorJson => "floor, JSON",
@@ -65,7 +68,7 @@ impl Subject {
     pub fn start(kind: Kind, plane: &ControlPlane, mooring: Option<&Path>) -> Self {
         let floor = |accept| Self::Floor(Floor::new(plane.client(User::ControllerManager), accept));
         let process = match kind {
-            Kind::Mooring | Kind::MooringJson => {
+            Kind::Mooring | Kind::MooringJson | Kind::MooringStorage => {
                 let token = plane.token(User::ControllerManager);
                 let mut arguments = vec![
                     "run".to_owned(),
@@ -73,8 +76,12 @@ impl Subject {
                     "--leader-elect=false".to_owned(),
                     "--secure-port=0".to_owned(),
                 ];
-                if kind == Kind::MooringJson {
-                    arguments.push("--kube-api-content-type=application/json".to_owned());
+                match kind {
+                    Kind::MooringJson => {
+                        arguments.push("--kube-api-content-type=application/json".to_owned());
+                    }
+                    Kind::MooringStorage => arguments.push("--controllers=storage".to_owned()),
+                    _ => {}
                 }
                 Process::start("mooring", self::mooring(mooring), &arguments, &[])
             }

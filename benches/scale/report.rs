@@ -6,6 +6,7 @@ use super::{
     bout::Measured,
     cost,
     course::{Outcome, PerUpdate},
+    subject::Kind,
 };
 
 const COLUMNS: [&str; 20] = [
@@ -52,6 +53,21 @@ pub fn render(results: &[Outcome]) -> String {
             one.nodes,
             one.start_requests.list()
         );
+    }
+    for one in results {
+        let is_two = |two: &&Outcome| two.kind == Kind::Mooring && two.nodes == one.nodes;
+        if let (Kind::MooringStorage, Some(two)) = (one.kind, results.iter().find(is_two)) {
+            let more = |of: fn(&Outcome) -> u64| (of(one) as f64 / of(two) as f64 - 1.0) * 1e2;
+            let _ = writeln!(
+                text,
+                "\nPeak memory with {} nodes, seven controllers beside two: {:+.1} % at the start, {:+.1} % at work, \
+                 {:+.1} % after relists",
+                one.nodes,
+                more(|one| one.start_peak),
+                more(|one| one.work_peak),
+                more(|one| one.relist_peak),
+            );
+        }
     }
     for one in results.iter().filter(|one| !one.asked.is_empty()) {
         let _ = writeln!(text, "\nAsked with {} nodes:\n", one.nodes);
