@@ -31,6 +31,8 @@ pub(super) struct Authors {
     deleted: BTreeMap<Uid, Author>,
     /// Who listed each volume that a node lists.
     listed: BTreeMap<(NodeName, VolumeId), Author>,
+    /// Who took each volume off the list that a node listed.
+    unlisted: BTreeMap<(NodeName, VolumeId), Author>,
 }
 
 impl Authors {
@@ -60,9 +62,11 @@ impl Authors {
             let pair = (NodeName::from(after.metadata.name.as_str()), volume.clone());
             match (before.is_some_and(lists), lists(after)) {
                 (false, true) => {
+                    self.unlisted.remove(&pair);
                     self.listed.insert(pair, author);
                 }
                 (true, false) => {
+                    self.unlisted.insert(pair.clone(), author);
                     taken_off.extend(self.listed.remove(&pair).map(|by| (volume, by)));
                 }
                 _ => {}
@@ -74,6 +78,7 @@ impl Authors {
     /// Nothing is listed any more on a node that is gone.
     pub(super) fn note_gone(&mut self, node: &NodeName) {
         self.listed.retain(|(of, _), _| of != node);
+        self.unlisted.retain(|(of, _), _| of != node);
     }
 
     pub(super) fn created(&self, uid: &Uid) -> Option<Author> {
@@ -86,5 +91,9 @@ impl Authors {
 
     pub(super) fn listed(&self, pair: &(NodeName, VolumeId)) -> Option<Author> {
         self.listed.get(pair).copied()
+    }
+
+    pub(super) fn unlisted(&self, pair: &(NodeName, VolumeId)) -> Option<Author> {
+        self.unlisted.get(pair).copied()
     }
 }

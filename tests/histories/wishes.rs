@@ -53,12 +53,15 @@ impl Server {
             // What another listed, and no watch has told of yet, is not held against it.
             let known = daemon.objects.nodes.get(node);
             let is_told = || known.as_ref().is_some_and(|node| node.lists(volume.as_str()));
+            // People take away every witness only with the attachment.
+            let attachment = volume.attachment_name(node);
+            let is_unwitnessed = daemon.objects.attachments.get(&attachment).is_none()
+                && (self.unwitnessed.contains(pair) || self.unreported.contains(node));
             let is_out = |node: Option<&Node>| node.is_some_and(Node::is_out_of_service);
             if mounted == volume
                 && node != here
                 && !self.overdue.contains(pair)
-                && !self.unwitnessed.contains(pair)
-                && !self.unreported.contains(node)
+                && !is_unwitnessed
                 && !is_out(known.as_deref())
                 && !is_out(self.nodes.get(node))
                 && (*listed_by == Author::Mooring || is_told())
@@ -97,13 +100,15 @@ impl Server {
     }
 
     /// Notes what a new leader cannot know of but by the attachment, which people may take away, too: they took away the
-    /// node object, or the list, and several kubelets report it, of which some only announce a pod.
+    /// node object, or the list, and several kubelets report it, of which some only announce a pod. What mooring itself took
+    /// off a list is no excuse.
     pub(super) fn leader_changes(&mut self) {
         let has_witness = |(name, volume): &&(NodeName, VolumeId)| {
             let reports = self.nodes.values().filter(|node| node.uses(volume.as_str())).count();
             let is_told =
                 |node: &Node| node.lists(volume.as_str()) || (node.uses(volume.as_str()) && reports == 1);
-            self.nodes.get(name).is_some_and(is_told)
+            let by_mooring = self.authors.unlisted(&(name.clone(), volume.clone())) == Some(Author::Mooring);
+            by_mooring || self.nodes.get(name).is_some_and(is_told)
         };
         let unwitnessed: Vec<_> = self.mounted.keys().filter(|pair| !has_witness(pair)).cloned().collect();
         self.unwitnessed.extend(unwitnessed);

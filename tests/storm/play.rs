@@ -56,8 +56,9 @@ pub struct Record {
     pub starts: Vec<Instant>,
     /// From when to when what one sees or does may be late.
     pub late: Vec<(Instant, Instant)>,
-    /// The revision at which the last kill came, in the calm.
+    /// The revision at which the last kill came, in the calm, and when.
     pub killed: u64,
+    pub killed_at: Instant,
     /// Where the last kill is among the requests.
     pub killed_request: usize,
 }
@@ -253,6 +254,7 @@ async fn run(script: &Script) -> Record {
     daemons.calm().await;
     sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
+    let killed_at = Instant::now();
     let (kills, starts, late) = (daemons.kills.clone(), daemons.starts.clone(), daemons.late.clone());
     let place = daemons.leader();
     daemons.replace(place, false, Duration::from_millis(100)).await;
@@ -270,6 +272,7 @@ async fn run(script: &Script) -> Record {
         starts,
         late,
         killed,
+        killed_at,
         killed_request,
     }
 }

@@ -83,6 +83,7 @@ fn record(happenings: &[Happening]) -> Record {
         starts: Vec::new(),
         late: Vec::new(),
         killed: u64::MAX,
+        killed_at: began,
         killed_request: usize::MAX,
     };
     let mut objects: BTreeMap<String, Value> = BTreeMap::new();
@@ -90,6 +91,9 @@ fn record(happenings: &[Happening]) -> Record {
     for happening in happenings {
         for second in 0..happening.times.unwrap_or(1) {
             let at = began + Duration::from_secs(happening.at + second);
+            if record.killed == u64::MAX {
+                record.killed_at = at;
+            }
             let fact = [
                 (&happening.mounted, Step::Mounted),
                 (&happening.unmounted, Step::Unmounted),
@@ -121,12 +125,12 @@ fn record(happenings: &[Happening]) -> Record {
             record.times.push((revision, at));
             record.requests.push(Entry {
                 user: user.to_owned(),
-                verb: "put".to_owned(),
+                verb: if before.is_some() { "patch" } else { "create" }.to_owned(),
                 group: String::new(),
                 resource: resource.to_owned(),
                 name: name.to_owned(),
                 code: 200,
-                request: Value::Null,
+                request: happening.is.clone(),
                 response: json!({ "metadata": { "resourceVersion": revision.to_string() } }),
             });
             record.changes.push(Change {

@@ -7,7 +7,8 @@ use serde_json::Value;
 use test_support::audit::{DAEMON, Entry};
 
 use super::{
-    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, uid,
+    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, mounted,
+    uid,
 };
 use crate::{play::Record, world::attachment_of};
 
@@ -48,7 +49,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 _ => "calm: a write after a kill",
             };
             let body = &entry.request;
-            if is_unexplained(&objects, entry) || is_announced_elsewhere(&objects, body) {
+            if is_unexplained(&objects, entry) || is_announced_elsewhere(record, &objects, body) {
                 continue;
             }
             let what = if entry.resource == "events" {
@@ -197,9 +198,15 @@ fn is_unexplained(objects: &Objects, entry: &Entry) -> bool {
     })
 }
 
-/// An event that another node holds a volume which that node alone reports in use, without an entry in its list or an attachment:
+/// Whether a node reports a disk in use that its machine has mounted. Nothing less keeps the disk from others: a report may
+/// announce a pod that waits, too (S43).
+fn has_mounted(record: &Record, name: &str, node: &Value, disk: &str) -> bool {
+    in_use(node).contains(disk) && mounted(&record.facts, disk, name, record.killed_at).is_some()
+}
+
+/// An event that another node holds a volume which that node alone has mounted, without an entry in its list or an attachment:
 /// the process before had detached it there by force, and no object tells of that any more.
-fn is_announced_elsewhere(objects: &Objects, event: &Value) -> bool {
+fn is_announced_elsewhere(record: &Record, objects: &Objects, event: &Value) -> bool {
     let message = event["message"].as_str().unwrap_or_default();
     if event["reason"] != "HeldByNode" && !message.starts_with("Multi-Attach error") {
         return false;
@@ -212,7 +219,7 @@ fn is_announced_elsewhere(objects: &Objects, event: &Value) -> bool {
                 .is_some_and(|name| objects.get("volumeattachments", &name).is_some())
     };
     let mut nodes = objects.all("nodes");
-    nodes.any(|(name, node)| in_use(node).contains(disk.as_str()) && !is_given(name, node))
+    nodes.any(|(name, node)| has_mounted(record, name, node, &disk) && !is_given(name, node))
 }
 
 fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
@@ -263,7 +270,7 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
         let is_elsewhere = objects.all("nodes").any(|(other, node)| {
             other != name
                 && (listed(node).contains(disk.as_str())
-                    || in_use(node).contains(disk.as_str())
+                    || has_mounted(record, other, node, &disk)
                     || attachment_of(&disk, other)
                         .is_some_and(|name| objects.get("volumeattachments", &name).is_some()))
         });

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_out_of_service, is_ready,
-    is_terminating, listed, uid,
+    is_terminating, listed, mounted, uid,
 };
 use crate::{play::Record, world::attachment_of};
 
@@ -31,7 +31,7 @@ struct Machines<'a> {
     shared: BTreeSet<String>,
     /// Node and disk: we took it off the node's list while it was mounted and reported in use.
     unlisted: BTreeSet<(String, String)>,
-    /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3).
+    /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3), or the node object with it.
     falsified: BTreeSet<(String, String)>,
     /// Node and disk: when the kubelet reported again what people had taken away.
     reported_again: BTreeMap<(String, String), Instant>,
@@ -166,6 +166,10 @@ impl Machines<'_> {
             }
             _ => {}
         }
+        if let ("nodes", Some(before), None) = (change.resource.as_str(), &change.before, &change.after) {
+            let reports = in_use(before).into_iter().filter(|_| !moment.is_ours());
+            self.falsified.extend(reports.map(|disk| (change.name.clone(), disk.to_owned())));
+        }
         if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after) {
             if change.before.is_none() {
                 self.made.insert(change.name.clone(), moment.at);
@@ -205,18 +209,8 @@ impl Machines<'_> {
         self.late.iter().any(|(begin, end)| *begin <= happened + UNDER_WAY && *end + UNDER_WAY >= now)
     }
 
-    /// Since when it is mounted on this machine, strictly before and not unmounted at or before that moment.
     fn mounted(&self, disk: &str, machine: &str, at: Instant) -> Option<Instant> {
-        let steps = self.facts.iter().filter(|fact| fact.disk == disk && fact.machine == machine);
-        let mut since = None;
-        for fact in steps.take_while(|fact| fact.at <= at) {
-            match fact.step {
-                Step::Mounted if fact.at < at => since = Some(fact.at),
-                Step::Unmounted => since = None,
-                _ => {}
-            }
-        }
-        since
+        mounted(self.facts, disk, machine, at)
     }
 
     fn is_excused(&self, machine: &str, mounted: Instant, at: Instant) -> bool {
@@ -256,8 +250,11 @@ impl Machines<'_> {
                 || self.made.get(machine).is_some_and(|at| since < *at && self.is_late(*at, moment.at));
             let witness = holder
                 .is_some_and(|node| listed(node).contains(disk) || (in_use(node).contains(disk) && !is_new));
+            // Where no witness stands, people took away the report that the kubelet had made before it mounted, and not mooring
+            // the list.
+            let is_unreported = self.falsified.contains(&place) || is_new;
             let is_unlisted = self.unlisted.contains(&place);
-            if !is_attached && !witness && !is_unlisted {
+            if !is_attached && !witness && !is_unlisted && is_unreported {
                 continue;
             }
             faults.push(Fault {

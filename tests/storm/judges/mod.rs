@@ -19,6 +19,7 @@ use test_support::{
     history::Change,
     invariants, writes,
 };
+use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
 use crate::play::Record;
@@ -183,6 +184,20 @@ pub fn disk_of(volume: &Value) -> Option<String> {
     let lun = &spec["iscsi"];
     let (portal, iqn) = (lun["targetPortal"].as_str()?, lun["iqn"].as_str()?);
     Some(format!("kubernetes.io/iscsi/{portal}:{iqn}:{}", lun["lun"]))
+}
+
+/// Since when a machine has a disk mounted: strictly before that moment, and not unmounted at or before it.
+pub fn mounted(facts: &[Fact], disk: &str, machine: &str, at: Instant) -> Option<Instant> {
+    let steps = facts.iter().filter(|fact| fact.disk == disk && fact.machine == machine);
+    let mut since = None;
+    for fact in steps.take_while(|fact| fact.at <= at) {
+        match fact.step {
+            Step::Mounted if fact.at < at => since = Some(fact.at),
+            Step::Unmounted => since = None,
+            _ => {}
+        }
+    }
+    since
 }
 
 /// Names in a list of a node's status.
