@@ -19,7 +19,11 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use serde_json::Value;
-use tokio::{task::yield_now, time::timeout};
+use tokio::{
+    sync::watch::{self, Receiver},
+    task::yield_now,
+    time::timeout,
+};
 
 use super::{
     clock::Clock,
@@ -74,6 +78,8 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct Server {
     inner: Arc<Inner>,
+    /// The revision up to which its watches tell; without it they tell all there is.
+    told: Option<Receiver<u64>>,
 }
 
 impl Default for Server {
@@ -94,7 +100,27 @@ impl Server {
                 clock: options.clock,
                 reviews: Reviews::default(),
             }),
+            told: None,
         }
+    }
+
+    /// Another server before the same etcd, whose watch cache is so late. Lists and reads are consistent, as those that
+    /// name no revision are on the real one. It lives on the runtime that this is called on.
+    #[must_use]
+    pub fn late_by(&self, lag: Duration) -> Self {
+        let mut written = self.subscribe_revision();
+        let (sender, told) = watch::channel(*written.borrow_and_update());
+        let sender = Arc::new(sender);
+        tokio::spawn(async move {
+            while written.changed().await.is_ok() {
+                let (revision, sender) = (*written.borrow_and_update(), Arc::clone(&sender));
+                tokio::spawn(async move {
+                    tokio::time::sleep(lag).await;
+                    sender.send_if_modified(|told| revision > std::mem::replace(told, revision.max(*told)));
+                });
+            }
+        });
+        Self { inner: Arc::clone(&self.inner), told: Some(told) }
     }
 
     /// A client of this server that needs no socket. It asks in the namespace `default`.
@@ -270,7 +296,9 @@ impl Server {
                 self.await_revision(options.revision_number()?).await?;
             }
             let (objects, clock) = (&self.inner.store, *self.clock());
-            let watch = objects.with(|store| Watch::begin((objects, store), clock, place, options, view))?;
+            let told = self.told.clone();
+            let watch =
+                objects.with(|store| Watch::begin((objects, store), told, clock, place, options, view))?;
             return Ok(stream_response(watch));
         }
         self.await_revision(options.awaited_revision()?).await?;

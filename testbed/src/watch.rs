@@ -41,6 +41,8 @@ pub struct Watch {
     options: ListOptions,
     view: View,
     position: u64,
+    /// Up to which revision it tells; without it, all there is.
+    told: Option<Receiver<u64>>,
     changed: Option<Receiver<u64>>,
     lines: VecDeque<Bytes>,
     end: Instant,
@@ -49,12 +51,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins a watch: with what there is, or after a revision.
+    /// Begins a watch: with what there is, or after a revision. It tells what was written up to `told`, if that is given.
     ///
     /// # Errors
     /// The revision cannot be read.
     pub fn begin(
         (objects, store): (&SharedStore, &Store),
+        told: Option<Receiver<u64>>,
         clock: Clock,
         place: &Place,
         options: ListOptions,
@@ -72,7 +75,8 @@ impl Watch {
             prefix: place.prefix(),
             view,
             position: revision,
-            changed: store.subscribe(place.kind),
+            changed: told.clone().or_else(|| store.subscribe(place.kind)),
+            told,
             lines: VecDeque::new(),
             end,
             bookmark: next_bookmark(now, end),
@@ -136,13 +140,14 @@ impl Watch {
     }
 
     fn read_changes(&mut self) {
-        let (changes, revision) =
+        let (changes, written) =
             self.objects.with(|store| (store.changes(self.place.kind, self.position), store.revision()));
+        let revision = self.told.as_ref().map_or(written, |told| *told.borrow());
         match changes {
             Ok(changes) => {
                 // A watch from a future revision shows nothing before it.
                 self.position = self.position.max(revision);
-                for change in changes {
+                for change in changes.into_iter().take_while(|change| change.revision <= revision) {
                     self.show(&change);
                 }
             }

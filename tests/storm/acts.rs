@@ -206,6 +206,9 @@ pub struct Script {
     pub has_odd_names: bool,
     /// The driver never attaches this volume, also in the calm.
     pub broken: Option<usize>,
+    /// How late the watch caches of the API servers are, of which each request of the daemon goes to one; empty for one
+    /// that is never late.
+    pub lags: Vec<Duration>,
     pub steps: Vec<Step>,
 }
 
@@ -218,6 +221,13 @@ const OUTLASTS_FORCE: u64 = 400;
 
 fn seconds(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range.start * 1_000..range.end * 1_000))
+}
+
+/// In every third seed there are two servers, of which one is some seconds late.
+fn lags(seed: u64) -> Vec<Duration> {
+    let mut rng = Rng::with_seed(seed);
+    let late = [Duration::from_millis(rng.u64(..200)), Duration::from_millis(rng.u64(200..5_000))];
+    if seed % 3 == 1 { late.to_vec() } else { Vec::new() }
 }
 
 impl Script {
@@ -235,6 +245,7 @@ impl Script {
             has_shared: rng.u8(..4) == 0,
             has_odd_names: rng.u8(..5) == 0,
             broken: (rng.u8(..6) == 0).then(|| rng.usize(..3)),
+            lags: lags(seed),
             steps: Vec::new(),
         };
         let long = seed % 10 == 7;

@@ -214,7 +214,7 @@ impl Daemons {
 
 async fn run(script: &Script) -> Record {
     let began = Instant::now();
-    let server = Embedded::new(in_process::start);
+    let server = Embedded::new(in_process::start).late_by(&script.lags);
     let times = note_times(server.embedded().unwrap().clone());
     let namespace = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}");
     Cluster::new(server.client(User::Admin)).apply(&namespace).await;

@@ -18,13 +18,14 @@ use crate::{play::Record, world::attachment_of};
 /// Six minutes of true time, less what the clocks of the tests are coarse.
 const FORCE: Duration = Duration::from_secs(355);
 
-/// A request that was decided on what people had done may arrive so long after that.
+/// A request that was decided on what people had done may arrive so long after that, and later by how late watches are.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
 /// What is known of machines and disks up to a moment.
 struct Machines<'a> {
     facts: &'a [Fact],
     late: &'a [(Instant, Instant)],
+    under_way: Duration,
     /// Nodes by name: since when it is not Ready (or gone), and whether it was out of service since the mount.
     unready: BTreeMap<String, Instant>,
     out_of_service: BTreeMap<String, Instant>,
@@ -49,6 +50,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         unlisted: BTreeSet::new(),
         falsified: BTreeSet::new(),
         late: &record.late,
+        under_way: UNDER_WAY + record.script.lags.iter().max().copied().unwrap_or_default(),
         reported_again: BTreeMap::new(),
         made: BTreeMap::new(),
     };
@@ -206,7 +208,9 @@ impl Machines<'_> {
 
     /// Whether what happened at the one time may be unseen at the other.
     fn is_late(&self, happened: Instant, now: Instant) -> bool {
-        self.late.iter().any(|(begin, end)| *begin <= happened + UNDER_WAY && *end + UNDER_WAY >= now)
+        self.late
+            .iter()
+            .any(|(begin, end)| *begin <= happened + self.under_way && *end + self.under_way >= now)
     }
 
     fn mounted(&self, disk: &str, machine: &str, at: Instant) -> Option<Instant> {
@@ -246,7 +250,7 @@ impl Machines<'_> {
             let holder = objects.get("nodes", machine);
             let place = (machine.to_owned(), disk.to_owned());
             // What is decided while no list has it may be under way when the kubelet reports it again.
-            let is_new = self.reported_again.get(&place).is_some_and(|at| moment.at - *at < UNDER_WAY)
+            let is_new = self.reported_again.get(&place).is_some_and(|at| moment.at - *at < self.under_way)
                 || self.made.get(machine).is_some_and(|at| since < *at && self.is_late(*at, moment.at));
             let witness = holder
                 .is_some_and(|node| listed(node).contains(disk) || (in_use(node).contains(disk) && !is_new));

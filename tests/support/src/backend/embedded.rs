@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
@@ -26,6 +27,8 @@ use crate::{
 pub struct Embedded {
     start: StartInProcess,
     server: Server,
+    /// Those that daemons ask, if these are others: each request goes to one of them.
+    asked: Vec<Server>,
     record: Arc<Mutex<Vec<Entry>>>,
 }
 
@@ -37,7 +40,15 @@ impl Embedded {
 
     /// The same before a server that is there.
     pub fn before(start: StartInProcess, server: Server) -> Self {
-        Self { start, server, record: Arc::default() }
+        Self { start, server, asked: Vec::new(), record: Arc::default() }
+    }
+
+    /// The same, of whose daemons each request goes to one of several servers before the same etcd, of which each is
+    /// so late.
+    #[must_use]
+    pub fn late_by(mut self, lags: &[Duration]) -> Self {
+        self.asked = lags.iter().map(|lag| self.server.late_by(*lag)).collect();
+        self
     }
 
     /// The server as one user sees it.
@@ -66,7 +77,11 @@ impl Embedded {
         let body = body.collect().await.expect("a body without a socket is whole").to_bytes();
         let place = Place::parse(head.uri.path()).filter(|_| user == DAEMON || !is_read);
         let entry = place.map(|place| entry(user, &head, &body, place));
-        let answer = self.server.oneshot(Request::from_parts(head, Body::from(body.to_vec()))).await?;
+        let server = match user {
+            DAEMON => fastrand::choice(self.asked).unwrap_or(self.server),
+            _ => self.server,
+        };
+        let answer = server.oneshot(Request::from_parts(head, Body::from(body.to_vec()))).await?;
         let Some(mut entry) = entry else { return Ok(answer) };
         entry.code = answer.status().as_u16().into();
         if is_read {
