@@ -160,6 +160,33 @@ pub enum Act {
         seed: u64,
         time: Duration,
     },
+    /// People ask for more room on a Bound claim; and the resizer of its driver is done.
+    Enlarge {
+        claim: usize,
+        is_done: bool,
+    },
+    /// A pod with a generic ephemeral volume comes on a node, whose claim somebody else has made before.
+    EphemeralPod {
+        node: usize,
+        is_taken: bool,
+    },
+    /// The claim of a generic ephemeral volume is deleted.
+    DeleteEphemeralClaim {
+        claim: usize,
+        by_force: bool,
+    },
+    MakeAttributesClass {
+        class: usize,
+    },
+    DeleteAttributesClass {
+        class: usize,
+        by_force: bool,
+    },
+    /// A claim names a class of attributes, as far as the API server allows it.
+    UseAttributesClass {
+        claim: usize,
+        class: usize,
+    },
     /// What one watch tells is late, or with none named what all do, as by an API server whose cache lags.
     DelayWatch {
         kind: Option<usize>,
@@ -196,6 +223,8 @@ pub struct Script {
     pub is_delayed: bool,
     /// Volumes are provisioned, else made beforehand.
     pub is_provisioned: bool,
+    /// All seven controllers are on, and people give them work.
+    pub has_all: bool,
     /// Two replicas with a lease, else one without.
     pub has_replicas: bool,
     /// One of the volumes is on iSCSI.
@@ -240,6 +269,7 @@ impl Script {
             seed,
             is_provisioned,
             is_delayed: is_provisioned && (rng.bool() || seed % 10 == 3),
+            has_all: seed.is_multiple_of(3),
             has_replicas: rng.bool(),
             has_iscsi: rng.bool(),
             has_shared: rng.u8(..4) == 0,
@@ -266,7 +296,11 @@ impl Script {
                 return script;
             }
             left -= pause;
-            let act = Self::act(rng, long);
+            let act = if script.has_all && rng.u8(..4) == 0 {
+                Self::act_for_all(rng)
+            } else {
+                Self::act(rng, long)
+            };
             let is_of_people = !matches!(
                 act,
                 Act::Hang { .. }
@@ -295,6 +329,20 @@ impl Script {
                 let act = Act::RemakeClaim { claim: rng.usize(..6), node };
                 script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
             }
+        }
+    }
+
+    /// What gives the small controllers work.
+    fn act_for_all(rng: &mut Rng) -> Act {
+        let (claim, node, class) = (rng.usize(..6), rng.usize(..3), rng.usize(..2));
+        let by_force = rng.u8(..3) == 0;
+        match rng.u8(..10) {
+            0 | 1 => Act::Enlarge { claim, is_done: by_force },
+            2..5 => Act::EphemeralPod { node, is_taken: rng.u8(..5) == 0 },
+            5 => Act::DeleteEphemeralClaim { claim, by_force },
+            6 => Act::MakeAttributesClass { class },
+            7 => Act::DeleteAttributesClass { class, by_force },
+            _ => Act::UseAttributesClass { claim, class },
         }
     }
 

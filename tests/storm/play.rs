@@ -14,7 +14,7 @@ use test_support::{
 use testbed::{
     Server,
     actors::{
-        Attacher, AttacherBehaviour, Fact, KubeletBehaviour, Kubelets, Protection, Provisioner,
+        Attacher, AttacherBehaviour, Collector, Fact, KubeletBehaviour, Kubelets, Protection, Provisioner,
         ProvisionerBehaviour, Reaction, Scheduler, Storage,
     },
     faults::{Caught, CrashPoint, Faults, Storm},
@@ -85,13 +85,12 @@ struct Daemons {
 }
 
 impl Daemons {
-    async fn start(server: Embedded, has_replicas: bool) -> Self {
-        let launch = if has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
+    async fn start(server: Embedded, launch: Launch, count: usize) -> Self {
         let (running, seen) = (Vec::new(), Vec::new());
         let (kills, starts, late) = (Vec::new(), Vec::new(), Vec::new());
         let troubles = JoinSet::new();
         let mut daemons = Self { server, launch, running, kills, starts, late, troubles, seen, leader: 0 };
-        for _ in 0..=usize::from(has_replicas) {
+        for _ in 0..count {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
             daemons.running.push((proxy, Some(daemon)));
@@ -234,9 +233,13 @@ async fn run(script: &Script) -> Record {
         ProvisionerBehaviour { create: short.clone(), delete: short, ..ProvisionerBehaviour::default() };
     let _provisioner = Provisioner::start(server.client(User::Provisioner), DRIVER, provisioner);
     let _scheduler = Scheduler::start(server.client(User::Scheduler));
-    let _protection = Protection::start(server.client(User::ControllerManager));
+    // Where the daemon is all of these controllers, it protects by itself.
+    let _protection = (!script.has_all).then(|| Protection::start(server.client(User::ControllerManager)));
+    let _collector = script.has_all.then(|| Collector::start(server.client(User::ControllerManager)));
 
-    let mut daemons = Daemons::start(server.clone(), script.has_replicas).await;
+    let launch = if script.has_replicas { Launch::replica(NAMESPACE) } else { Launch::alone() };
+    let launch = if script.has_all { launch.with("--controllers=storage") } else { launch };
+    let mut daemons = Daemons::start(server.clone(), launch, usize::from(script.has_replicas) + 1).await;
     let mut world = World::make(script, Hands(server.client(User::Admin)), attacher, kubelets).await;
     for step in &script.steps {
         sleep(step.pause).await;

@@ -17,6 +17,8 @@ use crate::{
     hands::{Hands, name},
 };
 
+mod all_on;
+
 pub const NODES: &str = "/api/v1/nodes";
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
@@ -92,6 +94,9 @@ impl World {
                 world.make_volume(volume, false, Value::Null).await;
             }
         }
+        if script.has_all {
+            world.make_all_on().await;
+        }
         for claim in 0..6 {
             world.make_claim(claim, 0, false).await;
         }
@@ -120,6 +125,7 @@ impl World {
             "provisioner": provisioner,
             "reclaimPolicy": if reclaimed { "Delete" } else { "Retain" },
             "volumeBindingMode": if delayed { "WaitForFirstConsumer" } else { "Immediate" },
+            "allowVolumeExpansion": self.script.has_all,
         })
     }
 
@@ -152,12 +158,7 @@ impl World {
 
     async fn make_claim(&self, claim: usize, class: usize, is_foreign: bool) {
         let mut object = json!({
-            "metadata": { "name": self.claims[claim], "annotations": {} },
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": CLASS_NAMES[class],
-                "resources": { "requests": { "storage": "1Gi" } },
-            },
+            "metadata": { "name": self.claims[claim], "annotations": {} }, "spec": claim_spec(class),
         });
         if is_foreign {
             object["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] =
@@ -199,14 +200,8 @@ impl World {
         self.pods += 1;
         let is_odd = self.script.has_odd_names && self.pods < 4;
         let name = if is_odd { self.claims[self.pods - 1].clone() } else { format!("{kind}-{}", self.pods) };
-        let mut object = json!({
-            "metadata": { "name": name },
-            "spec": {
-                "terminationGracePeriodSeconds": 5,
-                "containers": [{ "name": "main", "image": "example.com/none" }],
-                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": self.claims[claim] } }],
-            },
-        });
+        let source = json!({ "persistentVolumeClaim": { "claimName": self.claims[claim] } });
+        let mut object = pod_object(&name, source);
         if !self.script.is_delayed {
             object["spec"]["nodeName"] = self.nodes[node].clone().into();
         }
@@ -315,7 +310,10 @@ impl World {
                 let path = format!("{ATTACHMENTS}/{}", name(&all[attachment % all.len()]));
                 hands.end(&path, takes_finalizers).await;
             }
-            _ => self.trouble(act).await,
+            _ => {
+                self.act_for_all(act).await;
+                self.trouble(act).await;
+            }
         }
     }
 
@@ -518,6 +516,28 @@ async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
             _ => {}
         }
     }
+}
+
+/// What all claims ask for.
+fn claim_spec(class: usize) -> Value {
+    json!({
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": CLASS_NAMES[class],
+        "resources": { "requests": { "storage": "1Gi" } },
+    })
+}
+
+/// A pod with one volume.
+fn pod_object(name: &str, mut volume: Value) -> Value {
+    volume["name"] = "data".into();
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "terminationGracePeriodSeconds": 5,
+            "containers": [{ "name": "main", "image": "example.com/none" }],
+            "volumes": [volume],
+        },
+    })
 }
 
 /// The name of the VolumeAttachment of a disk, as kubelets name disks, on a machine.

@@ -73,7 +73,7 @@ pub fn trials() -> Vec<Trial> {
 fn record(happenings: &[Happening]) -> Record {
     let began = Instant::now();
     let mut record = Record {
-        script: Script { steps: Vec::new(), broken: None, lags: Vec::new(), ..Script::of(1) },
+        script: Script { steps: Vec::new(), broken: None, has_all: true, lags: Vec::new(), ..Script::of(1) },
         changes: Vec::new(),
         requests: Vec::new(),
         facts: Vec::new(),

@@ -26,7 +26,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use super::{
     Handle,
     mirror::{Key, Mirror, events, key},
-    objects::{claim_of, claims_of, node_of, pod_path},
+    objects::{claim_of, claims_of, is_for, node_of, pod_path},
     storage::{Step, Storage},
     work::{Work, Write},
 };
@@ -176,9 +176,9 @@ impl World {
         }
     }
 
-    /// Unique volume name and VolumeAttachment-worthy facts of a claim: its CSI or iSCSI volume, once bound.
-    fn volume_of(&self, claim: &Key) -> Option<(String, &PersistentVolume)> {
-        let claim = self.claims.get(&claim.0, &claim.1)?;
+    /// Unique volume name and VolumeAttachment-worthy facts of a pod's claim: its CSI or iSCSI volume, once bound.
+    fn volume_of(&self, pod: &Pod, claim: &Key) -> Option<(String, &PersistentVolume)> {
+        let claim = self.claims.get(&claim.0, &claim.1).filter(|claim| is_for(pod, claim))?;
         let volume = self.volumes.get("", claim.spec.as_ref()?.volume_name.as_deref()?)?;
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref().map(|csi| format!("csi/{}^{}", csi.driver, csi.volume_handle));
@@ -225,7 +225,7 @@ impl World {
         let mut ready = None;
         for pod in pods.iter().filter(|pod| !is_done(pod)) {
             let claims = claims_of(pod);
-            let volumes: Vec<_> = claims.iter().filter_map(|claim| self.volume_of(claim)).collect();
+            let volumes: Vec<_> = claims.iter().filter_map(|claim| self.volume_of(pod, claim)).collect();
             in_use.extend(volumes.iter().map(|(unique_name, _)| unique_name.clone()));
             let mountable = volumes.len() == claims.len()
                 && volumes.iter().all(|(unique_name, volume)| {

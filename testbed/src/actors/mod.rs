@@ -5,6 +5,7 @@
 //! names the next write of a key, and one write of a key is in progress at a time.
 
 mod attacher;
+mod collector;
 mod kubelet;
 mod mirror;
 mod objects;
@@ -19,6 +20,7 @@ mod work;
 mod workload;
 
 pub use attacher::{Attacher, AttacherBehaviour, Reaction};
+pub use collector::Collector;
 pub use kubelet::{KubeletBehaviour, Kubelets, attachment_name};
 pub use mirror::{Key, Mirror, Touched, events, key};
 pub use objects::is_ready;

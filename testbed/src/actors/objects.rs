@@ -1,6 +1,6 @@
 //! The fields of pods, nodes, claims and volumes that several stand-ins read, and the paths of their writes.
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
 use kube::{Resource, ResourceExt};
 
 use super::mirror::Key;
@@ -10,16 +10,24 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
-/// The claims a pod uses.
+/// The claims a pod uses, those of its generic ephemeral volumes among them.
 pub fn claims_of(pod: &Pod) -> Vec<Key> {
     let namespace = pod.namespace().unwrap_or_default();
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|source| (namespace.clone(), source.claim_name.clone()))
-        .collect()
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let names = volumes.filter_map(|volume| match &volume.persistent_volume_claim {
+        Some(source) => Some(source.claim_name.clone()),
+        None => volume.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name_any(), volume.name)),
+    });
+    names.map(|name| (namespace.clone(), name)).collect()
+}
+
+/// Whether a pod may use a claim: that of a generic ephemeral volume has to be its own.
+pub fn is_for(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let name = claim.name_any();
+    let mut ephemeral = volumes.filter(|volume| volume.ephemeral.is_some());
+    ephemeral.all(|volume| format!("{}-{}", pod.name_any(), volume.name) != name)
+        || claim.controller_owner_ref(&()).is_some_and(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
 }
 
 /// The claim a volume names.

@@ -7,8 +7,8 @@ use serde_json::Value;
 use test_support::audit::{DAEMON, Entry};
 
 use super::{
-    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, mounted,
-    uid,
+    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_of, is_ready, is_terminating, listed,
+    mounted, uid,
 };
 use crate::{play::Record, world::attachment_of};
 
@@ -258,7 +258,8 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
         return false;
     }
     claims_of(pod).iter().all(|key| {
-        let Some(claim) = objects.get("persistentvolumeclaims", key) else { return false };
+        let claim = objects.get("persistentvolumeclaims", key).filter(|claim| is_of(claim, pod));
+        let Some(claim) = claim else { return false };
         let volume =
             claim["spec"]["volumeName"].as_str().and_then(|name| objects.get("persistentvolumes", name));
         let Some(volume) = volume.filter(|volume| phase(claim) == "Bound" && !is_terminating(volume)) else {

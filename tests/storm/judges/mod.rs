@@ -2,6 +2,7 @@
 //!
 //! Each is a function of the [`Record`] through a [`Timeline`]: the changes in order, with the time and the author of each.
 
+mod all_on;
 mod calm;
 mod disk;
 mod owner;
@@ -53,6 +54,7 @@ pub fn goods(record: &Record) -> Vec<Fault> {
     faults.extend(pace::judge(record, &timeline));
     faults.extend(told::judge(record, &timeline));
     faults.extend(calm::judge(record, &timeline));
+    faults.extend(all_on::judge(record, &timeline));
     faults.sort();
     faults.dedup();
     faults
@@ -63,6 +65,7 @@ fn promises(record: &Record) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
     let mut broken = invariants::check_requests(&record.requests);
     broken.extend(writes::check(&record.changes, &ours));
+    broken.retain(|what| !all_on::is_of_claims(what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
 
@@ -228,12 +231,23 @@ pub fn uid(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-/// Claims that a pod uses, as keys.
+/// Claims that a pod uses, as keys, those of its generic ephemeral volumes among them.
 pub fn claims_of(pod: &Value) -> Vec<String> {
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    volumes
-        .filter_map(|volume| volume["persistentVolumeClaim"]["claimName"].as_str())
-        .map(|name| format!("{namespace}/{name}"))
-        .collect()
+    let names = volumes.filter_map(|volume| {
+        if volume["ephemeral"].is_null() {
+            return volume["persistentVolumeClaim"]["claimName"].as_str().map(str::to_owned);
+        }
+        Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?))
+    });
+    names.map(|name| format!("{namespace}/{name}")).collect()
+}
+
+/// Whether a claim of that name is the pod's: that of a generic ephemeral volume is only if the pod owns it.
+pub fn is_of(claim: &Value, pod: &Value) -> bool {
+    let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let owners = claim["metadata"]["ownerReferences"].as_array();
+    volumes.all(|volume| volume["ephemeral"].is_null())
+        || owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == uid(pod)))
 }
