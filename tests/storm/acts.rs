@@ -88,6 +88,12 @@ pub enum Act {
         has_other_handle: bool,
         keeps_claim: bool,
     },
+    /// The volume of a claim in use on that node is made anew with another handle; then a second pod of the claim comes there,
+    /// and the first one goes.
+    RemakeUsedVolume {
+        claim: usize,
+        node: usize,
+    },
     ClearRef {
         volume: usize,
         is_uid_only: bool,
@@ -361,7 +367,12 @@ impl Script {
             45..48 => Act::RemakeClaim { claim, node },
             48..51 => Act::DeleteVolume { volume, by_force },
             51..54 => Act::MakeVolume { volume, has_other_handle: by_force },
-            54..57 => Act::RemakeVolume { volume, has_other_handle: rng.bool(), keeps_claim: rng.bool() },
+            54..57 => match (rng.bool(), rng.bool()) {
+                (true, true) => Act::RemakeUsedVolume { claim, node },
+                (has_other_handle, keeps_claim) => {
+                    Act::RemakeVolume { volume, has_other_handle, keeps_claim }
+                }
+            },
             57..61 => Act::ClearRef { volume, is_uid_only: by_force },
             61..66 => Act::DeleteAttachment { attachment: rng.usize(..6), takes_finalizers: by_force },
             66..69 => Act::EmptyList { node },

@@ -239,6 +239,37 @@ impl World {
         self.claims.iter().position(|name| chosen.is_some_and(|chosen| chosen == name)).unwrap_or(claim)
     }
 
+    async fn remake_volume(&mut self, volume: usize, has_other_handle: bool, keeps_claim: bool) {
+        if self.script.is_provisioned {
+            return;
+        }
+        let hands = self.hands.clone();
+        let path = format!("{VOLUMES}/{}", self.volumes[volume]);
+        let Some(old) = hands.get(&path).await else { return };
+        hands.remove(&path).await;
+        let claim_ref = if keeps_claim { old["spec"]["claimRef"].clone() } else { Value::Null };
+        self.make_volume(volume, has_other_handle, claim_ref).await;
+    }
+
+    async fn remake_used_volume(&mut self, claim: usize, node: usize) {
+        let hands = self.hands.clone();
+        let claim = self.used_claim(claim, node).await;
+        let Some(object) = hands.get(&self.claim(claim)).await else { return };
+        let volume = self.volumes.iter().position(|name| object["spec"]["volumeName"] == name.as_str());
+        let Some(volume) = volume.filter(|volume| *volume < 3) else { return };
+        let uses = |pod: &&Value| {
+            pod["spec"]["nodeName"] == self.nodes[node]
+                && pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == self.claims[claim]
+        };
+        let first = hands.list(PODS).await.iter().find(uses).map(|pod| name(pod).to_owned());
+        self.remake_volume(volume, true, true).await;
+        self.pod(claim, node, "main").await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        if let Some(first) = first {
+            hands.end(&format!("{PODS}/{first}"), false).await;
+        }
+    }
+
     pub async fn act(&mut self, act: &Act) {
         let hands = self.hands.clone();
         match *act {
@@ -280,15 +311,9 @@ impl World {
                 }
             }
             Act::RemakeVolume { volume, has_other_handle, keeps_claim } => {
-                if self.script.is_provisioned {
-                    return;
-                }
-                let path = format!("{VOLUMES}/{}", self.volumes[volume % 3]);
-                let Some(old) = hands.get(&path).await else { return };
-                hands.remove(&path).await;
-                let claim_ref = if keeps_claim { old["spec"]["claimRef"].clone() } else { Value::Null };
-                self.make_volume(volume % 3, has_other_handle, claim_ref).await;
+                self.remake_volume(volume % 3, has_other_handle, keeps_claim).await;
             }
+            Act::RemakeUsedVolume { claim, node } => self.remake_used_volume(claim, node).await,
             Act::ClearRef { volume, is_uid_only } => {
                 let Some(volume) = self.volume_now(volume).await else { return };
                 let claim_ref = if is_uid_only { json!({ "uid": null }) } else { Value::Null };
