@@ -27,7 +27,6 @@ local well = {
   'k queue': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'pvcprotection' }, '1x300'],
   'second attach/detach': ['mooring_alarm', { instance: 'a', alarm: 'second_attach_detach_controller' }, '0x300'],
   'second binder': ['mooring_alarm', { instance: 'a', alarm: 'second_binder' }, '0x300'],
-  'second protection': ['mooring_alarm', { instance: 'a', alarm: 'second_claim_protection_controller' }, '0x300'],
   restored: ['mooring_alarm', { instance: 'a', alarm: 'etcd_restored' }, '0x300'],
   late: ['mooring_alarm', { instance: 'a', alarm: 'requests_time_out' }, '0x300'],
   'foreign deletes': ['mooring_foreign_writes_total', { instance: 'a', kind: 'attachment_deleted' }, '0x300'],
@@ -201,8 +200,6 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.
     outage('MooringAlarm', 'warning', 5, 9, 45, { restored: '0x6 1x4 0x300', 'foreign phases': '0x6 40x300', 'restore grace': ['mooring_guard_refusals_total', { instance: 'a', guard: 'RestoreGrace' }, '0x6 0+50x4 200x300'] }, 'etcd was restored'),
     outage('MooringAlarm', 'warning', 5, 12, 20, { late: '0x6 1x10 0x300' }),
-    // Of the protection controllers two do no harm.
-    outage('MooringAlarm', 'warning', 5, 12, 20, { 'second protection': '0x6 1x10 0x300' }, 'a second protection controller'),
     // A week and ten minutes are left; renewed after half an hour.
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a serves': '605400x30 31536000x300' }),
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a client': '605400x30 31536000x300' }, 'the client’s'),

@@ -21,7 +21,6 @@ use crate::{
         claim_pods::ClaimPods,
         finalizer::{Protected, UserList, Users, pages, protection::Protection},
         report::ReportKey,
-        second_writer::Role,
     },
     telemetry::transition::Named,
 };
@@ -58,15 +57,8 @@ impl Protected for ClaimKey {
         name: "persistentvolumeclaim-protection-controller",
         component: "persistentvolumeclaim-protection-controller",
         queues: &["pvcprotection"],
-        role: Some(Role {
-            name: "claim protection controller",
-            alarm: "second_claim_protection_controller",
-            held: "no finalizer is taken off a claim",
-            kinds: &[Self::ADDED, Self::REMOVED],
-        }),
+        role: None,
     };
-    const ADDED: &str = "claim_finalizer_added";
-    const REMOVED: &str = "claim_finalizer_removed";
 
     fn of(object: &ObjectRef) -> Option<Self> {
         if let ObjectRef::Claim(key) = object { Some(key.clone()) } else { None }

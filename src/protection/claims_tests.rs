@@ -108,40 +108,6 @@ fn patch_of(call: &Call<ClaimKey>) -> &Request {
     request
 }
 
-/// Our next write would hide its name.
-#[test]
-fn s14_who_put_a_finalizer_on_is_asked_until_it_is_answered_and_nothing_is_written_before() {
-    let (objects, mut controller, now) = stage(false);
-    let key = ClaimKey::new("ns", "p-data");
-    let seen = |controller: &mut ClaimProtection, revision: u64, finalizers: Value, is_going: bool| {
-        let mut claim = claim("");
-        if !is_going {
-            claim.metadata.deletion_timestamp = None;
-        }
-        claim.metadata.resource_version = ResourceVersion(revision);
-        claim.metadata.finalizers = serde_json::from_value(finalizers).unwrap();
-        objects.apply(claim);
-        controller.changed([ObjectRef::Claim(key.clone())].into(), now);
-    };
-    seen(&mut controller, 6, json!([]), false);
-    let write = only(&controller.plan(now));
-    controller.answered(write, Err(CallError::Conflict("modified".to_owned())), now, 0.0);
-    seen(&mut controller, 7, json!([CLAIM_FINALIZER]), false);
-    let now = controller.plan(now).wake_at.unwrap();
-    let read = only(&controller.plan(now));
-    assert!(matches!(&read, Call::Owner(asked, _) if *asked == key), "{read:?}");
-    seen(&mut controller, 8, json!([CLAIM_FINALIZER]), true);
-    assert!(controller.plan(now).calls.is_empty(), "it is being asked");
-    controller.answered(read, Err(CallError::Unknown("cut".into())), now, 0.0);
-    let plan = controller.plan(now);
-    assert!(plan.calls.is_empty(), "{:?}", plan.calls);
-    let later = plan.wake_at.unwrap();
-    let again = only(&controller.plan(later));
-    assert!(matches!(&again, Call::Owner(..)), "{again:?}");
-    controller.answered(again, Ok(Answer::Owners(vec!["kubectl-edit".to_owned()])), later, 0.0);
-    assert!(matches!(only(&controller.plan(later)), Call::Users(..)));
-}
-
 #[test]
 fn before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_that_was_seen() {
     let (_, mut controller, now) = stage(false);
@@ -245,44 +211,6 @@ fn e11_a_list_whose_answer_comes_during_the_grace_proves_nothing_after_it() {
     controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
     let later = controller.plan(now).wake_at.unwrap();
     assert!(matches!(only(&controller.plan(later)), Call::Users(..)), "what was proven is old");
-}
-
-#[test]
-fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
-    let (objects, mut controller, now) = stage(false);
-    let list = only(&controller.plan(now));
-    for name in ["one", "other"] {
-        let mut other = claim("");
-        other.metadata.name = name.into();
-        other.metadata.deletion_timestamp = None;
-        other.metadata.finalizers = Vec::<&str>::new().into_iter().collect();
-        let key = ObjectRef::Claim(other.key());
-        objects.apply(other.clone());
-        controller.changed([key.clone()].into(), now);
-        other.metadata.resource_version = ResourceVersion(6);
-        other.metadata.finalizers = [CLAIM_FINALIZER].into_iter().collect();
-        objects.apply(other.clone());
-        controller.changed([key].into(), now);
-        let read = only(&controller.plan(now));
-        assert!(matches!(&read, Call::Owner(key, uid) if *key == other.key() && *uid == other.metadata.uid));
-        assert_eq!(controller.others.writers.signal(), None, "one object alone shows too little");
-        let managers = vec!["kube-controller-manager".to_owned()];
-        controller.answered(read, Ok(Answer::Owners(managers)), now, 0.0);
-    }
-    let signal = controller.others.writers.signal().expect("a signal").clone();
-    assert_eq!(signal.to_string(), "kube-controller-manager wrote metadata.finalizers of ns/other");
-    // No pod uses the first claim, and yet it keeps its finalizer until then.
-    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
-    let mut plan = controller.plan(now);
-    assert!(plan.others.is_some());
-    while plan.wake_at.expect("an end") < signal.until {
-        assert!(plan.calls.is_empty(), "{:?}", plan.calls);
-        plan = controller.plan(plan.wake_at.expect("an end"));
-    }
-    let list = only(&controller.plan(signal.until));
-    controller.answered(list, Ok(Answer::Users(Vec::new())), signal.until, 0.0);
-    assert!(matches!(only(&controller.plan(signal.until)), Call::Patch(_, FinalizerStep::Remove, _)));
-    assert_eq!(controller.others.writers.signal(), None);
 }
 
 #[test]

@@ -18,7 +18,6 @@ use crate::{
         asked::Names,
         finalizer::{Protected, UserList, Users, protection::Protection},
         report::ReportKey,
-        second_writer::Role,
     },
     telemetry::transition::Named,
 };
@@ -55,15 +54,8 @@ impl Protected for VolumeName {
         name: "persistentvolume-protection-controller",
         component: "persistentvolume-protection-controller",
         queues: &["pvprotection"],
-        role: Some(Role {
-            name: "volume protection controller",
-            alarm: "second_volume_protection_controller",
-            held: "no finalizer is taken off a volume",
-            kinds: &[Self::ADDED, Self::REMOVED],
-        }),
+        role: None,
     };
-    const ADDED: &str = "volume_finalizer_added";
-    const REMOVED: &str = "volume_finalizer_removed";
 
     fn of(object: &ObjectRef) -> Option<Self> {
         if let ObjectRef::Volume(name) = object { Some(name.clone()) } else { None }
@@ -149,7 +141,7 @@ mod tests {
             let calls = controller.plan(now).calls;
             let written = calls.iter().map(|call| match call {
                 Call::Patch(_, _, request) => request.body.clone().unwrap_or_default(),
-                other => panic!("{other:?}"),
+                other @ Call::Users(..) => panic!("{other:?}"),
             });
             let written: Vec<_> = written.map(|body| body["metadata"]["finalizers"].clone()).collect();
             let expected: Vec<_> = expected.into_iter().map(|finalizers| json!(finalizers)).collect();

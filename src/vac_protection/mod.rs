@@ -19,7 +19,6 @@ use crate::{
         asked::Names,
         finalizer::{Protected, protection::Protection},
         report::ReportKey,
-        second_writer::Role,
     },
     telemetry::transition::Named,
 };
@@ -54,15 +53,8 @@ impl Protected for AttributesClassName {
         name: "volumeattributesclass-protection-controller",
         component: "volumeattributesclass-protection-controller",
         queues: &["vacprotection"],
-        role: Some(Role {
-            name: "VolumeAttributesClass protection controller",
-            alarm: "second_vac_protection_controller",
-            held: "no finalizer is taken off a VolumeAttributesClass",
-            kinds: &[Self::ADDED, Self::REMOVED],
-        }),
+        role: None,
     };
-    const ADDED: &str = "vac_finalizer_added";
-    const REMOVED: &str = "vac_finalizer_removed";
 
     fn of(object: &ObjectRef) -> Option<Self> {
         if let ObjectRef::AttributesClass(name) = object { Some(name.clone()) } else { None }

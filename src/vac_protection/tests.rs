@@ -212,7 +212,6 @@ impl VacStage {
                             self.listed(call, &names);
                         }
                     }
-                    Call::Owner(..) => panic!("{call:?}"),
                 }
             }
             match plan.wake_at {
@@ -321,21 +320,6 @@ fn s49_lists_that_were_answered_while_a_patch_was_under_way_prove_nothing_after_
 }
 
 #[test]
-fn s49_lists_that_were_answered_before_another_writer_is_asked_for_prove_nothing_afterwards() {
-    let mut stage = VacStage::leading();
-    stage.apply(class("gold", true, true, 1));
-    let list = stage.only();
-    stage.apply(class("gold", false, true, 2));
-    assert!(stage.plan().calls.is_empty());
-    stage.apply(class("gold", true, true, 3));
-    stage.listed(list, &[]);
-    let read = stage.only();
-    stage.answer(read, Ok(Answer::Owners(Vec::new())));
-    let next = stage.only();
-    assert!(matches!(next, Call::Users(..)), "what was proven is old: {next:?}");
-}
-
-#[test]
 fn a_use_that_the_watch_tells_of_during_the_lists_keeps_the_class() {
     let mut stage = VacStage::leading();
     stage.apply(class("gold", true, true, 1));
@@ -355,23 +339,6 @@ fn e11_nothing_is_taken_off_during_the_grace_after_a_restore() {
     stage.objects.restore_grace().begin(stage.now);
     let plan = stage.plan();
     assert!(plan.calls.is_empty() && plan.wake_at.unwrap() > stage.now + Duration::from_mins(4));
-}
-
-#[test]
-fn s14_no_finalizer_goes_while_kube_controller_manager_puts_them_on() {
-    let mut stage = VacStage::leading();
-    for name in ["one", "other"] {
-        stage.apply(class(name, false, false, 1));
-        stage.apply(class(name, true, false, 2));
-        let read = stage.only();
-        assert!(matches!(&read, Call::Owner(..)), "{read:?}");
-        stage.answer(read, Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])));
-    }
-    stage.apply(class("gold", true, true, 1));
-    let plan = stage.plan();
-    assert!(plan.calls.is_empty() && plan.others.is_some());
-    let signal = stage.controller.others.writers.signal().expect("a signal").clone();
-    assert_eq!(signal.to_string(), "kube-controller-manager wrote metadata.finalizers of other");
 }
 
 #[test]

@@ -1,19 +1,15 @@
 //! The protection controllers, ours in place of the stock ones: what is used stays, and what is not goes.
 
-use std::time::Duration;
-
-use http::{Method, StatusCode};
+use http::Method;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::DeleteParams;
 use serde_json::json;
 use test_support::{
     attributes_class::VolumeAttributesClass,
     audit::{DAEMON, Entry},
-    cluster::{patch, until, within_deadline},
+    cluster::{patch, until},
     daemon::Launch,
 };
-use testbed::faults::Write;
-use tokio::time::sleep;
 
 use crate::{
     replicas::{new_holder, replica},
@@ -106,22 +102,9 @@ async fn attributes_classes(stage: Stage) {
     patch(&volumes, "v1", json!({ "spec": { "volumeAttributesClassName": "spare" } })).await;
     until(classes.clone(), "silver", "its volume has another class", |class| class.is_none()).await;
 
-    // Who takes the finalizer off has it put on again, and who puts it on meanwhile is asked for (S14).
-    let refusal = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409, "reason": "Conflict" });
-    let is_patch = |write: &Write| write.is(&Method::PATCH, "/volumeattributesclasses");
+    // Who takes the finalizer off has it put on again.
     patch(&classes, "spare", json!({ "metadata": { "finalizers": null } })).await;
     until(classes.clone(), "spare", "it is protected again", VolumeAttributesClass::is_protected).await;
-    let caught = stage.proxy.answer(is_patch, StatusCode::CONFLICT, refusal);
-    patch(&classes, "spare", json!({ "metadata": { "finalizers": null } })).await;
-    caught.reached().await;
-    patch(&classes, "spare", json!({ "metadata": { "finalizers": ["kubernetes.io/vac-protection"] } })).await;
-    within_deadline("the class is read", async {
-        while sent(&stage, "get", "volumeattributesclasses") == 0 {
-            sleep(Duration::from_millis(100)).await;
-        }
-    })
-    .await
-    .unwrap();
     drop(daemon);
 }
 

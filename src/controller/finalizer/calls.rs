@@ -3,11 +3,10 @@
 use apiserver::{
     call::{CallError, Caller, Request},
     ids::Uid,
-    kinds::Narrow as _,
 };
 
 use super::{Protected, UserList, Users, step::FinalizerStep};
-use crate::controller::{requests::Sent, second_writer::WrittenObject as _};
+use crate::controller::requests::Sent;
 
 /// The list that shows who uses what is protected.
 pub type ListOf<K> = <<K as Protected>::Users as Users<K>>::List;
@@ -17,8 +16,6 @@ pub type ListOf<K> = <<K as Protected>::Users as Users<K>>::List;
 pub enum Call<K: Protected> {
     /// Patch the object.
     Patch(K, FinalizerStep, Request),
-    /// Read who put the finalizer on the object of this UID.
-    Owner(K, Uid),
     /// List those who use the objects of these UIDs.
     Users(ListOf<K>, Vec<(K, Uid)>),
 }
@@ -28,8 +25,6 @@ pub enum Call<K: Protected> {
 pub enum Answer<K: Protected> {
     /// The object.
     Object(K::Object),
-    /// The managers that own the finalizer.
-    Owners(Vec<String>),
     /// What the list shows.
     Users(<ListOf<K> as UserList<K>>::Shown),
 }
@@ -40,17 +35,13 @@ impl<K: Protected> Sent for Call<K> {
     async fn send(&self, caller: &Caller) -> Result<Answer<K>, CallError> {
         match self {
             Self::Patch(_, _, request) => caller.write(request).await.map(Answer::Object),
-            Self::Owner(key, uid) => {
-                let path = K::Object::path(key);
-                caller.owners(path, uid, &key.field().pointer()).await.map(Answer::Owners)
-            }
             Self::Users(list, _) => list.send(caller).await.map(Answer::Users),
         }
     }
 
     fn key(&self) -> String {
         match self {
-            Self::Patch(key, ..) | Self::Owner(key, _) => key.to_string(),
+            Self::Patch(key, ..) => key.to_string(),
             Self::Users(list, _) => list.key(),
         }
     }
@@ -60,7 +51,6 @@ impl<K: Protected> Sent for Call<K> {
             Self::Patch(object, ..) => {
                 tracing::warn!(%object, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
             }
-            Self::Owner(..) => {}
             Self::Users(list, waiting) => list.log(error, waiting.len()),
         }
     }

@@ -3,11 +3,10 @@
 //! What it protects says what uses it ([`Protected`], [`Users`]). Here is the rest, the same for all of them: where the
 //! finalizer is missing, or has to go, one patch that names UID and revision ([`step`]). Before it goes, the tables show no
 //! use; then, where the tables prove too little, a live list that was asked for after the object was seen to be deleted,
-//! shared by all objects that wait for it ([`protection`]). That another controller does the same work beside this one is
-//! noticed where it shows ([`others`]).
+//! shared by all objects that wait for it ([`protection`]). That another controller does the same work beside this one
+//! is not noticed, as it does no harm: each removes only what it has proven to be unused.
 
 pub mod calls;
-pub mod others;
 pub mod pages;
 pub mod protection;
 pub mod reasons;
@@ -21,11 +20,7 @@ use apiserver::{
     tables::{Objects, Stored},
 };
 
-use super::{
-    Identity,
-    report::ReportKey,
-    second_writer::{OwnedField, WrittenObject},
-};
+use super::{Identity, report::ReportKey};
 
 /// The name of an object that a finalizer protects.
 pub trait Protected: ReportKey + Hash + fmt::Display {
@@ -38,23 +33,9 @@ pub trait Protected: ReportKey + Hash + fmt::Display {
     const FINALIZER: &'static str;
     /// The names of the controller.
     const IDENTITY: Identity;
-    /// How it is counted that another controller has put the finalizer on.
-    const ADDED: &'static str;
-    /// How it is counted that another has taken it off.
-    const REMOVED: &'static str;
 
     /// The name of an object that changed, if it is of this kind.
     fn of(object: &ObjectRef) -> Option<Self>;
-}
-
-impl<K: Protected> WrittenObject for K {
-    fn field(&self) -> OwnedField {
-        OwnedField::Finalizer(K::FINALIZER)
-    }
-
-    fn kind(&self) -> &'static str {
-        K::ADDED
-    }
 }
 
 /// What is known of those who use what is protected.

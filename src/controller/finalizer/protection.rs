@@ -1,8 +1,8 @@
 //! The controller: it looks at one object after the other, and asks for patches and lists.
 //!
-//! In: protected objects and their users as they change. Out: patches; reads of who has put a finalizer on; and the live
-//! lists that have to show that nothing uses an object. Of each list one is under way at a time. An object that comes to
-//! wait meanwhile waits for the next one: this one was asked for before it was seen to be deleted.
+//! In: protected objects and their users as they change. Out: patches, and the live lists that have to show that
+//! nothing uses an object. Of each list one is under way at a time. An object that comes to wait meanwhile waits for the
+//! next one: this one was asked for before it was seen to be deleted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use super::{
     Protected, UserList, Users,
     calls::{Answer, Call, ListOf},
-    others::FinalizerWriters,
     reasons::ProtectionReason,
     step::{FinalizerStep, patch},
 };
@@ -35,7 +34,6 @@ use crate::controller::{
 pub struct Protection<K: Protected> {
     objects: Arc<Objects>,
     pub(crate) keys: Keys<K, ProtectionReason>,
-    pub(crate) others: FinalizerWriters<K>,
     /// Of those whose finalizer was put on: how often others have taken it off again (S46).
     undone: BTreeMap<K, Undone>,
     pub(crate) users: K::Users,
@@ -55,7 +53,6 @@ impl<K: Protected> Protection<K> {
         Self {
             objects,
             keys: Keys::default(),
-            others: FinalizerWriters::default(),
             undone: BTreeMap::new(),
             users: K::Users::default(),
             to_list: BTreeMap::new(),
@@ -93,7 +90,7 @@ impl<K: Protected> Protection<K> {
                     self.keys.stands(key, ProtectionReason::InUse(user));
                     return None;
                 }
-                // 2. Nothing holds up what takes something away (S14, E11).
+                // 2. No restore of etcd holds it up (E11).
                 if self.is_held(key, now) {
                     return None;
                 }
@@ -105,21 +102,11 @@ impl<K: Protected> Protection<K> {
             }
         }
         self.keys.begins(key);
-        self.others.patched(key);
         if step == FinalizerStep::Add {
             self.undone.entry(key.clone()).or_default().sent(now);
         }
         let request = patch(K::Object::path(key), meta, K::FINALIZER, step);
         Some(Call::Patch(key.clone(), step, request))
-    }
-
-    /// The object has to be read before anything is written to it, which would hide who changed it (S14).
-    fn read_first(&mut self, key: &K) -> Option<Call<K>> {
-        // What a list has shown would be old when the answer comes.
-        self.unused.remove(key);
-        let (key, uid) = self.others.writers.take_read(|target| target == key)?;
-        self.keys.begins_to_read(&key);
-        Some(Call::Owner(key, uid))
     }
 
     /// The finalizer is to be put on. Whether that has to wait, as others have taken it off at once (S46).
@@ -132,27 +119,18 @@ impl<K: Protected> Protection<K> {
         true
     }
 
-    /// The finalizer is to be taken off. Whether that has to wait: etcd was restored a short while ago (E11), or another
-    /// controller is at work (S14).
+    /// The finalizer is to be taken off. Whether that has to wait, as etcd was restored a short while ago (E11).
     fn is_held(&mut self, key: &K, now: Instant) -> bool {
-        let grace_ends = self.objects.restore_grace().left(now).map(|left| now + left);
-        let signal = self.others.writers.signal().filter(|by| by.until > now);
-        let (until, reason) = match (signal, grace_ends) {
-            (Some(by), _) => (by.until, ProtectionReason::ForeignWriter(by.act(), by.until)),
-            (None, Some(end)) => (end, ProtectionReason::RestoreGrace(end)),
-            (None, None) => return false,
-        };
+        let Some(left) = self.objects.restore_grace().left(now) else { return false };
+        let until = now + left;
         self.keys.retries.wait_until(key, until);
-        self.keys.stands(key, reason);
+        self.keys.stands(key, ProtectionReason::RestoreGrace(until));
         true
     }
 
     /// A patch was answered. What a list has shown meanwhile would be old after the pause that may follow.
     fn patched(&mut self, key: &K, result: &Result<Answer<K>, CallError>, now: Instant, jitter: f64) {
         self.unused.remove(key);
-        if result.as_ref().is_err_and(CallError::is_certain) {
-            self.others.refused(key);
-        }
         if let Some(undone) = self.undone.get_mut(key) {
             match result {
                 Ok(_) => undone.landed(now, jitter),
@@ -162,27 +140,6 @@ impl<K: Protected> Protection<K> {
         if let Some(error) = self.keys.written(key, result, now, jitter) {
             self.keys.failed(key, ProtectionReason::Failed(error.to_string()));
         }
-    }
-
-    /// Takes the answer to the question who wrote it. It is asked again until there is one.
-    fn owner_read(
-        &mut self,
-        (key, uid): (K, Uid),
-        result: Result<Answer<K>, CallError>,
-        now: Instant,
-        jitter: f64,
-    ) {
-        match result {
-            Ok(Answer::Owners(managers)) => {
-                self.others.writers.learn(&key, &managers, now);
-            }
-            Ok(_) | Err(CallError::NotFound(_)) => {}
-            Err(error) => {
-                self.keys.pause(&key, &error, now, jitter);
-                self.others.writers.not_read(key.clone(), uid);
-            }
-        }
-        self.keys.ends(&key, now);
     }
 
     /// Takes a live list, for the objects that it was asked for.
@@ -195,7 +152,7 @@ impl<K: Protected> Protection<K> {
     ) {
         let shown = match result {
             Ok(Answer::Users(shown)) => shown,
-            Ok(Answer::Object(_) | Answer::Owners(_)) => return,
+            Ok(Answer::Object(_)) => return,
             Err(error) => {
                 for (key, _) in &waiting {
                     self.keys.pause(key, &error, now, jitter);
@@ -230,21 +187,14 @@ impl<K: Protected> Controller for Protection<K> {
     type Answer = Answer<K>;
     type Measures = ();
 
-    fn load(&mut self, now: Instant) {
+    fn load(&mut self, _: Instant) {
         self.users.load(&self.objects);
-        for (key, object) in K::Object::table(&self.objects).snapshot() {
-            self.others.observed(&key, Some(object.metadata()), false, now);
-        }
     }
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         for object in objects {
             let mut keys = self.users.changed(&object, &self.objects);
-            if let Some(key) = K::of(&object) {
-                let known = self.objects.get::<K::Object>(&key);
-                self.others.observed(&key, known.as_ref().map(|known| known.metadata()), self.leads, now);
-                keys.insert(key);
-            }
+            keys.extend(K::of(&object));
             for key in keys.into_iter().filter(|_| self.leads) {
                 self.keys.changed(key, now);
             }
@@ -259,7 +209,6 @@ impl<K: Protected> Controller for Protection<K> {
                     self.objects.observe_response(object);
                 }
             }
-            Call::Owner(key, uid) => self.owner_read((key, uid), result, now, jitter),
             Call::Users(list, waiting) => {
                 self.keys.queue.at(now);
                 self.listing.remove(&list);
@@ -270,7 +219,6 @@ impl<K: Protected> Controller for Protection<K> {
 
     fn lead(&mut self, now: Instant) {
         self.leads = true;
-        self.others.writers.lead(now);
         self.keys.queue.at(now);
         self.keys.queue.extend(K::Object::table(&self.objects).snapshot().into_keys());
     }
@@ -279,12 +227,7 @@ impl<K: Protected> Controller for Protection<K> {
         let mut calls = Vec::new();
         for _ in 0..LOOKS {
             let Some(key) = self.keys.next(self.listing.len(), now) else { break };
-            let call = if self.others.writers.has_to_read(&key) {
-                self.read_first(&key)
-            } else {
-                self.look(&key, now)
-            };
-            calls.extend(call);
+            calls.extend(self.look(&key, now));
         }
         for (list, waiting) in std::mem::take(&mut self.to_list) {
             if self.listing.contains(&list) {
@@ -294,9 +237,6 @@ impl<K: Protected> Controller for Protection<K> {
                 calls.push(Call::Users(list, waiting.into_iter().collect()));
             }
         }
-        self.others.writers.settle(now);
-        let plan = self.keys.plan(calls, Vec::new(), self.listing.len(), now);
-        let wake_at = plan.wake_at.into_iter().chain(self.others.writers.ends_at()).min();
-        Plan { others: self.others.writers.take_news(), wake_at, ..plan }
+        self.keys.plan(calls, Vec::new(), self.listing.len(), now)
     }
 }

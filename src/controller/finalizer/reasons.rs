@@ -14,8 +14,6 @@ pub enum ProtectionReason {
     InUse(&'static str),
     /// The object cannot be read (S42).
     Unreadable,
-    /// No finalizer is taken off until then, as another controller is at work (S14): what it did.
-    ForeignWriter(String, Instant),
     /// No finalizer is taken off until then, as etcd was restored from a backup (E11).
     RestoreGrace(Instant),
     /// Another writer takes it off each time: it is put on again then (S46).
@@ -30,7 +28,6 @@ impl Reason for ProtectionReason {
             Self::Settled => "Protected",
             Self::InUse(_) => "Terminating",
             Self::Unreadable => "ObjectUnreadable",
-            Self::ForeignWriter(..) => "ForeignWriter",
             Self::RestoreGrace(_) => "RestoreGrace",
             Self::Undone(_) => "WriteUndone",
             Self::Failed(_) => "RetryBackoff",
@@ -50,7 +47,6 @@ impl Reason for ProtectionReason {
             Self::Settled => String::new(),
             Self::InUse(by) => format!("it is being deleted and keeps its finalizer: {by}"),
             Self::Unreadable => "the object cannot be read".to_owned(),
-            Self::ForeignWriter(by, _) => format!("no finalizer is taken off for now, as {by}"),
             Self::RestoreGrace(_) => {
                 "etcd was restored from a backup: no finalizer is taken off for now".to_owned()
             }
@@ -64,7 +60,7 @@ impl Reason for ProtectionReason {
 
     fn until(&self, clock: &WallClock) -> Option<Timestamp> {
         match self {
-            Self::ForeignWriter(_, until) | Self::RestoreGrace(until) => Some(clock.at(*until)),
+            Self::RestoreGrace(until) => Some(clock.at(*until)),
             _ => None,
         }
     }

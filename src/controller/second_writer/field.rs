@@ -9,8 +9,6 @@ pub enum OwnedField {
     AttachmentSpec,
     /// `status.phase` of a PersistentVolume or PersistentVolumeClaim.
     Phase,
-    /// The finalizer of that name in `metadata.finalizers`.
-    Finalizer(&'static str),
 }
 
 impl OwnedField {
@@ -21,21 +19,16 @@ impl OwnedField {
             Self::VolumesAttached => "status.volumesAttached",
             Self::AttachmentSpec => "spec",
             Self::Phase => "status.phase",
-            Self::Finalizer(_) => "metadata.finalizers",
         }
     }
 
     /// Where a set of fields (`fieldsV1`) has it.
     #[must_use]
-    pub fn pointer(self) -> String {
-        let fixed = match self {
+    pub fn pointer(self) -> &'static str {
+        match self {
             Self::VolumesAttached => "/f:status/f:volumesAttached",
             Self::AttachmentSpec => "/f:spec",
             Self::Phase => "/f:status/f:phase",
-            Self::Finalizer(name) => {
-                return format!("/f:metadata/f:finalizers/v:\"{}\"", name.replace('/', "~1"));
-            }
-        };
-        fixed.to_owned()
+        }
     }
 }
