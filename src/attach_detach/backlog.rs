@@ -127,14 +127,21 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::attach_detach::{
-        actual::state::NodeVolume, desired::volume_name::VolumeId, phases::Progress, reasons::State,
+    use crate::{
+        attach_detach::{
+            actual::state::NodeVolume,
+            desired::volume_name::VolumeId,
+            phases::Progress,
+            reasons::{Report, State},
+        },
+        controller::report::reporter::Reporter,
     };
 
     #[test]
     fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {
         let (metrics, objects) = (Metrics::default(), Arc::default());
-        let board = Arc::new(Board::default());
+        let reporter = Reporter::default();
+        let board = reporter.board();
         register(Arc::clone(&board), Arc::clone(&objects), &metrics).unwrap();
         let now = Instant::now();
         let due = |second| Unforced::Until(Timestamp::from_second(second).unwrap());
@@ -151,12 +158,8 @@ mod tests {
         for (driver, handle, waiting) in cases {
             let volume = VolumeId::csi(&DriverName::from(driver), handle);
             let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(&volume, &node));
-            board.set(
-                &key,
-                AttachDetachReason::NodeVolume(State::Attached, Some(waiting), progress),
-                None,
-                now,
-            );
+            let reason = AttachDetachReason::NodeVolume(State::Attached, Some(waiting), progress);
+            reporter.take(Report::of(key, reason), now, |_, _| ());
         }
         let since = Timestamp::now().checked_sub(Duration::from_mins(20)).unwrap();
         let attachment = json!({

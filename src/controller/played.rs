@@ -203,7 +203,7 @@ impl<C: Played> Course<C> {
         self.under_way.extend(plan.calls);
         let events: Vec<String> = self
             .events
-            .take(plan.events, self.now)
+            .take(plan.events, |_| None, self.now)
             .into_iter()
             .map(|(_, event)| format!("{:?} {} {}", event.r#type, event.reason, event.message))
             .collect();

@@ -69,10 +69,10 @@ impl<C: Controller> Reporting<C> {
         mut seen: impl FnMut(Option<&C::Reason>, &Report<C::Key, C::Reason>),
     ) -> Vec<Keyed<C::Key>> {
         for report in reports {
-            self.reporter.take_seen(report, now, &mut seen);
+            self.reporter.take(report, now, &mut seen);
         }
         let board = self.board();
-        let events = self.events.take_with(updates, |key| board.since(key), now);
+        let events = self.events.take(updates, |key| board.since(key), now);
         if let Some((news, teller)) = others.zip(self.second_writers.as_ref()) {
             board.set_second_writers(teller.tell(news));
         }

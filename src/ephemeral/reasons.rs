@@ -96,15 +96,11 @@ impl EphemeralReason {
 impl ReportKey for PodKey {
     const KINDS: &'static [&'static str] = &["ephemeral_volumes"];
 
-    fn kind(&self) -> &'static str {
-        "ephemeral_volumes"
-    }
-
     fn names(&self) -> Names {
         vec![("pod", self.to_string())]
     }
 
     fn named(&self) -> Named {
-        Named::in_namespace(Pod::KIND, self.namespace(), self.name())
+        Named::by(Pod::KIND, self)
     }
 }

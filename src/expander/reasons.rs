@@ -125,15 +125,11 @@ impl ExpansionReason {
 impl ReportKey for ExpandingClaim {
     const KINDS: &'static [&'static str] = &["expanding_claim"];
 
-    fn kind(&self) -> &'static str {
-        "expanding_claim"
-    }
-
     fn names(&self) -> Names {
         vec![("claim", self.0.to_string())]
     }
 
     fn named(&self) -> Named {
-        Named::in_namespace(PersistentVolumeClaim::KIND, self.0.namespace(), self.0.name())
+        Named::by(PersistentVolumeClaim::KIND, &self.0)
     }
 }

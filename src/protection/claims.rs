@@ -14,15 +14,10 @@ use apiserver::{
 };
 
 use super::listed::{ListedPod, is_owned, uses};
-use crate::{
-    controller::{
-        Identity,
-        asked::Names,
-        claim_pods::ClaimPods,
-        finalizer::{Protected, UserList, Users, pages, protection::Protection},
-        report::ReportKey,
-    },
-    telemetry::transition::Named,
+use crate::controller::{
+    Identity,
+    claim_pods::ClaimPods,
+    finalizer::{Protected, UserList, Users, pages, protection::Protection},
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.
@@ -30,22 +25,6 @@ pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 
 /// The controller.
 pub type ClaimProtection = Protection<ClaimKey>;
-
-impl ReportKey for ClaimKey {
-    const KINDS: &'static [&'static str] = &["protected_claim"];
-
-    fn kind(&self) -> &'static str {
-        "protected_claim"
-    }
-
-    fn names(&self) -> Names {
-        vec![("claim", self.to_string())]
-    }
-
-    fn named(&self) -> Named {
-        Named::in_namespace(PersistentVolumeClaim::KIND, self.namespace(), self.name())
-    }
-}
 
 impl Protected for ClaimKey {
     type Object = PersistentVolumeClaim;
@@ -59,6 +38,8 @@ impl Protected for ClaimKey {
         queues: &["pvcprotection"],
         role: None,
     };
+    const KIND: &str = "protected_claim";
+    const FIELD: &str = "claim";
 
     fn of(object: &ObjectRef) -> Option<Self> {
         if let ObjectRef::Claim(key) = object { Some(key.clone()) } else { None }

@@ -8,18 +8,13 @@ use std::convert::Infallible;
 use apiserver::{
     call::{CallError, Caller},
     ids::VolumeName,
-    kinds::{Narrow, ObjectRef, PersistentVolume, VolumePhase},
+    kinds::{ObjectRef, PersistentVolume, VolumePhase},
     tables::Objects,
 };
 
-use crate::{
-    controller::{
-        Identity,
-        asked::Names,
-        finalizer::{Protected, UserList, Users, protection::Protection},
-        report::ReportKey,
-    },
-    telemetry::transition::Named,
+use crate::controller::{
+    Identity,
+    finalizer::{Protected, UserList, Users, protection::Protection},
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVProtectionFinalizer.
@@ -27,22 +22,6 @@ pub const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 
 /// The controller.
 pub type VolumeProtection = Protection<VolumeName>;
-
-impl ReportKey for VolumeName {
-    const KINDS: &'static [&'static str] = &["protected_volume"];
-
-    fn kind(&self) -> &'static str {
-        "protected_volume"
-    }
-
-    fn names(&self) -> Names {
-        vec![("volume", self.to_string())]
-    }
-
-    fn named(&self) -> Named {
-        Named::in_cluster(PersistentVolume::KIND, self.as_str())
-    }
-}
 
 impl Protected for VolumeName {
     type Object = PersistentVolume;
@@ -56,6 +35,8 @@ impl Protected for VolumeName {
         queues: &["pvprotection"],
         role: None,
     };
+    const KIND: &str = "protected_volume";
+    const FIELD: &str = "volume";
 
     fn of(object: &ObjectRef) -> Option<Self> {
         if let ObjectRef::Volume(name) = object { Some(name.clone()) } else { None }

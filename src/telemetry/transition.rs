@@ -24,6 +24,16 @@ impl Named {
         Self { object: format!("{kind}/{name}"), namespace: None }
     }
 
+    /// An object by its key, which is printed with the namespace, if its kind has any.
+    #[must_use]
+    pub fn by(kind: &str, key: &impl ToString) -> Self {
+        let key = key.to_string();
+        match key.split_once('/') {
+            Some((namespace, name)) => Self::in_namespace(kind, namespace, name),
+            None => Self::in_cluster(kind, &key),
+        }
+    }
+
     /// An object in a namespace.
     #[must_use]
     pub fn in_namespace(kind: &str, namespace: &str, name: &str) -> Self {

@@ -10,37 +10,16 @@ pub mod users;
 
 use apiserver::{
     ids::AttributesClassName,
-    kinds::{Narrow, ObjectRef, VolumeAttributesClass},
+    kinds::{ObjectRef, VolumeAttributesClass},
 };
 
-use crate::{
-    controller::{
-        Identity,
-        asked::Names,
-        finalizer::{Protected, protection::Protection},
-        report::ReportKey,
-    },
-    telemetry::transition::Named,
+use crate::controller::{
+    Identity,
+    finalizer::{Protected, protection::Protection},
 };
 
 /// The controller.
 pub type AttributesClassProtection = Protection<AttributesClassName>;
-
-impl ReportKey for AttributesClassName {
-    const KINDS: &'static [&'static str] = &["protected_vac"];
-
-    fn kind(&self) -> &'static str {
-        "protected_vac"
-    }
-
-    fn names(&self) -> Names {
-        vec![("vac", self.to_string())]
-    }
-
-    fn named(&self) -> Named {
-        Named::in_cluster(VolumeAttributesClass::KIND, self.as_str())
-    }
-}
 
 impl Protected for AttributesClassName {
     type Object = VolumeAttributesClass;
@@ -55,6 +34,8 @@ impl Protected for AttributesClassName {
         queues: &["vacprotection"],
         role: None,
     };
+    const KIND: &str = "protected_vac";
+    const FIELD: &str = "vac";
 
     fn of(object: &ObjectRef) -> Option<Self> {
         if let ObjectRef::AttributesClass(name) = object { Some(name.clone()) } else { None }

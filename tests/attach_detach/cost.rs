@@ -308,7 +308,9 @@ impl Cluster {
         self.controller.load(self.now);
         self.controller.lead(self.now);
         let learnt = self.controller.unplanned().unwrap();
-        self.reports.take_all(learnt.reports, self.now);
+        for report in learnt.reports {
+            self.reports.take(report, self.now, |_, _| ());
+        }
         self.reporter.take(learnt.measures.facts, self.now);
     }
 
@@ -327,7 +329,9 @@ impl Cluster {
         );
         self.controller.changed(changed, self.now);
         let plan = self.controller.plan(self.now);
-        self.reports.take_all(plan.reports, self.now);
+        for report in plan.reports {
+            self.reports.take(report, self.now, |_, _| ());
+        }
         self.reporter.take(plan.measures.facts, self.now);
         Some(plan.calls)
     }

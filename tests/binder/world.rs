@@ -358,7 +358,7 @@ impl World {
             let reasons = plan.reports.iter().filter_map(|report| report.reason.as_ref());
             let waits = reasons.filter(|reason| !reason.is_settled());
             self.waited.extend(waits.map(|reason| reason.code().to_owned()));
-            let events = self.recorded.take(plan.events, self.now);
+            let events = self.recorded.take(plan.events, |_| None, self.now);
             self.hear(events.into_iter().map(|(_, event)| event));
             self.samples.extend(plan.measures.samples.iter().map(line));
             assert_apart(&plan.calls);

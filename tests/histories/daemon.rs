@@ -201,7 +201,9 @@ impl Daemon {
             self.note = Some(note.into());
         }
         // What is shown is as new as what is asked.
-        self.reports.take_all(plan.reports, self.now);
+        for report in plan.reports {
+            self.reports.take(report, self.now, |_, _| ());
+        }
         self.reporter.take(plan.measures.facts, self.now);
         for (_, call) in &plan.calls {
             self.is_justified(call)?;

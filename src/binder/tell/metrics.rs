@@ -177,7 +177,7 @@ mod tests {
         let pending = BinderReason { phase: "Pending", why: waits, failure: None };
         let report = Report { is_decision: true, ..Report::of(claim, pending) };
         for _ in 0..3 {
-            reporter.take(report.clone(), Instant::now());
+            reporter.take(report.clone(), Instant::now(), |_, _| ());
         }
         reporter.board().lead(Instant::now());
         let binder = BinderMetrics::new(&metrics).unwrap();

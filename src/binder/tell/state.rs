@@ -43,8 +43,8 @@ impl ReportKey for Target {
 
     fn named(&self) -> Named {
         match self {
-            Self::Claim(key) => Named::in_namespace(PersistentVolumeClaim::KIND, key.namespace(), key.name()),
-            Self::Volume(name) => Named::in_cluster(PersistentVolume::KIND, name.as_str()),
+            Self::Claim(key) => Named::by(PersistentVolumeClaim::KIND, key),
+            Self::Volume(name) => Named::by(PersistentVolume::KIND, name),
         }
     }
 

@@ -492,7 +492,9 @@ fn row(planner: &mut Recording, target: &Target) -> serde_json::Value {
     planner.recorder.stands_still(&shown, attempt);
     let reports = std::mem::take(&mut planner.recorder.reports);
     let reporter = Reporter::default();
-    reporter.take_all(reports, Instant::now());
+    for report in reports {
+        reporter.take(report, Instant::now(), |_, _| ());
+    }
     json!(reporter.board().page(&Asked::default()))["waiting"][0].clone()
 }
 

@@ -41,7 +41,7 @@ impl Recording {
     pub(super) fn plan(&mut self, now: Instant) -> Recorded {
         let plan = self.planner.plan(now);
         let decisions = decisions(&plan);
-        let events = self.events.take(plan.events, now);
+        let events = self.events.take(plan.events, |_| None, now);
         let wake_at = plan.wake_at.into_iter().chain(self.events.next_due()).min();
         let events = events.into_iter().map(|(_, event)| event).collect();
         let Plan { calls: ops, counts, others, measures, .. } = plan;

@@ -16,14 +16,15 @@ use std::{collections::BTreeSet, fmt, hash::Hash};
 
 use apiserver::{
     call::{CallError, Caller},
-    kinds::ObjectRef,
+    kinds::{Narrow as _, ObjectRef},
     tables::{Objects, Stored},
 };
 
-use super::{Identity, report::ReportKey};
+use super::{Identity, asked::Names, report::ReportKey};
+use crate::telemetry::transition::Named;
 
 /// The name of an object that a finalizer protects.
-pub trait Protected: ReportKey + Hash + fmt::Display {
+pub trait Protected: Ord + Clone + Hash + fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// The object.
     type Object: Stored<Key = Self>;
     /// What is known of those who use it.
@@ -33,9 +34,25 @@ pub trait Protected: ReportKey + Hash + fmt::Display {
     const FINALIZER: &'static str;
     /// The names of the controller.
     const IDENTITY: Identity;
+    /// What is reported on: a value of the label `kind`.
+    const KIND: &'static str;
+    /// Under what its row is found on the page.
+    const FIELD: &'static str;
 
     /// The name of an object that changed, if it is of this kind.
     fn of(object: &ObjectRef) -> Option<Self>;
+}
+
+impl<K: Protected> ReportKey for K {
+    const KINDS: &'static [&'static str] = &[K::KIND];
+
+    fn names(&self) -> Names {
+        vec![(K::FIELD, self.to_string())]
+    }
+
+    fn named(&self) -> Named {
+        Named::by(K::Object::KIND, self)
+    }
 }
 
 /// What is known of those who use what is protected.

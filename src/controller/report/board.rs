@@ -52,31 +52,6 @@ impl<K: ReportKey, R: Reason> Clone for Board<K, R> {
 }
 
 impl<K: ReportKey, R: Reason> Board<K, R> {
-    /// Takes why a key is where it is, and when it is looked at again.
-    pub fn set(&self, key: &K, reason: R, next: Option<Instant>, now: Instant) {
-        let mut standing = self.standing();
-        let before = standing.remove(key).filter(|before| before.reason.code() == reason.code());
-        let since = before.map_or(now, |before| before.since);
-        let into = match reason.is_settled() {
-            true if reason.is_shown_settled() => &mut standing.settled,
-            true => return,
-            false => &mut standing.waits,
-        };
-        into.insert(key.clone(), Wait { reason, since, next });
-    }
-
-    /// Forgets one that is gone.
-    pub fn remove(&self, key: &K) {
-        self.standing().remove(key);
-    }
-
-    /// Where a key stands, if anything is known of that.
-    #[must_use]
-    pub fn get(&self, key: &K) -> Option<Wait<R>> {
-        let standing = self.standing();
-        standing.waits.get(key).or_else(|| standing.settled.get(key)).cloned()
-    }
-
     /// Looks at everything that waits. Nothing is set meanwhile.
     pub fn for_each(&self, mut look: impl FnMut(&K, &Wait<R>)) {
         self.standing().waits.iter().for_each(|(key, wait)| look(key, wait));
@@ -127,7 +102,18 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
 }
 
 impl<K: ReportKey, R: Reason> Standing<K, R> {
-    fn remove(&mut self, key: &K) -> Option<Wait<R>> {
+    /// Forgets where a key stands.
+    pub(super) fn remove(&mut self, key: &K) -> Option<Wait<R>> {
         self.waits.remove(key).or_else(|| self.settled.remove(key))
+    }
+
+    /// Takes where a key stands of which nothing is known.
+    pub(super) fn set(&mut self, key: &K, wait: Wait<R>) {
+        let into = match wait.reason.is_settled() {
+            true if wait.reason.is_shown_settled() => &mut self.settled,
+            true => return,
+            false => &mut self.waits,
+        };
+        into.insert(key.clone(), wait);
     }
 }

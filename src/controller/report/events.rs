@@ -106,13 +106,9 @@ impl<K> Default for RecordedEvents<K> {
 pub type Keyed<K> = (Option<K>, Event);
 
 impl<K: Ord + Clone> RecordedEvents<K> {
-    /// Takes what a plan reports. Returns the events to record: those that are news, and then those that are due again.
-    pub fn take(&mut self, updates: Vec<EventUpdate<K>>, now: Instant) -> Vec<Keyed<K>> {
-        self.take_with(updates, |_| None, now)
-    }
-
-    /// The same, with the time since when a key waits.
-    pub fn take_with(
+    /// Takes what a plan reports, with the time since when a key waits. Returns the events to record: those that are news,
+    /// and then those that are due again.
+    pub fn take(
         &mut self,
         updates: Vec<EventUpdate<K>>,
         since: impl Fn(&K) -> Option<Instant>,
@@ -317,6 +313,15 @@ mod tests {
         about("u", "FailedBinding", message)
     }
 
+    /// What is recorded, if no key waits.
+    fn take<K: Ord + Clone>(
+        events: &mut RecordedEvents<K>,
+        updates: Vec<EventUpdate<K>>,
+        now: Instant,
+    ) -> Vec<Keyed<K>> {
+        events.take(updates, |_| None, now)
+    }
+
     fn shown(events: Vec<Keyed<&'static str>>) -> Vec<(String, Novelty)> {
         events.into_iter().map(|(_, event)| (event.message, event.novelty)).collect()
     }
@@ -361,15 +366,15 @@ mod tests {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
         for (minute, update, expected) in steps {
             let now = start + Duration::from_mins(minute);
-            assert_eq!(shown(events.take(vec![update], now)), expected, "minute {minute}");
+            assert_eq!(shown(take(&mut events, vec![update], now)), expected, "minute {minute}");
         }
     }
 
     #[test]
     fn what_was_caused_and_does_not_hold_is_not_recorded_again() {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
-        events.take(vec![EventUpdate::Caused("key", DECISION, vec![event("written")])], start);
-        assert_eq!(events.take(Vec::new(), start + REPEAT_AFTER), []);
+        take(&mut events, vec![EventUpdate::Caused("key", DECISION, vec![event("written")])], start);
+        assert_eq!(take(&mut events, Vec::new(), start + REPEAT_AFTER), []);
         assert_eq!(events.next_due(), None);
     }
 
@@ -377,9 +382,9 @@ mod tests {
     #[test]
     fn what_is_over_is_not_recorded_again() {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
-        events.take(vec![EventUpdate::Hold("key", DECISION, vec![event("a")])], start);
+        take(&mut events, vec![EventUpdate::Hold("key", DECISION, vec![event("a")])], start);
         let over = vec![EventUpdate::Hold("key", DECISION, Vec::new())];
-        assert_eq!(events.take(over, start + REPEAT_AFTER), []);
+        assert_eq!(take(&mut events, over, start + REPEAT_AFTER), []);
     }
 
     #[test]
@@ -393,7 +398,7 @@ mod tests {
             EventUpdate::Caused("d", DECISION, vec![event("was caused")]),
             EventUpdate::Happened(event("has happened")),
         ];
-        let recorded = events.take(updates, start);
+        let recorded = take(&mut events, updates, start);
         for event in recorded {
             events.lost(event, start);
         }
@@ -402,15 +407,15 @@ mod tests {
             EventUpdate::Pause("c", &[DECISION]),
             EventUpdate::Forget("d"),
         ];
-        events.take(updates, at(1));
+        take(&mut events, updates, at(1));
         assert_eq!(events.next_due(), Some(at(30)));
-        assert_eq!(events.take(Vec::new(), at(29)), []);
+        assert_eq!(take(&mut events, Vec::new(), at(29)), []);
         let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
         let expected = [("was caused".to_owned(), Novelty::New), unclear("has happened"), unclear("holds")];
-        assert_eq!(shown(events.take(Vec::new(), at(30))), expected);
+        assert_eq!(shown(take(&mut events, Vec::new(), at(30))), expected);
         assert_eq!(events.next_due(), Some(at(30) + REPEAT_AFTER));
         let again = EventUpdate::Hold("c", DECISION, vec![event("is paused")]);
-        assert_eq!(shown(events.take(vec![again], at(31))), [unclear("is paused")]);
+        assert_eq!(shown(take(&mut events, vec![again], at(31))), [unclear("is paused")]);
     }
 
     /// Each step: its second, since when the key waits, what is reported, and what is recorded.
@@ -451,7 +456,7 @@ mod tests {
         ];
         for (second, waits_since, update, expected) in steps {
             let since = |key: &&str| (*key == "key").then(|| at(waits_since));
-            let recorded = events.take_with(update.into_iter().collect(), since, at(second));
+            let recorded = events.take(update.into_iter().collect(), since, at(second));
             assert_eq!(shown(recorded), expected, "second {second}");
         }
     }
@@ -460,11 +465,11 @@ mod tests {
     fn what_is_due_again_is_recorded_in_portions() {
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
         let hold = |key: usize| EventUpdate::Hold(key, DECISION, vec![event("a")]);
-        events.take((0..=PORTION).map(hold).collect(), start);
+        take(&mut events, (0..=PORTION).map(hold).collect(), start);
         let due = start + REPEAT_AFTER;
-        assert_eq!(events.take(Vec::new(), due).len(), PORTION);
+        assert_eq!(take(&mut events, Vec::new(), due).len(), PORTION);
         assert_eq!(events.next_due(), Some(due));
-        assert_eq!(events.take(Vec::new(), due).len(), 1);
+        assert_eq!(take(&mut events, Vec::new(), due).len(), 1);
     }
 
     #[test]
@@ -478,9 +483,9 @@ mod tests {
         ];
         for (later, news) in rows {
             let mut events = RecordedEvents::default();
-            events.take(vec![EventUpdate::Caused("key", DECISION, vec![event("a")])], now);
+            take(&mut events, vec![EventUpdate::Caused("key", DECISION, vec![event("a")])], now);
             let update = EventUpdate::Hold("key", DECISION, vec![later.clone()]);
-            assert_eq!(events.take(vec![update], now).len(), news, "{later:?}");
+            assert_eq!(take(&mut events, vec![update], now).len(), news, "{later:?}");
         }
     }
 }

@@ -84,8 +84,10 @@ pub trait ReportKey: Ord + Clone + fmt::Debug + Send + Sync + 'static {
     /// The kinds whose decisions and waits are counted: values of the label `kind`.
     const KINDS: &'static [&'static str];
 
-    /// Its kind.
-    fn kind(&self) -> &'static str;
+    /// Its kind: the first one, unless there are several.
+    fn kind(&self) -> &'static str {
+        Self::KINDS.first().copied().unwrap_or_default()
+    }
     /// Names by which it is found, each under its kind.
     fn names(&self) -> Names;
     /// The object as logs name it.

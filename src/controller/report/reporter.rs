@@ -76,36 +76,25 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         Arc::clone(&self.board)
     }
 
-    /// Takes reports, in their order.
-    pub fn take_all(&self, reports: Vec<Report<K, R>>, now: Instant) {
-        for report in reports {
-            self.take(report, now);
-        }
-    }
-
-    /// Takes a report.
-    pub fn take(&self, report: Report<K, R>, now: Instant) {
-        self.take_seen(report, now, |_, _| ());
-    }
-
     /// Takes a report, which is `seen` with the reason before it.
-    pub fn take_seen(
-        &self,
-        report: Report<K, R>,
-        now: Instant,
-        seen: impl FnOnce(Option<&R>, &Report<K, R>),
-    ) {
-        let before = self.board.get(&report.key);
-        seen(before.as_ref().map(|before| &before.reason), &report);
+    pub fn take(&self, report: Report<K, R>, now: Instant, seen: impl FnOnce(Option<&R>, &Report<K, R>)) {
+        let mut standing = self.board.standing();
+        let before = standing.remove(&report.key);
         let before = before.as_ref();
+        seen(before.map(|before| &before.reason), &report);
         let Report { key, reason, next, attempt, revision, from: written, other, is_decision } = report;
-        let Some(reason) = reason else { return self.gone(&key, before, now) };
+        let Some(reason) = reason else {
+            drop(standing);
+            return self.gone(&key, before, now);
+        };
         if let Some(decisions) = self.decisions.get(key.kind()).filter(|_| is_decision) {
             decisions.with_label_values(&[reason.decided()]).inc();
         }
         let (state, code) = (reason.state(), reason.code());
         let (is_settled, is_logged) = (reason.is_settled(), reason.is_logged());
-        self.board.set(&key, reason, next, now);
+        let since = before.filter(|before| before.reason.code() == code).map_or(now, |before| before.since);
+        standing.set(&key, Wait { reason, since, next });
+        drop(standing);
         let from = before.map(|before| before.reason.state()).or(written);
         let is_same =
             before.is_some_and(|Wait { reason, .. }| (reason.state(), reason.code()) == (state, code));
@@ -119,7 +108,6 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
 
     /// What was waited for, or shown, ends with its object.
     fn gone(&self, key: &K, before: Option<&Wait<R>>, now: Instant) {
-        self.board.remove(key);
         if let Some(before) = before.filter(|before| before.reason.is_logged()) {
             self.changed(key, (before.reason.state(), GONE, GONE), (1, None), (Some(before), None), now);
         }

@@ -84,7 +84,7 @@ fn changes(reports: &[Option<(Option<&'static str>, Why)>]) -> Vec<String> {
             Some((from, why)) => Report { from: *from, ..Report::of(Key("v"), why.clone()) },
             None => Report::gone(Key("v")),
         };
-        reporter.take(report, now);
+        reporter.take(report, now, |_, _| ());
     }
     let changes = history.of(&Key("v").named()).into_iter();
     changes.map(|change| format!("{} {} {}", change.from, change.to, change.reason)).collect()
@@ -115,7 +115,7 @@ async fn l18_a_wait_lasts_as_long_as_its_code_stays_the_same() {
     let board = reporter.board();
     board.lead(start);
     let since = |why: &Why, second| {
-        reporter.take(Report::of(Key("v"), why.clone()), at(second));
+        reporter.take(Report::of(Key("v"), why.clone()), at(second), |_, _| ());
         board.waits().values().map(|wait| wait.since).next()
     };
     assert_eq!(since(&LEFT, 1), Some(at(1)));
@@ -133,7 +133,7 @@ async fn l18_the_page_says_what_waits_for_what_since_when_and_until_when() {
     let next = Some(now + Duration::from_secs(5));
     let waits = Report { next, ..Report::of(Key("a"), Why("Bound", "RestoreGrace", true)) };
     for report in [waits, Report::of(Key("b"), BOUND), Report::of(Key("c"), AVAILABLE)] {
-        reporter.take(report, now);
+        reporter.take(report, now, |_, _| ());
     }
     board.set_second_writers((Some("another".to_owned()), vec![json!("wrote")]));
     let shown = |query: &str| json!(board.page(&Asked::parse(Some(query))));
@@ -162,7 +162,7 @@ async fn l18_the_metrics_tell_how_many_wait_and_how_long_the_first_has() {
     let metrics = Metrics::default();
     let reporter = Reporter::new(&metrics).unwrap();
     let decided = |name, why: Why| {
-        reporter.take(Report { is_decision: true, ..Report::of(Key(name), why) }, Instant::now());
+        reporter.take(Report { is_decision: true, ..Report::of(Key(name), why) }, Instant::now(), |_, _| ());
     };
     decided("a", LEFT);
     assert!(!metrics.text().unwrap().contains("mooring_waiting"), "a standby counts nothing");
@@ -171,7 +171,7 @@ async fn l18_the_metrics_tell_how_many_wait_and_how_long_the_first_has() {
     tokio::time::advance(Duration::from_secs(7)).await;
     decided("b", LEFT);
     decided("c", BOUND);
-    reporter.take(Report::of(Key("b"), LEFT), Instant::now());
+    reporter.take(Report::of(Key("b"), LEFT), Instant::now(), |_, _| ());
     let shown = |line: &str| {
         let text = metrics.text().unwrap();
         assert!(text.lines().any(|shown| shown == line), "{line}\nis missing in\n{text}");
@@ -181,7 +181,7 @@ async fn l18_the_metrics_tell_how_many_wait_and_how_long_the_first_has() {
     shown("mooring_decisions_total{kind=\"volume\",reason=\"LeftToProvisioner\"} 2");
     shown("mooring_decisions_total{kind=\"volume\",reason=\"Bound\"} 1");
     decided("a", AVAILABLE);
-    reporter.take(Report::gone(Key("b")), Instant::now());
+    reporter.take(Report::gone(Key("b")), Instant::now(), |_, _| ());
     shown("mooring_waiting{kind=\"volume\",reason=\"LeftToProvisioner\"} 0");
     shown("mooring_waiting_oldest_seconds{kind=\"volume\",reason=\"LeftToProvisioner\"} 0");
 }
