@@ -209,20 +209,20 @@ impl Daemon {
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
                 let barrier_fetcher = fetchers()?;
-                let (elector, of_lease) = place.enter(|| {
+                let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
                     let elector = elector.with_pulse(pulse.clone());
                     let elector = elector.with_note(lease_note.clone().unwrap_or_default());
-                    anyhow::Ok((elector.with_grace(grace.clone()), fetchers()?))
+                    anyhow::Ok(elector.with_grace(grace.clone()))
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
                 let synced = all_synced(Arc::clone(&objects));
-                let running = elector.run(Some(of_lease), synced, barrier, lease.clone());
+                let running = elector.run(synced, barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
             }

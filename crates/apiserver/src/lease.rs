@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 /// client-go: tools/leaderelection/leaderelection.go, JitterFactor.
-pub(crate) const JITTER_FACTOR: f64 = 1.2;
+const JITTER_FACTOR: f64 = 1.2;
 
 /// Durations of leader election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

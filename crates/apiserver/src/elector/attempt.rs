@@ -3,8 +3,6 @@
 //! In: what the lease was when it was last seen. Out: until when it lets us lead, or why not. What to do is decided in
 //! [`crate::lease`]; here it is asked for, one request after the other.
 
-use std::sync::atomic::Ordering;
-
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -133,14 +131,14 @@ impl Elector {
         if let Some(left) = observed.grace_for(&self.candidacy.identity) {
             self.grace.inherit(now, left);
         }
-        let newest = self.seen.load(Ordering::Relaxed);
         if let Some(revision) = observed.revision() {
             // One question at a time, each to a quorum: only a restore of etcd answers with an older one.
+            let newest = self.seen;
             if revision < newest {
                 tracing::warn!(lease = %self.lease(), revision, newest, "the lease went back in time: etcd was restored");
                 self.grace.begin(now);
             }
-            self.seen.store(revision, Ordering::Relaxed);
+            self.seen = revision;
         }
         Ok(observed)
     }
@@ -153,7 +151,7 @@ impl Elector {
         let lease = parse(&answer, &self.candidacy.name)?;
         let observed = Observed::update(self.observed.as_ref(), Some(lease), Instant::now());
         if let Some(revision) = observed.revision() {
-            self.seen.store(revision, Ordering::Relaxed);
+            self.seen = revision;
         }
         self.view.send_modify(|view| {
             observed.holder().clone_into(&mut view.holder);

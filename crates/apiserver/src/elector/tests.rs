@@ -209,7 +209,7 @@ fn start_as(
         .with_note(note.clone());
     let release = CancellationToken::new();
     let view = elector.view();
-    let task = tokio::spawn(elector.run(None, synced, barrier, release.clone()));
+    let task = tokio::spawn(elector.run(synced, barrier, release.clone()));
     Running { leadership, sight, grace, progress, note, release, view, task }
 }
 

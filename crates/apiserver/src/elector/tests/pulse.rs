@@ -8,7 +8,7 @@ async fn l14_no_lease_is_held_or_taken_for_a_thread_that_stands_still() {
     let beating = tokio::spawn(pulse.clone().beat(Some(TIMING)));
     let run = |identity| {
         let elector = server.elector(identity, &leadership, TIMING).with_pulse(pulse.clone());
-        tokio::spawn(elector.run(None, ready(()), async {}, CancellationToken::new()))
+        tokio::spawn(elector.run(ready(()), async {}, CancellationToken::new()))
     };
     let first = run("a");
     timeout(Duration::from_secs(FIRST + 1), leadership.acquired()).await.expect("it leads");

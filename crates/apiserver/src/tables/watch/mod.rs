@@ -60,8 +60,9 @@ const OPEN_DEADLINE: Duration = Duration::from_secs(15);
 const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
 /// Pause before a kind is asked for again that the server does not have.
 const NOT_SERVED: Duration = Duration::from_mins(5);
-/// What a silent watch hid comes at once when it is opened anew.
-const HIDDEN_COMES_WITHIN: Duration = Duration::from_secs(2);
+/// A watch that is silent for so long is opened anew: the API server sends a bookmark each minute, give or take some
+/// seconds.
+const LONGEST_SILENCE: Duration = Duration::from_secs(75);
 
 /// Watches one kind until the tables are proven wrong by a restore; then waits for ever.
 pub async fn watch<T: Stored>(
@@ -179,7 +180,7 @@ impl<T: Stored> Reflector<T> {
     /// Watches from the revision on, until only a list helps.
     async fn follow(&mut self) -> Result<ListCause, Regression> {
         let mut failures = 0;
-        let (mut was_silent, mut was_cut) = (false, false);
+        let mut was_cut = false;
         loop {
             let begun_at = self.revision;
             let opened = Instant::now();
@@ -200,7 +201,7 @@ impl<T: Stored> Reflector<T> {
             let end = match opening.unwrap_or(Err(Trouble::Late(OPEN_DEADLINE))) {
                 Ok(stream) => {
                     self.objects.set_blind_since::<T>(None);
-                    self.read(stream, std::mem::take(&mut was_silent), is_hurried).await
+                    self.read(stream, is_hurried).await
                 }
                 Err(Trouble::Restored(proof)) => WatchEnd::Restored(proof),
                 Err(trouble @ Trouble::Expired(_)) => WatchEnd::List(ListCause::Expired, trouble),
@@ -224,7 +225,6 @@ impl<T: Stored> Reflector<T> {
                     return Ok(cause);
                 }
                 WatchEnd::Silent => {
-                    was_silent = true;
                     self.metrics.reopened(ReopenCause::Silent);
                     self.fetcher.reconnect();
                 }
@@ -273,14 +273,13 @@ impl<T: Stored> Reflector<T> {
     }
 
     /// Takes events until the watch ends, or is too slow for who waits for them.
-    async fn read(&mut self, mut stream: Stream, was_silent: bool, is_hurried: bool) -> WatchEnd {
+    async fn read(&mut self, mut stream: Stream, is_hurried: bool) -> WatchEnd {
         let opened = Instant::now();
-        let (mut heard, mut is_first, mut is_well) = (opened, true, false);
+        let (mut heard, mut is_well) = (opened, false);
         loop {
-            let limit = self.pace.silence();
             let event = tokio::select! {
                 biased;
-                event = timeout_at(heard + limit, stream.next()) => event,
+                event = timeout_at(heard + LONGEST_SILENCE, stream.next()) => event,
                 () = self.too_slow(opened, is_hurried) => return WatchEnd::Behind,
                 () = sleep_until(opened + WELL_AFTER), if !is_well => {
                     is_well = true;
@@ -289,28 +288,12 @@ impl<T: Stored> Reflector<T> {
                 }
             };
             let event = match event {
-                Err(_) => {
-                    if was_silent && is_first {
-                        self.pace.silence_was_harmless();
-                    }
-                    return WatchEnd::Silent;
-                }
+                Err(_) => return WatchEnd::Silent,
                 Ok(Ok(None)) => return WatchEnd::Ended,
                 Ok(Ok(Some(event))) => event,
                 Ok(Err(trouble)) => return WatchEnd::Failed(trouble),
             };
             heard = Instant::now();
-            let is_bookmark = event.kind == WatchEventKind::Bookmark;
-            if is_first && was_silent {
-                if is_bookmark || opened.elapsed() < HIDDEN_COMES_WITHIN {
-                    self.pace.silence_tells();
-                } else {
-                    self.pace.silence_was_harmless();
-                }
-            } else if is_bookmark {
-                self.pace.silence_tells();
-            }
-            is_first = false;
             if let Err(end) = self.take(&stream, &event) {
                 return end;
             }

@@ -1,10 +1,8 @@
-//! How often to ask: pauses after failures, the distance between two lists, and how long a watch may be
-//! silent. Pure: time and jitter come in as arguments.
+//! How often to ask: pauses after failures, and the distance between two lists. Pure: time and jitter come in as
+//! arguments.
 //!
 //! Only success starts the pauses over: a list that reached its end, or a watch that brought something or
-//! stayed open. A server that asks to wait is heard, within reason. Silence of a watch proves nothing,
-//! since bookmarks are not guaranteed, so it costs one reopening, which comes the later the more often it
-//! proved to have hidden nothing.
+//! stayed open. A server that asks to wait is heard, within reason.
 
 use std::time::Duration;
 
@@ -25,10 +23,6 @@ const BETWEEN_LISTS: Duration = Duration::from_secs(1);
 /// Largest distance of lists between which no watch was well: each takes longer than the server remembers, or
 /// none can be watched from. client-go's.
 const FAR_BETWEEN_LISTS: Duration = Duration::from_secs(30);
-/// The API server sends a bookmark each minute, give or take some seconds.
-const BOOKMARK_SILENCE: Duration = Duration::from_secs(75);
-/// Longest silence to bear from a server that sends no bookmarks.
-const LONGEST_SILENCE: Duration = Duration::from_mins(5);
 
 /// The pace of one kind's lists and watches.
 #[derive(Clone, Debug)]
@@ -36,12 +30,11 @@ pub struct Pace {
     step: Duration,
     last_list: Option<Instant>,
     between_lists: Duration,
-    silence: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { step: FIRST_PAUSE, last_list: None, between_lists: BETWEEN_LISTS, silence: BOOKMARK_SILENCE }
+        Self { step: FIRST_PAUSE, last_list: None, between_lists: BETWEEN_LISTS }
     }
 }
 
@@ -84,22 +77,6 @@ impl Pace {
     /// A watch was well: what comes next is not the fault of the list before it.
     pub fn watched(&mut self) {
         self.between_lists = BETWEEN_LISTS;
-    }
-
-    /// How long a watch may be silent before it is opened anew.
-    #[must_use]
-    pub fn silence(&self) -> Duration {
-        self.silence
-    }
-
-    /// A silent watch was opened anew, and had hidden nothing.
-    pub(crate) fn silence_was_harmless(&mut self) {
-        self.silence = (self.silence * 2).min(LONGEST_SILENCE);
-    }
-
-    /// The server sends bookmarks, or a silent watch had hidden something: silence means something.
-    pub(crate) fn silence_tells(&mut self) {
-        self.silence = BOOKMARK_SILENCE;
     }
 }
 
@@ -157,18 +134,5 @@ mod tests {
         assert_eq!(distances, [2, 4, 8, 16, 30, 30, 30, 30]);
         pace.watched();
         assert_eq!(pace.next_list(start, 0.0), start + Duration::from_secs(1));
-    }
-
-    #[test]
-    fn silence_that_hides_nothing_is_borne_longer_until_it_tells_something() {
-        let mut pace = Pace::default();
-        let mut limits = vec![pace.silence().as_secs()];
-        for _ in 0..3 {
-            pace.silence_was_harmless();
-            limits.push(pace.silence().as_secs());
-        }
-        assert_eq!(limits, [75, 150, 300, 300]);
-        pace.silence_tells();
-        assert_eq!(pace.silence().as_secs(), 75);
     }
 }

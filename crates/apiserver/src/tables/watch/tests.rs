@@ -492,14 +492,14 @@ fn pages_of_json_are_of_one_size_in_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_is_opened_anew_from_the_last_revision_and_the_rarer_the_more_harmless_it_was() {
+async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
     let watches = vec![open(vec![event("ADDED", &class("b", 25))]), open(vec![])];
     let stage = stage(lists, watches, vec![]);
     stage.pass(Duration::from_mins(30)).await;
     let opened = stage.watches();
     let gaps: Vec<u64> = opened.windows(2).map(|pair| (pair[1].0 - pair[0].0).as_secs()).collect();
-    assert_eq!(gaps[..4], [75, 75, 150, 300]);
+    assert!(gaps.len() > 20 && gaps.iter().all(|gap| *gap == 75), "{gaps:?}");
     assert!(opened[1..].iter().all(|(_, uri)| uri.contains("resourceVersion=25&")));
     assert_eq!(stage.lists().len(), 1, "silence alone costs no list");
     assert!(stage.objects.statuses().iter().all(|(_, status)| status.blind_since.is_none()));
