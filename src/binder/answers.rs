@@ -17,8 +17,8 @@ use super::{
     calls::{Answer, Call, Op, Purpose, Shown, Target, Write, WriteKind},
     controller::Planner,
     decide::proofs::{ClaimProof, Seen, VolumeProof},
+    failure::Failure,
     state::Then,
-    tell::failure::Failure,
 };
 use crate::controller::report::events::EventUpdate;
 
@@ -230,7 +230,7 @@ impl Planner {
             if let Target::Claim(key) = &op.subject {
                 let claim = self.state.objects.claims.get(key);
                 let of_claim = (claim.as_deref(), self.attempt(&op.subject));
-                self.recorder.latency.written(key, write, result, of_claim, now);
+                self.recorder.durations.written(key, write, result, of_claim, now);
             }
         }
         if let (Err(CallError::NotFound(_)), Some(known), Some(object)) = (result, op.known, op.call.target())

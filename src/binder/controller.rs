@@ -20,10 +20,12 @@ use tokio::time::Instant;
 
 use super::{
     calls::{Answer, Call, Op, Purpose, Target},
+    durations::Sample,
     queue::Lanes,
+    recorder::Recorder,
+    reports::BinderReason,
     second_writer::{OwnWrites, ROLE},
     state::{BinderOptions, State},
-    tell::{latency::Sample, recorder::Recorder, state::BinderReason},
 };
 use crate::controller::{self, Identity, retry::RetryMap};
 

@@ -21,8 +21,8 @@ use super::{
     calls::{Answer, Call, Op, Purpose, Target, WriteKind},
     controller::Planner,
     matching::predicate::{Mismatch, Requirements, mismatches},
+    reasons::{ClaimReason, VolumeReason},
     state::BinderOptions,
-    tell::reason::{ClaimReason, VolumeReason},
 };
 /// Where a claim or volume stands. Without a reason it is settled.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! tables ─▶ changes ─▶ queue ─▶ plan: a key's turn ─▶ decide (matching) ─▶ calls ─▶ requests ─▶ API server
-//!              ▲                                        └▶ tell: events, logs, metrics, /debug        │
+//!              ▲                                        └▶ recorder: events, reports, measures        │
 //!              └──────────────────────────────────────── answers ────────────────────────────────────┘
 //! ```
 //!
@@ -19,7 +19,9 @@
 //! | [`decide`] | what to do about one claim or volume: one step, pure (order of a bind: [`decide::binding`]) |
 //! | [`crate::host_plugins`] | volumes that are recycled, made or deleted here, behind [`state::Plugins`]; off unless asked for |
 //! | [`calls`], [`patches`] | a step as a request |
-//! | [`tell`] | reasons and texts of events ([`tell::events`]); reports, metrics and traces |
+//! | [`reasons`], [`events`], [`failure`] | reasons, what fails, and what users hear of both: tables |
+//! | [`recorder`], [`reports`] | the one memory of each key, and what is reported of it |
+//! | [`metrics`], [`durations`], [`sizes`] | what is measured |
 //!
 //! The controller's other parts are [`queue`], [`doubt`] (writes of a bind without an answer) and [`second_writer`] (what we wrote, and what others make of it).
 
@@ -29,21 +31,27 @@
 )]
 
 pub mod annotations;
-pub mod decide;
-pub(crate) mod matching;
-pub mod tell;
-
 mod answers;
 pub mod calls;
 mod changes;
 pub mod controller;
+pub mod decide;
 pub mod doubt;
 pub mod dry_run;
+pub mod durations;
+pub(crate) mod events;
+pub(crate) mod failure;
+pub(crate) mod matching;
+pub(crate) mod metrics;
 pub(crate) mod patches;
 mod plan;
 pub mod queue;
+pub(crate) mod reasons;
+pub(crate) mod recorder;
+pub(crate) mod reports;
 pub mod requests;
 pub mod second_writer;
+pub(crate) mod sizes;
 pub mod state;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -62,9 +70,11 @@ use crate::{
 use calls::Target;
 use controller::Planner;
 use doubt::Doubts;
+use metrics::BinderMetrics;
+use reports::BinderReason;
 use requests::{Hands, Requests};
+use sizes::Sizes;
 use state::Plugins;
-use tell::{metrics::BinderMetrics, sizes::Sizes, state::BinderReason};
 
 pub use state::BinderOptions;
 
@@ -100,7 +110,7 @@ impl Binder {
     /// The same with a trace of each bind that is sampled.
     #[must_use]
     pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.runner.controller_mut().recorder.latency.trace(traces);
+        self.runner.controller_mut().recorder.durations.trace(traces);
         self
     }
 

@@ -25,11 +25,9 @@ use super::{
     },
     matching::predicate::{Requirements, volume_class},
     queue::Turn,
-    tell::{
-        reason::{ClaimReason, HeldBack, VolumeReason, WaitsFor},
-        recorder::Recorder,
-        state::Why,
-    },
+    reasons::{ClaimReason, HeldBack, VolumeReason, WaitsFor},
+    recorder::Recorder,
+    reports::Why,
 };
 use crate::controller::report::events::EventUpdate;
 
@@ -76,9 +74,10 @@ impl Planner {
         ];
         plan.measures.compared = self.state.compared.count();
         plan.wake_at = dues.into_iter().flatten().min();
-        let Recorder { latency, events, reports, failed, .. } = &mut self.recorder;
+        let Recorder { durations, events, reports, failed, .. } = &mut self.recorder;
         (plan.events, plan.reports) = (mem::take(events), mem::take(reports));
-        (plan.measures.samples, plan.measures.failed) = (mem::take(&mut latency.samples), mem::take(failed));
+        (plan.measures.samples, plan.measures.failed) =
+            (mem::take(&mut durations.samples), mem::take(failed));
         plan.counts = self.queue.take_counts().to_vec();
         plan.others = self.state.writers.take_news();
         plan
@@ -257,8 +256,8 @@ impl Planner {
         let is_news = self.recorder.claim(key).is_none_or(|before| *before != reason);
         let was_proving_class = self.recorder.is_proving_class(key);
         let attempt = self.attempt(&target);
-        let latency = &mut self.recorder.latency;
-        latency.claim_looked((&claim, attempt), (&reason, is_news), volume.as_deref(), (since, now));
+        let durations = &mut self.recorder.durations;
+        durations.claim_looked((&claim, attempt), (&reason, is_news), volume.as_deref(), (since, now));
         let (why, outcome) = (Why::Claim(Arc::clone(&reason)), (decision.events, decision.step.is_some()));
         self.recorder.decided(&(&*claim).into(), why, outcome, attempt);
         // 4. Its step, one at most: its claim and volume are busy from here on.
@@ -353,8 +352,8 @@ impl Planner {
             deletion_plugin(&volume, class.as_deref(), &*self.state.plugins)
         });
         let is_news = self.recorder.volume(name).is_none_or(|before| *before != reason);
-        let latency = &mut self.recorder.latency;
-        latency.volume_looked(name, (&reason, is_news), deleted_by.flatten().as_deref(), now);
+        let durations = &mut self.recorder.durations;
+        durations.volume_looked(name, (&reason, is_news), deleted_by.flatten().as_deref(), now);
         let (attempt, outcome) = (self.attempt(&target), (decision.events, decision.step.is_some()));
         self.recorder.decided(&(&*volume).into(), Why::Volume(reason), outcome, attempt);
         // 4. Its step, one at most.

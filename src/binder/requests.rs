@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call, Directory, Op, Purpose, Target, WriteKind},
     controller::{Measures, Planner},
-    tell::metrics::BinderMetrics,
+    metrics::BinderMetrics,
 };
 use crate::{
     controller::{Executor, report::ReportKey as _, second_writer::WrittenObject as _},

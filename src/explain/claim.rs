@@ -28,7 +28,7 @@ use crate::binder::{
     annotations::SELECTED_NODE,
     calls::WriteKind,
     matching::predicate::{claim_class, volume_class},
-    tell::reason::ClaimReason,
+    reasons::ClaimReason,
 };
 
 /// The provisioner of classes that have none.

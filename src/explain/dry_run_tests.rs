@@ -16,7 +16,7 @@ use crate::{
         dry_run::{NextWrite, NodeVolumeOutlook},
         reasons::State,
     },
-    binder::{self, BinderOptions, calls::WriteKind, tell::reason::ClaimReason},
+    binder::{self, BinderOptions, calls::WriteKind, reasons::ClaimReason},
 };
 
 fn snapshot(objects: impl IntoIterator<Item = Value>) -> Snapshot {

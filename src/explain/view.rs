@@ -28,7 +28,7 @@ use crate::{
         self,
         calls::Target,
         dry_run::Place,
-        tell::reason::{ClaimReason, VolumeReason},
+        reasons::{ClaimReason, VolumeReason},
     },
 };
 

@@ -25,7 +25,7 @@ use crate::binder::{
     calls::WriteKind,
     dry_run::all_mismatches,
     matching::predicate::{Mismatch, volume_class},
-    tell::reason::VolumeReason,
+    reasons::VolumeReason,
 };
 
 /// The finalizer that keeps a volume as long as a claim is bound to it.

@@ -29,7 +29,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::directories::{self, ROOT};
-use crate::binder::{calls::Directory, requests::Hands, tell::events};
+use crate::binder::{calls::Directory, events, requests::Hands};
 
 /// Longest pause between two attempts to watch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

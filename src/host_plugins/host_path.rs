@@ -29,13 +29,11 @@ use crate::binder::{
         decision::{ClaimDecision, Decision, VolumeDecision},
         upkeep::{EXTERNAL_FINALIZER, IN_TREE_FINALIZER},
     },
+    events,
     matching::predicate::{STORAGE, claim_class, held_by, volume_mode},
     patches,
+    reasons::{ClaimReason, Unprovisioned, VolumeReason},
     state::State,
-    tell::{
-        events,
-        reason::{ClaimReason, Unprovisioned, VolumeReason},
-    },
 };
 
 /// Who made a volume, as the plugin notes it.

@@ -19,10 +19,7 @@ use tokio::time::Instant;
 
 use super::directories::volume_name;
 use crate::{
-    binder::{
-        calls::Target,
-        tell::{events, reason::Unprovisioned},
-    },
+    binder::{calls::Target, events, reasons::Unprovisioned},
     controller::retry::RetryMap,
 };
 

@@ -26,9 +26,10 @@ use crate::{
         annotations::HOST_PATH_PLUGIN,
         calls::{Answer, Call, Directory, Op, Purpose, Target, Write, WriteKind},
         decide::decision::{ClaimDecision, VolumeDecision},
+        events,
         matching::predicate::held_by,
+        reasons::Unprovisioned,
         state::{Plugins, State, Then},
-        tell::{events, reason::Unprovisioned},
     },
     controller::claim_pods::ClaimPods,
 };

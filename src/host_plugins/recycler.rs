@@ -29,10 +29,11 @@ use crate::binder::{
         binding,
         decision::{Decision, VolumeDecision},
     },
+    events,
     matching::predicate::capacity,
     patches,
+    reasons::VolumeReason,
     state::State,
-    tell::{events, reason::VolumeReason},
 };
 
 /// What keeps a recycler pod from being scheduled.

@@ -20,7 +20,7 @@ use crate::binder::{
     calls::{Answer, Call, Directory, Op, Purpose, WriteKind},
     controller::{Plan, Planner},
     decide::upkeep::IN_TREE_FINALIZER,
-    tell::reason::VolumeReason,
+    reasons::VolumeReason,
     tests::{claim, decode},
 };
 

@@ -19,8 +19,8 @@ use crate::{
         phases::{Phase, Progress},
         reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
     },
-    binder::tell::{
-        latency::{self, BindMode, Sample},
+    binder::{
+        durations::{self, BindMode, Sample},
         metrics::BinderMetrics,
         sizes::Sizes,
     },
@@ -113,7 +113,7 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     let binder = BinderMetrics::new(&metrics).unwrap();
     for number in 0..MANY_DRIVERS {
         let plugin = format!("csi-{number:03}.example.com");
-        for operation in [latency::MeasuredOperation::Provision, latency::MeasuredOperation::Delete] {
+        for operation in [durations::MeasuredOperation::Provision, durations::MeasuredOperation::Delete] {
             binder.observe(&Sample::Took(operation, plugin.clone(), Duration::from_secs(3)));
             binder.observe(&Sample::Failed(operation, plugin.clone()));
         }

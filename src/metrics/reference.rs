@@ -27,7 +27,7 @@ use crate::{
         self, AttachDetachOptions, actual::state::Operation, decide::verdict::Waiting, durations::TOTAL,
         phases::Phase,
     },
-    binder::{Binder, BinderOptions, calls::WriteKind, tell::latency::BindMode},
+    binder::{Binder, BinderOptions, calls::WriteKind, durations::BindMode},
     build_info::BUILD,
     ephemeral::EphemeralVolumes,
 };

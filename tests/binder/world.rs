@@ -22,7 +22,7 @@ use mooring::{
         calls::{Call, Op, Purpose, Target, Write},
         controller::{Plan, Planner},
         decide::{claim::sync_claim, volume::sync_volume},
-        tell::latency::Sample,
+        durations::Sample,
     },
     controller::report::{Reason, events::RecordedEvents},
     host_plugins::{

@@ -33,12 +33,12 @@ struct Group {
 const GROUPS: [Group; 8] = [
     Group {
         title: "Claims",
-        sources: &[("src/binder/tell/reason.rs", "impl ClaimReason ")],
+        sources: &[("src/binder/reasons.rs", "impl ClaimReason ")],
         added: &["ModifyingAttributes", "ProvisionerError", "ProvisionerNotSeen", "Resizing"],
     },
     Group {
         title: "Volumes",
-        sources: &[("src/binder/tell/reason.rs", "impl VolumeReason ")],
+        sources: &[("src/binder/reasons.rs", "impl VolumeReason ")],
         added: &["HandleShared"],
     },
     Group {
@@ -66,8 +66,8 @@ const GROUPS: [Group; 8] = [
     Group {
         title: "All of these",
         sources: &[
-            ("src/binder/tell/reason.rs", "impl HeldBack "),
-            ("src/binder/tell/state.rs", "impl Reason for BinderReason "),
+            ("src/binder/reasons.rs", "impl HeldBack "),
+            ("src/binder/reports.rs", "impl Reason for BinderReason "),
         ],
         added: &[],
     },

@@ -8,8 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Module;
 
 /// Types that controllers have each, for the same role in the skeleton.
-const ROLES: [&str; 10] =
-    ["Answer", "Call", "Measures", "Outlook", "Plan", "Reason", "Recorder", "Report", "Requests", "State"];
+const ROLES: [&str; 11] = [
+    "Answer",
+    "Call",
+    "Durations",
+    "Measures",
+    "Outlook",
+    "Plan",
+    "Reason",
+    "Recorder",
+    "Report",
+    "Requests",
+    "State",
+];
 
 #[test]
 fn no_two_types_share_a_name() {

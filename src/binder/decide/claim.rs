@@ -23,6 +23,7 @@ use super::{
 use crate::binder::{
     annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
     calls::{Call, Purpose, WriteKind},
+    events,
     matching::{
         choose_volume::Search,
         predicate::{
@@ -31,8 +32,8 @@ use crate::binder::{
         },
     },
     patches,
+    reasons::ClaimReason,
     state::{State, was_bound},
-    tell::{events, reason::ClaimReason},
 };
 
 /// What to do about a claim as things are.

@@ -10,11 +10,8 @@ use apiserver::{
 
 use crate::binder::{
     calls::{Call, Write},
-    patches,
-    tell::{
-        events,
-        reason::{ClaimReason, VolumeReason},
-    },
+    events, patches,
+    reasons::{ClaimReason, VolumeReason},
 };
 
 /// What to do about a claim.

@@ -13,8 +13,8 @@ use crate::binder::{
     annotations::{self, BETA_STORAGE_PROVISIONER, NFS_PLUGIN, STORAGE_PROVISIONER},
     calls::Call,
     patches,
+    reasons::ClaimReason,
     state::State,
-    tell::reason::ClaimReason,
 };
 
 /// Asks for a volume of the class.

@@ -11,8 +11,8 @@ use apiserver::kinds::{
 use super::decision::{Decision, VolumeDecision};
 use crate::binder::{
     annotations::{self, HOST_PATH_PLUGIN, MIGRATED_TO, NFS_PLUGIN, PROVISIONED_BY},
+    reasons::{Unreclaimable, VolumeReason},
     state::{Plugins, State},
-    tell::reason::{Unreclaimable, VolumeReason},
 };
 
 /// `plugin_name` of what no plugin is known to do.

@@ -22,10 +22,11 @@ use super::{
 use crate::binder::{
     annotations::{self, PROVISIONED_BY},
     calls::{Call, Purpose, Write},
+    events,
     matching::predicate::modes_differ,
     patches,
+    reasons::VolumeReason,
     state::{State, was_bound},
-    tell::{events, reason::VolumeReason},
 };
 
 /// What to do about a volume as things are.

@@ -36,13 +36,14 @@ use recording::{Recorded, Recording};
 use super::{
     calls::{Answer, Call, Op, Purpose, Shown, Target, WriteKind},
     controller::{Measures, Plan, Planner},
+    durations::Sample,
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::{Search, VolumeIndex},
         predicate::{Comparisons, Requirements},
     },
+    reasons::VolumeReason,
     state::BinderOptions,
-    tell::{latency::Sample, reason::VolumeReason},
 };
 use crate::{
     controller::{

@@ -9,8 +9,8 @@ use apiserver::{
 use super::*;
 use crate::binder::{
     calls::Write,
+    durations::MeasuredOperation,
     plan::{COMPARED, LOOKS},
-    tell::latency::MeasuredOperation,
 };
 
 #[test]
@@ -110,7 +110,7 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
     let request = || Request { verb: Verb::Patch, path: String::new(), body: None };
     for (kind, error, counts) in rows {
         let (_, mut planner) = planner(vec![], vec![]);
-        planner.recorder.latency.asks(&claim.key(), "d", now);
+        planner.recorder.durations.asks(&claim.key(), "d", now);
         let call = Call::Write(Write {
             kind,
             target: ObjectRef::Claim(claim.key()),

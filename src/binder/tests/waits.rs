@@ -21,8 +21,8 @@ use crate::binder::{
     calls::{Answer, Call, Purpose, Target, WriteKind},
     controller::Planner,
     decide::upkeep::IN_TREE_FINALIZER,
+    durations::{BindMode, Sample},
     state::Plugins,
-    tell::latency::{BindMode, Sample},
 };
 
 fn key(name: &str) -> ClaimKey {

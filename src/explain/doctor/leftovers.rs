@@ -13,7 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{groups::Groups, writers::in_phase_since};
 use crate::{
-    binder::{matching::predicate::capacity, tell::reason::VolumeReason},
+    binder::{matching::predicate::capacity, reasons::VolumeReason},
     explain::{
         age, foreign,
         links::Link,

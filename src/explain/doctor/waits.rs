@@ -17,7 +17,7 @@ use crate::{
     binder::{
         dry_run::Outlook,
         matching::predicate::{claim_class, volume_class},
-        tell::reason::{ClaimReason, VolumeReason},
+        reasons::{ClaimReason, VolumeReason},
     },
     explain::{
         age, attachment, claim,

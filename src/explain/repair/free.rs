@@ -16,7 +16,7 @@ use crate::{
     binder::{
         annotations::{BOUND_BY_CONTROLLER, has},
         calls::WriteKind,
-        tell::reason::ClaimReason,
+        reasons::ClaimReason,
     },
     explain::snapshot::Snapshot,
 };

@@ -13,7 +13,7 @@ use super::proof::{Proof, Proposal, claimants, forget, listed, patch, suits, twi
 use crate::{
     binder::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
-        tell::reason::ClaimReason,
+        reasons::ClaimReason,
     },
     explain::snapshot::Snapshot,
 };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::story::{Story, When};
 use crate::{
-    binder::{dry_run::Outlook, tell::reason::ClaimReason},
+    binder::{dry_run::Outlook, reasons::ClaimReason},
     explain::{
         candidates::candidates,
         report::{Risk, Verdict},

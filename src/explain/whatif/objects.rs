@@ -17,7 +17,7 @@ use super::{
     story::{Story, When},
 };
 use crate::{
-    binder::{calls::WriteKind, tell::reason::VolumeReason},
+    binder::{calls::WriteKind, reasons::VolumeReason},
     explain::{
         age,
         report::{Risk, Verdict},

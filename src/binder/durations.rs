@@ -15,7 +15,7 @@ use strum::{IntoStaticStr, VariantArray};
 use telemetry::traces::{End, TraceId, Traces};
 use tokio::time::Instant;
 
-use super::reason::{ClaimReason, VolumeReason};
+use super::reasons::{ClaimReason, VolumeReason};
 use crate::{
     binder::{
         annotations::{self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY},
@@ -112,7 +112,7 @@ struct Begun {
 
 /// What has begun and not ended.
 #[derive(Debug, Default)]
-pub struct Latency {
+pub struct Durations {
     /// Of claims, provisioning; of volumes, deletion.
     operations: HashMap<Target, Begun>,
     binds: Timers<ClaimKey, Option<BindMode>>,
@@ -121,7 +121,7 @@ pub struct Latency {
 }
 
 // KCM: pkg/controller/volume/persistentvolume/metrics/metrics.go, OperationStartTimeCache.
-impl Latency {
+impl Durations {
     /// Traces binds from now on.
     pub fn trace(&mut self, traces: Traces) {
         self.binds.trace(traces);
@@ -294,11 +294,11 @@ mod tests {
     use crate::binder::patches;
 
     /// The answer to a write about the claim, which names the volume or does not.
-    fn written(latency: &mut Latency, kind: WriteKind, names: bool, now: Instant) {
+    fn written(durations: &mut Durations, kind: WriteKind, names: bool, now: Instant) {
         let claim = PersistentVolumeClaim::default();
         let mut write = patches::name_volume(&claim, names.then(|| "v".into()).as_ref());
         write.kind = kind;
-        latency.written(&ClaimKey::new("ns", "c"), &write, &Ok(Answer::Claim(claim)), (None, 1), now);
+        durations.written(&ClaimKey::new("ns", "c"), &write, &Ok(Answer::Claim(claim)), (None, 1), now);
     }
 
     #[test]
@@ -306,33 +306,33 @@ mod tests {
         let (start, claim) = (Instant::now(), ClaimKey::new("ns", "c"));
         let target = Target::Claim(claim.clone());
         let second = |second| start + Duration::from_secs(second);
-        let mut latency = Latency::default();
-        latency.failed(&target);
-        latency.asks(&claim, "p", start);
-        latency.asks(&claim, "other", second(1));
-        latency.failed(&target);
-        let mut binds = |mode, since| latency.binds(&claim, mode, QUEUE, (since, second(4)));
+        let mut durations = Durations::default();
+        durations.failed(&target);
+        durations.asks(&claim, "p", start);
+        durations.asks(&claim, "other", second(1));
+        durations.failed(&target);
+        let mut binds = |mode, since| durations.binds(&claim, mode, QUEUE, (since, second(4)));
         binds(Some(BindMode::Dynamic), start);
-        latency.asks(&claim, "p", second(3));
-        let mut binds = |mode, since| latency.binds(&claim, mode, QUEUE, (since, second(4)));
+        durations.asks(&claim, "p", second(3));
+        let mut binds = |mode, since| durations.binds(&claim, mode, QUEUE, (since, second(4)));
         binds(None, second(3));
         binds(Some(BindMode::Static), second(4));
         binds(Some(BindMode::Dynamic), second(4));
-        written(&mut latency, WriteKind::NameVolume, false, second(5));
-        written(&mut latency, WriteKind::ClaimBound, false, second(5));
+        written(&mut durations, WriteKind::NameVolume, false, second(5));
+        written(&mut durations, WriteKind::ClaimBound, false, second(5));
         assert_eq!(
-            take(&mut latency.samples),
+            take(&mut durations.samples),
             [
                 Sample::Failed(MeasuredOperation::Provision, "p".to_owned()),
                 Sample::Bound(BindMode::Static, Duration::from_secs(2), None),
             ]
         );
         // The claim named the volume by itself so far; now the binder finds it one.
-        written(&mut latency, WriteKind::NameVolume, true, second(6));
-        written(&mut latency, WriteKind::ClaimBound, false, second(6));
-        written(&mut latency, WriteKind::ClaimBound, false, second(7));
+        written(&mut durations, WriteKind::NameVolume, true, second(6));
+        written(&mut durations, WriteKind::ClaimBound, false, second(6));
+        written(&mut durations, WriteKind::ClaimBound, false, second(7));
         assert_eq!(
-            take(&mut latency.samples),
+            take(&mut durations.samples),
             [Sample::Took(MeasuredOperation::Provision, "p".to_owned(), Duration::from_secs(6))]
         );
     }
@@ -362,21 +362,21 @@ mod tests {
     fn a_deleted_claim_leaves_no_stamp_and_a_deleted_volume_ends_its_own() {
         let (start, claim) = (Instant::now(), ClaimKey::new("ns", "c"));
         let volume = Target::Volume("v".into());
-        let mut latency = Latency::default();
-        latency.asks(&claim, "p", start);
-        latency.binds(&claim, Some(BindMode::Static), QUEUE, (start, start));
-        written(&mut latency, WriteKind::NameVolume, true, start);
-        latency.gone(&Target::Claim(claim.clone()), start);
-        written(&mut latency, WriteKind::ClaimBound, false, start);
-        latency.gone(&volume, start);
-        latency.failed(&volume);
-        assert_eq!(take(&mut latency.samples), []);
-        latency.begins(&volume, "p", start);
-        latency.begins(&volume, "q", start + Duration::from_secs(1));
-        latency.failed(&volume);
-        latency.gone(&volume, start + Duration::from_secs(2));
+        let mut durations = Durations::default();
+        durations.asks(&claim, "p", start);
+        durations.binds(&claim, Some(BindMode::Static), QUEUE, (start, start));
+        written(&mut durations, WriteKind::NameVolume, true, start);
+        durations.gone(&Target::Claim(claim.clone()), start);
+        written(&mut durations, WriteKind::ClaimBound, false, start);
+        durations.gone(&volume, start);
+        durations.failed(&volume);
+        assert_eq!(take(&mut durations.samples), []);
+        durations.begins(&volume, "p", start);
+        durations.begins(&volume, "q", start + Duration::from_secs(1));
+        durations.failed(&volume);
+        durations.gone(&volume, start + Duration::from_secs(2));
         assert_eq!(
-            take(&mut latency.samples),
+            take(&mut durations.samples),
             [
                 Sample::Failed(MeasuredOperation::Delete, "p".to_owned()),
                 Sample::Took(MeasuredOperation::Delete, "p".to_owned(), Duration::from_secs(2)),

@@ -17,11 +17,11 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
+    durations::Durations,
     events,
     failure::{Failure, FailureOutcome, Task},
-    latency::Latency,
-    reason::{ClaimReason, VolumeReason},
-    state::{BinderReason, Report, Why},
+    reasons::{ClaimReason, VolumeReason},
+    reports::{BinderReason, Report, Why},
 };
 use crate::{
     binder::calls::{Shown, Target},
@@ -70,7 +70,7 @@ struct Failures {
 pub(crate) struct Recorder {
     memory: BTreeMap<Target, Remembered>,
     /// How long things take.
-    pub(crate) latency: Latency,
+    pub(crate) durations: Durations,
     /// What there is for events.
     pub(crate) events: Vec<EventUpdate<Target>>,
     /// What is reported.
@@ -220,7 +220,7 @@ impl Recorder {
 
     /// The object is gone, and nothing holds of it any more.
     pub(crate) fn gone(&mut self, target: &Target, now: Instant) {
-        self.latency.gone(target, now);
+        self.durations.gone(target, now);
         if self.memory.remove(target).is_some_and(|known| known.why.is_some()) {
             self.reports.push(Report::gone(target.clone()));
         }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     failure::Failure,
-    reason::{ClaimReason, ReasonRow, VolumeReason, WaitsFor},
+    reasons::{ClaimReason, ReasonRow, VolumeReason, WaitsFor},
 };
 use crate::{
     binder::calls::Target,

@@ -23,7 +23,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use super::state::BinderReason;
+use super::reports::BinderReason;
 use crate::{
     binder::{
         annotations::{HOST_PATH_PLUGIN, NFS_PLUGIN},

@@ -6,7 +6,7 @@
 use prometheus::{HistogramVec, IntCounter, IntCounterVec};
 use strum::VariantArray as _;
 
-use super::latency::{BindMode, Sample};
+use super::durations::{BindMode, Sample};
 use crate::{
     binder::calls::WriteKind,
     metrics::{
@@ -137,12 +137,10 @@ mod tests {
     use crate::{
         binder::{
             calls::Target,
-            tell::{
-                latency::MeasuredOperation,
-                reason::ClaimReason,
-                sizes::Sizes,
-                state::{BinderReason, Report, Why},
-            },
+            durations::MeasuredOperation,
+            reasons::ClaimReason,
+            reports::{BinderReason, Report, Why},
+            sizes::Sizes,
         },
         controller::report::reporter::Reporter,
     };

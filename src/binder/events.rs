@@ -1,5 +1,5 @@
 //! Events of the binder, their type, reason and text (pv-binder §10, L18): those of reasons, which are in the tables of
-//! [`super::reason`], and all others.
+//! [`super::reasons`], and all others.
 //!
 //! In: an object, and the value that was decided about it. Out: an [`Event`]. Reasons and texts are KCM's where it has
 //! one. Logs and the debug page show the same texts.
@@ -13,7 +13,7 @@ use apiserver::{
 
 use super::{
     failure::{Failure, Task},
-    reason::{ClaimReason, ReasonEvent, ReasonRow, Unprovisioned},
+    reasons::{ClaimReason, ReasonEvent, ReasonRow, Unprovisioned},
 };
 use crate::binder::calls::WriteKind;
 
