@@ -26,7 +26,7 @@ use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
 use mooring::{
     attach_detach::{
         calls,
-        desired::{state::AttachSource, volume_name::VolumeId},
+        state::desired::{AttachSource, volume_name::VolumeId},
     },
     binder::decide::binding::next_write,
     metrics::{ApiMetrics, Metrics},

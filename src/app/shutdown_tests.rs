@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach_detach::{self, AttachDetachOptions, desired::volume_name::VolumeId},
+    attach_detach::{self, AttachDetachOptions, state::desired::volume_name::VolumeId},
     binder::{Binder, BinderOptions},
     metrics::{Alarms, ApiMetrics, Metrics},
 };

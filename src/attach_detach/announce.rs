@@ -16,19 +16,21 @@ use apiserver::{
 };
 
 use super::{
-    actual::state::{NodeVolume, ReportAsAttached, Told},
     decide::{
         csi,
         verdict::{NodeVerdict, Waiting},
     },
-    desired::{
-        state::DesiredAttachment,
-        volume_name::VolumeId,
-        volume_source::{Storage, of_persistent_volume},
-    },
     events::{self, Announcement},
     known::Known,
     reasons::{AttachDetachKey, NodeVolumeKey},
+    state::{
+        actual::{NodeVolume, ReportAsAttached, Told},
+        desired::{
+            DesiredAttachment,
+            volume_name::VolumeId,
+            volume_source::{Storage, of_persistent_volume},
+        },
+    },
 };
 use crate::controller::report::events::{EventPatience, EventUpdate, Topic};
 

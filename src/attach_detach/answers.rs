@@ -10,18 +10,18 @@ use apiserver::{
 };
 
 use super::{
-    actual::{
-        answered::Answered,
-        node_requests::NodeRequests,
-        state::{Deletion, Failed, Found, NodeVolume},
-        unpublishing::Sequence,
-    },
     calls::Answer,
     controller::AttachDetach,
-    desired::volume_name::VolumeId,
     facts::Fact,
     guard::second_writer::ActTarget,
     reasons::NodeVolumeKey,
+    state::{
+        actual::{
+            Deletion, Failed, Found, NodeVolume, answered::Answered, node_requests::NodeRequests,
+            unpublishing::Sequence,
+        },
+        desired::volume_name::VolumeId,
+    },
 };
 impl AttachDetach {
     /// The answer to a create.
@@ -222,7 +222,7 @@ mod tests {
         super::{calls::AttachmentRequest, plan::tests::controller},
         *,
     };
-    use crate::{attach_detach::actual::state::Uncertain, controller::Controller as _};
+    use crate::{attach_detach::state::actual::Uncertain, controller::Controller as _};
 
     #[test]
     fn s17_a_read_says_nothing_of_a_create_that_could_still_land_when_it_was_sent() {

@@ -11,8 +11,8 @@ use prometheus::{GaugeVec, Opts};
 
 use super::{
     decide::{force::Unforced, verdict::Waiting},
-    desired::volume_name::VolumeKind,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey},
+    state::desired::volume_name::VolumeKind,
 };
 use crate::{
     controller::report::board::Board,
@@ -129,10 +129,9 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            actual::state::NodeVolume,
-            desired::volume_name::VolumeId,
             phases::Progress,
             reasons::{Report, State},
+            state::{actual::NodeVolume, desired::volume_name::VolumeId},
         },
         controller::report::reporter::Reporter,
     };

@@ -10,9 +10,11 @@ use apiserver::{
 use serde_json::json;
 
 use crate::attach_detach::{
-    actual::{state::AttachmentCall, unpublishing::Unpublished},
-    desired::{state::AttachSource, volume_name::VolumeId},
     guard::second_writer::ActTarget,
+    state::{
+        actual::{AttachmentCall, unpublishing::Unpublished},
+        desired::{AttachSource, volume_name::VolumeId},
+    },
 };
 
 /// A request about to be sent.

@@ -24,11 +24,9 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    actual::{answered::Answered, state::ActualState, unpublishing::Sequence},
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
     decide::scope::Scope,
-    desired::{attach_required::AttachRequired, state::DesiredState, volume_name::VolumeId},
     dispatcher::Dispatcher,
     facts::{Fact, Outbox, PlanFacts},
     guard::{
@@ -39,6 +37,10 @@ use super::{
     options::{AttachDetachOptions, ForcePolicy},
     queue::{AT_ONCE, WorkQueue},
     reasons::{AttachDetachKey, AttachDetachReason},
+    state::{
+        actual::{ActualState, answered::Answered, unpublishing::Sequence},
+        desired::{DesiredState, attach_required::AttachRequired, volume_name::VolumeId},
+    },
 };
 use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters};
 

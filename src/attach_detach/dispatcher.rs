@@ -10,9 +10,9 @@ use std::{collections::BTreeMap, mem, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    actual::{state::AttachmentCall, unpublishing::Sequence},
     calls::Call,
     guard::second_writer::ActTarget,
+    state::actual::{AttachmentCall, unpublishing::Sequence},
 };
 
 /// Requests for volumes on nodes under way at once, at most.
@@ -189,7 +189,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::attach_detach::{calls::AttachmentRequest, desired::volume_name::VolumeId};
+    use crate::attach_detach::{calls::AttachmentRequest, state::desired::volume_name::VolumeId};
 
     #[test]
     fn s40_a_request_counts_until_it_has_ended_and_only_once() {

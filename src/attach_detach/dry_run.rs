@@ -21,14 +21,16 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    actual::state::ForceReason,
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
     controller::AttachDetach,
     decide::verdict::Waiting,
-    desired::{state::WhyUnresolved, volume_name::VolumeId, volume_source},
     options::AttachDetachOptions,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
+    state::{
+        actual::ForceReason,
+        desired::{WhyUnresolved, volume_name::VolumeId, volume_source},
+    },
 };
 use crate::controller::Controller as _;
 

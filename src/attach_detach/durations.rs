@@ -11,11 +11,13 @@ use telemetry::traces::{End, Traces};
 use tokio::time::Instant;
 
 use super::{
-    actual::state::Operation,
     announce::LONG,
-    desired::volume_name::{VolumeId, VolumeKind},
     phases::{Phase, Progress},
     reasons::NodeVolumeKey,
+    state::{
+        actual::Operation,
+        desired::volume_name::{VolumeId, VolumeKind},
+    },
 };
 use crate::{
     controller::timers::{Lap, Timers},

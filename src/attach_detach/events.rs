@@ -10,11 +10,13 @@ use apiserver::{
 };
 
 use super::{
-    actual::state::ForceReason,
     decide::{force::Unforced, verdict::Waiting},
-    desired::{
-        state::{DesiredAttachment, PodFacts},
-        volume_name::{VolumeId, VolumeKind},
+    state::{
+        actual::ForceReason,
+        desired::{
+            DesiredAttachment, PodFacts,
+            volume_name::{VolumeId, VolumeKind},
+        },
     },
 };
 

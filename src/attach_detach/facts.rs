@@ -8,10 +8,12 @@ use std::{collections::BTreeMap, mem};
 use apiserver::{call::CallError, ids::NodeName};
 
 use super::{
-    actual::state::{ForceReason, Operation},
-    desired::volume_name::VolumeId,
     guard::force_waits::Said,
     reasons::{AttachDetachKey, NodeVolumeKey, Report},
+    state::{
+        actual::{ForceReason, Operation},
+        desired::volume_name::VolumeId,
+    },
 };
 use crate::controller::report::events::EventUpdate;
 

@@ -3,7 +3,7 @@
 use apiserver::tables::Objects;
 use tokio::time::Instant;
 
-use super::{actual::state::ActualState, desired::state::DesiredState};
+use super::state::{actual::ActualState, desired::DesiredState};
 /// What is known at one moment, as a view: for those parts of the controller that take note of it, or tell it.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {

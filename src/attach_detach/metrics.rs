@@ -12,14 +12,16 @@ use telemetry::traces::Traces;
 use tokio::time::Instant;
 
 use super::{
-    actual::state::{ForceReason, Operation},
     calls::{AttachmentRequest, Call},
     decide::verdict::Waiting,
-    desired::{state::WhyUnresolved, volume_name::VolumeKind},
     durations::{Durations, plugin_name},
     facts::{Fact, Forced, PlanFacts, Planned},
     guard::force_waits::Said,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report},
+    state::{
+        actual::{ForceReason, Operation},
+        desired::{WhyUnresolved, volume_name::VolumeKind},
+    },
 };
 use crate::{
     controller::report::{Reason as _, ReportKey as _},
@@ -294,9 +296,9 @@ mod tests {
 
     use super::*;
     use crate::attach_detach::{
-        desired::volume_name::VolumeId,
         phases::{Phase, Progress},
         reasons::State,
+        state::desired::volume_name::VolumeId,
     };
 
     #[test]

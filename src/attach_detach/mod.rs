@@ -9,8 +9,8 @@
 //! ```
 //!
 //! * [`controller`]: the state machine: its state and its entry points
-//! * `observe`: what changed objects mean for [`desired`] (from a pod to the nodes that must have a volume) and
-//!   [`actual`] (where volumes are attached or may be, and what each node's status says), which mark keys of the `queue`
+//! * `observe`: what changed objects mean for [`state::desired`] (from a pod to the nodes that must have a volume) and
+//!   [`state::actual`] (where volumes are attached or may be, and what each node's status says), which mark keys of the `queue`
 //! * `plan`: one key's turn, in steps whose order is safety; [`decide`] has its rules, which are pure
 //! * [`calls`]: requests as values; [`dispatcher`]: how many of them at once; `requests`: the executor
 //! * `answers`: what each answer means
@@ -20,7 +20,6 @@
 //!
 //! [`runner`] is all of that at run time; [`dry_run`] asks what it would do.
 
-pub mod actual;
 mod announce;
 mod answers;
 pub mod backlog;
@@ -28,7 +27,6 @@ pub mod calls;
 pub mod clock;
 pub mod controller;
 pub mod decide;
-pub mod desired;
 pub mod dispatcher;
 pub mod dry_run;
 pub mod durations;
@@ -47,6 +45,7 @@ mod reports;
 mod requests;
 mod stand_off;
 mod standby;
+pub mod state;
 mod unresolved;
 
 use std::sync::Arc;

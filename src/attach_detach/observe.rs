@@ -14,17 +14,19 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    actual::{
-        identification::{candidates, volume_of},
-        node::NodeState,
-        unpublishing::Sequence,
-    },
     controller::AttachDetach,
     decide::scope::Scope,
-    desired::{populator, state::DesiredAttachment, volume_name::VolumeId},
     facts::{Forced, Planned},
     guard::second_writer::ActTarget,
     queue::{Key, Surveyed},
+    state::{
+        actual::{
+            identification::{candidates, volume_of},
+            node::NodeState,
+            unpublishing::Sequence,
+        },
+        desired::{DesiredAttachment, populator, volume_name::VolumeId},
+    },
 };
 use crate::controller::undone::Undone;
 

@@ -3,8 +3,8 @@
 //! In: the volume on the node, and the verdict on it. Out: [`Progress`], of which times, traces and gauges are made.
 
 use super::{
-    actual::state::{AttachmentCall, NodeVolume, Operation},
     decide::verdict::Waiting,
+    state::actual::{AttachmentCall, NodeVolume, Operation},
 };
 
 /// Part of an attach or a detach, in their order. A label of the histograms.
@@ -142,7 +142,7 @@ fn stand(waiting: &Waiting, node_volume: &NodeVolume, wanted: bool) -> (Phase, b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attach_detach::{actual::state::Deletion, decide::force::Unforced};
+    use crate::attach_detach::{decide::force::Unforced, state::actual::Deletion};
 
     /// Name, the volume on the node, whether it is wanted, what it waits for; phase and whether it is our turn, whether it may
     /// begin there.

@@ -15,11 +15,6 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    actual::{
-        identification::volume_of,
-        state::{AttachmentCall, ForceReason, Mount, NodeVolume},
-        unpublishing::Unpublishing,
-    },
     calls::{self, AttachmentRequest, Call},
     controller::AttachDetach,
     decide::{
@@ -30,13 +25,19 @@ use super::{
         scope::Scope,
         verdict::{AttachStep, NodeVerdict},
     },
-    desired::{
-        state::DesiredAttachment,
-        volume_name::{VolumeId, VolumeKind},
-    },
     facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
+    state::{
+        actual::{
+            AttachmentCall, ForceReason, Mount, NodeVolume, identification::volume_of,
+            unpublishing::Unpublishing,
+        },
+        desired::{
+            DesiredAttachment,
+            volume_name::{VolumeId, VolumeKind},
+        },
+    },
 };
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
 const SEEN_FOR_ONE: usize = 32;

@@ -15,13 +15,15 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    actual::state::{AttachmentCall, Mount, NodeVolume},
     decide::{force::Unforced, verdict::Waiting},
-    desired::{
-        state::WhyUnresolved,
-        volume_name::{VolumeId, VolumeKind},
-    },
     phases::Progress,
+    state::{
+        actual::{AttachmentCall, Mount, NodeVolume},
+        desired::{
+            WhyUnresolved,
+            volume_name::{VolumeId, VolumeKind},
+        },
+    },
 };
 use crate::{
     controller::{
@@ -373,7 +375,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::attach_detach::actual::state::{Deletion, Listed, Uncertain};
+    use crate::attach_detach::state::actual::{Deletion, Listed, Uncertain};
 
     #[test]
     fn l18_the_state_shown_is_what_is_known_of_the_pair() {

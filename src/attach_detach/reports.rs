@@ -9,22 +9,21 @@ use apiserver::ids::{AttachmentName, NodeName};
 use tokio::time::Instant;
 
 use super::{
-    actual::state::{ActualState, ForceReason, NodeVolume},
     announce::{self, Others},
     controller::AttachDetach,
     decide::{
         scope::Scope,
         verdict::{NodeVerdict, Waiting},
     },
-    desired::{
-        state::{AttachSource, DesiredAttachment},
-        volume_name::VolumeId,
-    },
     events::{self, Announcement},
     facts::{Fact, Forced, Planned},
     known::Known,
     phases::Progress,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
+    state::{
+        actual::{ActualState, ForceReason, NodeVolume},
+        desired::{AttachSource, DesiredAttachment, volume_name::VolumeId},
+    },
 };
 use crate::controller::report::events::EventUpdate;
 

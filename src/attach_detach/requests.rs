@@ -10,13 +10,13 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    actual::unpublishing::Sequence,
     calls::{Answer, AttachmentRequest, Call},
     controller::{AttachDetach, Measures},
     dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
     guard::second_writer::ActTarget,
     metrics::AttachDetachMetrics,
     reasons::{AttachDetachReason, Report},
+    state::actual::unpublishing::Sequence,
 };
 use crate::controller::{Executor, second_writer::WrittenObject as _};
 

@@ -15,13 +15,13 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    actual::{answered::Answered, identification::candidates},
     calls::{Answer, Call},
     controller::AttachDetach,
     decide::verdict::StandOff,
     facts::Fact,
     guard::second_writer::{Act, ActTarget, DELETED, act_of},
     queue::Key,
+    state::actual::{answered::Answered, identification::candidates},
 };
 use crate::controller::{report::events::EventUpdate, second_writer::seconds};
 
@@ -162,10 +162,12 @@ impl AttachDetach {
 mod tests {
     use super::*;
     use crate::attach_detach::{
-        actual::state::{Listed, NodeVolume, ReportAsAttached},
         decide::verdict::{NodeVerdict, NodeVolumeView},
-        desired::volume_name::VolumeKind,
         plan::tests::controller,
+        state::{
+            actual::{Listed, NodeVolume, ReportAsAttached},
+            desired::volume_name::VolumeKind,
+        },
     };
 
     fn answered(now: Instant) -> Answered {

@@ -19,12 +19,14 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    actual::state::NodeVolume,
     controller::AttachDetach,
     decide::scope::Scope,
-    desired::{populator, state::DesiredState, volume_name::VolumeId},
     facts::Fact,
     guard::force_waits::{Said, waits},
+    state::{
+        actual::NodeVolume,
+        desired::{DesiredState, populator, volume_name::VolumeId},
+    },
 };
 impl AttachDetach {
     /// Takes changed objects while another replica leads.

@@ -13,15 +13,14 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    actual::state::{ActualState, NodeVolume},
     announce::{LONG, NOTEWORTHY},
     controller::AttachDetach,
-    desired::{
-        state::{DesiredPod, Unresolved, WhyUnresolved},
-        volume_name::VolumeKind,
-    },
     known::Known,
     reasons::{AttachDetachKey, AttachDetachReason, Report},
+    state::{
+        actual::{ActualState, NodeVolume},
+        desired::{DesiredPod, Unresolved, WhyUnresolved, volume_name::VolumeKind},
+    },
 };
 use crate::controller::report::events::{EventPatience, EventUpdate};
 

@@ -24,9 +24,9 @@ use super::{
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
-    desired::volume_name::{VolumeId, VolumeKind},
     dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
     reasons::State,
+    state::desired::volume_name::{VolumeId, VolumeKind},
 };
 
 /// A kubelet that is well kills what has not ended in its time at once, and unmounts: seconds, of which it needs no more.

@@ -16,7 +16,7 @@ use super::{
     snapshot::Snapshot,
     subject::Subject,
 };
-use crate::attach_detach::{desired::volume_name::VolumeId, dry_run::volume_of};
+use crate::attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId};
 
 /// Names that are asked for: the head of a request has some room.
 const MOST_NAMES: usize = 64;

@@ -12,9 +12,9 @@ use crate::{
     attach_detach::{
         self, AttachDetachOptions,
         decide::verdict::Waiting,
-        desired::volume_name::VolumeId,
         dry_run::{NextWrite, NodeVolumeOutlook},
         reasons::State,
+        state::desired::volume_name::VolumeId,
     },
     binder::{self, BinderOptions, calls::WriteKind, reasons::ClaimReason},
 };

@@ -17,8 +17,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::snapshot::Snapshot;
 use crate::attach_detach::{
-    desired::{volume_name::VolumeId, volume_source::Sharing},
     dry_run::Outlook,
+    state::desired::{volume_name::VolumeId, volume_source::Sharing},
 };
 
 type Volumes = BTreeMap<VolumeName, Arc<PersistentVolume>>;

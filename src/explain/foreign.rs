@@ -17,7 +17,7 @@ use super::{
     table::Facts,
     view::{View, finalizers, get},
 };
-use crate::attach_detach::desired::volume_name::VolumeId;
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 
 /// The link of an attachment that the controller did not make and does not touch, if it is such a one.
 pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {

@@ -15,7 +15,7 @@ use super::{
     subject::Subject,
     view::{View, get},
 };
-use crate::attach_detach::desired::{state::WhyUnresolved, volume_name::VolumeId};
+use crate::attach_detach::state::desired::{WhyUnresolved, volume_name::VolumeId};
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {

@@ -29,11 +29,11 @@ use super::{
     volume,
 };
 use crate::attach_detach::{
-    desired::{
-        state::WhyUnresolved,
+    dry_run::volume_of,
+    state::desired::{
+        WhyUnresolved,
         volume_source::{Sharing, Storage, of_inline_volume},
     },
-    dry_run::volume_of,
 };
 
 /// Reasons of claims that end when the pod has a node.

@@ -23,7 +23,7 @@ use super::{
     subject::Subject,
 };
 use crate::{
-    attach_detach::{self, desired::volume_name::VolumeId, dry_run::NodeVolumeOutlook},
+    attach_detach::{self, dry_run::NodeVolumeOutlook, state::desired::volume_name::VolumeId},
     binder::{
         self,
         calls::Target,

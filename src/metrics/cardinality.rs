@@ -13,11 +13,10 @@ use tokio::time::Instant;
 use super::{ApiMetrics, DRIVERS, Metrics};
 use crate::{
     attach_detach::{
-        actual::state::Operation,
-        desired::volume_name::VolumeId,
         metrics::AttachDetachMetrics,
         phases::{Phase, Progress},
         reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
+        state::{actual::Operation, desired::volume_name::VolumeId},
     },
     binder::{
         durations::{self, BindMode, Sample},

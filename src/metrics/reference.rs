@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     attach_detach::{
-        self, AttachDetachOptions, actual::state::Operation, decide::verdict::Waiting, durations::TOTAL,
-        phases::Phase,
+        self, AttachDetachOptions, decide::verdict::Waiting, durations::TOTAL, phases::Phase,
+        state::actual::Operation,
     },
     binder::{Binder, BinderOptions, calls::WriteKind, durations::BindMode},
     build_info::BUILD,

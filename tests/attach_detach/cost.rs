@@ -14,13 +14,12 @@ use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
-        actual::unpublishing::Sequence,
         calls::Call,
         clock::Clock,
         controller::AttachDetach,
-        desired::volume_name::VolumeId,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
+        state::{actual::unpublishing::Sequence, desired::volume_name::VolumeId},
     },
     controller::{Controller as _, report::reporter::Reporter},
     metrics::Metrics,

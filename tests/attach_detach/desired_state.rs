@@ -17,11 +17,9 @@ use apiserver::{
 use fastrand::Rng;
 use futures::FutureExt;
 use libtest_mimic::{Failed, Trial};
-use mooring::attach_detach::desired::{
-    attach_required::AttachRequired,
-    populator,
-    state::{AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts},
-    volume_name::VolumeId,
+use mooring::attach_detach::state::desired::{
+    AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts, attach_required::AttachRequired,
+    populator, volume_name::VolumeId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

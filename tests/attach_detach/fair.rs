@@ -10,9 +10,8 @@ use apiserver::{
 use libtest_mimic::{Failed, Trial};
 use mooring::{
     attach_detach::{
-        actual::unpublishing::Sequence,
         calls::{Answer, AttachmentRequest, Call},
-        desired::volume_name::VolumeId,
+        state::{actual::unpublishing::Sequence, desired::volume_name::VolumeId},
     },
     controller::Controller as _,
 };

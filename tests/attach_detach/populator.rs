@@ -10,10 +10,8 @@ use apiserver::{
     tables::{Objects, Stored},
 };
 use libtest_mimic::{Failed, Trial};
-use mooring::attach_detach::desired::{
-    attach_required::AttachRequired,
-    populator,
-    state::{AttachSource, DesiredPod, DesiredVolume, WhyUnresolved},
+use mooring::attach_detach::state::desired::{
+    AttachSource, DesiredPod, DesiredVolume, WhyUnresolved, attach_required::AttachRequired, populator,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -15,23 +15,24 @@ use k8s_openapi::jiff::Timestamp;
 use libtest_mimic::Trial;
 use mooring::{
     attach_detach::{
-        actual::{
-            state::{
-                ActualState, AttachmentCall, Candidates, Deletion, Desire, Mount, ReportAsAttached, Uncertain,
-            },
-            unpublishing::{Sequence, Unpublishing},
-        },
         decide::{
             multi_attach::Exclusive,
             reconciler::{self, VolumeView, plan},
             scope::Scope,
             verdict::{AttachStep, StandOff},
         },
-        desired::{
-            state::{AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts},
-            volume_name::VolumeId,
-        },
         options::ForcePolicy,
+        state::{
+            actual::{
+                ActualState, AttachmentCall, Candidates, Deletion, Desire, Mount, ReportAsAttached,
+                Uncertain,
+                unpublishing::{Sequence, Unpublishing},
+            },
+            desired::{
+                AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts,
+                volume_name::VolumeId,
+            },
+        },
     },
     controller::in_doubt::InDoubt,
 };

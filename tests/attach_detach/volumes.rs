@@ -8,7 +8,7 @@ use apiserver::{
     kinds::{PersistentVolume, Pod, PodVolumeSource},
 };
 use libtest_mimic::{Failed, Trial};
-use mooring::attach_detach::desired::{
+use mooring::attach_detach::state::desired::{
     in_tree_migration,
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, Storage},

@@ -12,7 +12,7 @@ use apiserver::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::attach_detach::{
     calls::{Answer, AttachmentRequest, Call},
-    desired::volume_name::VolumeId,
+    state::desired::volume_name::VolumeId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

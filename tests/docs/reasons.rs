@@ -53,7 +53,7 @@ const GROUPS: [Group; 8] = [
     },
     Group {
         title: "Volumes of pods that cannot be attached yet",
-        sources: &[("src/attach_detach/desired/state.rs", "impl WhyUnresolved ")],
+        sources: &[("src/attach_detach/state/desired/state.rs", "impl WhyUnresolved ")],
         added: &[
             "MountError",
             "NoPodScheduled",

@@ -8,7 +8,7 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
-    attach_detach::desired::volume_name::VolumeId,
+    attach_detach::state::desired::volume_name::VolumeId,
     explain::{
         report::Verdict,
         snapshot::{Snapshot, Unseen},

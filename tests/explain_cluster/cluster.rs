@@ -14,7 +14,7 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
-    attach_detach::desired::volume_name::VolumeId,
+    attach_detach::state::desired::volume_name::VolumeId,
     explain::snapshot::{
         CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen,
     },

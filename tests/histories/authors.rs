@@ -7,7 +7,7 @@ use apiserver::{
     ids::{NodeName, Uid},
     kinds::Node,
 };
-use mooring::attach_detach::desired::volume_name::VolumeId;
+use mooring::attach_detach::state::desired::volume_name::VolumeId;
 
 use super::server::{VOLUMES, id};
 

@@ -16,13 +16,12 @@ use fastrand::Rng;
 use mooring::{
     attach_detach::{
         AttachDetachOptions,
-        actual::unpublishing::Sequence,
         calls::{Answer, AttachmentRequest, Call},
         clock::Clock,
         controller::AttachDetach,
-        desired::volume_name::VolumeId,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
+        state::{actual::unpublishing::Sequence, desired::volume_name::VolumeId},
     },
     controller::{
         Controller as _,

@@ -10,7 +10,7 @@ use apiserver::{
 };
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
-    desired::volume_name::{VolumeId, VolumeKind},
+    state::desired::volume_name::{VolumeId, VolumeKind},
 };
 
 use super::{

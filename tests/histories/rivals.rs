@@ -7,7 +7,7 @@ use apiserver::{
 };
 use fastrand::Rng;
 use k8s_openapi::jiff::Timestamp;
-use mooring::attach_detach::desired::volume_name::VolumeKind;
+use mooring::attach_detach::state::desired::volume_name::VolumeKind;
 use serde_json::json;
 
 use super::{

@@ -17,7 +17,7 @@ use apiserver::{
     },
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use mooring::attach_detach::desired::volume_name::{VolumeId, VolumeKind};
+use mooring::attach_detach::state::desired::volume_name::{VolumeId, VolumeKind};
 use serde_json::Value;
 use test_support::promises::requests;
 

@@ -6,7 +6,7 @@ use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
-    desired::volume_name::VolumeId,
+    state::desired::volume_name::VolumeId,
 };
 
 use super::{

@@ -19,20 +19,11 @@ const ROOTS: [&str; 7] = [
     "tests/support/src",
 ];
 
-/// Files that import their parts, and are imported by them. A file that is rid of that goes out of here.
-const OF_PARTS: [(&str, &str); 1] = [("src", "attach_detach::actual::state")];
-
 #[test]
 fn no_files_import_each_other_in_a_circle() {
     for root in ROOTS {
         let modules = crate::modules(root);
-        let mut imports = imports(&modules);
-        for (_, file) in OF_PARTS.iter().filter(|(folder, _)| *folder == root) {
-            let parts = imports.iter_mut().filter(|(path, _)| crate::is_part_of(path, file));
-            for (_, targets) in parts {
-                targets.remove(file);
-            }
-        }
+        let imports = imports(&modules);
         let files: BTreeSet<&str> = imports.keys().copied().collect();
         assert_eq!(circle(&files, &imports), None, "circle in {root}");
     }

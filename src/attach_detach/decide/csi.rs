@@ -17,9 +17,9 @@ use super::{
     verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, pause, wait, withdraw},
 };
 use crate::{
-    attach_detach::{
-        actual::state::{AttachmentCall, Mount, NodeVolume, ReportAsAttached, WhyRead},
-        desired::{state::DesiredAttachment, volume_name::VolumeKind},
+    attach_detach::state::{
+        actual::{AttachmentCall, Mount, NodeVolume, ReportAsAttached, WhyRead},
+        desired::{DesiredAttachment, volume_name::VolumeKind},
     },
     controller::retry::Retry,
 };

@@ -7,8 +7,8 @@ use super::{
     force::Unforced,
     verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, wait, withdraw},
 };
-use crate::attach_detach::actual::{
-    state::{ForceReason, NodeVolume, ReportAsAttached},
+use crate::attach_detach::state::actual::{
+    ForceReason, NodeVolume, ReportAsAttached,
     unpublishing::{Unpublished, Unpublishing},
 };
 

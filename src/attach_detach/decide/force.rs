@@ -8,11 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use crate::attach_detach::{
-    actual::{
-        node::NodeState,
-        state::{ForceReason, NodeVolume},
-    },
     options::ForcePolicy,
+    state::actual::{ForceReason, NodeVolume, node::NodeState},
 };
 
 /// Why a detach is not forced.
@@ -66,7 +63,7 @@ mod tests {
     use apiserver::kinds::{Node, NodeCondition, Taint};
 
     use super::*;
-    use crate::attach_detach::actual::state::Desire;
+    use crate::attach_detach::state::actual::Desire;
 
     fn at(minute: i64) -> Timestamp {
         Timestamp::from_second(minute * 60).unwrap()

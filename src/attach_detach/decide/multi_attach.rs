@@ -14,9 +14,9 @@ use super::{
     contention::Contention,
     verdict::{ConflictingNode, NodeVerdict},
 };
-use crate::attach_detach::{
-    actual::state::{ActualState, Mount, NodeVolume, WhyRead},
-    desired::{state::DesiredAttachment, volume_name::VolumeId},
+use crate::attach_detach::state::{
+    actual::{ActualState, Mount, NodeVolume, WhyRead},
+    desired::{DesiredAttachment, volume_name::VolumeId},
 };
 
 /// Who has, or is to have, a volume that may be on one node at a time only.

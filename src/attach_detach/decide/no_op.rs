@@ -12,9 +12,9 @@ use super::{
     force::force,
     verdict::{NodeVerdict, NodeVolumeView, Waiting, wait},
 };
-use crate::attach_detach::{
-    actual::state::{Mount, ReportAsAttached},
-    desired::state::DesiredAttachment,
+use crate::attach_detach::state::{
+    actual::{Mount, ReportAsAttached},
+    desired::DesiredAttachment,
 };
 
 /// Judges one volume on a node of such a volume.

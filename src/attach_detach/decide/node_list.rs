@@ -15,11 +15,8 @@ use apiserver::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::attach_detach::{
-    actual::{
-        node::NodeState,
-        state::{NodeVolume, ReportAsAttached},
-    },
+use crate::attach_detach::state::{
+    actual::{NodeVolume, ReportAsAttached, node::NodeState},
     desired::volume_name::VolumeId,
 };
 
@@ -213,10 +210,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        attach_detach::actual::{
+        attach_detach::state::actual::{
+            Listed,
             answered::Answered,
             node_requests::NodeRequests,
-            state::Listed,
             unpublishing::{Sequence, Unpublishing},
         },
         controller::in_doubt::InDoubt,

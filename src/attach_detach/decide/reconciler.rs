@@ -17,12 +17,11 @@ use super::{
     verdict::{NodeVerdict, NodeVolumeView, StandOff},
 };
 use crate::attach_detach::{
-    actual::{
-        node::NodeState,
-        state::{NodeVolume, VolumeState},
-    },
-    desired::{state::DesiredAttachment, volume_name::VolumeId},
     options::ForcePolicy,
+    state::{
+        actual::{NodeVolume, VolumeState, node::NodeState},
+        desired::{DesiredAttachment, volume_name::VolumeId},
+    },
 };
 
 /// One volume as the reconciler sees it.

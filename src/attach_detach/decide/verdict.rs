@@ -14,16 +14,15 @@ use tokio::time::Instant;
 use super::force::Unforced;
 use crate::{
     attach_detach::{
-        actual::{
-            node::NodeState,
-            state::{AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached, WhyRead},
-            unpublishing::{Unpublished, Unpublishing},
-        },
-        desired::{
-            state::{AttachSource, DesiredAttachment},
-            volume_name::VolumeKind,
-        },
         options::ForcePolicy,
+        state::{
+            actual::{
+                AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached, WhyRead,
+                node::NodeState,
+                unpublishing::{Unpublished, Unpublishing},
+            },
+            desired::{AttachSource, DesiredAttachment, volume_name::VolumeKind},
+        },
     },
     controller::retry::Retry,
 };

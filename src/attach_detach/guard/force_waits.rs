@@ -13,12 +13,14 @@ use tokio::time::Instant;
 
 use super::wait_note::{MOST_ENTRIES, NodeWait, WaitNote};
 use crate::attach_detach::{
-    actual::state::{ActualState, NodeVolume},
     decide::{
         force::Unforced,
         verdict::{NodeVerdict, Waiting},
     },
-    desired::{state::DesiredState, volume_name::VolumeId},
+    state::{
+        actual::{ActualState, NodeVolume},
+        desired::{DesiredState, volume_name::VolumeId},
+    },
 };
 
 /// How often the note is made anew while something waits.

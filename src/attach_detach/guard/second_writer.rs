@@ -2,7 +2,7 @@
 //!
 //! In: what the watch says of an attachment, against what we have asked for ourselves. Out: the acts of others. What
 //! follows from them is decided in [`crate::controller::second_writer`]. Of lists,
-//! [`crate::attach_detach::actual::node_requests`] tells.
+//! [`crate::attach_detach::state::actual::node_requests`] tells.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use apiserver::{
 };
 
 use crate::{
-    attach_detach::actual::state::{AttachmentCall, Deletion, NodeVolume},
+    attach_detach::state::actual::{AttachmentCall, Deletion, NodeVolume},
     controller::second_writer::{self, OwnedField, Role},
 };
 
@@ -113,7 +113,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::attach_detach::actual::state::Uncertain;
+    use crate::attach_detach::state::actual::Uncertain;
 
     fn attachment(uid: &str, terminating: bool) -> VolumeAttachment {
         let mut attachment = VolumeAttachment::default();

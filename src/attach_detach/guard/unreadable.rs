@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{ids::NodeName, kinds::Node, tables::VecMap};
 
-use crate::attach_detach::{desired::volume_name::VolumeId, known::Known};
+use crate::attach_detach::{known::Known, state::desired::volume_name::VolumeId};
 
 /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node itself, or a
 /// VolumeAttachment of the volume. By that one the volume may be attached on any node, so it must not get to another. Of

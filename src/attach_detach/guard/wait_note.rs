@@ -14,7 +14,7 @@ use std::{
 
 use apiserver::{ids::Uid, kinds::Node};
 
-use crate::attach_detach::desired::volume_name::{VolumeId, hashed};
+use crate::attach_detach::state::desired::volume_name::{VolumeId, hashed};
 
 /// The annotation of the lease that has the note.
 pub const NODES_NOT_READY: &str = "mooring.dev/nodes-not-ready";

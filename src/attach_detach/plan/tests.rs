@@ -9,11 +9,11 @@ use serde_json::json;
 use super::*;
 use crate::{
     attach_detach::{
-        actual::state::ReportAsAttached,
         calls::Answer,
         clock::Clock,
         dispatcher::{NODE_CALLS, Pace},
         options::AttachDetachOptions,
+        state::actual::ReportAsAttached,
     },
     controller::{Controller as _, in_doubt::InDoubt},
 };

@@ -11,7 +11,7 @@ use std::{
 use apiserver::ids::NodeName;
 
 use crate::{
-    attach_detach::{decide::scope::Scope, desired::volume_name::VolumeId},
+    attach_detach::{decide::scope::Scope, state::desired::volume_name::VolumeId},
     controller::queue::Queue,
 };
 

@@ -17,11 +17,13 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    actual::state::ActualState,
     decide::scope::Scope,
-    desired::{state::DesiredState, volume_name::VolumeId},
     dispatcher::Room,
     guard::second_writer::ActTarget,
+    state::{
+        actual::ActualState,
+        desired::{DesiredState, volume_name::VolumeId},
+    },
 };
 use crate::{controller::queue::Queue, metrics::QueueCounts};
 use lane::VolumeLane;

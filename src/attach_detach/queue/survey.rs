@@ -10,9 +10,9 @@ use apiserver::{
     tables::Objects,
 };
 
-use crate::attach_detach::{
-    actual::state::ActualState,
-    desired::{state::DesiredState, volume_name::VolumeId},
+use crate::attach_detach::state::{
+    actual::ActualState,
+    desired::{DesiredState, volume_name::VolumeId},
 };
 
 /// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is

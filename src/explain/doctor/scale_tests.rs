@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::doctor;
 use crate::{
-    attach_detach::desired::volume_name::VolumeId,
+    attach_detach::state::desired::volume_name::VolumeId,
     explain::{
         sheet::text::{Style, text},
         snapshot::Snapshot,

@@ -13,7 +13,7 @@ use apiserver::{
 
 use super::groups::Groups;
 use crate::{
-    attach_detach::{decide::verdict::Waiting, desired::volume_name::VolumeId, reasons::State},
+    attach_detach::{decide::verdict::Waiting, reasons::State, state::desired::volume_name::VolumeId},
     binder::{
         dry_run::Outlook,
         matching::predicate::{claim_class, volume_class},

@@ -28,8 +28,8 @@ use super::{
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
-    desired::volume_name::VolumeId,
     dry_run::NodeVolumeOutlook,
+    state::desired::volume_name::VolumeId,
 };
 
 /// How far a volume is from having left the node.

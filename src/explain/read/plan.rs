@@ -21,7 +21,7 @@ use apiserver::{
 
 use super::requests::Read;
 use crate::{
-    attach_detach::desired::{
+    attach_detach::state::desired::{
         volume_name::VolumeId,
         volume_source::{CsiVolume, Sharing, Storage, of_inline_volume, of_persistent_volume},
     },

@@ -6,7 +6,7 @@ use apiserver::ids::ClaimKey;
 use http::Response;
 
 use super::*;
-use crate::attach_detach::desired::volume_name::VolumeId;
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 use crate::explain::subject::Subject;
 
 /// The server's time, an hour ago by any clock that runs these tests.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    attach_detach::desired::volume_name::VolumeId,
+    attach_detach::state::desired::volume_name::VolumeId,
     binder::matching::predicate::{Requirements, mismatch_for_named},
     explain::snapshot::Snapshot,
 };

@@ -14,8 +14,8 @@ use super::story::{Story, When};
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
-        desired::volume_name::VolumeId,
         dry_run::{NextWrite, Outlook},
+        state::desired::volume_name::VolumeId,
     },
     explain::{
         age,

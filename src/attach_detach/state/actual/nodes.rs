@@ -10,10 +10,13 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    ActualState, Listed, Mount, NodeState, NodeVolume, ReportAsAttached, Sequence, Unpublished, Unpublishing,
-    VolumeId,
+    node::NodeState,
+    node_volume::{Listed, Mount, NodeVolume, ReportAsAttached},
+    state::ActualState,
+    unpublishing::{Sequence, Unpublished, Unpublishing},
 };
 use crate::attach_detach::options::ForcePolicy;
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 
 impl ActualState {
     /// Takes a node as last seen, or its absence; pods are known to need there what is `wanted`. Returns the volumes

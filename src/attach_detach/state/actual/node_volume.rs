@@ -13,11 +13,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::unpublishing::{Sequence, Unpublishing};
 use crate::{
-    attach_detach::{
-        actual::unpublishing::{Sequence, Unpublishing},
-        desired::volume_name::VolumeKind,
-    },
+    attach_detach::state::desired::volume_name::VolumeKind,
     controller::{retry::Retry, undone::Undone},
 };
 
@@ -480,5 +478,26 @@ impl NodeVolume {
 
     pub(super) fn is_idle(&self) -> bool {
         !self.may_be_attached() && self.call.is_none()
+    }
+}
+
+#[cfg(test)]
+impl NodeVolume {
+    /// A volume on a node of which only the attachment is known.
+    pub(in crate::attach_detach) fn with_attachment(attached: bool, terminating: bool) -> Self {
+        let mut attachment = apiserver::kinds::VolumeAttachment::default();
+        attachment.status.attached = attached;
+        attachment.metadata.deletion_timestamp = terminating.then(Default::default);
+        let mut node_volume = Self::default();
+        node_volume.observe_attachment(std::sync::Arc::new(attachment));
+        node_volume
+    }
+
+    /// The same, and that became of our DELETE.
+    pub(in crate::attach_detach) fn with_deletion(mut self, deletion: Deletion) -> Self {
+        if let Some(known) = &mut self.known {
+            known.deletion = deletion;
+        }
+        self
     }
 }

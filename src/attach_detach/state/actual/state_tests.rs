@@ -9,7 +9,14 @@ use apiserver::{
 use k8s_openapi::jiff::SignedDuration;
 use tokio::time::Instant;
 
-use super::*;
+use super::{
+    super::{
+        identification::Candidates,
+        node_volume::{Deletion, ReportAsAttached},
+        unpublishing::{Sequence, Unpublishing},
+    },
+    *,
+};
 use crate::{attach_detach::options::ForcePolicy, controller::in_doubt::InDoubt};
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;

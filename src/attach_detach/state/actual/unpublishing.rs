@@ -5,7 +5,7 @@
 
 use apiserver::{ids::Uid, kinds::Node};
 
-use crate::attach_detach::desired::volume_name::VolumeId;
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 
 /// How far the unpublishing of a volume has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,12 @@ use std::time::Duration;
 use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, Mount, NodeVolume, VolumeId};
+use super::{
+    node_volume::{Mount, NodeVolume},
+    state::ActualState,
+};
 use crate::attach_detach::guard::wait_note::NodeWait;
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 
 impl ActualState {
     /// What is listed, or was for all that is known: a predecessor of this process has told of that. What was attached

@@ -6,12 +6,17 @@
 //! * [`in_tree_migration`]: in-tree sources as the CSI volumes that they are today
 //! * [`volume_name`]: the unique volume name and the name of the VolumeAttachment
 //! * [`attach_required`]: whether the volumes of a driver are to be attached
-//! * [`state`]: the answers of all pods, by volume and node
+//! * `state`: the answers of all pods, by volume and node
 
 pub mod attach_required;
 pub mod in_tree_migration;
 pub mod populator;
 pub mod source_error;
-pub mod state;
+mod state;
 pub mod volume_name;
 pub mod volume_source;
+
+pub use state::{
+    AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts, Unresolved,
+    WhyUnresolved,
+};

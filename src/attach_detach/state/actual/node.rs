@@ -9,7 +9,7 @@ use apiserver::kinds::{Node, NodeInfo};
 use k8s_openapi::jiff::Timestamp;
 
 use super::node_requests::NodeRequests;
-use crate::attach_detach::{desired::volume_name::VolumeId, options::ForcePolicy};
+use crate::attach_detach::{options::ForcePolicy, state::desired::volume_name::VolumeId};
 
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
 /// times its status period of 10 s.

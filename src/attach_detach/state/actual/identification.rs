@@ -2,20 +2,76 @@
 //!
 //! In: the attachment and the tables. Out: [`Candidates`]: the volume that its source names, be that a
 //! PersistentVolume or a spec of its own, CSI or in-tree, and for the case that the PersistentVolume is
-//! gone, what the node's status lists or has in use. Whether one of them explains the attachment's name is decided by the
-//! [actual state](super::state), which also tries every volume that comes to be desired.
+//! gone, what the node's status lists or has in use; and which of them explains the attachment's name. The
+//! [actual state](super::state) also tries every volume that comes to be desired.
 
 use apiserver::{
-    ids::VolumeName,
+    ids::{NodeName, Uid, VolumeName},
     kinds::{Meta, VolumeAttachment, VolumeSpec},
     tables::Objects,
 };
 
-use super::state::Candidates;
-use crate::attach_detach::desired::{
+use crate::attach_detach::state::desired::{
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, CsiVolume, Storage},
 };
+
+/// What a VolumeAttachment is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AttachmentIdentity {
+    /// Of which object of that name.
+    pub(super) uid: Uid,
+    pub(super) volume: VolumeId,
+    pub(super) node: NodeName,
+    pub(super) ours: bool,
+    /// The PersistentVolume that it names.
+    pub(super) source: Option<VolumeName>,
+    /// Other volumes that it holds: its name is of one, and its source is, or was, of another.
+    pub(super) second_volumes: Vec<VolumeId>,
+    /// Whether its source may be on one node only.
+    pub(super) is_exclusive: bool,
+}
+
+/// The volumes that a VolumeAttachment may be about.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    /// What its source says, if that can be read.
+    pub source: Option<VolumeId>,
+    /// Whether that may be on one node only.
+    pub is_exclusive: bool,
+    /// What its node's status lists.
+    pub published: Vec<VolumeId>,
+}
+
+/// Ours is an attachment whose name is the hash of the volume it is about. One that its source
+/// explains, but under another name, is another party's (S12, conformance tests make such).
+pub(super) fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<AttachmentIdentity> {
+    let node = &attachment.spec.node_name;
+    let uid = &attachment.metadata.uid;
+    let Candidates { source, published, is_exclusive } = candidates;
+    let identity = |volume, ours, second_volume: Option<VolumeId>| AttachmentIdentity {
+        uid: uid.clone(),
+        volume,
+        node: node.clone(),
+        ours,
+        source: attachment.spec.source.persistent_volume_name.clone(),
+        second_volumes: second_volume.into_iter().collect(),
+        is_exclusive,
+    };
+    if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
+        let volume = volume.clone();
+        let second_volume = source.filter(|source| *source != volume);
+        return Some(identity(volume, true, second_volume));
+    }
+    source.map(|volume| identity(volume, false, None))
+}
+
+/// The name alone is not enough: what it is the hash of is joined without separators (H6).
+pub(super) fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
+    let spec = &attachment.spec;
+    *volume.driver_and_handle().0 == *spec.attacher.as_str()
+        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
+}
 
 /// The volumes that a VolumeAttachment may be about.
 pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
@@ -66,8 +122,10 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
-    use super::super::state::{ActualState, NodeVolume};
-    use super::*;
+    use super::{
+        super::{node_volume::NodeVolume, state::ActualState},
+        *,
+    };
     fn attachment(source: &Value) -> VolumeAttachment {
         let object = json!({
             "metadata": {"name": "va", "resourceVersion": "1"},

@@ -11,11 +11,9 @@ use apiserver::{
     kinds::VolumeAttachment,
 };
 
-use super::{Deletion, NodeVolume, Operation, Uncertain, WhyRead};
-use crate::{
-    attach_detach::actual::{answered::Answered, unpublishing::Unpublishing},
-    controller::retry::Retry,
-};
+use super::node_volume::{Deletion, NodeVolume, Operation, Uncertain, WhyRead};
+use super::{answered::Answered, unpublishing::Unpublishing};
+use crate::controller::retry::Retry;
 
 /// What there is to tell of a request that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,8 +185,7 @@ impl NodeVolume {
 mod tests {
     use tokio::time::Instant;
 
-    use super::*;
-    use crate::attach_detach::actual::unpublishing::Sequence;
+    use super::{super::unpublishing::Sequence, *};
 
     const SECOND: Duration = Duration::from_secs(1);
 

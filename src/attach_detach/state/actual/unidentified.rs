@@ -16,7 +16,7 @@ use apiserver::{
     tables::Relation,
 };
 
-use super::VolumeId;
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 /// The attachments, and where to find them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unidentified {

@@ -9,28 +9,18 @@
 use std::{borrow::Cow, collections::BTreeSet, iter, mem, sync::Arc};
 
 use apiserver::{
-    ids::{AttachmentName, NodeName, Uid, VolumeName},
+    ids::{AttachmentName, NodeName, VolumeName},
     kinds::VolumeAttachment,
     tables::give_back_room,
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::{ActualState, Mount, NodeVolume, VolumeId, WhyRead};
-/// What a VolumeAttachment is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AttachmentIdentity {
-    /// Of which object of that name.
-    uid: Uid,
-    volume: VolumeId,
-    node: NodeName,
-    ours: bool,
-    /// The PersistentVolume that it names.
-    source: Option<VolumeName>,
-    /// Other volumes that it holds: its name is of one, and its source is, or was, of another.
-    second_volumes: Vec<VolumeId>,
-    /// Whether its source may be on one node only.
-    is_exclusive: bool,
-}
+use super::{
+    identification::{AttachmentIdentity, Candidates, identify, is_named_after},
+    node_volume::{Mount, NodeVolume, WhyRead},
+    state::ActualState,
+};
+use crate::attach_detach::state::desired::volume_name::VolumeId;
 
 impl AttachmentIdentity {
     /// All volumes that it holds.
@@ -352,45 +342,4 @@ impl ActualState {
     pub fn unidentified_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
         self.unidentified.of(volume)
     }
-}
-
-/// The volumes that a VolumeAttachment may be about.
-#[derive(Clone, Debug, Default)]
-pub struct Candidates {
-    /// What its source says, if that can be read.
-    pub source: Option<VolumeId>,
-    /// Whether that may be on one node only.
-    pub is_exclusive: bool,
-    /// What its node's status lists.
-    pub published: Vec<VolumeId>,
-}
-
-/// Ours is an attachment whose name is the hash of the volume it is about. One that its source
-/// explains, but under another name, is another party's (S12, conformance tests make such).
-fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<AttachmentIdentity> {
-    let node = &attachment.spec.node_name;
-    let uid = &attachment.metadata.uid;
-    let Candidates { source, published, is_exclusive } = candidates;
-    let identity = |volume, ours, second_volume: Option<VolumeId>| AttachmentIdentity {
-        uid: uid.clone(),
-        volume,
-        node: node.clone(),
-        ours,
-        source: attachment.spec.source.persistent_volume_name.clone(),
-        second_volumes: second_volume.into_iter().collect(),
-        is_exclusive,
-    };
-    if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
-        let volume = volume.clone();
-        let second_volume = source.filter(|source| *source != volume);
-        return Some(identity(volume, true, second_volume));
-    }
-    source.map(|volume| identity(volume, false, None))
-}
-
-/// The name alone is not enough: what it is the hash of is joined without separators (H6).
-fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -> bool {
-    let spec = &attachment.spec;
-    *volume.driver_and_handle().0 == *spec.attacher.as_str()
-        && *volume.attachment_name(&spec.node_name).as_str() == *attachment.metadata.name
 }

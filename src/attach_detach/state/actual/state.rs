@@ -5,39 +5,23 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
-mod answers;
-mod attachments;
-mod inheritance;
-mod node_volume;
-mod nodes;
-mod unidentified;
-
 use std::collections::{BTreeMap, HashMap};
-
-use k8s_openapi::jiff::Timestamp;
-
-use attachments::AttachmentIdentity;
-use unidentified::Unidentified;
-
-pub use answers::{Failed, Found};
-pub use attachments::Candidates;
-pub use node_volume::{
-    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, Mount, NodeVolume, Operation,
-    ReportAsAttached, Told, Uncertain, WhyRead,
-};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
     tables::{Relation, VecMap, give_back_room},
 };
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    identification::AttachmentIdentity,
     node::NodeState,
-    unpublishing::{Sequence, Unpublished, Unpublishing},
+    node_volume::{Mount, NodeVolume},
+    unidentified::Unidentified,
 };
 use crate::attach_detach::{
     decide::{contention::Contention, scope::Scope},
-    desired::volume_name::VolumeId,
+    state::desired::volume_name::VolumeId,
 };
 
 /// One volume on all its nodes.
@@ -58,14 +42,14 @@ pub struct VolumeState {
 /// All volumes, nodes and attachments.
 #[derive(Clone, Debug, Default)]
 pub struct ActualState {
-    volumes: HashMap<VolumeId, VolumeState>,
-    nodes: HashMap<NodeName, NodeState>,
-    identities: HashMap<AttachmentName, AttachmentIdentity>,
+    pub(super) volumes: HashMap<VolumeId, VolumeState>,
+    pub(super) nodes: HashMap<NodeName, NodeState>,
+    pub(super) identities: HashMap<AttachmentName, AttachmentIdentity>,
     /// The PersistentVolumes that identified attachments name.
-    sources: Relation<VolumeName, AttachmentName>,
-    unidentified: Unidentified,
+    pub(super) sources: Relation<VolumeName, AttachmentName>,
+    pub(super) unidentified: Unidentified,
     /// What waits for a name that an attachment of something else has (S9).
-    taken: HashMap<AttachmentName, (VolumeId, NodeName)>,
+    pub(super) taken: HashMap<AttachmentName, (VolumeId, NodeName)>,
 }
 
 impl ActualState {
@@ -143,7 +127,7 @@ impl ActualState {
 
     /// Does something with every volume on a node. Each is named in the node's `volumes` as long as it is there:
     /// [`Self::add`] and [`Self::prune`] see to both.
-    fn each_volume_on(
+    pub(super) fn each_volume_on(
         &mut self,
         name: &NodeName,
         mut act: impl FnMut(&NodeState, &VolumeId, &mut NodeVolume),
@@ -235,25 +219,5 @@ impl ActualState {
 }
 
 #[cfg(test)]
-impl NodeVolume {
-    /// A volume on a node of which only the attachment is known.
-    pub(in crate::attach_detach) fn with_attachment(attached: bool, terminating: bool) -> Self {
-        let mut attachment = apiserver::kinds::VolumeAttachment::default();
-        attachment.status.attached = attached;
-        attachment.metadata.deletion_timestamp = terminating.then(Default::default);
-        let mut node_volume = Self::default();
-        node_volume.observe_attachment(std::sync::Arc::new(attachment));
-        node_volume
-    }
-
-    /// The same, and that became of our DELETE.
-    pub(in crate::attach_detach) fn with_deletion(mut self, deletion: Deletion) -> Self {
-        if let Some(known) = &mut self.known {
-            known.deletion = deletion;
-        }
-        self
-    }
-}
-
-#[cfg(test)]
+#[path = "state_tests.rs"]
 mod tests;

@@ -1,0 +1,31 @@
+//! Actual: where volumes are attached or may be (KCM: actual state of world).
+//!
+//! * [`identification`]: which volume a VolumeAttachment is about
+//! * [`node`]: what is known of one node: health, volumes in use
+//! * [`node_requests`]: our requests to it
+//! * [`answered`]: when an answer came, and the pause after a failure
+//! * [`unpublishing`]: the proof that a volume is unpublished and unused, without which nothing is deleted
+//! * `node_volume`: one volume on one node, and `answers`: what answers to requests about it mean
+//! * `state`: all volumes on all nodes; what VolumeAttachments (`attachments`, `unidentified`) and nodes (`nodes`) say of
+//!   them, and what a new leader takes over (`inheritance`)
+
+pub mod answered;
+mod answers;
+mod attachments;
+pub(in crate::attach_detach) mod identification;
+mod inheritance;
+pub mod node;
+pub mod node_requests;
+mod node_volume;
+mod nodes;
+mod state;
+mod unidentified;
+pub mod unpublishing;
+
+pub use answers::{Failed, Found};
+pub use identification::Candidates;
+pub use node_volume::{
+    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, Mount, NodeVolume, Operation,
+    ReportAsAttached, Told, Uncertain, WhyRead,
+};
+pub use state::{ActualState, VolumeState};
