@@ -1,10 +1,8 @@
-//! Where volumes on nodes and volumes of pods stand, and why, as they are reported: the keys, the states, the reasons, and a
-//! sentence for each (L18).
+//! Where volumes on nodes and volumes of pods stand, and why, as they are reported: the keys, the states and the reasons
+//! (L18). A sentence stands beside each reason.
 //!
 //! In: what the rules returned, and what is known of the volume on the node. Out: values of [`crate::controller::report`],
 //! from which log, metrics and `/debug/attach-detach` are made.
-
-use std::fmt;
 
 use apiserver::{
     ids::{AttachmentName, NodeName, PodKey},
@@ -13,6 +11,7 @@ use apiserver::{
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 
 use super::{
     decide::{force::Unforced, verdict::Waiting},
@@ -175,13 +174,16 @@ impl ReportKey for AttachDetachKey {
 }
 
 /// Why something is where it is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum AttachDetachReason {
     /// The state of a volume on a node, what it waits for, and what is measured of it.
+    #[error("{}", .1.as_ref().map(ToString::to_string).unwrap_or_default())]
     NodeVolume(State, Option<Waiting>, Progress),
     /// Why a volume of a pod cannot be attached yet.
+    #[error("{0}")]
     Unresolved(WhyUnresolved),
     /// A VolumeAttachment that is not ours is left alone: the volume that it holds, if that is known, and the node.
+    #[error("")]
     Foreign(Option<VolumeId>, NodeName),
 }
 
@@ -218,14 +220,6 @@ impl Reason for AttachDetachReason {
         !matches!(self, Self::Unresolved(_))
     }
 
-    fn message(&self) -> String {
-        match self {
-            Self::NodeVolume(_, Some(waiting), _) => waiting.to_string(),
-            Self::Unresolved(why) => why.to_string(),
-            Self::NodeVolume(_, None, _) | Self::Foreign(..) => String::new(),
-        }
-    }
-
     fn until(&self, _: &WallClock) -> Option<Timestamp> {
         if let Self::NodeVolume(_, Some(waiting), _) = self { waiting.until() } else { None }
     }
@@ -260,112 +254,6 @@ impl Waiting {
             | Self::ForeignWriter { until: at, .. }
             | Self::RestoreGrace { until: at } => Some(*at),
             _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WaitingForVolumeAttachment => f.write_str("the VolumeAttachment is being created"),
-            Self::WaitingForAttacher => f.write_str("the driver's external-attacher is attaching the volume"),
-            Self::AttachError { message, .. } => {
-                write!(f, "the driver could not attach the volume and tries again: {message}")
-            }
-            Self::HeldByNode { conflict } if conflict.is_attached => {
-                write!(f, "node {} holds the volume, which is for one node alone", conflict.node)
-            }
-            Self::HeldByNode { conflict } => {
-                write!(f, "the volume is for one node alone, and a pod on node {} comes first", conflict.node)
-            }
-            Self::WaitingForDeletion => {
-                f.write_str("an earlier VolumeAttachment of the same name has to go first")
-            }
-            Self::Publishing => f.write_str("the volume is attached; the node's status is about to say so"),
-            Self::ClaimOrVolumeChanged => f.write_str(
-                "the pod's claim or its volume is not bound as it was: nothing is attached for it",
-            ),
-            Self::DetachWaitingForUnmount { unforced } => {
-                let node = match unforced {
-                    Unforced::NodeReady => "the node's kubelet has not unmounted the volume",
-                    _ => "the node is not Ready and its kubelet has not unmounted the volume",
-                };
-                write!(f, "{node}{}", forced(*unforced))
-            }
-            Self::DetachWaitingForUnpublish => {
-                f.write_str("the node's status is written without the volume before it is detached")
-            }
-            Self::DetachWaitingForSettlement => {
-                f.write_str("a write to the node's status had no answer: it may still list the volume")
-            }
-            Self::DetachWaitingForAttacher => {
-                f.write_str("the driver's external-attacher is detaching the volume")
-            }
-            Self::DetachError { message, .. } => {
-                write!(f, "the driver could not detach the volume and tries again: {message}")
-            }
-            Self::NodeGone => f.write_str("the node has no object: nothing can be attached to it"),
-            Self::DetachWaitingForNode { unforced } => {
-                write!(f, "the node has no object, and may still use the volume{}", forced(*unforced))
-            }
-            Self::Uncertain => {
-                f.write_str("a request had no answer: the VolumeAttachment may exist, or come into being")
-            }
-            Self::ForeignWriter { writer, until: _ } => {
-                write!(f, "nothing is detached there for now, as {writer}")
-            }
-            Self::RestoreGrace { until } => {
-                write!(f, "etcd was restored from a backup: nothing is detached until {until}")
-            }
-            Self::Unreadable { object } => write!(f, "{object} cannot be read"),
-            Self::ForeignAttachment { name } => {
-                write!(f, "VolumeAttachment {name} is for something else, and has to go first")
-            }
-            Self::RetryBackoff { message: Some(message) } => {
-                write!(f, "a request failed and is tried again after a pause: {message}")
-            }
-            Self::RetryBackoff { message: None } => {
-                f.write_str("a request failed and is tried again after a pause")
-            }
-            Self::NodeStatusRefused { message } => write!(
-                f,
-                "the node's status could not be written and is tried again after a pause: {message}"
-            ),
-            Self::WriteUndone { writer } => {
-                write!(f, "{writer} again and again; what is undone at once is written again after a pause")
-            }
-        }
-    }
-}
-
-fn forced(unforced: Unforced) -> String {
-    match unforced {
-        Unforced::NodeReady => String::new(),
-        Unforced::SwitchedOff => "; nothing is forced because of time".to_owned(),
-        Unforced::Until(at) => format!(": it is detached by force at {at}"),
-    }
-}
-
-impl fmt::Display for WhyUnresolved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NodeNotManaged(node) => {
-                write!(f, "node {node} attaches volumes itself: it lacks the annotation of its kubelet")
-            }
-            Self::ClaimMissing(claim) => write!(f, "claim {claim} does not exist"),
-            Self::ClaimNotOwnedByPod(claim) => write!(f, "claim {claim} is not owned by the pod"),
-            Self::ClaimNotBound(claim) => write!(f, "claim {claim} is not bound"),
-            Self::VolumeMissing(volume) => write!(f, "PersistentVolume {volume} does not exist"),
-            Self::VolumeBoundElsewhere(volume) => {
-                write!(f, "PersistentVolume {volume} is bound to another claim")
-            }
-            Self::MalformedSource(volume, error) => {
-                let of =
-                    volume.as_ref().map(|name| format!(" in PersistentVolume {name}")).unwrap_or_default();
-                write!(f, "the volume's source{of} leads nowhere: {error}")
-            }
-            Self::FlexVolumeUnsupported(driver) => write!(f, "FlexVolume driver {driver} is not supported"),
-            Self::Unreadable(object, error) => write!(f, "{object} cannot be read: {error}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! In: what was decided, and what failed. Out: values of [`crate::controller::report`], from which log, metrics and
 //! `/debug/binder` are made.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use apiserver::kinds::{Narrow, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
@@ -103,6 +103,15 @@ pub struct BinderReason {
     pub failure: Option<Failure>,
 }
 
+impl fmt::Display for BinderReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.failure {
+            Some(failure) => f.write_str(&failure.text()),
+            None => self.why.fmt(f),
+        }
+    }
+}
+
 impl Reason for BinderReason {
     fn code(&self) -> &'static str {
         if self.failure.is_some() { "RetryBackoff" } else { self.why.row().0 }
@@ -118,10 +127,6 @@ impl Reason for BinderReason {
 
     fn is_settled(&self) -> bool {
         self.failure.is_none() && self.why.is_settled()
-    }
-
-    fn message(&self) -> String {
-        self.failure.as_ref().map_or_else(|| self.why.to_string(), Failure::text)
     }
 
     fn until(&self, clock: &WallClock) -> Option<Timestamp> {

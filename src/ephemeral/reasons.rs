@@ -6,6 +6,7 @@ use apiserver::{
     kinds::{Narrow, Pod},
     text::Text,
 };
+use thiserror::Error;
 
 use crate::{
     controller::{
@@ -16,17 +17,22 @@ use crate::{
 };
 
 /// Where the claims of a pod stand.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum EphemeralReason {
     /// All of them exist.
+    #[error("")]
     Settled,
     /// The claim that the volume is named after is not the pod's.
+    #[error("the claim {1} exists and is not the pod's")]
     NotOwned(Text, ClaimKey),
     /// Others delete the claim of the volume each time: it is created again after a pause (S46).
+    #[error("the claim {1} is deleted each time, and is created again after a pause")]
     Undone(Text, ClaimKey),
     /// That object cannot be read (S42).
+    #[error("{0} cannot be read")]
     Unreadable(String),
     /// The claim of the volume could not be created, with the server's words.
+    #[error("the claim {1} could not be created and is created again after a pause: {2}")]
     Failed(Text, ClaimKey, String),
 }
 
@@ -47,20 +53,6 @@ impl Reason for EphemeralReason {
 
     fn is_settled(&self) -> bool {
         *self == Self::Settled
-    }
-
-    fn message(&self) -> String {
-        match self {
-            Self::Settled => String::new(),
-            Self::NotOwned(_, claim) => format!("the claim {claim} exists and is not the pod's"),
-            Self::Undone(_, claim) => {
-                format!("the claim {claim} is deleted each time, and is created again after a pause")
-            }
-            Self::Unreadable(object) => format!("{object} cannot be read"),
-            Self::Failed(_, claim, error) => {
-                format!("the claim {claim} could not be created and is created again after a pause: {error}")
-            }
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use apiserver::{
     kinds::{ClaimPhase, InTreeSource, PersistentVolume, PersistentVolumeClaim},
     text::{Text, TextMap},
 };
+use thiserror::Error;
 
 use crate::controller::{
     in_tree::migrated,
@@ -16,9 +17,10 @@ use crate::controller::{
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 
 /// Who expands a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Resizer {
     /// The CSI driver that took over this in-tree plugin.
+    #[error("the external-resizer of {driver} is to expand the volume")]
     Migrated {
         /// The plugin.
         plugin: &'static str,
@@ -26,10 +28,13 @@ pub enum Resizer {
         driver: &'static str,
     },
     /// A controller that is not part of Kubernetes, or nobody.
+    #[error("an external controller is to expand the volume")]
     External,
     /// A FlexVolume's driver, which is not supported.
+    #[error("FlexVolume is not supported: nothing expands this PVC")]
     FlexVolume,
     /// The source of the volume cannot be read (S42).
+    #[error("the source of the volume cannot be read")]
     Unknown,
 }
 

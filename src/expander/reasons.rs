@@ -5,6 +5,7 @@ use apiserver::{
     ids::{ClaimKey, VolumeName},
     kinds::{Narrow, PersistentVolumeClaim},
 };
+use thiserror::Error;
 
 use super::decide::Resizer;
 use crate::{
@@ -20,19 +21,25 @@ use crate::{
 pub struct ExpandingClaim(pub ClaimKey);
 
 /// Where the expansion of a claim's volume stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum ExpansionReason {
     /// The volume need not grow, or only a kubelet is to expand its file system.
+    #[error("")]
     Settled,
     /// That one is to expand it.
+    #[error("{0}")]
     Waits(Resizer),
     /// The claim is Bound, and this volume is not its own.
+    #[error("the volume {0} is not bound to this claim")]
     NotBound(VolumeName),
     /// A size of the claim cannot be read (S42): what is wrong with it.
+    #[error("a size of the claim cannot be read: {0}")]
     Malformed(String),
     /// The claim cannot be read (S42).
+    #[error("the claim cannot be read")]
     Unreadable,
     /// A request failed, with the server's words: the patch of the claim, or the read of the volume.
+    #[error("a request failed and is sent again after a pause: {error}")]
     Failed {
         /// Whether it was the patch.
         is_write: bool,
@@ -62,27 +69,7 @@ impl Reason for ExpansionReason {
     fn is_settled(&self) -> bool {
         *self == Self::Settled
     }
-
-    fn message(&self) -> String {
-        match self {
-            Self::Settled => String::new(),
-            Self::Waits(Resizer::Migrated { driver, .. }) => {
-                format!("the external-resizer of {driver} is to expand the volume")
-            }
-            Self::Waits(Resizer::External) => "an external controller is to expand the volume".to_owned(),
-            Self::Waits(Resizer::FlexVolume) => FLEX_VOLUME.to_owned(),
-            Self::Waits(Resizer::Unknown) => "the source of the volume cannot be read".to_owned(),
-            Self::NotBound(volume) => format!("the volume {volume} is not bound to this claim"),
-            Self::Malformed(error) => format!("a size of the claim cannot be read: {error}"),
-            Self::Unreadable => "the claim cannot be read".to_owned(),
-            Self::Failed { error, .. } => {
-                format!("a request failed and is sent again after a pause: {error}")
-            }
-        }
-    }
 }
-
-const FLEX_VOLUME: &str = "FlexVolume is not supported: nothing expands this PVC";
 
 /// Reason of all events of kube-controller-manager about this.
 const EXTERNAL_EXPANDING: &str = "ExternalExpanding";
@@ -103,7 +90,7 @@ impl ExpansionReason {
                 "waiting for an external controller to expand this PVC".to_owned(),
             ),
             Self::Waits(Resizer::FlexVolume) => {
-                (EventType::Warning, "FlexVolumeUnsupported", FLEX_VOLUME.to_owned())
+                (EventType::Warning, "FlexVolumeUnsupported", self.to_string())
             }
             Self::Failed { is_write: true, error } => (
                 EventType::Warning,

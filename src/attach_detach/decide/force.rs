@@ -6,21 +6,25 @@
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::attach_detach::{
     options::ForcePolicy,
     state::actual::{ForceReason, NodeVolume, node::NodeState},
 };
 
-/// Why a detach is not forced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Why a detach is not forced; printed, what is added to the sentence about the wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Error)]
 #[serde(rename_all = "camelCase")]
 pub enum Unforced {
     /// The node is Ready: its kubelet will unmount (S5).
+    #[error("")]
     NodeReady,
     /// Time may not force.
+    #[error("; nothing is forced because of time")]
     SwitchedOff,
     /// Not before this.
+    #[error(": it is detached by force at {0}")]
     Until(#[serde(serialize_with = "display")] Timestamp),
 }
 

@@ -1,7 +1,7 @@
 //! NodeVerdict: the judgement of one volume on a node, as a value: what its node's status should say, at most one request, and
 //! what is waited for.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, ResourceVersion, Uid},
@@ -9,6 +9,7 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
+use thiserror::Error;
 use tokio::time::Instant;
 
 use super::force::Unforced;
@@ -60,6 +61,16 @@ pub struct ConflictingNode {
     pub is_attached: bool,
 }
 
+impl fmt::Display for ConflictingNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, is_attached } = self;
+        if *is_attached {
+            return write!(f, "node {node} holds the volume, which is for one node alone");
+        }
+        write!(f, "the volume is for one node alone, and a pod on node {node} comes first")
+    }
+}
+
 /// The judgement of one volume on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeVerdict {
@@ -104,15 +115,18 @@ impl AttachStep {
     }
 }
 
-/// What a volume on a node waits for, with the facts. Printed in logs, events and diagnosis.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What a volume on a node waits for, with the facts, and a sentence for people. Printed in logs, events and diagnosis.
+#[derive(Clone, Debug, PartialEq, Serialize, Error)]
 #[serde(tag = "reason")]
 pub enum Waiting {
     /// For the API server to answer a create.
+    #[error("the VolumeAttachment is being created")]
     WaitingForVolumeAttachment,
     /// For the driver's external-attacher to attach.
+    #[error("the driver's external-attacher is attaching the volume")]
     WaitingForAttacher,
     /// For the external-attacher to try again after this error.
+    #[error("the driver could not attach the volume and tries again: {message}")]
     AttachError {
         /// What the driver said.
         message: String,
@@ -120,29 +134,38 @@ pub enum Waiting {
         at: Option<Timestamp>,
     },
     /// For another node to be rid of an exclusive volume.
+    #[error("{conflict}")]
     HeldByNode {
         /// That node.
         #[serde(rename = "conflictingNode")]
         conflict: ConflictingNode,
     },
     /// For an earlier attachment of the same name to be gone.
+    #[error("an earlier VolumeAttachment of the same name has to go first")]
     WaitingForDeletion,
     /// For the node's status to list the volume.
+    #[error("the volume is attached; the node's status is about to say so")]
     Publishing,
     /// For claim or volume to be whole again: the desired attachment is kept but may not attach.
+    #[error("the pod's claim or its volume is not bound as it was: nothing is attached for it")]
     ClaimOrVolumeChanged,
     /// For the kubelet to unmount.
+    #[error("{} kubelet has not unmounted the volume{unforced}", whose(*unforced))]
     DetachWaitingForUnmount {
         /// Why it is not forced.
         unforced: Unforced,
     },
     /// For the node's status to be written without the volume, or read live.
+    #[error("the node's status is written without the volume before it is detached")]
     DetachWaitingForUnpublish,
     /// For a status patch of unknown outcome to be settled.
+    #[error("a write to the node's status had no answer: it may still list the volume")]
     DetachWaitingForSettlement,
     /// For the external-attacher to detach.
+    #[error("the driver's external-attacher is detaching the volume")]
     DetachWaitingForAttacher,
     /// For the external-attacher to try again after this error.
+    #[error("the driver could not detach the volume and tries again: {message}")]
     DetachError {
         /// What the driver said.
         message: String,
@@ -150,15 +173,19 @@ pub enum Waiting {
         at: Option<Timestamp>,
     },
     /// For the node, whose object is gone, to come back: nothing can be attached to it, or published there.
+    #[error("the node has no object: nothing can be attached to it")]
     NodeGone,
     /// For the node, whose object is gone, to come back and unmount: nothing proves its kubelet dead.
+    #[error("the node has no object, and may still use the volume{unforced}")]
     DetachWaitingForNode {
         /// Why it is not forced.
         unforced: Unforced,
     },
     /// To learn whether an attachment exists.
+    #[error("a request had no answer: the VolumeAttachment may exist, or come into being")]
     Uncertain,
     /// For another attach/detach controller to cease: until then nothing is detached (S14).
+    #[error("nothing is detached there for now, as {writer}")]
     ForeignWriter {
         /// Who wrote what.
         writer: String,
@@ -166,35 +193,50 @@ pub enum Waiting {
         until: Timestamp,
     },
     /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
+    #[error("etcd was restored from a backup: nothing is detached until {until}")]
     RestoreGrace {
         /// When it ends.
         until: Timestamp,
     },
     /// For an object to be readable: until then nothing is done about this volume on this node (S42).
+    #[error("{object} cannot be read")]
     Unreadable {
         /// Kind and name.
         object: String,
     },
     /// For a VolumeAttachment of the computed name, which is for something else, to be gone (S9).
+    #[error("VolumeAttachment {name} is for something else, and has to go first")]
     ForeignAttachment {
         /// That name.
         name: AttachmentName,
     },
     /// For the pause after a failure to end.
+    #[error("a request failed and is tried again after a pause{}", because(message.as_deref()))]
     RetryBackoff {
         /// What the API server, or the way to it, said.
         message: Option<Arc<str>>,
     },
     /// For the node's status to be written, which failed.
+    #[error("the node's status could not be written and is tried again after a pause: {message}")]
     NodeStatusRefused {
         /// What the API server, or the way to it, said.
         message: Arc<str>,
     },
     /// For the pause before what another writer undoes at once is written again (S46).
+    #[error("{writer} again and again; what is undone at once is written again after a pause")]
     WriteUndone {
         /// Who undoes what.
         writer: Arc<str>,
     },
+}
+
+/// Whose kubelet has not unmounted.
+fn whose(unforced: Unforced) -> &'static str {
+    if unforced == Unforced::NodeReady { "the node's" } else { "the node is not Ready and its" }
+}
+
+fn because(message: Option<&str>) -> String {
+    message.map(|message| format!(": {message}")).unwrap_or_default()
 }
 
 impl Waiting {

@@ -98,8 +98,8 @@ pub trait ReportKey: Ord + Clone + fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The state of a key, and why it is in it.
-pub trait Reason: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
+/// The state of a key, and why it is in it; printed, a sentence for people.
+pub trait Reason: Clone + PartialEq + fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// The state of a key of which nothing has been reported; without one, that of the first report.
     const INITIAL: Option<&'static str> = None;
 
@@ -121,8 +121,6 @@ pub trait Reason: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     fn is_logged(&self) -> bool {
         true
     }
-    /// A sentence for people.
-    fn message(&self) -> String;
     /// When the wait ends by itself, if it does.
     fn until(&self, _clock: &WallClock) -> Option<Timestamp> {
         None

@@ -78,7 +78,7 @@ fn row<K: ReportKey, R: Reason>(key: &K, wait: &Wait<R>, clock: &WallClock) -> M
         row.extend([
             ("kind".to_owned(), json!(key.kind())),
             ("reason".to_owned(), json!(reason.code())),
-            ("message".to_owned(), json!(reason.message())),
+            ("message".to_owned(), json!(reason.to_string())),
             ("next".to_owned(), json!(next.map(|next| clock.at(next).to_string()))),
             ("until".to_owned(), json!(reason.until(clock).map(|until| until.to_string()))),
             ("facts".to_owned(), Value::Object(reason.facts())),

@@ -19,6 +19,12 @@ const AVAILABLE: Why = Why("Available", "Available", false);
 const BOUND: Why = Why("Bound", "Bound", false);
 const LEFT: Why = Why("Released", "LeftToProvisioner", true);
 
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it is {}", self.0)
+    }
+}
+
 impl Reason for Why {
     fn code(&self) -> &'static str {
         self.1
@@ -34,10 +40,6 @@ impl Reason for Why {
 
     fn is_shown_settled(&self) -> bool {
         *self == BOUND
-    }
-
-    fn message(&self) -> String {
-        format!("it is {}", self.0)
     }
 
     fn until(&self, _: &WallClock) -> Option<Timestamp> {

@@ -18,6 +18,7 @@ use apiserver::{
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
+use thiserror::Error;
 
 use super::{source_error::SourceError, volume_name::VolumeId};
 /// What one pod needs.
@@ -83,27 +84,40 @@ pub struct Unresolved {
 }
 
 /// What a pod's volume waits for before it can be desired.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WhyUnresolved {
     /// The pod's node is not handed to the controller by its kubelet.
+    #[error("node {0} attaches volumes itself: it lacks the annotation of its kubelet")]
     NodeNotManaged(NodeName),
     /// The claim does not exist.
+    #[error("claim {0} does not exist")]
     ClaimMissing(ClaimKey),
     /// The claim exists, but another object owns it.
+    #[error("claim {0} is not owned by the pod")]
     ClaimNotOwnedByPod(ClaimKey),
     /// The claim is not bound.
+    #[error("claim {0} is not bound")]
     ClaimNotBound(ClaimKey),
     /// The PersistentVolume does not exist.
+    #[error("PersistentVolume {0} does not exist")]
     VolumeMissing(VolumeName),
     /// The PersistentVolume names another claim.
+    #[error("PersistentVolume {0} is bound to another claim")]
     VolumeBoundElsewhere(VolumeName),
     /// The source of the volume, in the PersistentVolume of this name or in the pod itself, leads
     /// nowhere.
+    #[error("the volume's source{} leads nowhere: {}", within(.0.as_ref()), .1)]
     MalformedSource(Option<VolumeName>, SourceError),
     /// FlexVolume, with the driver it names. It is not supported, so this wait ends with the pod.
+    #[error("FlexVolume driver {0} is not supported")]
     FlexVolumeUnsupported(DriverName),
     /// An object that the volume leads to cannot be read (S42): what was known of it may be of the past.
+    #[error("{0} cannot be read: {1}")]
     Unreadable(ObjectRef, String),
+}
+
+fn within(volume: Option<&VolumeName>) -> String {
+    volume.map(|volume| format!(" in PersistentVolume {volume}")).unwrap_or_default()
 }
 
 impl WhyUnresolved {
