@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, mem};
 
 use apiserver::{call::CallError, ids::NodeName};
+use strum::{IntoStaticStr, VariantNames};
 
 use super::{
     guard::force_waits::Said,
@@ -18,7 +19,8 @@ use super::{
 use crate::controller::report::events::EventUpdate;
 
 /// What is looked at, as a label value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Planned {
     /// A pod, for what it needs.
     Pod,
@@ -37,19 +39,8 @@ pub enum Planned {
 }
 
 impl Planned {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Pod, Self::Attachment, Self::Name, Self::Volume, Self::NodeVolume, Self::Holder, Self::Node];
-
     pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Pod => "pod",
-            Self::Attachment => "attachment",
-            Self::Name => "name",
-            Self::Volume => "volume",
-            Self::NodeVolume => "node_volume",
-            Self::Holder => "holder",
-            Self::Node => "node",
-        }
+        self.into()
     }
 }
 

@@ -8,6 +8,7 @@ use apiserver::{
     kinds::{Narrow, Node},
 };
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec};
+use strum::VariantNames as _;
 use telemetry::traces::Traces;
 use tokio::time::Instant;
 
@@ -92,7 +93,7 @@ impl AttachDetachMetrics {
                 "mooring_planned_keys_total",
                 "Objects reconciled because something changed, by kind",
                 "kind",
-                &Planned::ALL.map(Planned::label),
+                Planned::VARIANTS,
             )?,
             refusals: counter(
                 "mooring_guard_refusals_total",

@@ -2,13 +2,16 @@
 //!
 //! In: the volume on the node, and the verdict on it. Out: [`Progress`], of which times, traces and gauges are made.
 
+use strum::IntoStaticStr;
+
 use super::{
     decide::verdict::Waiting,
     state::actual::{AttachmentCall, NodeVolume, Operation},
 };
 
 /// Part of an attach or a detach, in their order. A label of the histograms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Phase {
     /// Attach: desired, and nothing asked for yet, because another node holds the volume or after a failure.
     Queue,
@@ -26,6 +29,7 @@ pub enum Phase {
 
 impl Phase {
     /// Those of an operation.
+    #[cfg(test)]
     #[must_use]
     pub fn of(operation: Operation) -> [Self; 4] {
         match operation {
@@ -37,14 +41,7 @@ impl Phase {
     /// Value of the label `phase`.
     #[must_use]
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Unmount => "unmount",
-            Self::Unpublish => "unpublish",
-            Self::Api => "api",
-            Self::Attacher => "attacher",
-            Self::Publish => "publish",
-        }
+        self.into()
     }
 }
 

@@ -11,6 +11,7 @@ use apiserver::{
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use strum::IntoStaticStr;
 use thiserror::Error;
 
 use super::{
@@ -36,7 +37,7 @@ use crate::{
 pub type Report = report::Report<AttachDetachKey, AttachDetachReason>;
 
 /// The state of a volume on a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, IntoStaticStr)]
 pub enum State {
     /// Neither attached nor on its way.
     #[default]
@@ -55,13 +56,7 @@ impl State {
     /// As it is shown.
     #[must_use]
     pub fn code(self) -> &'static str {
-        match self {
-            Self::Detached => "Detached",
-            Self::Attaching => "Attaching",
-            Self::Attached => "Attached",
-            Self::Detaching => "Detaching",
-            Self::Uncertain => "Uncertain",
-        }
+        self.into()
     }
 
     /// The state of a volume on a node.

@@ -244,12 +244,6 @@ impl ClaimReason {
         self.row().0
     }
 
-    /// Whether nothing is left to wait for.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.row().2 == Nothing
-    }
-
     /// Whether a free volume that fits would end the wait.
     #[must_use]
     pub fn wants_volume(&self) -> bool {

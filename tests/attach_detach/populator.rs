@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use test_support::cases::comparison::Comparison;
 
+use super::volumes::problem;
+
 type Patches = BTreeMap<String, Value>;
 
 #[derive(Deserialize)]
@@ -105,7 +107,7 @@ fn facts(volume: &DesiredVolume, expected: Option<&PlanFacts>) -> PlanFacts {
 
 fn why(why: &WhyUnresolved) -> String {
     match why {
-        WhyUnresolved::MalformedSource(_, error) => format!("{}: {}", why.code(), error.code()),
+        WhyUnresolved::MalformedSource(_, error) => format!("{}: {}", why.code(), problem(error)),
         _ => why.code().to_owned(),
     }
 }

@@ -29,8 +29,7 @@ use mooring::{
                 unpublishing::{Sequence, Unpublishing},
             },
             desired::{
-                AttachSource, DesiredAttachment, DesiredPod, DesiredState, DesiredVolume, PodFacts,
-                volume_name::VolumeId,
+                AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts, volume_name::VolumeId,
             },
         },
     },
@@ -143,7 +142,9 @@ fn run(case: &Case, compared: &mut Comparison) {
     let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
     let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
     let is_exclusive = case.held_exclusively
-        || desired_nodes.is_some_and(|nodes| nodes.values().any(DesiredAttachment::is_exclusive));
+        || desired_nodes.is_some_and(|nodes| {
+            nodes.values().any(|wanted| wanted.pods.values().any(|(_, volume)| volume.exclusive))
+        });
     let exclusive = is_exclusive.then(|| Exclusive::of(&volume, desired_nodes, &actual)).flatten();
     let verdicts = plan(
         &VolumeView {

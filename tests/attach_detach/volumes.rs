@@ -10,6 +10,7 @@ use apiserver::{
 use libtest_mimic::{Failed, Trial};
 use mooring::attach_detach::state::desired::{
     in_tree_migration,
+    source_error::SourceError,
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, Storage},
 };
@@ -81,12 +82,17 @@ fn migrate(case: &Migration, compared: &mut Comparison) {
                         "accessModes": migrated.access_modes,
                     })
                 })
-                .map_err(|error| error.code().to_owned())
+                .map_err(|error| problem(&error))
         }
         (None, None) => panic!("a case has a volume"),
     };
     compared.same(&["then"], &case.then, &seen.as_ref().ok());
     compared.same(&["error"], &case.error, &seen.as_ref().err());
+}
+
+/// What is wrong with a source, in one word.
+pub fn problem(error: &SourceError) -> String {
+    json!(error)["problem"].as_str().unwrap().to_owned()
 }
 
 fn inline(volume: &Value, namespace: &str) -> Result<Value, String> {
@@ -95,7 +101,7 @@ fn inline(volume: &Value, namespace: &str) -> Result<Value, String> {
     let [volume] = &pod.spec.volumes[..] else { panic!("one volume") };
     let PodVolumeSource::InTree(source) = &volume.source else { panic!("an in-tree source") };
     let migrated = in_tree_migration::inline_volume(&volume.name, namespace, source)
-        .map_err(|error| error.code().to_owned())?
+        .map_err(|error| problem(&error))?
         .expect("a translation");
     assert_eq!(migrated.spec["csi"]["driver"], migrated.driver);
     assert_eq!(migrated.spec["csi"]["volumeHandle"], migrated.handle);
@@ -149,7 +155,7 @@ fn name(case: &Naming, compared: &mut Comparison) {
                 Ok(Storage::Csi(volume)) => Ok(kind(volume.id)),
                 Ok(Storage::NoOp(volume, _)) => Ok(kind(volume)),
                 Ok(Storage::FlexVolume(_) | Storage::NotAttachable) => Ok(None),
-                Err(error) => Err(error.code().to_owned()),
+                Err(error) => Err(problem(&error)),
             }
         }
         (None, Some(listed)) => Ok(VolumeId::parse(listed).and_then(kind)),

@@ -267,13 +267,6 @@ impl ActualState {
         Some((volume.clone(), node.clone()))
     }
 
-    /// A VolumeAttachment of ours as last taken.
-    #[must_use]
-    pub fn attachment(&self, name: &AttachmentName) -> Option<&VolumeAttachment> {
-        let identity = self.identities.get(name).filter(|identity| identity.ours)?;
-        self.node_volume(&identity.volume, &identity.node)?.attachment().map(|attachment| &**attachment)
-    }
-
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.
     #[must_use]
     pub fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {

@@ -120,12 +120,6 @@ impl NodeRequests {
         &self.retry
     }
 
-    /// The list that a patch of ours asked for last, and whether one is known to have landed.
-    #[must_use]
-    pub fn own_list(&self) -> Option<(&[AttachedVolume], bool)> {
-        self.own_list.as_ref().map(|own| (own.list.as_slice(), own.has_landed))
-    }
-
     /// Until when a list is not written that only repeats what others have undone (S46). One with more than that, or that
     /// takes off what ours has, is.
     #[must_use]

@@ -33,19 +33,3 @@ pub enum SourceError {
     #[error("neither source nor claim names the namespace of the secret")]
     NoSecretNamespace,
 }
-
-impl SourceError {
-    /// The problem in one word.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Unreadable { .. } => "Unreadable",
-            Self::DriverName(_) => "DriverName",
-            Self::NoHandle => "NoHandle",
-            Self::EbsVolumeId(_) => "EbsVolumeId",
-            Self::GceZones(_) => "GceZones",
-            Self::AzureDiskKind(_) => "AzureDiskKind",
-            Self::NoSecretNamespace => "NoSecretNamespace",
-        }
-    }
-}

@@ -201,12 +201,6 @@ pub struct DesiredAttachment {
 }
 
 impl DesiredAttachment {
-    /// Whether any of the pods sees the volume as exclusive.
-    #[must_use]
-    pub fn is_exclusive(&self) -> bool {
-        self.pods.values().any(|(_, volume)| volume.exclusive)
-    }
-
     /// Whether at least one desired attachment may make an attachment.
     #[must_use]
     pub fn is_current(&self) -> bool {
