@@ -33,6 +33,19 @@ use crate::controller::{
     report::events::{EventUpdate, Topic},
 };
 
+/// Where the expansion of a claim stands whose volume was read, for explanations.
+#[must_use]
+pub fn dry_run(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> ExpansionReason {
+    match expansion(claim, Some(volume)) {
+        Err(error) => ExpansionReason::Malformed(error.to_string()),
+        Ok(None) => ExpansionReason::Settled,
+        Ok(Some(_)) => {
+            let not_bound = || ExpansionReason::NotBound(claim.spec.volume_name.clone());
+            resizer(claim, volume).map_or_else(not_bound, ExpansionReason::Waits)
+        }
+    }
+}
+
 /// Who expands the volume.
 const EXPANSION: Topic = "expansion";
 /// That who expands it could not be written.

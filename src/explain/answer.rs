@@ -244,7 +244,7 @@ fn not_looked_for(view: &View<'_>, subject: &Subject) -> Option<String> {
 fn drivers(links: &[Link]) -> Vec<String> {
     let blockers = links.iter().flat_map(|link| &link.step.blocked_by).map(|blocker| &blocker.object);
     let programs = blockers.filter(|object| {
-        matches!(object.get("kind").and_then(Value::as_str), Some("Attacher" | "Provisioner"))
+        matches!(object.get("kind").and_then(Value::as_str), Some("Attacher" | "Provisioner" | "Resizer"))
     });
     programs.filter_map(|object| Some(object.get("name")?.as_str()?.to_owned())).collect()
 }

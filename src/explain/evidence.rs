@@ -51,6 +51,16 @@ pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String])
     found
 }
 
+/// Manager, fields and time of each writer of an object.
+pub(super) fn writers(whole: &Value) -> impl Iterator<Item = (&str, &Value, Timestamp)> {
+    let entries = whole.pointer("/metadata/managedFields").and_then(Value::as_array);
+    entries.into_iter().flatten().filter_map(|entry| {
+        let manager = entry.get("manager").and_then(Value::as_str)?;
+        let at = entry.get("time").and_then(Value::as_str)?.parse().ok()?;
+        Some((manager, entry.get("fieldsV1")?, at))
+    })
+}
+
 /// The top-level fields of an entry: `spec`, `metadata`.
 fn fields(entry: &Value) -> String {
     let fields = entry.pointer("/fieldsV1").and_then(Value::as_object);

@@ -94,7 +94,7 @@ impl Link {
         self
     }
 
-    /// Adds where the attacher or provisioner of a driver says more than it writes into objects and events.
+    /// Adds where a side-car of a driver says more than it writes into objects and events.
     pub fn and_log(mut self, view: &View<'_>, driver: &str, sidecar: Sidecar) -> Self {
         let command = match view.sidecars.holder(driver, sidecar) {
             Some((namespace, pod)) => {

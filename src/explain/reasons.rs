@@ -25,7 +25,7 @@ const PAGES: &[(&str, &str)] = pages! {
     NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodEnded PodNotStarted ProvisionerChanged
     ProvisionerError ProvisionerLimited ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
     ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing Reserved
-    ReservedForOther Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
+    ReservedForOther ResizerNotSeen Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall
     Unbinding Uncertain UnknownBindingMode UsedByPods VolumeBoundElsewhere VolumeBusy VolumeMissing
     WaitingForAttacher WaitingForDeletion WaitingForFirstConsumer WaitingForProvisioner WaitingForScheduling
     WaitingForVolumeAttachment WriteUndone

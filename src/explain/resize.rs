@@ -1,23 +1,39 @@
 //! A bound claim whose volume is to become larger, or to get other attributes.
 //!
-//! In: the claim as it was read, whole: its status says how far it is. Out: a [`Link`], if something is pending.
+//! In: what the expander's decision returns; the claim as it was read, whole, whose status says how far it is; and what is
+//! known of the driver's external-resizer. Out: a [`Link`], if something is pending: whom it waits for.
 //!
 //! KEP-1790 and KEP-3751; kubernetes/api core/v1 types.go, ClaimResourceStatus and ModifyVolumeStatus.
 
-use apiserver::kinds::{Narrow, PersistentVolumeClaim};
+use apiserver::{
+    ids::{ClassName, NodeName, PodKey},
+    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
+    age,
     candidates::quantity,
+    evidence::writers,
     links::Link,
+    report::Verdict,
+    said::last_warning,
+    sidecars::Sidecar,
     subject::{Subject, field},
-    view::View,
+    table::Facts,
+    view::{View, get},
 };
+use crate::{
+    binder::matching::predicate::claim_class,
+    controller::report::Reason as _,
+    expander::{calls::STORAGE_RESIZER, decide::Resizer, dry_run, reasons::ExpansionReason},
+};
+
 /// What is pending on a bound claim.
 pub(super) fn link(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Link> {
     let subject = Subject::Claim(claim.key());
-    let whole = view.whole(&subject)?;
-    size(&subject, claim, whole).or_else(|| attributes(&subject, whole))
+    size(view, claim).or_else(|| attributes(&subject, view.whole(&subject)?))
 }
 
 /// The message of the first of these conditions that holds.
@@ -33,19 +49,117 @@ fn error(whole: &Value, kinds: &[&str]) -> String {
     error.map_or(String::new(), |error| format!(": {error}"))
 }
 
-fn size(subject: &Subject, claim: &PersistentVolumeClaim, whole: &Value) -> Option<Link> {
-    let state = whole.pointer("/status/allocatedResourceStatuses/storage").and_then(Value::as_str);
-    let (wanted, is) = (quantity(&claim.spec.resources.requests), quantity(&claim.status.capacity));
-    let said = error(whole, &["ControllerResizeError", "NodeResizeError"]);
-    let case = match state {
-        Some("ControllerResizeInfeasible" | "NodeResizeInfeasible") => "Resizing infeasible",
-        Some("NodeResizePending" | "NodeResizeInProgress") => "Resizing on node",
-        Some(_) => "Resizing",
-        None if condition(whole, &["FileSystemResizePending"]).is_some() => "Resizing on node",
-        None if condition(whole, &["Resizing"]).is_some() => "Resizing",
-        None => return None,
+/// How far the expansion is, as the claim's status says; none if that says nothing of one.
+// external-resizer: pkg/controller; kubelet: pkg/volume/util/operationexecutor, node_expander.go.
+fn progress(whole: &Value) -> Option<&'static str> {
+    match whole.pointer("/status/allocatedResourceStatuses/storage").and_then(Value::as_str) {
+        Some("ControllerResizeInfeasible" | "NodeResizeInfeasible") => Some("Resizing infeasible"),
+        Some("NodeResizePending" | "NodeResizeInProgress") => Some("Resizing on node"),
+        Some(_) => Some("Resizing"),
+        None if condition(whole, &["FileSystemResizePending"]).is_some() => Some("Resizing on node"),
+        None => condition(whole, &["Resizing"]).map(|_| "Resizing"),
+    }
+}
+
+/// Since when the size has been asked for, at the latest: when its last writer wrote. Without managed fields it is not known.
+pub(super) fn requested(whole: &Value) -> Option<Timestamp> {
+    let is_size = |fields: &Value| fields.pointer("/f:spec/f:resources/f:requests/f:storage").is_some();
+    writers(whole).filter(|(_, fields, _)| is_size(fields)).map(|(.., at)| at).min()
+}
+
+/// The expansion of a bound claim, if one is pending.
+pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Link> {
+    let subject = Subject::Claim(claim.key());
+    let (volume, whole) = (get::<PersistentVolume>(view, &claim.spec.volume_name), view.whole(&subject));
+    let reason = volume.as_deref().map_or(ExpansionReason::Settled, |volume| dry_run(claim, volume));
+    let (progress, asked) = (whole.and_then(progress), whole.and_then(requested));
+    if progress.is_none() && reason.is_settled() {
+        return None;
+    }
+    let csi = volume.as_ref().and_then(|volume| Some(volume.spec.csi.as_ref()?.driver.as_str()));
+    let (plugin, driver) = match reason {
+        ExpansionReason::Waits(Resizer::Migrated { plugin, driver }) => (plugin, Some(driver)),
+        _ => ("", csi),
     };
-    Some(Link::told(subject, case, &[("is", &is), ("wanted", &wanted), ("said", &said)]))
+    let (wanted, is) = (quantity(&claim.spec.resources.requests), quantity(&claim.status.capacity));
+    let said =
+        whole.map(|whole| error(whole, &["ControllerResizeError", "NodeResizeError"])).unwrap_or_default();
+    let since =
+        asked.map_or(String::new(), |at| format!(" (requested {} ago)", age::between(at, view.now())));
+    let (told, class) = (reason.message(), claim_class(claim));
+    let facts: Facts<'_> = &[
+        ("is", &is),
+        ("wanted", &wanted),
+        ("said", &said),
+        ("since", &since),
+        ("told", &told),
+        ("volume", &claim.spec.volume_name),
+        ("other", &claim.spec.volume_name),
+        ("plugin", &plugin),
+        ("driver", &driver.unwrap_or("its driver")),
+        ("annotation", &STORAGE_RESIZER),
+        ("class", &class),
+    ];
+    let names_driver = claim.metadata.annotation(STORAGE_RESIZER) == driver;
+    let by_time = || Verdict::of_wait(asked, view.now());
+    let link = match (progress, &reason) {
+        (Some("Resizing on node"), _) => return Some(on_node(view, &subject, claim, facts)),
+        (Some("Resizing infeasible"), _) => Link::told(&subject, "Resizing infeasible", facts),
+        (None, ExpansionReason::Waits(Resizer::Migrated { .. })) if !names_driver => {
+            Link::told(&subject, "Resizing unnamed", facts).verdict(by_time())
+        }
+        (None, ExpansionReason::Waits(Resizer::External)) if driver.is_none() => {
+            Link::told(&subject, "Resizing by no driver", facts)
+        }
+        (None, reason) if !matches!(reason.code(), "Resizing") => {
+            Link::told_of(&subject, reason.code(), "claim", facts)
+        }
+        (progress, _) => by_resizer(view, &subject, claim, (progress, driver, asked), facts),
+    };
+    let class = Subject::Class(ClassName::from(class));
+    let forbids = |class: &Value| class.get("allowVolumeExpansion").and_then(Value::as_bool) != Some(true);
+    Some(if view.whole(&class).is_some_and(forbids) { link.and("+class forbids", facts) } else { link })
+}
+
+/// The driver's external-resizer has begun, or is to begin: what is known of it.
+fn by_resizer(
+    view: &View<'_>,
+    subject: &Subject,
+    claim: &PersistentVolumeClaim,
+    (progress, driver, asked): (Option<&str>, Option<&str>, Option<Timestamp>),
+    facts: Facts<'_>,
+) -> Link {
+    let Some(driver) = driver else { return Link::told(subject, "Resizing", facts) };
+    let by_time = |link: Link| link.verdict(Verdict::of_wait(asked, view.now()));
+    let and_log = |link: Link| link.and_log(view, driver, Sidecar::Resizer);
+    if let Some(warning) = last_warning(view, &claim.metadata.uid, &["VolumeResizeFailed"]) {
+        let age = age::between(warning.at, view.now());
+        let own: Facts<'_> = &[("said", &warning.message), ("age", &age)];
+        return and_log(by_time(Link::told(subject, "Resizing failed", &[own, facts].concat())));
+    }
+    // One that has begun has answered.
+    let unanswered = asked.filter(|_| progress.is_none());
+    match (view.sidecars.absence(driver, Sidecar::Resizer, unanswered), progress) {
+        (Some(told), _) => {
+            let own: Facts<'_> = &[("told", &told)];
+            Link::told(subject, "ResizerNotSeen", &[own, facts].concat())
+        }
+        (None, Some(case)) => Link::told(subject, case, facts),
+        (None, None) => and_log(by_time(Link::told(subject, "Resizing asked", facts))),
+    }
+}
+
+/// The volume is larger, and its file system follows on a node: that of a pod that uses it, if there is one.
+fn on_node(view: &View<'_>, subject: &Subject, claim: &PersistentVolumeClaim, facts: Facts<'_>) -> Link {
+    let node = |key: &PodKey| -> Option<(PodKey, NodeName)> {
+        let pod = get::<Pod>(view, key).filter(|pod| !pod.spec.node_name.is_empty())?;
+        Some((key.clone(), pod.spec.node_name.clone()))
+    };
+    let Some((pod, node)) = view.users_of(&claim.key()).iter().find_map(node) else {
+        return Link::told(subject, "Resizing on node", facts);
+    };
+    let own: Facts<'_> = &[("pod", &pod), ("node", &node)];
+    Link::told(subject, "Resizing on kubelet", &[own, facts].concat())
 }
 
 fn attributes(subject: &Subject, whole: &Value) -> Option<Link> {

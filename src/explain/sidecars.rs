@@ -28,6 +28,8 @@ pub enum Sidecar {
     Attacher,
     /// The external-provisioner.
     Provisioner,
+    /// The external-resizer.
+    Resizer,
 }
 
 impl Sidecar {
@@ -36,6 +38,7 @@ impl Sidecar {
         match self {
             Self::Attacher => "attacher",
             Self::Provisioner => "provisioner",
+            Self::Resizer => "resizer",
         }
     }
 }
@@ -100,6 +103,8 @@ impl<'a> Sidecars<'a> {
             Sidecar::Attacher => vec![format!("external-attacher-leader-{}", sanitized(driver))],
             // Provisioners that are not CSI's only take the slashes out (sig-storage-lib-external-provisioner).
             Sidecar::Provisioner => vec![sanitized(driver), driver.replace('/', "-")],
+            // external-resizer: cmd/csi-resizer/main.go.
+            Sidecar::Resizer => vec![format!("external-resizer-{}", sanitized(driver))],
         };
         names.iter().find_map(|name| self.leases.get(name.as_str()).copied())
     }
@@ -129,7 +134,11 @@ impl<'a> Sidecars<'a> {
             return if held && now <= until { Presence::Seen } else { Presence::Gone(renewed) };
         }
         let is_installed = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some();
-        let has_spoken = sidecar == Sidecar::Provisioner && self.event_sources.contains(driver);
+        let has_spoken = match sidecar {
+            Sidecar::Attacher => false,
+            Sidecar::Provisioner => self.event_sources.contains(driver),
+            Sidecar::Resizer => self.event_sources.contains(format!("external-resizer {driver}").as_str()),
+        };
         let was_looked_for = self.snapshot.was_read(LEASES) && self.snapshot.is_listed::<CsiDriver>();
         match (was_looked_for, has_spoken, is_installed) {
             (false, _, _) | (true, true, _) => Presence::Unknown,

@@ -34,7 +34,13 @@ const GROUPS: [Group; 8] = [
     Group {
         title: "Claims",
         sources: &[("src/binder/reasons.rs", "impl ClaimReason ")],
-        added: &["ModifyingAttributes", "ProvisionerError", "ProvisionerNotSeen", "Resizing"],
+        added: &[
+            "ModifyingAttributes",
+            "ProvisionerError",
+            "ProvisionerNotSeen",
+            "ResizerNotSeen",
+            "Resizing",
+        ],
     },
     Group {
         title: "Volumes",

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::groups::Groups;
 use crate::explain::{
-    age,
+    age, evidence,
     links::Link,
     snapshot::{Snapshot, Unseen},
     subject::Subject,
@@ -35,8 +35,8 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
     for (object, whole) in &snapshot.details {
         let Some((field, subject)) = of_these_loops(object) else { continue };
         looked += 1;
-        told += usize::from(entries(whole).next().is_some());
-        for (manager, fields, at) in entries(whole) {
+        told += usize::from(evidence::writers(whole).next().is_some());
+        for (manager, fields, at) in evidence::writers(whole) {
             let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= now);
             if is_recent && fields.pointer(field).is_some() {
                 wrote.entry(manager).or_default().insert((at, subject.clone()));
@@ -71,20 +71,11 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
 pub(super) fn in_phase_since(whole: &Value) -> Option<Timestamp> {
     let said = whole.pointer("/status/lastPhaseTransitionTime").and_then(Value::as_str);
     let written = || {
-        let phases = entries(whole).filter(|(_, fields, _)| fields.pointer("/f:status/f:phase").is_some());
+        let phases =
+            evidence::writers(whole).filter(|(_, fields, _)| fields.pointer("/f:status/f:phase").is_some());
         phases.map(|(.., at)| at).max()
     };
     said.and_then(|at| at.parse().ok()).or_else(written)
-}
-
-/// Manager, fields and time of each writer.
-fn entries(whole: &Value) -> impl Iterator<Item = (&str, &Value, Timestamp)> {
-    let entries = whole.pointer("/metadata/managedFields").and_then(Value::as_array);
-    entries.into_iter().flatten().filter_map(|entry| {
-        let manager = entry.get("manager").and_then(Value::as_str)?;
-        let at = entry.get("time").and_then(Value::as_str)?.parse().ok()?;
-        Some((manager, entry.get("fieldsV1")?, at))
-    })
 }
 
 /// The field that one of the two loops alone writes; kube-controller-manager has other loops.

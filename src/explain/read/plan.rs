@@ -29,6 +29,8 @@ use crate::{
         annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
         matching::predicate::{claim_class, volume_class},
     },
+    controller::report::Reason as _,
+    expander,
     explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject, topology::hosts, view::claims_of},
 };
 
@@ -123,8 +125,15 @@ impl ReadPlan<'_> {
                 self.class(&ClassName::from(class));
                 self.reach(class);
             }
-        } else {
-            self.volume(&claim.spec.volume_name);
+        } else if let Some(volume) = self.volume(&claim.spec.volume_name)
+            && !expander::dry_run(&claim, &volume).is_settled()
+        {
+            // Who is to enlarge the volume, and whether the class lets the next request through.
+            self.programs();
+            let class = claim_class(&claim);
+            if !class.is_empty() {
+                self.class(&ClassName::from(class));
+            }
         }
         Some(claim)
     }

@@ -219,9 +219,49 @@ rows! {
     "Resizing on node": Waiting,
         "the volume has been enlarged to {wanted}, and its file system follows where a pod has it mounted{said}",
         next("Resize", "a kubelet has the volume mounted: a pod that uses the claim runs");
-    "Resizing": Waiting, "the driver's external-resizer is to enlarge the volume to {wanted}{said}",
-        waits("Resizer", "external-resizer", "has been asked"),
-        next("Resize", "the external-resizer has enlarged it");
+    "Resizing on kubelet": Waiting,
+        "the volume has been enlarged to {wanted}, and the kubelet of {node}, where pod {pod} uses it, is to \
+         expand its file system{said}",
+        waits("Node", "{node}", "has not expanded the file system"),
+        next("Resize", "that kubelet has done it"),
+        safe("if it lasts: see what that kubelet says",
+            "kubectl describe pod {pod.name} -n {pod.namespace}");
+    "Resizing": Waiting, "the external-resizer of {driver} enlarges the volume to {wanted}{since}{said}",
+        waits("Resizer", "{driver}", "has been asked"),
+        next("Resize", "it has enlarged the volume");
+    "Resizing asked": Waiting,
+        "the external-resizer of {driver} is to enlarge the volume to {wanted}{since}, and nothing shows that \
+         it has begun",
+        waits("Resizer", "{driver}", "has been asked"),
+        next("Resize", "it has enlarged the volume");
+    "Resizing failed": Waiting,
+        "the external-resizer of {driver} could not enlarge the volume to {wanted} and tries again; it said \
+         {age} ago: {said}",
+        waits("Resizer", "{driver}", "reported an error {age} ago"),
+        next("Resize", "its pause is over: five minutes at most, unless it was told another time");
+    "Resizing unnamed": Waiting,
+        "the volume is to become {wanted}{since}, and no external-resizer takes it before the annotation \
+         {annotation} of the claim names {driver}, which took over {plugin}: the expander writes it",
+        waits("Controller", "persistentvolume-expander-controller", "has not written the annotation"),
+        next("Resize", "the expander, of kube-controller-manager or of mooring, has written it"),
+        safe("see whether kube-controller-manager runs, with its persistentvolume-expander-controller",
+            "kubectl get leases -n kube-system kube-controller-manager");
+    "Resizing by no driver": Blocked,
+        "the volume is to become {wanted}{since}, and has no CSI driver: no controller of Kubernetes expands \
+         it. Whether another program does is not known",
+        next("Resize", "some program has enlarged {volume} and says so in the claim's status.capacity"),
+        safe("see what the volume is, and ask who runs its storage", "kubectl describe pv {volume}");
+    "ResizerNotSeen": Blocked, "the volume is to become {wanted}{since}; {told}",
+        waits("Resizer", "{driver}", "is not seen"),
+        next("Resize", "the external-resizer of {driver} has enlarged it"),
+        safe("see whether the driver's controller runs csi-resizer, and read its log: it ends at once where \
+              the driver can expand volumes neither in its controller nor on nodes",
+            "kubectl get leases,pods -A");
+    "FlexVolumeUnsupported claim": Blocked, "the volume is to become {wanted}{since}; {told}";
+    "+class forbids": Waiting, "",
+        safe("class {class} does not allow expansion, at least by now: what was asked for goes on, but the \
+              API server refuses each further request",
+            "kubectl get storageclass {class} -o yaml");
     "ModifyingAttributes Pending": Blocked,
         r#"its volume cannot get the attributes of class "{class}" yet: the class is missing, or not ready{said}"#,
         next("Modify", "the class is there"),
