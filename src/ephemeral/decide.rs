@@ -5,7 +5,8 @@
 use apiserver::{
     call::{Request, Verb},
     ids::{ClaimKey, PodKey, Uid},
-    kinds::{Pod, PodVolumeSource},
+    kinds::{PersistentVolumeClaim, Pod, PodVolume, PodVolumeSource},
+    tables::Objects,
     text::Text,
 };
 use serde_json::{Value, json};
@@ -19,6 +20,17 @@ pub enum KnownClaim {
     OwnedBy(Option<Uid>),
     /// There is one that cannot be read.
     Unreadable,
+}
+
+/// What the tables show of a claim.
+pub fn known(objects: &Objects, claim: &ClaimKey) -> KnownClaim {
+    if objects.unreadable::<PersistentVolumeClaim>(claim).is_some() {
+        return KnownClaim::Unreadable;
+    }
+    match objects.claims.get(claim) {
+        None => KnownClaim::Missing,
+        Some(claim) => KnownClaim::OwnedBy(claim.metadata.controller().map(|owner| owner.uid.clone())),
+    }
 }
 
 /// The next step for a pod, with the volume and the claim that it is about.
@@ -35,22 +47,23 @@ pub enum ClaimStep {
 }
 
 /// The next step: what can be made comes before what is in the way of another volume.
-// KCM: pkg/controller/volume/ephemeral/controller.go, handleVolume, and component-helpers, VolumeIsForPod.
 pub fn next_step(pod: &Pod, known: impl Fn(&ClaimKey) -> KnownClaim) -> ClaimStep {
-    let mut next = ClaimStep::Nothing;
-    for volume in pod.spec.volumes.iter().filter(|volume| volume.source == PodVolumeSource::Ephemeral) {
-        let Some(claim) = pod.claim_of(volume) else { continue };
-        let step = match known(&claim) {
-            KnownClaim::Missing => return ClaimStep::Create(volume.name.clone(), claim),
-            KnownClaim::OwnedBy(Some(uid)) if uid == pod.metadata.uid => continue,
-            KnownClaim::OwnedBy(_) => ClaimStep::NotOwned(volume.name.clone(), claim),
-            KnownClaim::Unreadable => ClaimStep::Unreadable(claim),
-        };
-        if next == ClaimStep::Nothing {
-            next = step;
-        }
+    let steps = pod.spec.volumes.iter().map(|volume| step_of(pod, volume, &known));
+    let rank = |step: &ClaimStep| (*step == ClaimStep::Nothing, !matches!(step, ClaimStep::Create(..)));
+    steps.min_by_key(rank).unwrap_or(ClaimStep::Nothing)
+}
+
+/// The step for one volume.
+// KCM: pkg/controller/volume/ephemeral/controller.go, handleVolume, and component-helpers, VolumeIsForPod.
+pub fn step_of(pod: &Pod, volume: &PodVolume, known: impl Fn(&ClaimKey) -> KnownClaim) -> ClaimStep {
+    let is_made = volume.source == PodVolumeSource::Ephemeral;
+    let Some(claim) = pod.claim_of(volume).filter(|_| is_made) else { return ClaimStep::Nothing };
+    match known(&claim) {
+        KnownClaim::Missing => ClaimStep::Create(volume.name.clone(), claim),
+        KnownClaim::OwnedBy(Some(uid)) if uid == pod.metadata.uid => ClaimStep::Nothing,
+        KnownClaim::OwnedBy(_) => ClaimStep::NotOwned(volume.name.clone(), claim),
+        KnownClaim::Unreadable => ClaimStep::Unreadable(claim),
     }
-    next
 }
 
 /// The request that makes the claim of a volume: of the template labels, annotations and spec, and the pod of that UID as

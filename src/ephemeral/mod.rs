@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use self::{
     calls::{Call, CreateCounts},
-    decide::{ClaimStep, KnownClaim, next_step},
+    decide::{ClaimStep, known, next_step},
     reasons::EphemeralReason,
 };
 use crate::{
@@ -89,16 +89,6 @@ impl EphemeralVolumes {
         name.match_indices('-').filter_map(pod).collect()
     }
 
-    fn known(&self, claim: &ClaimKey) -> KnownClaim {
-        if self.objects.unreadable::<PersistentVolumeClaim>(claim).is_some() {
-            return KnownClaim::Unreadable;
-        }
-        match self.objects.claims.get(claim) {
-            None => KnownClaim::Missing,
-            Some(claim) => KnownClaim::OwnedBy(claim.metadata.controller().map(|owner| owner.uid.clone())),
-        }
-    }
-
     /// Reports where a pod stands, to operators and on the pod.
     fn stands(&mut self, pod: &Pod, reason: EphemeralReason) {
         let key = pod.key();
@@ -130,7 +120,7 @@ impl EphemeralVolumes {
             self.events.push(EventUpdate::Forget(key.clone()));
             return None;
         };
-        let reason = match next_step(&pod, |claim| self.known(claim)) {
+        let reason = match next_step(&pod, |claim| known(&objects, claim)) {
             _ if objects.unreadable::<Pod>(key).is_some() => {
                 EphemeralReason::Unreadable(format!("pod {key}"))
             }

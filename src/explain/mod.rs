@@ -22,6 +22,7 @@ pub mod doctor;
 pub mod drain;
 #[cfg(test)]
 mod dry_run_tests;
+mod ephemeral;
 mod evidence;
 mod exclusive;
 mod foreign;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    age, attachment, claim,
+    age, attachment, claim, ephemeral,
     exclusive::ATTACHED_TWICE,
     foreign,
     links::{Link, missing},
@@ -51,6 +51,10 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     let mut links = vec![of_pod(view, &subject, &pod)];
     for volume in &pod.spec.volumes {
         let name: &str = &volume.name;
+        if let Some(link) = ephemeral::link(view, &pod, volume) {
+            links.push(link);
+            continue;
+        }
         let why = view.attach_detach.unresolved.get(&(key.clone(), name.to_owned()));
         let unresolved = why.and_then(|why| unresolved(view, &subject, name, why));
         if let Some(blocked) = unresolved.clone().filter(|link| link.verdict == Verdict::Blocked) {

@@ -52,6 +52,21 @@ rows! {
             "kubectl describe pvc {other.name} -n {other.namespace}"),
         care("only if nothing needs it: delete the claim, with its data if the policy of its volume is Delete",
             "kubectl delete pvc {other.name} -n {other.namespace}");
+    "ClaimNotOwnedByPod earlier pod": Waiting,
+        "volume {volume}: claim {other} is of an earlier pod of this name (uid {uid}), with which it goes: {going}",
+        waits("PersistentVolumeClaim", "{other}", "is of an earlier pod"),
+        next("CreateClaim", "that claim is gone: the pod then gets one of its own"),
+        safe("see who still uses the claim: it stays as long as a pod does",
+            "mooring explain pvc/{other.name} -n {other.namespace}");
+    "ClaimMissing ephemeral": Waiting,
+        "volume {volume}: claim {claim}, which the ephemeral volume controller creates for the pod, does not \
+         exist yet: {told}",
+        waits("PersistentVolumeClaim", "{claim}", "does not exist"),
+        next("CreateClaim", "the controller of kube-controller-manager, or of mooring, creates it"),
+        safe("if it lasts: see the events of the pod, in which the controller says what the server refused",
+            "kubectl describe pod {name} -n {namespace}"),
+        safe("or, without any: see whether kube-controller-manager runs, with its ephemeral-volume-controller",
+            "kubectl get leases -n kube-system kube-controller-manager");
     "VolumeBoundElsewhere": Blocked, "volume {volume}: {told}",
         safe("see whose the volume is, and what became of the claim", "mooring explain pv {other}");
     "ObjectUnreadable pod": Blocked, "volume {volume}: {told}";
