@@ -160,7 +160,7 @@ pub struct ViewArgs {
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ExplainArgs {
-    /// What to explain: pod, pvc, pv, va, node or sc, and its name.
+    /// What to explain: pod, pvc, pv, va, node, sc or vac, and its name.
     #[arg(value_name = "KIND/NAME | KIND NAME", required_unless_present = "serve", num_args = 1..=2)]
     pub subject: Vec<String>,
 

@@ -13,7 +13,7 @@ use apiserver::{
 use serde_json::{Value, json};
 
 use super::{
-    attachment, claim, class,
+    attachment, attributes_class, claim, class,
     evidence::{evidence, timeline},
     foreign,
     links::{Link, missing},
@@ -21,7 +21,7 @@ use super::{
     report::{API_VERSION, Action, Explanation, Next, Observed, Risk, Step, Verdict},
     said::last_word,
     sheet::next_condition,
-    snapshot::Snapshot,
+    snapshot::{NOT_SERVED, Snapshot},
     subject::Subject,
     view::{View, get},
     volume,
@@ -82,8 +82,11 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
         if let Some(word) = uid.and_then(|uid| last_word(&view, &Uid::from(uid))) {
             summary = format!("{summary}; {word}");
         }
-        let text = "ask a user who may read these, or request the rights: deploy/optional/explain-reader has a role with all of them";
-        actions.push(Action { risk: Risk::Safe, text: text.to_owned(), command: Vec::new() });
+        // What the server does not serve, nobody may read.
+        if !snapshot.unseen.iter().all(|unseen| unseen.why == NOT_SERVED) || snapshot.unseen.is_empty() {
+            let text = "ask a user who may read these, or request the rights: deploy/optional/explain-reader has a role with all of them";
+            actions.push(Action { risk: Risk::Safe, text: text.to_owned(), command: Vec::new() });
+        }
     }
     let (candidates, others) = match subject {
         Subject::Claim(key) => claim::candidates(&view, key),
@@ -165,6 +168,7 @@ fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
         Subject::Attachment(name) => of_attachment(view, name),
         Subject::Node(name) => node::links(view, name),
         Subject::Class(name) => class::links(view, name),
+        Subject::AttributesClass(name) => vec![attributes_class::link(view, name)],
     }
 }
 

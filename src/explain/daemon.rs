@@ -73,7 +73,7 @@ pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
             Subject::Pod(key) => attach_detach.insert(("pod", key.to_string())),
             Subject::Node(name) => attach_detach.insert(("node", name.to_string())),
             Subject::Attachment(name) => attach_detach.insert(("attachment", name.to_string())),
-            Subject::Class(_) => false,
+            Subject::Class(_) | Subject::AttributesClass(_) => false,
         };
     }
     let pages = [("/debug/attach-detach", attach_detach), ("/debug/binder", binder)];
@@ -145,7 +145,7 @@ impl DaemonWait {
                 let own = id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string());
                 is("attachment", &own, name.as_str())
             }
-            Subject::Pod(_) | Subject::Node(_) | Subject::Class(_) => false,
+            Subject::Pod(_) | Subject::Node(_) | Subject::Class(_) | Subject::AttributesClass(_) => false,
         }
     }
 }

@@ -14,6 +14,7 @@
 pub mod age;
 mod answer;
 mod attachment;
+mod attributes_class;
 mod candidates;
 mod claim;
 mod class;

@@ -21,8 +21,8 @@ const PAGES: &[(&str, &str)] = pages! {
     LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim MalformedSource
     ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing
     NamedVolumeTaken NoCapacity NoClassAndNoMatch NoDefaultClass NoPodScheduled NoProvisioner
-    NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused NotAttachable NotFound NotReady
-    NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodEnded PodNotStarted ProvisionerChanged
+    NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused NotAttachable NotFound NotProtected NotReady
+    NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodEnded PodNotStarted Protected ProvisionerChanged
     ProvisionerError ProvisionerLimited ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning
     ProvisioningError ProvisioningUnsupported Publishing Ready RecycleFailed Recycling Releasing Reserved
     ReservedForOther ResizerNotSeen Resizing RestoreGrace Retained RetryBackoff SelectorMismatch Terminating TooSmall

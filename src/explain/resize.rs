@@ -8,6 +8,7 @@
 use apiserver::{
     ids::{ClassName, NodeName, PodKey},
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+    tables::Objects,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -34,6 +35,12 @@ use crate::{
 pub(super) fn link(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Link> {
     let subject = Subject::Claim(claim.key());
     size(view, claim).or_else(|| attributes(&subject, view.whole(&subject)?))
+}
+
+/// Whether the volume of a claim is to grow, as the expander says.
+pub(super) fn grows(objects: &Objects, claim: &PersistentVolumeClaim) -> bool {
+    let volume = objects.volumes.get(&claim.spec.volume_name);
+    volume.is_some_and(|volume| !dry_run(claim, &volume).is_settled())
 }
 
 /// The message of the first of these conditions that holds.

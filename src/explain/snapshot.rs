@@ -53,6 +53,9 @@ pub const CLAIMS_THERE: &str = "claims there";
 /// Events of the one namespace that was asked about, for [`Snapshot::note_read`].
 pub const EVENTS_THERE: &str = "events there";
 
+/// Why a kind is in [`Snapshot::unseen`] of which the server says that there is no such.
+pub const NOT_SERVED: &str = "the API server does not serve this kind";
+
 /// What was read.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -107,6 +110,7 @@ impl Snapshot {
             VolumeAttachment::KIND => self.take_narrow::<VolumeAttachment>(object),
             StorageClass::KIND => self.take_narrow::<StorageClass>(object),
             CsiDriver::KIND => self.take_narrow::<CsiDriver>(object),
+            VolumeAttributesClass::KIND => self.take_narrow::<VolumeAttributesClass>(object),
             "Event" => serde_json::from_value(object).map(|event| self.events.push(event)),
             "Lease" => serde_json::from_value(object).map(|lease| self.leases.push(lease)),
             _ => {

@@ -5,9 +5,10 @@
 use std::fmt;
 
 use apiserver::{
-    ids::{AttachmentName, ClaimKey, ClassName, NodeName, PodKey, VolumeName},
+    ids::{AttachmentName, AttributesClassName, ClaimKey, ClassName, NodeName, PodKey, VolumeName},
     kinds::{
-        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment, VolumeAttributesClass,
     },
 };
 use serde_json::{Map, Value, json};
@@ -27,6 +28,8 @@ pub enum Subject {
     Node(NodeName),
     /// A StorageClass.
     Class(ClassName),
+    /// A VolumeAttributesClass.
+    AttributesClass(AttributesClassName),
 }
 
 /// Makes a subject of namespace and name.
@@ -42,6 +45,9 @@ const WORDS: &[(&[&str], Make)] = &[
     (&["va", "volumeattachment", "volumeattachments"], |_, name| Subject::Attachment(name.into())),
     (&["node", "no", "nodes"], |_, name| Subject::Node(name.into())),
     (&["sc", "storageclass", "storageclasses"], |_, name| Subject::Class(name.into())),
+    (&["vac", "volumeattributesclass", "volumeattributesclasses"], |_, name| {
+        Subject::AttributesClass(name.into())
+    }),
 ];
 
 impl Subject {
@@ -54,7 +60,7 @@ impl Subject {
         let word = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
         let make = WORDS.iter().find(|(words, _)| words.contains(&word.as_str())).map(|(_, make)| make);
         let Some(make) = make else {
-            let known: Vec<&str> = WORDS.iter().filter_map(|(words, _)| words.first().copied()).collect();
+            let known: Vec<&str> = Self::words().collect();
             return Err(format!("{kind:?} cannot be explained: there are {}", known.join(", ")));
         };
         if name.is_empty() {
@@ -92,7 +98,21 @@ impl Subject {
             }
             Self::Node(name) => (Node::KIND, "node", "node", None, name.as_str()),
             Self::Class(name) => (StorageClass::KIND, "sc", "class", None, name.as_str()),
+            Self::AttributesClass(name) => {
+                (VolumeAttributesClass::KIND, "vac", VolumeAttributesClass::KIND, None, name.as_str())
+            }
         }
+    }
+
+    /// All kinds, as they are typed.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        WORDS.iter().filter_map(|(words, _)| words.first().copied())
+    }
+
+    /// Its kind, as it is typed.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        self.parts().1
     }
 
     /// Its kind, as in `kind:`.
@@ -123,6 +143,7 @@ impl Subject {
             Self::Attachment(name) => ObjectRef::Attachment(name),
             Self::Node(name) => ObjectRef::Node(name),
             Self::Class(name) => ObjectRef::Class(name),
+            Self::AttributesClass(name) => ObjectRef::AttributesClass(name),
         }
     }
 
@@ -197,7 +218,7 @@ mod tests {
         let attachment = Subject::Attachment("csi-1".into());
         assert_eq!(Subject::parse(&["volumeattachments.storage.k8s.io/csi-1"], "shop"), Ok(attachment));
         let mistakes = [
-            (&["job/x"][..], "\"job\" cannot be explained: there are pod, pvc, pv, va, node, sc"),
+            (&["job/x"][..], "\"job\" cannot be explained: there are pod, pvc, pv, va, node, sc, vac"),
             (&["pvc/"], "pvc: the name is missing"),
             (&["data"], "\"data\": want KIND/NAME or KIND NAME"),
             (&[], "want KIND/NAME or KIND NAME"),

@@ -9,8 +9,8 @@ use std::{
 };
 
 use apiserver::{
-    ids::{ClaimKey, NodeName, PodKey, VolumeName},
-    kinds::{Meta, Node, PersistentVolume, Pod},
+    ids::{AttributesClassName, ClaimKey, NodeName, PodKey, VolumeName},
+    kinds::{Meta, Node, ObjectRef, PersistentVolume, Pod},
     tables::{Objects, Stored},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -30,6 +30,8 @@ use crate::{
         dry_run::Place,
         reasons::{ClaimReason, VolumeReason},
     },
+    controller::finalizer::Users as _,
+    vac_protection::users::ClassUsers,
 };
 
 /// See the module.
@@ -50,6 +52,7 @@ struct Indexes {
     twice: OnceCell<BTreeMap<VolumeId, Twice>>,
     occupied: OnceCell<BTreeSet<NodeName>>,
     naming: OnceCell<BTreeMap<ClaimKey, Vec<Arc<PersistentVolume>>>>,
+    naming_class: OnceCell<ClassUsers>,
 }
 
 impl<'a> View<'a> {
@@ -122,6 +125,16 @@ impl<'a> View<'a> {
             index(volumes.filter_map(|volume| Some((volume.spec.claim_ref.as_ref()?.key(), volume))))
         });
         naming.get(claim).into_iter().flatten().cloned()
+    }
+
+    /// Claims and volumes that name a VolumeAttributesClass.
+    pub fn naming_class(&self, class: &AttributesClassName) -> impl Iterator<Item = &ObjectRef> {
+        let load = || {
+            let mut users = ClassUsers::default();
+            users.load(self.objects());
+            users
+        };
+        self.indexes.naming_class.get_or_init(load).of(class)
     }
 
     /// Whether a node has volumes, or is to have some.

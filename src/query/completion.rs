@@ -53,13 +53,14 @@ enum Directive {
 }
 
 /// Where the objects of each kind are listed; of one namespace, or of none.
-const LISTS: [(&str, &str); 6] = [
+const LISTS: [(&str, &str); 7] = [
     ("node", "/api/v1/nodes"),
     ("pod", "/api/v1/namespaces/{}/pods"),
     ("pv", "/api/v1/persistentvolumes"),
     ("pvc", "/api/v1/namespaces/{}/persistentvolumeclaims"),
     ("sc", "/apis/storage.k8s.io/v1/storageclasses"),
     ("va", "/apis/storage.k8s.io/v1/volumeattachments"),
+    ("vac", "/apis/storage.k8s.io/v1/volumeattributesclasses"),
 ];
 
 /// Prints the completion script of a shell.

@@ -36,6 +36,13 @@ impl ClassUsers {
     }
 }
 
+impl ClassUsers {
+    /// The claims and volumes that name a class.
+    pub fn of(&self, class: &AttributesClassName) -> impl Iterator<Item = &ObjectRef> {
+        self.users.get(class).into_iter().flatten()
+    }
+}
+
 /// The classes that a claim or volume names.
 fn names_of(object: &ObjectRef, objects: &Objects) -> ClassNames {
     match object {
@@ -83,7 +90,7 @@ impl Users<AttributesClassName> for ClassUsers {
     }
 
     fn user(&self, class: &VolumeAttributesClass, _: &Objects) -> Option<&'static str> {
-        match self.users.get(&class.key())?.first()? {
+        match self.of(&class.key()).next()? {
             ObjectRef::Volume(_) => Some("a volume names it"),
             _ => Some("a claim names it"),
         }

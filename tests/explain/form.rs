@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use apiserver::{
     ids::{DriverName, NodeName},
-    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
+    kinds::{
+        CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        VolumeAttributesClass,
+    },
 };
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
@@ -218,7 +221,8 @@ impl Case {
             PersistentVolumeClaim = "persistentvolumeclaims",
             VolumeAttachment = "volumeattachments",
             StorageClass = "storageclasses",
-            CsiDriver = "csidrivers"
+            CsiDriver = "csidrivers",
+            VolumeAttributesClass = "volumeattributesclasses"
         );
         for node in &self.no_csi_node {
             snapshot.note_no_csi_node(node.as_str().into());

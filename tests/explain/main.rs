@@ -173,7 +173,6 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("AttachmentOfGoneNode", "told by the doctor"),
     ("ClockSkew", "told by the doctor"),
     ("CsiDriverMissing", "told by the doctor"),
-    ("FinalizerWithoutOwner", "told by the doctor"),
     ("ManyDefaultClasses", "told by the doctor"),
     ("NoDefaultClass", "told by the doctor"),
     ("ProvisionerLimited", "told by the doctor"),

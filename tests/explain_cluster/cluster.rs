@@ -9,7 +9,7 @@ use apiserver::{
     ids::{AttachmentName, ClaimKey, DriverName, NodeName},
     kinds::{
         CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment,
+        VolumeAttachment, VolumeAttributesClass,
     },
 };
 use k8s_openapi::jiff::Timestamp;
@@ -88,7 +88,7 @@ impl Cluster {
         listed!(
             "nodes" Node, "pods" Pod, "persistentvolumes" PersistentVolume,
             "persistentvolumeclaims" PersistentVolumeClaim, "volumeattachments" VolumeAttachment,
-            "storageclasses" StorageClass, "csidrivers" CsiDriver
+            "storageclasses" StorageClass, "csidrivers" CsiDriver, "volumeattributesclasses" VolumeAttributesClass
         );
         for what in [LEASES, DRIVER_PODS, EVENTS].into_iter().filter(|what| is_seen(what)) {
             snapshot.note_read(what);

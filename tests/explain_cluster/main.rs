@@ -160,6 +160,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         ["whatif", "delete-node", node] => WhatIfChange::DeleteNode((*node).into()),
         ["whatif", "cordon", node] => WhatIfChange::Cordon((*node).into()),
         ["whatif", "delete", "pvc", name] => WhatIfChange::DeleteClaim(claim(name)),
+        ["whatif", "delete", "vac", name] => WhatIfChange::DeleteAttributesClass((*name).into()),
         ["whatif", "delete", "pod", name] => WhatIfChange::DeletePod(PodKey::new("shop", name)),
         other => return Err(format!("{other:?} is no question").into()),
     };

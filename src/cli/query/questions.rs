@@ -53,15 +53,16 @@ pub struct NodeArgs {
 }
 
 /// What can be asked of `mooring whatif`.
-const WHATIF_CHANGES: &str =
-    "want bind -f FILE, taint NODE, delete-node NODE, cordon NODE, delete pvc NAME or delete pod NAME";
+const WHATIF_CHANGES: &str = "want bind -f FILE, taint NODE, delete-node NODE, cordon NODE, delete pvc NAME, delete pod NAME or delete vac NAME";
 
 /// Flags of `mooring whatif`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct WhatIfArgs {
     /// The change.
-    #[arg(value_name = "bind -f FILE | taint NODE | delete-node NODE | cordon NODE | delete pvc|pod NAME")]
+    #[arg(
+        value_name = "bind -f FILE | taint NODE | delete-node NODE | cordon NODE | delete pvc|pod|vac NAME"
+    )]
     #[arg(required = true, num_args = 1..=3)]
     pub change: Vec<String>,
 
@@ -104,6 +105,7 @@ impl WhatIfArgs {
                 Subject::Claim(key) => WhatIfChange::DeleteClaim(key),
                 Subject::Pod(key) => WhatIfChange::DeletePod(key),
                 Subject::Node(name) => WhatIfChange::DeleteNode(name),
+                Subject::AttributesClass(name) => WhatIfChange::DeleteAttributesClass(name),
                 other => return Err(format!("delete {other}: {WHATIF_CHANGES}")),
             },
             other => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
@@ -229,6 +231,7 @@ mod tests {
             ("whatif cordon a", WhatIf::Change(WhatIfChange::Cordon(node()))),
             ("whatif delete pvc data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
             ("whatif delete pvc/data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
+            ("whatif delete vac gold", WhatIf::Change(WhatIfChange::DeleteAttributesClass("gold".into()))),
             ("whatif delete pod p", WhatIf::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p")))),
         ];
         for (line, expected) in cases {

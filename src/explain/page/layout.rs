@@ -6,7 +6,10 @@ use super::{
     links::Links,
     text::{Text, moment},
 };
-use crate::explain::report::{Observed, Verdict};
+use crate::explain::{
+    report::{Observed, Verdict},
+    subject::Subject,
+};
 
 /// A page around its content.
 pub(super) fn page(links: &Links, title: &str, observed: Option<&Observed>, content: &Markup) -> String {
@@ -44,14 +47,7 @@ pub(super) fn page(links: &Links, title: &str, observed: Option<&Observed>, cont
 
 /// Leads to the page of any object; needs no script.
 fn search(links: &Links) -> Markup {
-    let kinds = [
-        ("pod", "Pod"),
-        ("pvc", "PersistentVolumeClaim"),
-        ("pv", "PersistentVolume"),
-        ("va", "VolumeAttachment"),
-        ("node", "Node"),
-        ("sc", "StorageClass"),
-    ];
+    let kinds = Subject::words().filter_map(|word| Some((word, Subject::new(word, "-", "-").ok()?.kind())));
     html! {
         form role="search" action=(links.path("go")) method="get" {
             label { "Kind " select name="kind" { @for (word, kind) in kinds { option value=(word) { (kind) } } } }

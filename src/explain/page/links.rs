@@ -30,8 +30,7 @@ impl Links {
 
     /// The path of an object's page, if its names are names.
     pub(super) fn path_of(&self, subject: &Subject) -> Option<String> {
-        let kind = subject.to_string().split('/').next()?.to_owned();
-        let parts = [Some(kind.as_str()), subject.namespace(), Some(subject.name())];
+        let parts = [Some(subject.word()), subject.namespace(), Some(subject.name())];
         let parts: Vec<&str> = parts.into_iter().flatten().collect();
         parts.iter().all(|part| is_name(part)).then(|| self.path(&format!("o/{}", parts.join("/"))))
     }

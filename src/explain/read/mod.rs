@@ -38,7 +38,7 @@ use apiserver::{
     ids::ResourceVersion,
     kinds::{
         CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment,
+        VolumeAttachment, VolumeAttributesClass,
     },
     tables::{
         Objects, Stored,
@@ -47,7 +47,7 @@ use apiserver::{
     wire::{Encoding, ListPart, Status},
 };
 
-use super::snapshot::{DRIVER_PODS, LEASES, Snapshot, Unseen};
+use super::snapshot::{DRIVER_PODS, LEASES, NOT_SERVED, Snapshot, Unseen};
 use crate::metrics::{ApiMetrics, Metrics};
 
 /// Requests under way at once: the API server's fair queues see one user.
@@ -292,6 +292,9 @@ impl Reader {
             }
             VolumeAttachment::PLURAL => self.list::<VolumeAttachment>(path, objects, progress).await,
             CsiDriver::PLURAL => self.list::<CsiDriver>(path, objects, progress).await,
+            VolumeAttributesClass::PLURAL => {
+                self.list::<VolumeAttributesClass>(path, objects, progress).await
+            }
             _ => self.list::<StorageClass>(path, objects, progress).await,
         }
     }
@@ -425,7 +428,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
         // No object can have such a name.
         (Err(ReadFailure::Absent), _) if read.path.is_none() => {}
         (Err(ReadFailure::Absent), _) => {
-            snapshot.unseen.push(unseen("there is no such kind".to_owned(), false));
+            snapshot.unseen.push(unseen(NOT_SERVED.to_owned(), false));
         }
         (Err(ReadFailure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
         (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),

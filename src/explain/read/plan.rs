@@ -11,10 +11,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{
-    ids::{AttachmentName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName},
+    ids::{
+        AttachmentName, AttributesClassName, ClaimKey, ClassName, DriverName, NodeName, PodKey, VolumeName,
+    },
     kinds::{
         BindingMode, CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
-        PodVolumeSource, StorageClass, VolumeAttachment,
+        PodVolumeSource, StorageClass, VolumeAttachment, VolumeAttributesClass,
     },
     tables::Stored,
 };
@@ -29,9 +31,9 @@ use crate::{
         annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
         matching::predicate::{claim_class, volume_class},
     },
-    controller::report::Reason as _,
-    expander,
-    explain::{claim::ONE_POD, snapshot::Snapshot, subject::Subject, topology::hosts, view::claims_of},
+    explain::{
+        claim::ONE_POD, resize::grows, snapshot::Snapshot, subject::Subject, topology::hosts, view::claims_of,
+    },
 };
 
 /// A volume on more nodes than this is looked for in the list of all attachments: one request, not two for each node.
@@ -44,8 +46,10 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 #[must_use]
 pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
     let mut plan = ReadPlan { seen, reads: BTreeSet::new() };
-    plan.object(subject.object());
     plan.reads.insert(Read::events_about(&subject.object()));
+    if !matches!(subject, Subject::AttributesClass(_)) {
+        plan.object(subject.object());
+    }
     match subject {
         Subject::Claim(key) => plan.claim_alone(key),
         Subject::Pod(key) => plan.pod(key),
@@ -53,6 +57,7 @@ pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
         Subject::Attachment(name) => plan.attachment_alone(name),
         Subject::Node(name) => plan.node_alone(name),
         Subject::Class(name) => plan.class_alone(name),
+        Subject::AttributesClass(name) => plan.attributes_class_alone(name),
     }
     plan.reads
 }
@@ -125,9 +130,7 @@ impl ReadPlan<'_> {
                 self.class(&ClassName::from(class));
                 self.reach(class);
             }
-        } else if let Some(volume) = self.volume(&claim.spec.volume_name)
-            && !expander::dry_run(&claim, &volume).is_settled()
-        {
+        } else if self.volume(&claim.spec.volume_name).is_some() && grows(&self.seen.objects, &claim) {
             // Who is to enlarge the volume, and whether the class lets the next request through.
             self.programs();
             let class = claim_class(&claim);
@@ -189,6 +192,17 @@ impl ReadPlan<'_> {
         // Nothing else says what the name is about.
         if self.seen.is_absent(&ObjectRef::Class(name.clone())) {
             self.list::<PersistentVolumeClaim>();
+        }
+    }
+
+    /// Who names the class, all claims and volumes say. Of a server without the kind only a list tells that it is none:
+    /// asked for an object, it answers as if there were no such one.
+    fn attributes_class_alone(&mut self, name: &AttributesClassName) {
+        self.list::<VolumeAttributesClass>();
+        self.list::<PersistentVolumeClaim>();
+        self.list::<PersistentVolume>();
+        if self.seen.is_listed::<VolumeAttributesClass>() {
+            self.object(ObjectRef::AttributesClass(name.clone()));
         }
     }
 

@@ -271,6 +271,7 @@ mod tests {
             Read::object(ObjectRef::Volume("v".into())),
             Read::object(ObjectRef::Class("c".into())),
             Read::object(ObjectRef::Driver("d".into())),
+            Read::object(ObjectRef::AttributesClass("gold".into())),
             attachment("csi-1"),
             Read::csi_node(&"a".into()),
             Read::events_about(&claim()),
@@ -298,7 +299,7 @@ mod tests {
         for kind in ["nodes", "pods", "persistentvolumes", "persistentvolumeclaims"] {
             assert!(allows("", kind, "list"), "{kind}");
         }
-        for kind in ["volumeattachments", "storageclasses", "csidrivers"] {
+        for kind in ["volumeattachments", "storageclasses", "csidrivers", "volumeattributesclasses"] {
             assert!(allows("storage.k8s.io", kind, "list"), "{kind}");
         }
     }

@@ -245,3 +245,21 @@ fn an_old_server_and_clocks_that_differ_are_worth_a_line() {
     );
     assert_eq!(notes(Some((1, 37)), None).len(), 1);
 }
+
+#[tokio::test]
+async fn a_kind_that_the_server_does_not_serve_is_not_taken_for_an_object_that_is_not_there() {
+    let list = "/apis/storage.k8s.io/v1/volumeattributesclasses";
+    for (said, code, verdict, told) in [
+        (Said::No(404, "NotFound"), 6, "Forbidden", "does not serve this kind"),
+        (Said::No(403, "Forbidden"), 6, "Forbidden", "you may not read it"),
+        (Said::Items(Vec::new()), 3, "NotFound", "does not exist"),
+    ] {
+        let server = played([version(), (list, said)]);
+        let reading = server.read("vac/gold").await.unwrap();
+        let answer = crate::explain::explain(&reading.snapshot, &Subject::AttributesClass("gold".into()));
+        assert_eq!((answer.verdict.exit_code(), answer.reason.as_str()), (code, verdict), "{told}");
+        assert!(answer.summary.contains(told), "{}", answer.summary);
+        let asks_for_rights = answer.actions.iter().any(|action| action.text.contains("request the rights"));
+        assert_eq!(asks_for_rights, told == "you may not read it");
+    }
+}

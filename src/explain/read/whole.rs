@@ -10,7 +10,7 @@ use apiserver::{
     ids::{ClaimKey, NodeName, PodKey},
     kinds::{
         Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, StorageClass,
-        VolumeAttachment, VolumePhase,
+        VolumeAttachment, VolumeAttributesClass, VolumePhase,
     },
     tables::Stored,
 };
@@ -68,6 +68,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
                     plan.or_in(claim.namespace());
                 }
                 WhatIfChange::DeletePod(pod) => plan.or_in(pod.namespace()),
+                WhatIfChange::DeleteAttributesClass(_) => plan.list::<VolumeAttributesClass>(),
                 _ => {}
             }
         }

@@ -275,7 +275,7 @@ rows! {
         next("Modify", "the external-resizer has changed it");
     "+see attributes": Blocked, "",
         safe("see whether the class exists and what the driver says of it",
-            "kubectl get volumeattributesclass {class}");
+            "mooring explain vac/{class}");
     // Classes.
     "NoProvisioner": Healthy, "its volumes are made by hand";
     "ProvisionerSeen": Healthy, "provisioner {driver} is there";

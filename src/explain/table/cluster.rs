@@ -1,6 +1,6 @@
 //! What the doctor says of the cluster as a whole: what is left over, and what all stands on. Healthy is what no one waits for.
 
-use super::row::{Row, rows, safe};
+use super::row::{Row, care, never, next, rows, safe};
 use crate::explain::report::Verdict::{Blocked, Healthy, Waiting};
 
 rows! {
@@ -20,6 +20,20 @@ rows! {
     "ClockSkew": Healthy, "the clock of {told} is {age} {word} the API server's";
     "ForeignWriter in turns": Blocked, "{told} (migration unfinished?)";
     "ForeignWriter after change": Waiting, "{told} (has one just taken over from the other?)";
+    // VolumeAttributesClasses. Facts: `name`, `users`, `finalizers`, `finalizer`.
+    "Protected": Healthy, "it stays as long as a claim or volume names it ({finalizer}); users: {users}";
+    "NotProtected": Healthy,
+        "it has no finalizer {finalizer}: a deletion takes it away at once, also from its users: {users}",
+        safe("see whether a volumeattributesclass-protection-controller runs, which puts the finalizer on",
+            "kubectl get leases -A");
+    "Terminating vac": Waiting, "it is being deleted and waits for {finalizers}; users: {users}",
+        next("Delete", "no claim and no volume names it, and the finalizers are gone"),
+        care("give the claims that name it another class: it goes with the last of them", ""),
+        never("remove the finalizer by hand: a claim that changes to the class would wait for it");
+    "FinalizerWithoutOwner vac": Blocked,
+        "it is being deleted, and nothing names it; but only a volumeattributesclass-protection-controller \
+         removes {finalizer}, and none does",
+        safe("see whether kube-controller-manager or mooring runs it", "kubectl get leases -A");
     // What holds a volume on a node that is drained.
     "+drain pod": Waiting, "the pod is not being deleted";
     "+drain ending pod": Waiting, "container exit{grace}";

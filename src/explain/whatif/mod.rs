@@ -11,7 +11,7 @@ mod story;
 
 pub use self::story::{Effect, When};
 
-use apiserver::ids::{ClaimKey, NodeName, PodKey};
+use apiserver::ids::{AttributesClassName, ClaimKey, NodeName, PodKey};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -36,6 +36,8 @@ pub enum WhatIfChange {
     DeleteClaim(ClaimKey),
     /// A pod is deleted.
     DeletePod(PodKey),
+    /// A VolumeAttributesClass is deleted.
+    DeleteAttributesClass(AttributesClassName),
 }
 
 /// The answer.
@@ -74,6 +76,9 @@ pub fn whatif(snapshot: &Snapshot, change: &WhatIfChange) -> Consequences {
             (format!("delete pvc/{claim}"), objects::delete_claim(snapshot, claim))
         }
         WhatIfChange::DeletePod(pod) => (format!("delete pod/{pod}"), objects::delete_pod(snapshot, pod)),
+        WhatIfChange::DeleteAttributesClass(name) => {
+            (format!("delete vac/{name}"), objects::delete_attributes_class(snapshot, name))
+        }
     };
     story.effects.sort_by(|one, other| {
         let key = |it: &Effect| (it.when, std::cmp::Reverse(it.risk), it.at);

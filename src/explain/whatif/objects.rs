@@ -1,11 +1,11 @@
-//! What happens when a claim or a pod is deleted.
+//! What happens when a claim, a pod or a VolumeAttributesClass is deleted.
 //!
 //! In: a snapshot and the object. Out: what becomes of the data; which volumes are let go, and who gets them.
 
 use std::sync::Arc;
 
 use apiserver::{
-    ids::{ClaimKey, PodKey, VolumeName},
+    ids::{AttributesClassName, ClaimKey, PodKey, VolumeName},
     kinds::{
         Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase,
     },
@@ -19,10 +19,10 @@ use super::{
 use crate::{
     binder::{calls::WriteKind, reasons::VolumeReason},
     explain::{
-        age,
+        age, attributes_class,
         report::{Risk, Verdict},
         snapshot::{PODS_THERE, Snapshot},
-        view::{claims_of, users},
+        view::{View, claims_of, users},
     },
 };
 
@@ -196,5 +196,40 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
     story.assume(
         "what owns the pod (a StatefulSet, a Deployment) may make another, which takes the volumes again",
     );
+    story
+}
+
+pub(super) fn delete_attributes_class(snapshot: &Snapshot, name: &AttributesClassName) -> Story {
+    let Some(class) = snapshot.objects.attributes_classes.get(name) else {
+        return Story::missing(snapshot, &ObjectRef::AttributesClass(name.clone()));
+    };
+    let mut story = Story::default();
+    let view = View::new(snapshot);
+    let is_kept = attributes_class::is_protected(&class);
+    let (action, text) = if is_kept {
+        ("ClassStays", "names the class: it stays until nothing does, and the deletion cannot be reverted")
+    } else {
+        ("ClassGone", "names the class, which is gone then")
+    };
+    let users: Vec<&ObjectRef> = view.naming_class(name).collect();
+    for user in &users {
+        story.tell(When::Now, Risk::Care, action, *user, text);
+    }
+    let sees_users =
+        snapshot.is_listed::<PersistentVolumeClaim>() && snapshot.is_listed::<PersistentVolume>();
+    story.summary = match (is_kept, users.len()) {
+        (_, 0) if !sees_users => {
+            story.verdict = Some(Verdict::Forbidden);
+            format!("whether a claim or volume names {name} is not known: not all could be read")
+        }
+        (_, 0) => format!("{name} goes at once: nothing names it"),
+        (true, count) => format!("{name} stays, deleted, until nothing names it; users: {count}"),
+        (false, count) => format!("{name} goes at once, as it has no finalizer; users: {count}"),
+    };
+    if is_kept {
+        story.assume("a volumeattributesclass-protection-controller runs, which takes the finalizer off");
+    }
+    story.assume("volumes keep the attributes that they have, and no data is deleted");
+    story.assume("a claim that is to change to the class waits until there is one of that name");
     story
 }

@@ -7,9 +7,6 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches, ValueHint};
 
 use crate::{cli::query::ConnectionArgs, explain::subject::Subject};
 
-/// Kinds in the order in which they are offered.
-const KINDS: [&str; 6] = ["node", "pod", "pv", "pvc", "sc", "va"];
-
 /// What there is to complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
@@ -105,14 +102,14 @@ fn next(command: &Command, matches: &ArgMatches, begun: &str) -> Wanted {
     match (command.get_name(), plain.as_slice()) {
         ("explain", []) => match begun.split_once('/') {
             Some((kind, _)) => kind_of(kind).map_or_else(nothing, |kind| names(kind, begun)),
-            None => Wanted::Words(KINDS.map(|kind| format!("{kind}/")).to_vec()),
+            None => Wanted::Words(Subject::words().map(|kind| format!("{kind}/")).collect()),
         },
         ("explain", [kind]) | ("whatif", ["delete", kind]) if !kind.contains('/') => {
             kind_of(kind).map_or_else(nothing, |kind| names(kind, ""))
         }
         ("node", []) | ("whatif", ["taint" | "delete-node" | "cordon"]) => names("node", begun),
         ("whatif", []) => words(&["bind", "cordon", "delete", "delete-node", "taint"]),
-        ("whatif", ["delete"]) => words(&["pod", "pvc"]),
+        ("whatif", ["delete"]) => words(&["pod", "pvc", "vac"]),
         ("repair", []) => words(&["free", "relink", "unstick"]),
         ("repair", ["relink"]) => names("pvc", begun),
         ("repair", ["free"] | ["relink", _]) => names("pv", begun),
@@ -132,9 +129,7 @@ fn is_general(positional: &Arg) -> bool {
 
 /// The kind that a word means, as it is offered; in any form that kubectl takes.
 fn kind_of(word: &str) -> Option<&'static str> {
-    let subject = Subject::new(word, "-", "-").ok()?.to_string();
-    let kind = subject.split('/').next()?;
-    KINDS.into_iter().find(|known| *known == kind)
+    Subject::new(word, "-", "-").ok().map(|subject| subject.word())
 }
 
 /// Names of a kind, behind the kind if that was typed.
@@ -181,7 +176,7 @@ mod tests {
     #[test]
     fn what_may_come_next_follows_from_the_words_before() {
         let commands = words(&["run", "explain", "doctor", "node", "whatif", "repair", "completion", "man"]);
-        let kinds = words(&["node/", "pod/", "pv/", "pvc/", "sc/", "va/"]);
+        let kinds = words(&["pod/", "pvc/", "pv/", "va/", "node/", "sc/", "vac/"]);
         let forms = words(&["text", "wide", "json", "yaml", "dot"]);
         let names = |kind, head: &str| Wanted::Names { kind, head: head.to_owned() };
         let cases = [
@@ -221,7 +216,7 @@ mod tests {
             ("whatif taint ", names("node", "")),
             ("whatif bind -f ", Wanted::Files),
             ("whatif bind ", nothing()),
-            ("whatif delete ", words(&["pod", "pvc"])),
+            ("whatif delete ", words(&["pod", "pvc", "vac"])),
             ("whatif delete pod ", names("pod", "")),
             ("repair ", words(&["free", "relink", "unstick"])),
             ("repair relink ", names("pvc", "")),
