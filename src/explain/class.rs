@@ -10,6 +10,7 @@ use super::{
     claim::{self, NO_PROVISIONER},
     links::{Link, missing},
     report::Verdict,
+    resize,
     sidecars::{Presence, Sidecar},
     subject::Subject,
     view::{View, get},
@@ -49,7 +50,11 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
         _ => format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event"),
     };
     let first = Link::told(&subject, case, &[("driver", &driver), ("told", &told)]);
-    let detail = format!("{named}  {when}  {:?}", class.reclaim_policy);
+    let mut detail = format!("{named}  {when}  {:?}", class.reclaim_policy);
+    let grows = view.whole(&subject).and_then(|class| class.get("allowVolumeExpansion")?.as_bool());
+    if grows == Some(true) {
+        detail.push_str("  expandable");
+    }
     // Who reads by name has not seen the claims.
     if !view.snapshot.is_listed::<PersistentVolumeClaim>() {
         return vec![first.detail(detail)];
@@ -60,11 +65,12 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
     std::iter::once(first.detail(format!("{detail}  {told}"))).chain(claims).collect()
 }
 
-/// Claims of a class that are not bound.
+/// Claims of a class that are not bound, or whose volumes are to grow.
 fn waiting(view: &View<'_>, name: &ClassName) -> Vec<ClaimKey> {
     let mut waiting: Vec<ClaimKey> = Vec::new();
     view.objects().claims.for_each(|claim| {
-        if claim.status.phase != ClaimPhase::Bound && *claim_class(claim) == *name.as_str() {
+        let waits = || claim.status.phase != ClaimPhase::Bound || resize::size(view, claim).is_some();
+        if *claim_class(claim) == *name.as_str() && waits() {
             waiting.push(claim.key());
         }
     });

@@ -93,6 +93,7 @@ const EVERYWHERE: &[Different] = &[
     ("claims-that-grow", "pvc/long -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/silent -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/unnamed -n shop", "Waiting Resizing", MADE_NOW),
+    ("claims-that-grow", "sc/fast", "Healthy ProvisionerUnknown", CLASS_ALONE),
     ("class-by-hand", "sc/fast", "Healthy NoProvisioner", CLASS_ALONE),
     ("one-namespace", "*", "", "all may be read here; the rights of a tenant are another story's"),
     (

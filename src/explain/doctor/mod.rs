@@ -19,12 +19,15 @@ pub use self::findings::{Finding, Findings, Severity};
 
 use apiserver::kinds::{
     CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+    VolumeAttributesClass,
 };
 
 use self::groups::Groups;
 use super::{
     report::{API_VERSION, Observed, Verdict},
-    snapshot::{CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
+    snapshot::{
+        CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, NOT_SERVED, PODS_THERE, Snapshot, Unseen,
+    },
     view::View,
 };
 /// What is looked at.
@@ -84,6 +87,8 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
 /// What was not read: with the server's words if it said why, else because it was not asked for.
 fn unchecked(snapshot: &Snapshot) -> Vec<Unseen> {
     let mut unchecked = snapshot.unseen.clone();
+    // A server without the kind has no objects of it.
+    unchecked.retain(|unseen| unseen.what != VolumeAttributesClass::PLURAL || unseen.why != NOT_SERVED);
     for unseen in &mut unchecked {
         if THERE.iter().any(|(what, there)| unseen.what == *what && snapshot.was_read(there)) {
             unseen.what.push_str(" of other namespaces");

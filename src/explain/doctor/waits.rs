@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{
     ids::{ClaimKey, NodeName, Uid},
-    kinds::{ClaimPhase, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, VolumeAttachment},
+    kinds::{
+        ClaimPhase, Narrow as _, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
+        VolumeAttachment,
+    },
 };
 
 use super::groups::Groups;
@@ -20,11 +23,12 @@ use crate::{
         reasons::{ClaimReason, VolumeReason},
     },
     explain::{
-        age, attachment, claim,
+        age, attachment, attributes_class, claim, ephemeral,
         exclusive::ATTACHED_TWICE,
         links::{Link, deciding},
         node, pod,
         report::Verdict,
+        resize,
         said::last_word,
         snapshot::PODS_THERE,
         subject::Subject,
@@ -58,6 +62,7 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>, fine: &mut Vec<Stri
         settled.push((node_volumes(view, groups), "volume", "attached where they are wanted"));
     }
     pods(view, &waiting, sees_world, groups);
+    attributes_classes(view, groups);
     for (count, thing, how) in settled.into_iter().filter(|(count, ..)| *count > 0) {
         fine.push(format!("{} {how}", age::counted(count, thing)));
     }
@@ -79,6 +84,7 @@ fn claims(
         let reason = place.reason.as_deref();
         if !is_going && matches!(reason, None | Some(ClaimReason::Bound(_))) {
             bound += usize::from(claim.status.phase == ClaimPhase::Bound);
+            growing(view, &claim, groups);
             continue;
         }
         // Its volume may be among those that were not seen.
@@ -124,6 +130,28 @@ fn claims(
     settled.push((bound, "claim", "bound"));
     settled.push((first_consumer, "claim", "waiting for a first pod, as the class wants it"));
     waiting
+}
+
+/// A bound claim whose volume is to grow, if that needs a person. What goes on by itself is not told.
+fn growing(view: &View<'_>, claim: &PersistentVolumeClaim, groups: &mut Groups<'_>) {
+    let Some(link) = resize::size(view, claim).filter(|link| link.verdict == Verdict::Blocked) else {
+        return;
+    };
+    let about = about(view, &link).unwrap_or_else(|| claim_class(claim).to_owned());
+    let subject = Subject::Claim(claim.key());
+    let since = view.whole(&subject).and_then(resize::requested);
+    groups.note(&link, about, (subject, "claim", since));
+}
+
+/// VolumeAttributesClasses that are being deleted and that nothing takes away.
+fn attributes_classes(view: &View<'_>, groups: &mut Groups<'_>) {
+    for name in view.objects().attributes_classes.keys() {
+        let link = attributes_class::link(view, &name);
+        if link.verdict == Verdict::Blocked {
+            let since = link.step.since;
+            groups.note(&link, "", (Subject::AttributesClass(name), "class", since));
+        }
+    }
 }
 
 /// A link of what waits, if it does. Where most is not seen, of what may not be read the last event's words are told, or nothing.
@@ -223,13 +251,15 @@ fn pods(
         if pod.status.phase != PodPhase::Pending || pod.metadata.is_terminating() {
             continue;
         }
-        for claim in claims_of(&pod) {
+        // One without a claim of its own waits for that, and not for what the claim of that name waits for.
+        let lacks_claim = pod.spec.volumes.iter().any(|it| ephemeral::link(view, &pod, it).is_some());
+        for claim in claims_of(&pod).filter(|_| !lacks_claim) {
             if let Some(index) = waiting.get(&claim) {
                 groups.suffers(*index, &key);
             }
         }
-        // Of one that no node was found for the scheduler tells.
-        let is_of_scheduler = sees_world && pod.spec.node_name.is_empty();
+        // Of another that no node was found for the scheduler tells.
+        let is_of_scheduler = sees_world && pod.spec.node_name.is_empty() && !lacks_claim;
         if is_of_scheduler || groups.has_told_of(&key) || groups.is_elsewhere(Some(key.namespace())) {
             continue;
         }

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::explain::{
     repair::Repair,
+    resize::grows,
     snapshot::{CLAIMS_THERE, Snapshot},
     subject::Subject,
     view::claims_of,
@@ -58,6 +59,8 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.last_written();
             plan.pending();
             plan.longest_released();
+            plan.growing();
+            plan.list::<VolumeAttributesClass>();
         }
         Question::Drain(node) | Question::Change(WhatIfChange::Cordon(node)) => plan.drain(node),
         Question::Change(change) => {
@@ -88,6 +91,9 @@ const MOST_MISSING: usize = 100;
 
 /// Released volumes that are read whole for since when they are.
 const LONGEST_RELEASED: usize = 100;
+
+/// Claims whose volumes are to grow that are read whole for how far that is.
+const MOST_GROWING: usize = 50;
 
 /// Objects of a kind that was listed, in the order in which they were written.
 fn by_revision<T: Stored>(seen: &Snapshot, is_meant: impl Fn(&T) -> bool) -> Vec<ObjectRef> {
@@ -137,6 +143,14 @@ impl ReadPlan<'_> {
         let is_released = |volume: &PersistentVolume| volume.status.phase == VolumePhase::Released;
         for volume in by_revision(self.seen, is_released).into_iter().take(LONGEST_RELEASED) {
             self.object(volume);
+        }
+    }
+
+    /// Whether anyone has begun to enlarge a volume, and since when that is asked for, the whole claim tells.
+    fn growing(&mut self) {
+        let grows = |claim: &PersistentVolumeClaim| grows(&self.seen.objects, claim);
+        for claim in by_revision(self.seen, grows).into_iter().take(MOST_GROWING) {
+            self.object(claim);
         }
     }
 
@@ -302,6 +316,7 @@ mod tests {
             }),
         ]);
         let mut expected = CLUSTER.to_vec();
+        expected.push("volumeattributesclasses");
         // With which flags a side-car runs, its pod says; leases of others are none of ours.
         expected.push("pod/csi/ctl-0");
         expected.sort_unstable();
