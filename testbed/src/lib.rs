@@ -17,6 +17,7 @@ pub mod clock;
 pub mod delete;
 pub mod discovery;
 pub mod faults;
+pub mod forward_proxy;
 pub mod json;
 pub mod kinds;
 pub mod list;

@@ -22,6 +22,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use serde_json::json;
+use testbed::forward_proxy::ForwardProxy;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,
@@ -33,6 +34,9 @@ use daemon::Daemon;
 fn mooring() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mooring"));
     command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", "/nonexistent");
+    for variable in ["HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"] {
+        command.env_remove(variable);
+    }
     command
 }
 
@@ -126,6 +130,40 @@ fn who_asks_gets_one_line_and_an_exit_code_of_its_own() {
             assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{arguments:?}: {stderr}");
         }
     }
+}
+
+#[test]
+fn m3_the_proxy_of_the_environment_is_gone_through_unless_it_excludes_the_server() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build().unwrap();
+    let proxy = runtime.block_on(ForwardProxy::start(&[])).unwrap();
+    let server = kubeconfig(folder("proxy").join("kubeconfig"), "https://api.hidden.invalid:6443");
+    let address = format!("http://user:secret@{}", proxy.address());
+    let through = format!("through the proxy {}: tunnel error: unsuccessful", proxy.address());
+    // what is set besides; whether the proxy is asked
+    let cases = [
+        ("HTTPS_PROXY", "other.invalid", true),
+        ("https_proxy", "", true),
+        ("HTTPS_PROXY", ".invalid", false),
+    ];
+    for (variable, excluded, asks) in cases {
+        let mut command = mooring();
+        command.env(variable, &address).env("NO_PROXY", excluded);
+        let output = command.args(["explain", "pvc/a", "--kubeconfig"]).arg(&server).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.starts_with("mooring: cannot reach the API server api.hidden.invalid:6443: "), "{said}");
+        assert_eq!((said.contains(&through), said.contains("secret")), (asks, false), "{said}");
+        let asked = proxy.asked();
+        assert_eq!(!asked.is_empty(), asks, "{asked:?}");
+        assert!(asked.iter().all(|line| line == "CONNECT api.hidden.invalid:6443 Basic dXNlcjpzZWNyZXQ="));
+    }
+    let mut command = mooring();
+    command.env("https_proxy", "ftp://user:secret@nowhere").args(["run", "--kubeconfig"]);
+    let output = command.arg(&server).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("mooring: --kubeconfig {}: https_proxy is no URL of a proxy", server.display());
+    assert!(said.starts_with(&expected) && !said.contains("secret"), "{said}");
+    assert_eq!(output.status.code(), Some(2));
 }
 
 /// A folder for a test.

@@ -1,5 +1,5 @@
 //! What a daemon shows and believes changes while it runs, outside of a cluster: its credential plugin hangs, or prints
-//! a secret and fails; the API server has another certificate authority.
+//! a secret and fails; the API server has another certificate authority, or is behind a proxy.
 
 use std::{fs, path::PathBuf};
 
@@ -16,6 +16,7 @@ use test_support::{
     daemon::Launch,
     process::{Log, temporary_folder},
 };
+use testbed::forward_proxy::ForwardProxy;
 
 use crate::{
     replicas::{new_holder, prepare},
@@ -36,6 +37,8 @@ pub fn stories() -> Vec<Story> {
             rotation,
         )
         .only_real("A process believes an authority, which kube-apiserver changes."),
+        story("credentials_m3_a_daemon_reaches_a_server_that_only_its_proxy_can_look_up", behind_a_proxy)
+            .only_real("kube-apiserver's certificate has the name that is looked up."),
     ]
 }
 
@@ -115,6 +118,31 @@ async fn plugin(stage: Stage) {
     cluster.published("n3", &["v3"]).await;
     assert_eq!(new_holder(&stage, "").await, holder, "it has led all the time");
     assert_eq!(log.count(SECRET), 0, "{}", log.tail(20));
+}
+
+/// Watches, writes that wait for `100 Continue`, and the lease go through one tunnel each.
+async fn behind_a_proxy(stage: Stage) {
+    let _attacher = stage.attacher();
+    let real = stage.real();
+    let server = real.plane.url().strip_prefix("https://").unwrap().parse().unwrap();
+    for protocol in ["http", "socks5"] {
+        let proxy = ForwardProxy::start(&[("kubernetes.default.svc:443", server)]).await.unwrap();
+        let written = real.plane.kubeconfig("https://kubernetes.default.svc", &real.token);
+        let mut config: Value = serde_json::from_slice(&fs::read(&written).unwrap()).unwrap();
+        config["clusters"][0]["cluster"]["proxy-url"] = format!("{protocol}://{}", proxy.address()).into();
+        fs::write(&written, config.to_string()).unwrap();
+        let daemon = Launch::replica(DAEMON_NAMESPACE).start_process(PROGRAM, &written);
+        stage.log_of(&daemon);
+        daemon.ready().await;
+        let cluster = &stage.cluster;
+        let [node, volume, claim, pod] = ["n", "v", "c", "p"].map(|kind| format!("{kind}-{protocol}"));
+        cluster.node(&node).await;
+        cluster.bound_pair(&volume, &claim).await;
+        cluster.pod(&pod, &node, &[&claim]).await;
+        cluster.published(&node, &[&volume]).await;
+        assert!(proxy.asked().len() > 1, "more than one connection goes through the proxy");
+        assert_eq!(daemon.terminate().await, Some(0));
+    }
 }
 
 /// A leader loses its lease and ends, as for any outage, and the process that is started again reads what is there now.

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{ApiServer, Authority, ConnectError, is_this_machine, refused, uri};
+use super::{ApiServer, Authority, ConnectError, config_of, proxy::is_this_machine, refused, uri};
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl ApiServer {
             cluster: choice.cluster.clone(),
             user: choice.user.clone(),
         };
-        let config = Config::from_custom_kubeconfig(content, &options).await;
+        let config = config_of(content, &options).await;
         let mut config = config.map_err(chosen)?;
         choice.apply(&mut config)?;
         Self::over_network(config, origin, None).prepared().await

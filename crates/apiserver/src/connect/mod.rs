@@ -8,14 +8,16 @@
 //! keepalive and user time-out, without which a watch on a dead connection goes unnoticed for five minutes
 //! and a request that was given up may still be delivered minutes later; writes that are kept back until
 //! the server has begun with them ([`super::call::gate`]); sockets that are read in large pieces ([`read_ahead`]);
-//! and no per-request trace layer. Proxies are refused, as
-//! kube refuses them without its features for them: the token must not go past one in silence. Renewed
+//! and no per-request trace layer; proxies as client-go has them ([`proxy`]). Renewed
 //! client certificates are taken ([`reload`]); token files, and within a cluster certificates of authorities, kube reloads
 //! itself. Plugins are run here ([`plugin`]); that nothing is accepted any more is told ([`refusals`]).
 
 mod choice;
 mod other;
 mod plugin;
+mod proxy;
+#[cfg(test)]
+mod proxy_tests;
 mod read_ahead;
 mod refusals;
 mod reload;
@@ -42,12 +44,12 @@ use kube::{
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use thiserror::Error;
-use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower::{BoxError, ServiceBuilder};
 
 pub use self::{choice::Choice, other::Authority};
 use self::{
     plugin::{Plugin, PluginError},
-    read_ahead::ReadAhead,
+    proxy::Proxy,
     refusals::Refusals,
 };
 use super::call::gate::Gated;
@@ -102,18 +104,13 @@ pub enum ConnectError {
         /// What is wrong with it.
         error: KubeconfigError,
     },
-    /// The configuration names a proxy, in the kubeconfig or by `HTTPS_PROXY`.
-    #[error(
-        "{origin}: the API server {server} is to be reached through the proxy {proxy}, which is not supported: \
-         take proxy-url out of the kubeconfig, or HTTPS_PROXY out of the environment"
-    )]
+    /// The proxy that the kubeconfig or the environment names cannot be used.
+    #[error("{origin}: {setting} is no URL of a proxy: it has to begin with http://, https:// or socks5://")]
     Proxy {
         /// Where the configuration came from.
         origin: String,
-        /// Host of the API server.
-        server: String,
-        /// Host of the proxy. Its URL may hold credentials.
-        proxy: String,
+        /// `proxy-url`, or the variable. Its value may hold credentials.
+        setting: &'static str,
     },
     /// A flag that cannot be followed.
     #[error("{flag}: {why}")]
@@ -210,8 +207,9 @@ impl ApiServer {
             Some(value) => format!("KUBECONFIG={}", value.display()),
             None => "~/.kube/config".to_owned(),
         };
-        let config = Config::from_kubeconfig(&KubeConfigOptions::default()).await;
-        let config = config.map_err(|error| ConnectError::Default { file: file.clone(), error })?;
+        let unusable = |error| ConnectError::Default { file: file.clone(), error };
+        let content = Kubeconfig::read().map_err(unusable)?;
+        let config = config_of(content, &KubeConfigOptions::default()).await.map_err(unusable)?;
         Self::over_network(config, file, None).prepared().await
     }
 
@@ -223,7 +221,7 @@ impl ApiServer {
         let origin = format!("{flag} {}", file.display());
         let chosen = |error| ConnectError::Chosen { origin: origin.clone(), error };
         let content = Kubeconfig::read_from(file).map_err(chosen)?;
-        let config = Config::from_custom_kubeconfig(content, &KubeConfigOptions::default()).await;
+        let config = config_of(content, &KubeConfigOptions::default()).await;
         Self::over_network(config.map_err(chosen)?, origin, None).prepared().await
     }
 
@@ -299,22 +297,23 @@ impl ApiServer {
     /// # Errors
     /// [`ConnectError::Proxy`], [`ConnectError::Client`]
     pub fn client(&self) -> Result<Client, ConnectError> {
-        if let Connection::Network(config) = &self.connection
-            && let Some(proxy) = refused_proxy(config)
-        {
-            return Err(ConnectError::Proxy { origin: self.origin.clone(), server: self.host(), proxy });
-        }
-        let built = match &self.connection {
-            Connection::Network(config) => self.built(config),
+        match &self.connection {
+            Connection::Network(config) => self.built(config, &self.origin),
             Connection::InProcess(client) => Ok(named(client.clone(), self.refusals.clone())),
-        };
-        built.map_err(|error| ConnectError::Client { origin: self.origin.clone(), error: Box::new(error) })
+        }
     }
 
     /// A client of that configuration, with the credentials that the plugin gives, if there is one.
-    fn built(&self, config: &Config) -> Result<Client, kube::Error> {
+    fn built(&self, config: &Config, origin: &str) -> Result<Client, ConnectError> {
+        let proxy = Proxy::of(config, |name| env::var(name).ok());
+        let proxy = proxy.map_err(|setting| ConnectError::Proxy { origin: origin.to_owned(), setting })?;
+        let built = self.built_through(proxy, config);
+        built.map_err(|error| ConnectError::Client { origin: origin.to_owned(), error: Box::new(error) })
+    }
+
+    fn built_through(&self, proxy: Option<Proxy>, config: &Config) -> Result<Client, kube::Error> {
         let refusals = self.refusals.clone();
-        let build = move |config: &Config| build(config, refusals.clone());
+        let build = move |config: &Config| build(config, proxy.as_ref(), refusals.clone());
         if let Some(plugin) = &self.plugin {
             return Ok(Arc::clone(plugin).client(config.clone(), build));
         }
@@ -329,19 +328,12 @@ impl ApiServer {
     }
 }
 
-/// Host of the proxy that would have to be gone through. As with client-go none is needed to this machine.
-fn refused_proxy(config: &Config) -> Option<String> {
-    let proxy = config.proxy_url.as_ref()?;
-    if is_this_machine(config) {
-        return None;
-    }
-    Some(proxy.host().unwrap_or_default().to_owned())
-}
-
-fn is_this_machine(config: &Config) -> bool {
-    let host = config.cluster_url.host().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+/// What options choose in a kubeconfig; `proxy_url` only if it stands there.
+async fn config_of(content: Kubeconfig, options: &KubeConfigOptions) -> Result<Config, KubeconfigError> {
+    let has_proxy = proxy::is_named(&content, options);
+    let mut config = Config::from_custom_kubeconfig(content, options).await?;
+    config.proxy_url = config.proxy_url.filter(|_| has_proxy);
+    Ok(config)
 }
 
 /// The same client, which says who asks, as one over the network does.
@@ -359,7 +351,7 @@ fn named(client: Client, refusals: Refusals) -> Client {
     Client::new(service, namespace)
 }
 
-fn build(config: &Config, refusals: Refusals) -> Result<Client, kube::Error> {
+fn build(config: &Config, proxy: Option<&Proxy>, refusals: Refusals) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -367,9 +359,8 @@ fn build(config: &Config, refusals: Refusals) -> Result<Client, kube::Error> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let mut connector = TimeoutConnector::new(
-        config.rustls_https_connector_with_connector(tcp.map_response(ReadAhead::over))?,
-    );
+    let to_server = proxy::connector(config, proxy, tcp)?;
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(to_server)?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));
     connector.set_reset_reader_on_write(true);
@@ -430,28 +421,6 @@ mod tests {
         let server = ApiServer::in_process(Client::new(service, "default"));
         let version = server.client().unwrap().apiserver_version().await.unwrap();
         assert_eq!(version.git_version, concat!("mooring/", env!("CARGO_PKG_VERSION")));
-    }
-
-    #[test]
-    fn m3_a_proxy_is_refused_and_its_password_not_shown() {
-        let server = |url: &str, proxy: Option<&str>| {
-            let mut config = Config::new(url.parse().unwrap());
-            config.proxy_url = proxy.map(|proxy| proxy.parse().unwrap());
-            ApiServer::over(Connection::Network(Box::new(config)), "kubeconfig".to_owned())
-        };
-        let proxy = Some("http://user:secret@proxy:3128");
-        let error = server("https://api.example:6443", proxy).client().err().unwrap().to_string();
-        assert!(error.starts_with("kubeconfig: the API server api.example:6443 is to be reached"), "{error}");
-        assert!(error.contains(" proxy, which") && !error.contains("secret"), "{error}");
-        for (url, proxied) in [
-            ("https://127.0.0.1:6443", false),
-            ("https://[::1]:6443", false),
-            ("https://localhost:6443", false),
-            ("https://10.0.0.1", true),
-        ] {
-            let Connection::Network(config) = server(url, proxy).connection else { panic!("{url}") };
-            assert_eq!(refused_proxy(&config).is_some(), proxied, "{url}");
-        }
     }
 
     #[test]

@@ -122,8 +122,7 @@ impl ApiServer {
         authority.clone().alone(&mut config);
         config.tls_server_name = None;
         config.proxy_url = None;
-        let built = self.built(&config);
-        built.map_err(|error| ConnectError::Client { origin: url.to_owned(), error: Box::new(error) })
+        self.built(&config, url)
     }
 }
 

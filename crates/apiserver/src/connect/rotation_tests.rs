@@ -22,14 +22,17 @@ struct Identity {
 }
 
 /// An API server of this machine, and a kubeconfig of it.
-struct Rotated {
+pub(super) struct Rotated {
     identity: Arc<Mutex<Identity>>,
-    address: String,
+    pub(super) address: String,
     folder: tempfile::TempDir,
 }
 
+/// The server by a name that is looked up nowhere.
+pub(super) const HIDDEN: &str = "api.hidden.example";
+
 impl Rotated {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (tls, _) = authority();
@@ -62,19 +65,24 @@ impl Rotated {
     }
 
     /// Another authority and another token from now on. Returns a kubeconfig that has them.
-    fn rotate(&self, has_new_authority: bool, token: &'static str) -> PathBuf {
-        let file = self.folder.path().join("ca.crt");
+    pub(super) fn rotate(&self, has_new_authority: bool, token: &'static str) -> PathBuf {
         if has_new_authority {
             let (tls, pem) = authority();
             self.identity.lock().unwrap().tls = tls;
-            std::fs::write(&file, pem).unwrap();
+            std::fs::write(self.folder.path().join("ca.crt"), pem).unwrap();
         }
         self.identity.lock().unwrap().token = token;
+        self.kubeconfig(&serde_json::json!({ "server": format!("https://{}", self.address) }))
+    }
+
+    /// A kubeconfig with this cluster, besides the authority and the token of now.
+    pub(super) fn kubeconfig(&self, cluster: &serde_json::Value) -> PathBuf {
+        let mut cluster = cluster.clone();
+        cluster["certificate-authority"] = self.folder.path().join("ca.crt").to_str().into();
+        let token = self.identity.lock().unwrap().token;
         let kubeconfig = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{ "name": "c", "cluster": {
-                "server": format!("https://{}", self.address), "certificate-authority": file,
-            }}],
+            "clusters": [{ "name": "c", "cluster": cluster }],
             "users": [{ "name": "c", "user": { "token": token } }],
             "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
         });
@@ -83,6 +91,11 @@ impl Rotated {
         file.write_all(kubeconfig.to_string().as_bytes()).unwrap();
         path
     }
+
+    /// The server's certificate as it is now.
+    pub(super) fn tls(&self) -> TlsAcceptor {
+        self.identity.lock().unwrap().tls.clone()
+    }
 }
 
 /// A certificate of this machine, and the authority that vouches for it.
@@ -90,7 +103,7 @@ fn authority() -> (TlsAcceptor, String) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let params = CertificateParams::new(["127.0.0.1".to_owned(), HIDDEN.to_owned()]).unwrap();
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &authority).unwrap();
     let own: &rcgen::Certificate = authority.as_ref();
@@ -104,7 +117,7 @@ fn authority() -> (TlsAcceptor, String) {
     (TlsAcceptor::from(Arc::new(config)), pem)
 }
 
-async fn status(client: &Client) -> Option<u16> {
+pub(super) async fn status(client: &Client) -> Option<u16> {
     let request = Request::get("/version").body(Body::empty()).unwrap();
     client.send(request).await.ok().map(|response| response.status().as_u16())
 }
