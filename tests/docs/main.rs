@@ -104,6 +104,11 @@ fn the_version_is_the_same_everywhere_and_not_a_released_one() {
             include_str!("../../deploy/kustomization.yaml"),
             format!("newTag: {version}\n"),
         ),
+        (
+            "deploy/helm/mooring/Chart.yaml",
+            include_str!("../../deploy/helm/mooring/Chart.yaml"),
+            format!("version: {version}\nappVersion: {version}\n"),
+        ),
         ("README.md", include_str!("../../README.md"), format!("-t mooring:{version} .")),
     ] {
         assert!(text.contains(&said), "{file} is not of {version}");

@@ -64,7 +64,7 @@ async fn accepted(stage: Stage) {
 }
 
 /// kubectl with all rights on the stage's server. Returns what it says.
-fn kubectl(stage: &Stage, arguments: &[&str]) -> String {
+pub fn kubectl(stage: &Stage, arguments: &[&str]) -> String {
     let plane = &stage.real().plane;
     let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
     let mut kubectl = Command::new(stage.real().assets.binary("kubectl"));
@@ -148,7 +148,7 @@ async fn monitors(stage: Stage) {
 }
 
 /// The overlay of an operator, as kubectl prints it.
-fn overlay(stage: &Stage, components: &[&str]) -> Vec<Value> {
+pub fn overlay(stage: &Stage, components: &[&str]) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("overlay-{}", components.len()));
     overlay_with(stage, components, &folder, json!({}))
 }

@@ -35,6 +35,7 @@ mod in_process;
 mod in_tree;
 mod logs;
 mod mass_move;
+mod packages;
 mod page;
 mod permissions;
 mod protection;
@@ -94,6 +95,7 @@ fn main() {
     stories.extend(logs::stories());
     stories.extend(traces::stories());
     stories.extend(deploy::stories());
+    stories.extend(packages::stories());
     stories.extend(troubles::stories());
     stories.extend(protection::stories());
     stories.extend(ephemeral::stories());

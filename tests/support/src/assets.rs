@@ -59,6 +59,14 @@ impl Assets {
         build("build-seed", "seed: ", "install Go")
     }
 
+    /// Builds `helm`, or finds it built.
+    ///
+    /// # Errors
+    /// One line: why there is none, and what helps.
+    pub fn helm() -> Result<Self, String> {
+        build("build-helm", "helm: ", "install Go")
+    }
+
     /// Path of one binary.
     pub fn binary(&self, name: &str) -> PathBuf {
         self.0.join(name)

@@ -1,0 +1,166 @@
+//! The ways to install other than the kustomization: the chart of Helm has the same objects.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use serde_json::{Value, json};
+use test_support::{assets::Assets, process::temporary_folder};
+
+use crate::{
+    deploy::{kubectl, overlay},
+    stage::{Stage, Story, story},
+};
+
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/mooring");
+
+/// Of `deploy/optional` all but `prometheus-rules`, which the chart does not have.
+const COMPONENTS: [&str; 12] = [
+    "recycler",
+    "host-path",
+    "protection",
+    "vac-protection",
+    "ephemeral-volume",
+    "expander",
+    "explain-reader",
+    "explain-ca",
+    "debug-reader",
+    "pod-monitor",
+    "service-monitor",
+    "scrape-annotations",
+];
+
+pub fn stories() -> Vec<Story> {
+    vec![
+        story("packages_chart_has_the_objects_of_the_kustomization", same_objects)
+            .only_real("kubectl builds the kustomization, and kube-apiserver validates both."),
+        story("packages_chart_of_an_observer_grants_no_write", observer)
+            .only_real("kube-apiserver validates what helm renders."),
+    ]
+}
+
+/// helm with arguments: what it prints, or its complaint.
+fn helm(arguments: &[&str]) -> Result<String, String> {
+    let program = Assets::helm().unwrap_or_else(|why| panic!("{why}")).binary("helm");
+    let home = temporary_folder("helm");
+    let output = Command::new(program).env("HOME", home).args(arguments).output().expect("run helm");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+/// What the chart renders with these components and settings.
+fn rendered(components: &[&str], settings: &[&str]) -> Vec<Value> {
+    let components = format!("components={}", json!(components));
+    // The oldest that is supported. A helm that is built from source takes Kubernetes 1.20 for granted.
+    let mut arguments =
+        vec!["template", "mooring", CHART, "--namespace=mooring-system", "--kube-version=1.33.0"];
+    arguments.push("--set-json");
+    arguments.push(&components);
+    for setting in settings {
+        arguments.extend(["--set", setting]);
+    }
+    serde_saphyr::from_multiple(&helm(&arguments).unwrap()).unwrap()
+}
+
+/// Objects by kind, namespace and name.
+fn named(objects: Vec<Value>) -> BTreeMap<[String; 3], Value> {
+    let name = |object: &Value| {
+        ["/kind", "/metadata/namespace", "/metadata/name"]
+            .map(|path| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned())
+    };
+    objects.into_iter().map(|object| (name(&object), object)).collect()
+}
+
+fn without_labels(object: &mut Value, names: &[&str]) {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) else { return };
+    labels.retain(|label, _| !names.contains(&label.as_str()));
+    if labels.is_empty() {
+        metadata.remove("labels");
+    }
+}
+
+/// Has the server take them, without keeping them. It does not know the kinds of the Prometheus operator.
+fn accepted(stage: &Stage, objects: &BTreeMap<[String; 3], Value>) {
+    let is_known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
+    let items: Vec<&Value> = objects.values().filter(is_known).collect();
+    let file = temporary_folder("packages").join("all.json");
+    fs::write(&file, json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let flags =
+        ["apply", "--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts", "-f", file];
+    kubectl(stage, &flags);
+}
+
+async fn same_objects(stage: Stage) {
+    assert!(helm(&["lint", "--strict", CHART]).unwrap().contains("0 chart(s) failed"));
+    let components = Path::new(CHART).join("../../optional").read_dir().unwrap();
+    let mut components: Vec<String> =
+        components.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    components.retain(|name| name != "prometheus-rules");
+    components.sort();
+    let mut known = COMPONENTS.map(str::to_owned);
+    known.sort();
+    assert_eq!(components, known, "the chart has each component");
+
+    for components in [[].as_slice(), COMPONENTS.as_slice()] {
+        let settings = ["image.repository=registry.example/mooring", "image.tag=built"];
+        let mut chart = named(rendered(components, &settings));
+        let mut kustomization = named(overlay(&stage, components));
+        // Helm makes the namespace of a release, and keeps the release in it.
+        kustomization.retain(|[kind, ..], _| kind != "Namespace");
+        for object in chart.values_mut() {
+            assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/managed-by"], "Helm");
+            without_labels(object, &["app.kubernetes.io/managed-by", "helm.sh/chart"]);
+        }
+        // kustomize labels the base, and no component of an overlay.
+        if !components.is_empty() {
+            let labels = ["version", "component", "part-of"].map(|name| format!("app.kubernetes.io/{name}"));
+            for object in chart.values_mut().chain(kustomization.values_mut()) {
+                without_labels(object, &labels.each_ref().map(String::as_str));
+            }
+        }
+        for (name, object) in &kustomization {
+            let rendered = chart.get(name).unwrap_or_else(|| panic!("the chart has no {name:?}"));
+            assert_eq!(rendered, object, "{name:?}: {rendered:#} {object:#}");
+        }
+        assert_eq!(chart.len(), kustomization.len(), "{:?}", chart.keys());
+        accepted(&stage, &chart);
+        accepted(&stage, &kustomization);
+    }
+
+    for (setting, complaint) in [
+        ("mode=both", "mode"),
+        ("components={recyclr}", "components"),
+        ("mode=observe,components={recycler}", "components"),
+        ("replica=3", "replica"),
+        ("image.digest=sha256:1", "digest"),
+    ] {
+        let refused = helm(&["template", "mooring", CHART, "--set", setting]).unwrap_err();
+        assert!(
+            refused.contains("values don't meet the specifications of the schema"),
+            "{setting}: {refused}"
+        );
+        assert!(refused.contains(complaint), "{setting}: {refused}");
+    }
+    let digest = format!("image.digest=sha256:{}", "0".repeat(64));
+    let deployment =
+        &named(rendered(&[], &[&digest]))[&["Deployment", "mooring-system", "mooring"].map(str::to_owned)];
+    let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(image, &json!(format!("mooring@sha256:{}", "0".repeat(64))));
+}
+
+async fn observer(stage: Stage) {
+    let objects = named(rendered(&[], &["mode=observe"]));
+    accepted(&stage, &objects);
+    let of_kind =
+        |kind: &str| objects.values().filter(|object| object["kind"] == kind).cloned().collect::<Vec<_>>();
+    let deployment = &of_kind("Deployment")[0]["spec"];
+    assert_eq!(deployment["template"]["spec"]["containers"][0]["args"][0], "observe");
+    // No lease, and nothing that writes but the questions about who asks.
+    assert!(of_kind("Role").is_empty());
+    for rule in of_kind("ClusterRole").iter().filter_map(|role| role["rules"].as_array()).flatten() {
+        let asks = [json!(["tokenreviews"]), json!(["subjectaccessreviews"])].contains(&rule["resources"]);
+        let verbs = rule["verbs"].as_array().unwrap();
+        let reads = verbs.iter().all(|verb| ["get", "list", "watch"].map(Value::from).contains(verb));
+        assert!(reads || asks && *verbs == [json!("create")], "{rule}");
+    }
+}
