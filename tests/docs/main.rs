@@ -109,6 +109,11 @@ fn the_version_is_the_same_everywhere_and_not_a_released_one() {
             include_str!("../../deploy/helm/mooring/Chart.yaml"),
             format!("version: {version}\nappVersion: {version}\n"),
         ),
+        (
+            "deploy/static-pod/pod.yaml",
+            include_str!("../../deploy/static-pod/pod.yaml"),
+            format!("image: mooring:{version}\n"),
+        ),
         ("README.md", include_str!("../../README.md"), format!("-t mooring:{version} .")),
     ] {
         assert!(text.contains(&said), "{file} is not of {version}");

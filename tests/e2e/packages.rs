@@ -1,13 +1,29 @@
-//! The ways to install other than the kustomization: the chart of Helm has the same objects.
+//! The ways to install other than the kustomization: the chart of Helm has the same objects, and the static pod's user has the
+//! same rights and no more.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use serde_json::{Value, json};
-use test_support::{assets::Assets, process::temporary_folder};
+use test_support::{
+    actors::{Attacher, AttacherBehaviour},
+    assets::Assets,
+    cluster::{Cluster, DRIVER, until},
+    control_plane::{ControlPlane, User},
+    daemon::Launch,
+    process::temporary_folder,
+    visitor::Authority,
+};
 
 use crate::{
     deploy::{kubectl, overlay},
-    stage::{Stage, Story, story},
+    stage::{PROGRAM, Stage, Story, story},
 };
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/mooring");
@@ -34,6 +50,8 @@ pub fn stories() -> Vec<Story> {
             .only_real("kubectl builds the kustomization, and kube-apiserver validates both."),
         story("packages_chart_of_an_observer_grants_no_write", observer)
             .only_real("kube-apiserver validates what helm renders."),
+        story("packages_static_pod_rules_with_its_client_certificate", static_pod)
+            .only_real("A process has a kubeconfig and a client certificate, and kube-apiserver its rights."),
     ]
 }
 
@@ -163,4 +181,55 @@ async fn observer(stage: Stage) {
         let reads = verbs.iter().all(|verb| ["get", "list", "watch"].map(Value::from).contains(verb));
         assert!(reads || asks && *verbs == [json!("create")], "{rule}");
     }
+}
+
+/// What a manifest grants: kind and rules of each role.
+fn granted(manifest: &str) -> Vec<(Value, Value)> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
+    let roles = documents.into_iter().filter(|document| document["rules"].is_array());
+    roles.map(|role| (role["kind"].clone(), role["rules"].clone())).collect()
+}
+
+/// A kubeconfig whose user has the client certificate that the kubelet's manifest of the pod is for.
+fn kubeconfig_of(plane: &ControlPlane) -> PathBuf {
+    let identity = Authority::of_the_test().vouch("mooring", &[]);
+    let file = plane.kubeconfig(plane.url(), "");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    config["users"][0]["user"] =
+        json!({ "client-certificate": identity.certificate, "client-key": identity.key });
+    fs::write(&file, config.to_string()).unwrap();
+    file
+}
+
+async fn static_pod(stage: Stage) {
+    let rights = include_str!("../../deploy/static-pod/rbac.yaml");
+    assert_eq!(granted(rights), granted(include_str!("../../deploy/rbac.yaml")));
+    let manifest = include_str!("../../deploy/static-pod/pod.yaml");
+    let pod: Value = serde_saphyr::from_str(manifest).unwrap();
+    accepted(&stage, &named(vec![pod.clone()]));
+
+    let plane = ControlPlane::start(&stage.real().assets).await;
+    let cluster = Cluster::new(plane.client(User::Admin));
+    for manifest in [rights, include_str!("../../deploy/static-pod/flowschemas.yaml")] {
+        cluster.apply(manifest).await;
+    }
+    let arguments = pod["spec"]["containers"][0]["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+    let flags: Vec<&str> = arguments.filter(|argument| !argument.starts_with("--kubeconfig=")).collect();
+    assert_eq!(flags[0], "run");
+    let launch = flags[1..].iter().fold(Launch::plain(), |launch, flag| launch.with(flag));
+    // The test reads the address in the log.
+    let launch = launch.with("--logging-format=text").with_authorities_of_the_cluster();
+    let daemon = launch.start_process(PROGRAM, &kubeconfig_of(&plane));
+    daemon.ready().await;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), "kube-system");
+    let is_held = |lease: Option<&Lease>| {
+        lease.is_some_and(|lease| lease.spec.as_ref().unwrap().holder_identity.is_some())
+    };
+    until(leases, "mooring", "a leader", is_held).await;
+
+    let _attacher = Attacher::start(plane.client(User::Attacher), DRIVER, AttacherBehaviour::default());
+    cluster.node("n1").await;
+    cluster.bound_pair("v1", "c1").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    cluster.published("n1", &["v1"]).await;
 }

@@ -58,6 +58,11 @@ impl Launch {
         Self { flags, authorities_of_the_cluster: false }
     }
 
+    /// One without any flag.
+    pub fn plain() -> Self {
+        Self { flags: Vec::new(), authorities_of_the_cluster: false }
+    }
+
     /// The same with one more flag.
     #[must_use]
     pub fn with(mut self, flag: &str) -> Self {
