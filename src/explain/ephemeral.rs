@@ -17,12 +17,9 @@ use super::{
     table::Facts,
     view::{Missing, View, finalizers, get},
 };
-use crate::{
-    controller::report::Reason as _,
-    ephemeral::{
-        decide::{ClaimStep, known, step_of},
-        reasons::EphemeralReason,
-    },
+use crate::ephemeral::{
+    decide::{ClaimStep, known, step_of},
+    reasons::EphemeralReason,
 };
 
 /// See the module.
@@ -33,7 +30,7 @@ pub(super) fn link(view: &View<'_>, pod: &Pod, volume: &PodVolume) -> Option<Lin
     match step_of(pod, volume, |claim| known(view.objects(), claim)) {
         ClaimStep::Create(volume, claim) => to_create(view, pod, &volume, &claim),
         ClaimStep::NotOwned(volume, claim) => {
-            let told = EphemeralReason::NotOwned(volume.clone(), claim.clone()).message();
+            let told = EphemeralReason::NotOwned(volume.clone(), claim.clone()).to_string();
             Some(not_owned(view, pod, &claim, &[("volume", &volume), ("told", &told), ("other", &claim)]))
         }
         ClaimStep::Nothing | ClaimStep::Unreadable(_) => None,

@@ -93,7 +93,7 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
         whole.map(|whole| error(whole, &["ControllerResizeError", "NodeResizeError"])).unwrap_or_default();
     let since =
         asked.map_or(String::new(), |at| format!(" (requested {} ago)", age::between(at, view.now())));
-    let (told, class) = (reason.message(), claim_class(claim));
+    let (told, class) = (reason.to_string(), claim_class(claim));
     let facts: Facts<'_> = &[
         ("is", &is),
         ("wanted", &wanted),
