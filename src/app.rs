@@ -57,6 +57,7 @@ use crate::{
     telemetry::{self, history::History},
 };
 
+mod fence;
 mod https;
 mod life;
 mod patience;
@@ -64,6 +65,7 @@ mod patience;
 mod shutdown_tests;
 mod subsystems;
 
+use fence::watch_fence;
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
@@ -176,10 +178,8 @@ impl Daemon {
             ApiMetrics::new(&metrics, &api.host())?.with_subsystems(&Requester::ALL.map(Requester::label)),
         );
         let objects = Arc::new(tables(&config, grace));
-        let leadership = match &config.election {
-            Some(timing) => Leadership::new(Term::None).with_reserve(timing.reserve()),
-            None => Leadership::new(Term::Unlimited),
-        };
+        let leadership = right_to_write(&config);
+        let fenced = config.fence.then(CancellationToken::new);
         let alarms = Alarms::new(&metrics)?;
         let caller = build_caller(api, &config, &leadership, &api_metrics, &alarms)?;
 
@@ -221,7 +221,7 @@ impl Daemon {
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
-                let synced = all_synced(Arc::clone(&objects));
+                let synced = ready_to_lead(Arc::clone(&objects), fenced.clone());
                 let running = elector.run(synced, barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
@@ -255,6 +255,7 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
+        watch_fence(&parts, &mut tasks, api.clone(), fenced);
         let router = build_router(&parts, view, (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
         let config = &parts.config;
@@ -390,6 +391,15 @@ fn watch_itself(tasks: &mut Supervisor, config: &Config, api: ApiServer) -> Puls
     pulse
 }
 
+/// The right to write: a lease gives it, or the proof of the fence, or nothing is asked for.
+fn right_to_write(config: &Config) -> Leadership {
+    match &config.election {
+        Some(timing) => Leadership::new(Term::None).with_reserve(timing.reserve()),
+        None if config.fence => Leadership::new(Term::None),
+        None => Leadership::new(Term::Unlimited),
+    }
+}
+
 /// The tables of the kinds that the controllers need.
 fn tables(config: &Config, grace: &RestoreGrace) -> Objects {
     let objects = Objects::within(grace.clone());
@@ -397,8 +407,12 @@ fn tables(config: &Config, grace: &RestoreGrace) -> Objects {
     if has_classes { objects.with_attributes_classes() } else { objects }
 }
 
-async fn all_synced(objects: Arc<Objects>) {
+/// Waits until every kind has been listed, and the fence is proven, if one is asked for.
+async fn ready_to_lead(objects: Arc<Objects>, fenced: Option<CancellationToken>) {
     objects.synced().await;
+    if let Some(fenced) = fenced {
+        fenced.cancelled().await;
+    }
 }
 
 /// Tells the elector since when the first kind is blind that all controllers need, if one is.

@@ -115,6 +115,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
 
+    /// Lead only once kube-controller-manager's loops are seen to be fenced off (deploy/fence), and take nothing away while
+    /// they are not. Needs the rights in deploy/optional/fence.
+    #[arg(long, value_name = "BOOL", default_value = "false", default_missing_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]
+    pub fence: bool,
+
     /// Write only while holding a lease, so that several replicas can run.
     #[arg(long, value_name = "BOOL", default_value = "true", default_missing_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, value_parser = parse_bool)]

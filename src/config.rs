@@ -117,6 +117,8 @@ pub struct Config {
     pub host_plugins: PluginOptions,
     /// Which controllers run.
     pub controllers: Controllers,
+    /// Whether it leads only where kube-controller-manager's loops are fenced off.
+    pub fence: bool,
     /// The flags that all this came from, each with its value.
     pub flags: BTreeMap<String, String>,
 }
@@ -152,6 +154,7 @@ impl TryFrom<RunArgs> for Config {
             binder,
             host_plugins,
             controllers,
+            fence: args.fence,
             flags: args.values,
         })
     }
@@ -315,6 +318,7 @@ mod tests {
             binder: BinderOptions::default(),
             host_plugins: PluginOptions::default(),
             controllers: Controllers::parse("*").unwrap(),
+            fence: false,
             flags: config(&[]).unwrap().flags,
         };
         assert_eq!(config(&[]), Ok(expected));

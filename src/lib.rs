@@ -11,6 +11,7 @@
 //! - The crates below: [`apiserver`] (watches, tables, single requests, lease, events), [`serving`] (HTTPS),
 //!   [`telemetry`](::telemetry) (text of metrics, logs, traces, profiles).
 //! - The floor: [`metrics`] and [`telemetry`], names of our own in that crate's forms.
+//! - The admission policies that keep kube-controller-manager's loops from writing: [`fence`].
 //! - The skeleton of every controller: [`controller`].
 //! - The controllers, which never import each other: [`attach_detach`], [`binder`], [`protection`], [`vac_protection`],
 //!   [`expander`] and [`ephemeral`].
@@ -38,6 +39,7 @@ mod debugging;
 pub mod ephemeral;
 pub mod expander;
 pub mod explain;
+pub mod fence;
 pub mod host_plugins;
 pub mod metrics;
 pub mod program;

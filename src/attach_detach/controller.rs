@@ -82,6 +82,8 @@ pub struct AttachDetach {
     pub(super) blocked: BTreeMap<VolumeId, BTreeSet<String>>,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
+    /// When to look for the fence again, if it is gone.
+    pub(super) fence_looked_for_at: Option<Instant>,
 }
 
 impl controller::Controller for AttachDetach {
@@ -269,6 +271,7 @@ impl AttachDetach {
             newest_attachment: ResourceVersion::default(),
             blocked: BTreeMap::new(),
             grace_ends_at: None,
+            fence_looked_for_at: None,
         }
     }
 
@@ -312,7 +315,12 @@ impl AttachDetach {
     /// When to plan although nothing happened.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let alarms = self.second_writer.ends_at().into_iter().chain(self.grace_ends_at);
+        let alarms = self
+            .second_writer
+            .ends_at()
+            .into_iter()
+            .chain(self.grace_ends_at)
+            .chain(self.fence_looked_for_at);
         let alarms = alarms.chain(self.force_waits.due_at());
         let wake_at = self.queue.next_at().into_iter().chain(alarms).min();
         wake_at.filter(|_| self.leads)

@@ -1,5 +1,5 @@
-//! What the controller does about another one that writes to the same objects (S14), and after a restore of etcd (E11):
-//! while either lasts, it takes nothing away.
+//! What the controller does about another one that writes to the same objects (S14) or that no fence keeps from it any
+//! more, and after a restore of etcd (E11): while one of these lasts, it takes nothing away.
 //!
 //! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
 //! more look at everything when that begins or ends.
@@ -23,7 +23,10 @@ use super::{
     queue::Key,
     state::actual::{answered::Answered, identification::candidates},
 };
-use crate::controller::{report::events::EventUpdate, second_writer::seconds};
+use crate::controller::{
+    report::events::EventUpdate,
+    second_writer::{UNFENCED, seconds},
+};
 
 /// After so long, and at most twice that, it is asked again who made an attachment, if no answer came: as long as questions
 /// about new ones are limited, so that these do not add up.
@@ -37,18 +40,24 @@ impl AttachDetach {
         if let Some(left) = self.objects.restore_grace().left(now) {
             return Some(StandOff::Restored { until: clock.wall(now + left) });
         }
-        let by = self.second_writer.signal()?;
-        Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) })
+        if let Some(by) = self.second_writer.signal() {
+            return Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) });
+        }
+        let until = self.objects.unfenced().until(now)?;
+        Some(StandOff::ForeignWriter { by: UNFENCED.into(), until: clock.wall(until) })
     }
 
-    /// Looks at everything again when one of both has ended.
+    /// Looks at everything again when one of them has ended, or the fence is gone.
     pub(super) fn end_stand_offs(&mut self, now: Instant) {
         let ends_at = self.objects.restore_grace().left(now).map(|left| now + left);
         let grace_ends = mem::replace(&mut self.grace_ends_at, ends_at).is_some() && ends_at.is_none();
         if grace_ends {
             self.outbox.push(Fact::GraceOver);
         }
-        if self.second_writer.settle(now) || grace_ends {
+        let look_again = self.objects.unfenced().look_again(now);
+        let fence_turns =
+            mem::replace(&mut self.fence_looked_for_at, look_again).is_some() != look_again.is_some();
+        if self.second_writer.settle(now) || grace_ends || fence_turns {
             self.queue.add_all();
         }
     }
@@ -205,6 +214,22 @@ mod tests {
             (waiting.code(), waiting.until()),
             ("ForeignWriter", Some(controller.clock.wall(ends_at)))
         );
+    }
+
+    #[test]
+    fn s14_a_lost_fence_holds_up_as_another_controller_does_until_it_is_found() {
+        let now = Instant::now();
+        let (mut controller, _) = controller(now);
+        controller.objects.unfenced().lost(now, Duration::from_mins(10));
+        controller.end_stand_offs(now);
+        assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
+        assert!(
+            controller.wake_at().is_some_and(|at| at <= now + Duration::from_secs(5)),
+            "it looks again soon"
+        );
+        controller.objects.unfenced().found();
+        controller.end_stand_offs(now);
+        assert_eq!(controller.stand_off(now), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::{
     recorder::Recorder,
     reports::Why,
 };
-use crate::controller::report::events::EventUpdate;
+use crate::controller::{report::events::EventUpdate, second_writer::UNFENCED};
 
 /// Looks at claims and volumes in one plan, after which what has come in meanwhile goes first (L15). A look takes
 /// some ten microseconds, and a tenth of a millisecond at the most.
@@ -164,6 +164,10 @@ impl Planner {
         {
             (HeldBack::ForeignWriter(by.act()), by.until)
         } else if step.is_destructive()
+            && let Some(until) = self.state.objects.unfenced().until(now)
+        {
+            (HeldBack::ForeignWriter(UNFENCED.to_owned()), until)
+        } else if step.is_destructive()
             && let Some(left) = self.state.objects.restore_grace().left(now)
         {
             (HeldBack::Restored, now + left)
@@ -178,7 +182,8 @@ impl Planner {
         } else {
             return None;
         };
-        self.queue.add_at(subject, held.1);
+        let look_again = self.state.objects.unfenced().look_again(now).unwrap_or(held.1);
+        self.queue.add_at(subject, held.1.min(look_again));
         Some(held)
     }
 

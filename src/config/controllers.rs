@@ -28,6 +28,14 @@ pub enum StorageController {
     Expander,
 }
 
+impl StorageController {
+    /// KCM's name of it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        OURS.iter().find(|(ours, ..)| *ours == self).map_or("", |(_, name, ..)| name)
+    }
+}
+
 /// Each with KCM's name of it, the name before 1.28, if it had one, and whether it runs by default.
 const OURS: [(StorageController, &str, Option<&str>, bool); 7] = [
     (AttachDetach, "persistentvolume-attach-detach-controller", Some("attachdetach"), true),

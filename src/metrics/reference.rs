@@ -199,6 +199,7 @@ fn table() -> Vec<MetricRow> {
                 "alarm",
                 of(&[
                     "etcd_restored",
+                    "fence_lost",
                     "requests_time_out",
                     "second_attach_detach_controller",
                     "second_binder",

@@ -26,6 +26,7 @@ mod ephemeral;
 mod exclusive;
 mod expander;
 mod faults;
+mod fence;
 mod force;
 mod force_waits;
 #[path = "../explain/form.rs"]
@@ -89,6 +90,7 @@ fn main() {
     stories.extend(credentials::stories());
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
+    stories.extend(fence::stories());
     stories.extend(slow::stories());
     stories.extend(force_waits::stories());
     stories.extend(serving::stories());

@@ -22,6 +22,7 @@ fn granted() -> BTreeSet<Right> {
         include_str!("../../deploy/optional/host-path/rbac.yaml"),
         include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
         include_str!("../../deploy/optional/ephemeral-volume/rbac.yaml"),
+        include_str!("../../deploy/optional/fence/rbac.yaml"),
     ];
     let read = |manifest: &str| serde_saphyr::from_multiple::<Value>(manifest).unwrap();
     let documents: Vec<Value> = manifests.into_iter().flat_map(read).collect();
@@ -39,7 +40,9 @@ fn granted() -> BTreeSet<Right> {
             name: Some("extension-apiserver-authentication".to_owned()),
         });
     }
-    for rule in documents.iter().filter_map(|document| document["rules"].as_array()).flatten() {
+    let rules = documents.iter().filter_map(|document| document["rules"].as_array()).flatten();
+    // The audit log has no object for a path.
+    for rule in rules.filter(|rule| rule["nonResourceURLs"].is_null()) {
         for group in list(rule, "apiGroups") {
             for resource in list(rule, "resources") {
                 for verb in list(rule, "verbs") {

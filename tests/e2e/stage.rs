@@ -46,7 +46,7 @@ pub const DAEMON_NAMESPACE: &str = "mooring-system";
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// What the daemon is installed with.
-const MANIFESTS: [&str; 8] = [
+const MANIFESTS: [&str; 9] = [
     include_str!("../../deploy/namespace.yaml"),
     include_str!("../../deploy/rbac.yaml"),
     include_str!("../../deploy/flowschemas.yaml"),
@@ -55,6 +55,7 @@ const MANIFESTS: [&str; 8] = [
     include_str!("../../deploy/optional/host-path/rbac.yaml"),
     include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
     include_str!("../../deploy/optional/ephemeral-volume/rbac.yaml"),
+    include_str!("../../deploy/optional/fence/rbac.yaml"),
 ];
 
 /// Longer than any story takes unless it says otherwise; only ends those that wait in vain.

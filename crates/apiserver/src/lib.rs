@@ -30,6 +30,7 @@ pub mod sight;
 pub(crate) mod suspension;
 pub mod tables;
 pub mod text;
+pub mod unfenced;
 pub mod wire;
 
 /// An error with its causes, on one line. A cause that its error already quotes is not repeated. What the API

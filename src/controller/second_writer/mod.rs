@@ -32,6 +32,9 @@ use apiserver::ids::Uid;
 /// again before it ends.
 pub const MEMORY: Duration = Duration::from_mins(10);
 
+/// As what it counts that kube-controller-manager's loops are no longer kept from writing ([`apiserver::unfenced`]).
+pub const UNFENCED: &str = "the fence is gone, and kube-controller-manager may write again";
+
 /// So many objects are read per [`READ_WINDOW`], each once, however large the cluster is.
 const READS: usize = 15;
 /// See [`READS`].

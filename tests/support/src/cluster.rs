@@ -419,7 +419,11 @@ impl Cluster {
             let root =
                 if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
             let kind = text(&document["kind"]).to_lowercase();
-            let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
+            let plural = match kind.strip_suffix('y') {
+                Some(stem) => format!("{stem}ies"),
+                None if kind.ends_with('s') => format!("{kind}es"),
+                None => format!("{kind}s"),
+            };
             let path = match document["metadata"]["namespace"].as_str() {
                 Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
                 None => format!("{root}/{plural}"),

@@ -36,7 +36,8 @@ const START_DEADLINE: Duration = Duration::from_mins(2);
 /// The same with some 100 000 objects, which the API server reads before it is ready.
 const SEEDED_START_DEADLINE: Duration = Duration::from_mins(10);
 
-/// Everything that moves storage objects is recorded with bodies; of the daemon also what it reads.
+/// Everything that moves storage objects is recorded with bodies; of the daemon also what it reads, and of
+/// kube-controller-manager's ServiceAccounts also what else they write.
 const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -55,6 +56,9 @@ rules:
   verbs: [create, patch, delete]
 - level: Metadata
   userGroups: ["system:serviceaccounts:mooring-system"]
+- level: Metadata
+  userGroups: ["system:serviceaccounts:kube-system"]
+  verbs: [create, update, patch, delete, deletecollection]
 - level: None
 "#;
 

@@ -14,6 +14,7 @@ use crate::{
         VolumeAttachment, VolumeAttributesClass,
     },
     restore::RestoreGrace,
+    unfenced::Unfenced,
     wire::Encoding,
 };
 
@@ -53,6 +54,7 @@ macro_rules! objects {
             statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
             subscribers: Mutex<Vec<Arc<ChangeSet>>>,
             grace: RestoreGrace,
+            unfenced: Unfenced,
             templates: Templates,
         }
 
@@ -65,6 +67,7 @@ macro_rules! objects {
                     statuses: watch::Sender::new(kinds),
                     subscribers: Mutex::default(),
                     grace: RestoreGrace::default(),
+                    unfenced: Unfenced::default(),
                     templates: Templates::default(),
                 }
             }
@@ -78,6 +81,7 @@ macro_rules! objects {
                     statuses: watch::Sender::new(self.statuses()),
                     subscribers: Mutex::default(),
                     grace: self.grace.clone(),
+                    unfenced: self.unfenced.clone(),
                     templates: Templates::default(),
                 }
             }
@@ -148,6 +152,12 @@ impl Objects {
     #[must_use]
     pub fn restore_grace(&self) -> &RestoreGrace {
         &self.grace
+    }
+
+    /// Whether another writer may be free to write, as a fence is gone (S14).
+    #[must_use]
+    pub fn unfenced(&self) -> &Unfenced {
+        &self.unfenced
     }
 
     /// Gives back the room of objects that are gone, where most of it is theirs.

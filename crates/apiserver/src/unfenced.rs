@@ -1,0 +1,62 @@
+//! That another writer may be free to write: nothing is taken away while that lasts.
+//!
+//! In: whether what keeps the other from writing (a fence, of which nothing is known here) was found in force. Out: an
+//! [`Unfenced`], which every destructive request asks first, beside the [`super::restore::RestoreGrace`].
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::Instant};
+
+/// That a fence is found again is noticed so much later.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Until when nothing is taken away because a fence was lost, shared by all parts.
+#[derive(Clone, Debug, Default)]
+pub struct Unfenced(Arc<watch::Sender<Option<Instant>>>);
+
+impl Unfenced {
+    /// The fence was not found in force. From the first time on, so long nothing is taken away; then whether another writes
+    /// is judged by what it has written.
+    pub fn lost(&self, now: Instant, lasts: Duration) {
+        self.0.send_if_modified(|until| {
+            let begins = until.is_none();
+            until.get_or_insert(now + lasts);
+            begins
+        });
+    }
+
+    /// The fence was found in force.
+    pub fn found(&self) {
+        self.0.send_if_modified(|until| until.take().is_some());
+    }
+
+    /// Until when nothing is taken away; `None` if there is no cause.
+    #[must_use]
+    pub fn until(&self, now: Instant) -> Option<Instant> {
+        (*self.0.borrow()).filter(|until| *until > now)
+    }
+
+    /// When to ask again: it may be over earlier than it was to last.
+    #[must_use]
+    pub fn look_again(&self, now: Instant) -> Option<Instant> {
+        self.until(now).map(|until| until.min(now + LOOK_AGAIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s14_a_lost_fence_holds_up_for_so_long_or_until_it_is_found() {
+        let (unfenced, start, lasts) = (Unfenced::default(), Instant::now(), Duration::from_mins(10));
+        assert_eq!(unfenced.until(start), None);
+        unfenced.lost(start, lasts);
+        unfenced.lost(start + LOOK_AGAIN, lasts);
+        assert_eq!(unfenced.until(start), Some(start + lasts), "seen again, it does not begin anew");
+        assert_eq!(unfenced.look_again(start), Some(start + LOOK_AGAIN));
+        assert_eq!(unfenced.until(start + lasts), None);
+        unfenced.found();
+        assert_eq!(unfenced.until(start), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! `--fence`: this process leads only once kube-controller-manager's loops are fenced off, and takes nothing away after
+//! the fence is lost.
+//!
+//! In: looks at the fence ([`crate::fence`]), every second until it is proven and every five seconds from then on. Out: the
+//! first proof, which the election waits for; [`apiserver::unfenced`], which every destructive request asks; alarm, log
+//! and event. Attaching and binding go on without the fence: they are as safe beside another controller as S14 says.
+
+use std::{sync::Arc, time::Duration};
+
+use apiserver::{
+    connect::ApiServer,
+    events::{Event, EventRecorder, EventType, Involved, Novelty},
+    ids::{ResourceVersion, Uid},
+    leadership::{Leadership, Term},
+    tables::Objects,
+};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::subsystems::Parts;
+use crate::{
+    controller::second_writer::MEMORY,
+    fence::{
+        policies::{Fence, POLICIES},
+        probe::look,
+        vigil::{Vigil, VigilState},
+    },
+    metrics::Alarms,
+    supervise::{Stage, Supervisor},
+};
+
+/// The alarm that the fence is lost.
+const FENCE_LOST: &str = "fence_lost";
+/// Between two looks before the fence is proven: API servers read policies every second.
+const WAITING: Duration = Duration::from_secs(1);
+/// Between two looks from then on.
+const WATCHING: Duration = Duration::from_secs(5);
+
+/// Watches over the fence, if one is asked for; `proven` is cancelled when it is proven for the first time.
+pub(super) fn watch_fence(
+    parts: &Parts,
+    tasks: &mut Supervisor,
+    api: ApiServer,
+    proven: Option<CancellationToken>,
+) {
+    let Some(proven) = proven else { return };
+    let running = parts.config.controllers.running.iter();
+    let watch = FenceWatch {
+        api,
+        fences: running.filter_map(|controller| Fence::of(controller.name())).collect(),
+        objects: Arc::clone(&parts.objects),
+        alarms: parts.alarms.clone(),
+        events: parts.events.for_component("mooring"),
+        proven,
+        leadership: parts.config.election.is_none().then(|| parts.leadership.clone()),
+    };
+    tasks.spawn(Stage::Watch, "fence", watch.run());
+}
+
+struct FenceWatch {
+    api: ApiServer,
+    fences: Vec<&'static Fence>,
+    objects: Arc<Objects>,
+    alarms: Alarms,
+    events: EventRecorder,
+    proven: CancellationToken,
+    /// The right to write that begins with the proof; `None` if a lease gives it.
+    leadership: Option<Leadership>,
+}
+
+impl FenceWatch {
+    /// Looks for as long as the daemon runs.
+    async fn run(self) {
+        let mut vigil = Vigil::default();
+        self.alarms.set(FENCE_LOST, None);
+        loop {
+            let look = look(&self.api, &self.fences).await;
+            let now = Instant::now();
+            let (standing, is_news) = vigil.take(&look, now);
+            self.follow(standing, now);
+            if is_news {
+                self.tell(standing);
+            }
+            sleep(if self.proven.is_cancelled() { WATCHING } else { WAITING }).await;
+        }
+    }
+
+    fn follow(&self, standing: &VigilState, now: Instant) {
+        match standing {
+            VigilState::Waiting(_) => {}
+            VigilState::Enforced(_) => {
+                self.objects.unfenced().found();
+                if let Some(leadership) = self.leadership.as_ref().filter(|_| !self.proven.is_cancelled()) {
+                    leadership.set(Term::Unlimited);
+                }
+                self.proven.cancel();
+            }
+            VigilState::Lost(_) => self.objects.unfenced().lost(now, MEMORY),
+        }
+    }
+
+    fn tell(&self, standing: &VigilState) {
+        match standing {
+            VigilState::Waiting(why) => tracing::info!(reason = why, "waiting for the fence"),
+            VigilState::Enforced(proven) => {
+                self.alarms.set(FENCE_LOST, None);
+                tracing::info!(?proven, "the fence is enforced");
+            }
+            VigilState::Lost(why) => {
+                let text = format!("{why}: nothing is detached, released or deleted for now");
+                tracing::warn!(reason = why, "the fence is lost");
+                self.alarms.set(FENCE_LOST, Some(text.clone()));
+                let name = self.fences.first().map(|fence| fence.name()).unwrap_or_default();
+                let involved = Involved {
+                    kind: POLICIES.0,
+                    namespace: "".into(),
+                    name: name.as_str().into(),
+                    uid: Uid::default(),
+                    resource_version: ResourceVersion::default(),
+                };
+                let (r#type, novelty) = (EventType::Warning, Novelty::New);
+                let event =
+                    Event { involved, r#type, reason: "FenceLost", message: text, novelty, subject: None };
+                // The alarm says the same.
+                let _ = self.events.record(event);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! One request with JSON on both sides, with the caller's rights, for the few that the fence, `preflight` and `switch` send.
+
+use std::time::Duration;
+
+use apiserver::error_chain;
+use http::{Method, Request};
+use kube::Client;
+use serde_json::Value;
+use thiserror::Error;
+use tokio::time::timeout;
+
+/// How long an answer may take.
+const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+
+/// Why there is no object.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoAnswer {
+    /// The server refuses, with this status code and these words.
+    #[error("{1}")]
+    Refused(u16, String),
+    /// It is not known what became of the request.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// Sends a request. What is sent with PATCH is a merge patch, or with `fieldManager` in the path an apply patch.
+///
+/// # Errors
+/// See [`NoAnswer`]. A status of 500 or more is no refusal.
+pub async fn ask(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, NoAnswer> {
+    let unknown = |why: String| NoAnswer::Unknown(why);
+    let content = match method {
+        Method::PATCH if path.contains("fieldManager=") => "application/apply-patch+yaml",
+        Method::PATCH => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", content)
+        .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
+        .map_err(|error| unknown(error.to_string()))?;
+    match timeout(LONGEST_ANSWER, client.request::<Value>(request)).await {
+        Ok(Ok(object)) => Ok(object),
+        Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
+            Err(NoAnswer::Refused(status.code, status.message))
+        }
+        Ok(Err(error)) => Err(unknown(error_chain(&error))),
+        Err(_) => Err(unknown(format!("no answer within {LONGEST_ANSWER:?}"))),
+    }
+}
+
+/// Reads an object; `None` if it is not there.
+///
+/// # Errors
+/// See [`NoAnswer`].
+pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer> {
+    match ask(client, Method::GET, path, None).await {
+        Ok(object) => Ok(Some(object)),
+        Err(NoAnswer::Refused(404, _)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,162 @@
+//! How the fence of one loop stands, judged from what was seen; and when that is proven for all API servers. Pure.
+//!
+//! In: the objects, the answer to the probe, and which server gave it. Out: a [`FenceState`], and a [`FenceProof`]. Policy
+//! objects show what is meant, but each server reads them by itself, so nothing is believed without its own denial, which
+//! carries the content's hash. Anything else than our own content counts as gone: `Warn` for `Deny`, a changed condition.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::policies::{Fence, MARK};
+
+/// Where the servers cannot be told apart, so long it has to be denied without a break.
+pub const UNBROKEN: Duration = Duration::from_mins(2);
+
+/// What an API server said to the probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeAnswer {
+    /// It refused it, in these words.
+    Refused(String),
+    /// It would have made the object.
+    Accepted,
+    /// It gave no answer that says either.
+    None(String),
+}
+
+/// What was seen of the fence of one loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FenceSeen {
+    /// The policy; why it could not be read.
+    pub policy: Result<Option<Value>, String>,
+    /// The binding, likewise.
+    pub binding: Result<Option<Value>, String>,
+    /// The answer to the probe.
+    pub probe: ProbeAnswer,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FenceState {
+    /// This server denies, and the objects are ours.
+    Enforced,
+    /// The same, but somebody has deleted an object: only its finalizer keeps it.
+    Leaving,
+    /// There is no such fence.
+    Absent,
+    /// The objects are ours, but this server does not enforce them, or not this content of them yet.
+    NotEnforced,
+    /// The loop can write, or soon can: why.
+    Gone(String),
+    /// It cannot be told: why.
+    Unknown(String),
+}
+
+impl FenceState {
+    /// Whether the loop cannot write.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        matches!(self, Self::Enforced | Self::Leaving)
+    }
+
+    /// Whether its objects have to be applied.
+    #[must_use]
+    pub fn is_to_be_raised(&self) -> bool {
+        matches!(self, Self::Absent | Self::Gone(_))
+    }
+
+    /// What is wrong with it, for people.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Enforced => "it is enforced",
+            Self::Leaving => "it is deleted, and kept by its finalizer",
+            Self::Absent => "there is no fence",
+            Self::NotEnforced => "the API server does not enforce this content of the fence",
+            Self::Gone(why) | Self::Unknown(why) => why,
+        }
+    }
+
+    /// Judges what was seen.
+    #[must_use]
+    pub fn of(fence: &Fence, seen: &FenceSeen) -> Self {
+        let name = fence.name();
+        if (&seen.policy, &seen.binding, &seen.probe) == (&Ok(None), &Ok(None), &ProbeAnswer::Accepted) {
+            return Self::Absent;
+        }
+        let mut leaving = false;
+        for (kind, object, spec) in
+            [("policy", &seen.policy, fence.policy()), ("binding", &seen.binding, fence.binding())]
+        {
+            match object {
+                Err(why) => return Self::Unknown(format!("the {kind} {name} cannot be read: {why}")),
+                Ok(None) => return Self::Gone(format!("the {kind} {name} does not exist")),
+                Ok(Some(object)) if object.get("spec") != Some(&spec) => {
+                    return Self::Gone(format!("the {kind} {name} has another content than this version's"));
+                }
+                Ok(Some(object)) => leaving |= object.pointer("/metadata/deletionTimestamp").is_some(),
+            }
+        }
+        match &seen.probe {
+            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => {
+                if leaving {
+                    Self::Leaving
+                } else {
+                    Self::Enforced
+                }
+            }
+            // Another content of it.
+            ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
+            ProbeAnswer::Accepted => Self::NotEnforced,
+            ProbeAnswer::Refused(words) => {
+                Self::Unknown(format!("the probe {name} was refused otherwise: {words}"))
+            }
+            ProbeAnswer::None(why) => Self::Unknown(format!("the probe {name} was not answered: {why}")),
+        }
+    }
+}
+
+/// How sure it is that every API server enforces the fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proven {
+    /// Not yet.
+    No,
+    /// Each server was seen to.
+    ByEachServer,
+    /// All that was asked did, for [`UNBROKEN`]; which servers these were is not known.
+    ByTime,
+}
+
+/// What was seen, look by look, each on a fresh connection.
+#[derive(Clone, Debug, Default)]
+pub struct FenceProof {
+    since: Option<Instant>,
+    servers: BTreeSet<String>,
+}
+
+impl FenceProof {
+    /// Takes one look: whether all was as it should be, which server it was, and how many there are, as far as that is
+    /// known. A look that shows anything else begins the proof anew.
+    pub fn note(
+        &mut self,
+        holds: bool,
+        server: Option<String>,
+        servers: Option<usize>,
+        now: Instant,
+    ) -> Proven {
+        if !holds {
+            *self = Self::default();
+            return Proven::No;
+        }
+        let since = *self.since.get_or_insert(now);
+        self.servers.extend(server);
+        if servers.is_some_and(|servers| servers > 0 && self.servers.len() >= servers) {
+            Proven::ByEachServer
+        } else if now >= since + UNBROKEN {
+            Proven::ByTime
+        } else {
+            Proven::No
+        }
+    }
+}
