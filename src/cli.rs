@@ -17,8 +17,9 @@ use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 use arguments::Ignored;
 use query::{
-    COMMANDS, ExplainArgs,
+    ASKING, ExplainArgs,
     questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
+    switching::PreflightArgs,
 };
 use values::{parse_bool, parse_duration};
 
@@ -57,6 +58,9 @@ pub enum Command {
     WhatIf(Box<WhatIfArgs>),
     /// Make one of the few patches that people make by hand, with the proof that it needs. Sends nothing without --yes.
     Repair(Box<RepairArgs>),
+    /// Check whether this cluster can be switched from kube-controller-manager to mooring, and what is in the way. Creates
+    /// nothing.
+    Preflight(Box<PreflightArgs>),
     /// Print the completion script of a shell.
     Completion {
         /// The shell.
@@ -338,7 +342,7 @@ where
         let word = words.remove(1);
         words.push(if word == "help" { "--help".into() } else { "--version".into() });
     }
-    let asks = words.get(1).is_some_and(|word| COMMANDS.iter().any(|asking| word == asking));
+    let asks = words.get(1).is_some_and(|word| ASKING.iter().any(|asking| word == asking));
     let stop = |error: &clap::Error| match stop(error) {
         Stop::Mistake(line) if asks => Stop::Usage(line),
         stop => stop,

@@ -19,6 +19,7 @@
 //! - Explanations, made of dry runs of the controllers: [`explain`].
 //! - The process: [`program`], [`terminal`], [`cli`], [`query`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
 //!   [`telemetry`].
+//! - Who rules: [`preflight`] judges whether a cluster can be switched.
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
 //! nothing of mooring; `demo`, the daemon at work on it.
@@ -42,6 +43,7 @@ pub mod explain;
 pub mod fence;
 pub mod host_plugins;
 pub mod metrics;
+pub mod preflight;
 pub mod program;
 pub mod protection;
 pub mod query;

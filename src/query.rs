@@ -1,12 +1,13 @@
 //! The commands that query a cluster, from their arguments to their exit code.
 //!
-//! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`. Out: an answer on stdout, what is worth a line beside it on
+//! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`, `preflight`. Out: an answer on stdout, what is worth a line beside it on
 //! stderr, and the exit code of the verdict. Only [`repair`] writes to the cluster, and only what it was told to.
 
 pub mod completion;
 mod connection;
 mod daemon;
 mod output;
+pub mod preflight;
 pub mod repair;
 mod serve;
 

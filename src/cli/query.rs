@@ -4,6 +4,7 @@
 //! `kubectl` can be typed here.
 
 pub mod questions;
+pub mod switching;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,7 +13,7 @@ use clap::{Args, ValueEnum};
 
 use super::values::parse_duration;
 /// Commands that query a cluster, whose exit codes are their own.
-pub const COMMANDS: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
+pub const ASKING: [&str; 6] = ["explain", "doctor", "node", "whatif", "repair", "preflight"];
 
 /// Exit codes of these commands, for their help.
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and continues by itself; 2 a person has to act; 3 not found; \

@@ -13,7 +13,18 @@ fn completion_scripts_and_manual_pages_are_printed_or_written() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
-    let pages = ["", "-explain", "-doctor", "-node", "-whatif", "-repair", "-run", "-completion", "-man"];
+    let pages = [
+        "",
+        "-explain",
+        "-doctor",
+        "-node",
+        "-whatif",
+        "-repair",
+        "-preflight",
+        "-run",
+        "-completion",
+        "-man",
+    ];
     let output = run(&["man"]);
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));

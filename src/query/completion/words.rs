@@ -175,7 +175,17 @@ mod tests {
 
     #[test]
     fn what_may_come_next_follows_from_the_words_before() {
-        let commands = words(&["run", "explain", "doctor", "node", "whatif", "repair", "completion", "man"]);
+        let commands = words(&[
+            "run",
+            "explain",
+            "doctor",
+            "node",
+            "whatif",
+            "repair",
+            "preflight",
+            "completion",
+            "man",
+        ]);
         let kinds = words(&["pod/", "pvc/", "pv/", "va/", "node/", "sc/", "vac/"]);
         let forms = words(&["text", "wide", "json", "yaml", "dot"]);
         let names = |kind, head: &str| Wanted::Names { kind, head: head.to_owned() };

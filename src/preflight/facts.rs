@@ -1,0 +1,205 @@
+//! What preflight reads: one answer of the API server for each [`PreflightTopic`].
+//!
+//! In: a client with the user's rights. Out: [`PreflightFacts`]. What could not be read is a fact, too: its words.
+
+use std::collections::BTreeMap;
+
+use http::Method;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::fence::{
+    ask::{NoAnswer, ask, read},
+    policies::{BINDINGS, Fence, POLICIES, apply_path},
+};
+
+/// The ServiceAccount of the daemon, and its Deployment's namespace.
+pub const NAMESPACE: &str = "mooring-system";
+const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
+/// The rights of the daemon, as they are installed.
+const RIGHTS: &str = include_str!("../../deploy/rbac.yaml");
+
+/// What is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PreflightTopic {
+    /// The version of the API server.
+    Version,
+    /// The kinds of the group of admission policies.
+    Policies,
+    /// ServiceAccounts in kube-system.
+    Accounts,
+    /// KCM's pods.
+    Managers,
+    /// KCM's lease.
+    Lease,
+    /// Whether the user may write that lease.
+    LeaseRight,
+    /// A dry run of the fence: null, if all of it was accepted, else the server's words.
+    Fence,
+    /// The daemon's Deployment.
+    Deployment,
+    /// Rights that the daemon does not have.
+    MissingRights,
+    /// Pods in the namespace where recyclers run.
+    Recyclers,
+    /// PersistentVolumes.
+    Volumes,
+    /// VolumeAttachments.
+    Attachments,
+}
+
+/// What is read with one GET.
+const SINGLE_READS: [(PreflightTopic, &str); 9] = [
+    (PreflightTopic::Version, "/version"),
+    (PreflightTopic::Policies, "/apis/admissionregistration.k8s.io/v1"),
+    (PreflightTopic::Accounts, "/api/v1/namespaces/kube-system/serviceaccounts"),
+    (
+        PreflightTopic::Managers,
+        "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager",
+    ),
+    (
+        PreflightTopic::Lease,
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager",
+    ),
+    (PreflightTopic::Deployment, "/apis/apps/v1/namespaces/mooring-system/deployments/mooring"),
+    (PreflightTopic::Recyclers, "/api/v1/namespaces/default/pods"),
+    (PreflightTopic::Volumes, "/api/v1/persistentvolumes"),
+    (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments"),
+];
+
+/// The answers: null is "there is none".
+#[derive(Clone, Debug)]
+pub struct PreflightFacts {
+    /// When they were read.
+    pub now: Timestamp,
+    /// The answer to each topic, or why there is none.
+    pub seen: BTreeMap<PreflightTopic, Result<Value, String>>,
+}
+
+impl PreflightFacts {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn read(client: &Client, fences: &[&Fence]) -> Result<Self, NoAnswer> {
+        // The first shows whether there is a server at all.
+        read(client, "/version").await?;
+        let mut seen = BTreeMap::new();
+        for (topic, path) in SINGLE_READS {
+            let answer = read(client, path).await.map(Option::unwrap_or_default);
+            seen.insert(topic, answer.map_err(|error| error.to_string()));
+        }
+        seen.insert(
+            PreflightTopic::LeaseRight,
+            may_write_lease(client).await.map_err(|error| error.to_string()),
+        );
+        seen.insert(PreflightTopic::Fence, dry_run(client, fences).await.map_err(|error| error.to_string()));
+        seen.insert(
+            PreflightTopic::MissingRights,
+            missing_rights(client).await.map_err(|error| error.to_string()),
+        );
+        Ok(Self { now: Timestamp::now(), seen })
+    }
+
+    /// The answer to a topic.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn of(&self, topic: PreflightTopic) -> Result<&Value, &str> {
+        match self.seen.get(&topic) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(why)) => Err(why),
+            None => Err("it was not read"),
+        }
+    }
+
+    /// The items of a list.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn items(&self, topic: PreflightTopic) -> Result<impl Iterator<Item = &Value>, &str> {
+        let list = self.of(topic)?;
+        Ok(list.get("items").and_then(Value::as_array).into_iter().flatten())
+    }
+}
+
+async fn may_write_lease(client: &Client) -> Result<Value, NoAnswer> {
+    let asked = json!({ "verb": "update", "group": "coordination.k8s.io", "resource": "leases",
+        "namespace": "kube-system", "name": "kube-controller-manager" });
+    let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": asked } });
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    allowed(ask(client, Method::POST, path, Some(&review)).await)
+}
+
+fn allowed(review: Result<Value, NoAnswer>) -> Result<Value, NoAnswer> {
+    Ok(review?.pointer("/status/allowed").cloned().unwrap_or_default())
+}
+
+/// Whether the user could put up the fence.
+async fn dry_run(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> {
+    for fence in fences {
+        for (object, (_, plural)) in fence.objects().iter().zip([POLICIES, BINDINGS]) {
+            let path = format!("{}&dryRun=All", apply_path(plural, &fence.name()));
+            match ask(client, Method::PATCH, &path, Some(object)).await {
+                Ok(_) => {}
+                Err(NoAnswer::Refused(_, why)) => return Ok(json!(why)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(Value::Null)
+}
+
+/// What of its rights the daemon's account does not have.
+async fn missing_rights(client: &Client) -> Result<Value, NoAnswer> {
+    let mut missing = Vec::new();
+    for (group, resource, verb) in rights() {
+        let (plural, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+        let asked = json!({ "verb": verb, "group": group, "resource": plural, "subresource": subresource });
+        let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": { "user": DAEMON_USER, "resourceAttributes": asked } });
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        if allowed(ask(client, Method::POST, path, Some(&review)).await)? != json!(true) {
+            missing.push(format!("{verb} {resource}"));
+        }
+    }
+    Ok(json!(missing))
+}
+
+/// Group, resource and verb of each rule of the ClusterRole.
+fn rights() -> Vec<(String, String, String)> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(RIGHTS).unwrap_or_default();
+    let list = |rule: &Value, field: &str| -> Vec<String> {
+        let items = rule.get(field).and_then(Value::as_array).into_iter().flatten();
+        items.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut rights = Vec::new();
+    let roles = documents.iter().filter(|object| object.get("kind") == Some(&json!("ClusterRole")));
+    for rule in roles.filter_map(|role| role.get("rules")?.as_array()).flatten() {
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                let right = |verb| (group.clone(), resource.clone(), verb);
+                rights.extend(list(rule, "verbs").into_iter().map(right));
+            }
+        }
+    }
+    rights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rights_of_the_daemon_are_those_of_its_manifest() {
+        let rights = rights();
+        let patch = |group: &str, resource: &str, verb: &str| (group.into(), resource.into(), verb.into());
+        assert!(rights.contains(&patch("", "nodes/status", "patch")));
+        assert!(rights.contains(&patch("storage.k8s.io", "volumeattachments", "create")));
+        assert!(rights.len() > 20, "{rights:?}");
+    }
+}

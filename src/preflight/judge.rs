@@ -1,0 +1,322 @@
+//! The judgement: one function for each check, over the facts alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::{
+    Level, Line,
+    facts::{PreflightFacts, PreflightTopic},
+    manager::Manager,
+};
+use crate::fence::policies::Fence;
+
+/// Versions of the API server on which this was tried.
+const TRIED: std::ops::RangeInclusive<u64> = 33..=36;
+/// A driver that has not answered for so long is silent.
+const SILENT: SignedDuration = SignedDuration::from_mins(2);
+/// A detach that takes so long is stuck.
+const STUCK: SignedDuration = SignedDuration::from_mins(6);
+/// As many names as fit on a line.
+const NAMES_TOLD: usize = 5;
+/// Sources of volumes that need no attaching, or that mooring attaches, or translates to CSI as KCM does.
+const SOURCES: [&str; 13] = [
+    "csi",
+    "iscsi",
+    "fc",
+    "nfs",
+    "hostPath",
+    "local",
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cinder",
+    "gcePersistentDisk",
+    "portworxVolume",
+    "vsphereVolume",
+];
+/// The audit rule that leaves KCM's denied writes out.
+const AUDIT_RULE: &str = "an audit rule with level None for the users of deploy/fence leaves them out";
+
+type Check = fn(&PreflightFacts, &[&Fence]) -> Result<Judged, String>;
+type Judged = (Level, String, &'static str);
+
+/// Each check, in the order in which they are printed.
+const CHECKS: [(&str, Check); 13] = [
+    ("version", version),
+    ("policies", policies),
+    ("users", users),
+    ("arguments", arguments),
+    ("lease", lease),
+    ("fence", fence),
+    ("daemon", daemon),
+    ("rights", rights),
+    ("recyclers", recyclers),
+    ("flexvolume", flex_volume),
+    ("sources", sources),
+    ("attachments", attachments),
+    ("cost", cost),
+];
+
+/// One line for each check. What cannot be read is a warning with the server's words.
+#[must_use]
+pub fn judge(facts: &PreflightFacts, fences: &[&Fence]) -> Vec<Line> {
+    let line = |(check, judge): (&'static str, Check)| {
+        let (level, evidence, todo) = judge(facts, fences).unwrap_or_else(|why| {
+            (Level::Warn, format!("it cannot be told: {why}"), "ask somebody who has the right to read it")
+        });
+        Line { check, level, evidence, todo: todo.to_owned() }
+    };
+    CHECKS.map(line).to_vec()
+}
+
+fn fine(evidence: impl Into<String>) -> Judged {
+    (Level::Ok, evidence.into(), "")
+}
+
+fn text<'a>(object: &'a Value, at: &str) -> &'a str {
+    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// Some names, and how many more there are.
+fn some(names: &BTreeSet<&str>) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMES_TOLD).copied().collect();
+    let more = names.len().saturating_sub(NAMES_TOLD);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{rest}", shown.join(", "))
+}
+
+fn version(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let version = facts.of(PreflightTopic::Version)?;
+    let minor = text(version, "/minor").trim_end_matches('+').parse::<u64>();
+    let evidence = format!("API server {}", text(version, "/gitVersion"));
+    if minor.is_ok_and(|minor| TRIED.contains(&minor)) {
+        return Ok(fine(evidence));
+    }
+    Ok((Level::Warn, evidence, "mooring was tried with 1.33 to 1.36: try it in a test cluster first"))
+}
+
+fn policies(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let kinds = facts.of(PreflightTopic::Policies)?.get("resources").and_then(Value::as_array);
+    let is_it = |kind: &&Value| name_of_kind(kind) == "validatingadmissionpolicies";
+    if kinds.into_iter().flatten().find(is_it).is_some() {
+        return Ok(fine("the API server has ValidatingAdmissionPolicy v1"));
+    }
+    let todo = "switch kube-controller-manager's loops off by flags instead: docs/operating.md";
+    Ok((Level::Stop, "the API server has no ValidatingAdmissionPolicy v1".to_owned(), todo))
+}
+
+fn name_of_kind(kind: &Value) -> &str {
+    text(kind, "/name")
+}
+
+/// Whether each loop writes as a user of its own. KCM makes these ServiceAccounts itself, and only then.
+fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Judged, String> {
+    let accounts: BTreeSet<&str> = facts.items(PreflightTopic::Accounts)?.map(name).collect();
+    let missing: BTreeSet<&str> =
+        fences.iter().map(|fence| fence.account).filter(|account| !accounts.contains(account)).collect();
+    let flags = Manager::of(facts).ok().filter(|manager| manager.pods > 0);
+    let shares = flags.is_some_and(|manager| manager.own_users.contains(&false));
+    let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \
+        docs/operating.md";
+    if shares {
+        let evidence = "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user";
+        return Ok((Level::Stop, evidence.to_owned(), todo));
+    }
+    if !missing.is_empty() {
+        return Ok((Level::Stop, format!("no ServiceAccount in kube-system: {}", some(&missing)), todo));
+    }
+    Ok(fine("each loop of kube-controller-manager writes as a ServiceAccount of its own"))
+}
+
+fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Judged, String> {
+    let manager = Manager::of(facts)?;
+    if manager.pods == 0 {
+        let todo = "find out whether the provider runs it with --use-service-account-credentials";
+        return Ok((Level::Warn, "no pod of kube-controller-manager is to be seen".to_owned(), todo));
+    }
+    let off: BTreeSet<&str> = fences
+        .iter()
+        .map(|fence| fence.controller)
+        .filter(|controller| manager.has_off(controller))
+        .collect();
+    let evidence = format!("{} pods of kube-controller-manager", manager.pods);
+    if off.len() == fences.len() {
+        let todo = "no fence is needed: its loops are switched off by flags";
+        return Ok((Level::Ok, format!("{evidence}, with its loops off"), todo));
+    }
+    Ok(fine(evidence))
+}
+
+fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let lease = facts.of(PreflightTopic::Lease)?;
+    let todo = "for the way back somebody has to restart kube-controller-manager while it is fenced: docs/adopting.md";
+    if lease.is_null() {
+        return Ok((Level::Warn, "kube-controller-manager has no lease in kube-system".to_owned(), todo));
+    }
+    let evidence =
+        format!("kube-controller-manager's lease is held by {}", text(lease, "/spec/holderIdentity"));
+    if facts.of(PreflightTopic::LeaseRight)? == &json!(true) {
+        return Ok(fine(format!("{evidence}; you may write it")));
+    }
+    Ok((Level::Warn, format!("{evidence}; you may not write it"), todo))
+}
+
+fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let Some(why) = facts.of(PreflightTopic::Fence)?.as_str() else {
+        return Ok(fine("a dry run of the policies and their bindings was accepted"));
+    };
+    let todo = "ask for the rights in deploy/switcher";
+    Ok((Level::Stop, format!("a dry run of the fence was refused: {why}"), todo))
+}
+
+fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let deployment = facts.of(PreflightTopic::Deployment)?;
+    if deployment.is_null() {
+        let todo = "roll it out first, with the component optional/fence: deploy/README.md";
+        return Ok((Level::Warn, "there is no Deployment mooring in mooring-system".to_owned(), todo));
+    }
+    let ready = deployment.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or_default();
+    let containers = deployment.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+    let arguments =
+        containers.into_iter().flatten().filter_map(|container| container.get("args")?.as_array());
+    let is_fenced = arguments.flatten().any(|argument| argument == "--fence" || argument == "--fence=true");
+    let evidence = format!("{ready} replicas of mooring are ready");
+    if !is_fenced {
+        return Ok((
+            Level::Stop,
+            format!("{evidence}, and run without --fence"),
+            "add the component optional/fence",
+        ));
+    }
+    if ready == 0 {
+        return Ok((Level::Warn, evidence, "wait until one is: kubectl -n mooring-system get pods"));
+    }
+    Ok(fine(evidence))
+}
+
+fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let missing = facts.of(PreflightTopic::MissingRights)?.as_array().cloned().unwrap_or_default();
+    if missing.is_empty() {
+        return Ok(fine("the ServiceAccount of mooring has all rights of deploy/rbac.yaml"));
+    }
+    let missing: BTreeSet<&str> = missing.iter().filter_map(Value::as_str).collect();
+    let evidence = format!("the ServiceAccount of mooring may not {}", some(&missing));
+    Ok((Level::Stop, evidence, "apply deploy/rbac.yaml"))
+}
+
+/// A pod of KCM's recycler goes on wiping whatever is fenced off.
+fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let is_running = |pod: &&Value| {
+        let is_over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+        name(pod).starts_with("recycler-for-") && !is_over
+    };
+    let running: BTreeSet<&str> =
+        facts.items(PreflightTopic::Recyclers)?.filter(is_running).map(name).collect();
+    if running.is_empty() {
+        return Ok(fine("no recycler pod runs in the namespace default"));
+    }
+    let todo = "wait until they are done: they go on wiping whoever rules";
+    Ok((Level::Stop, format!("recycler pods run: {}", some(&running)), todo))
+}
+
+fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let uses = |volume: &&Value| volume.pointer("/spec/flexVolume").is_some();
+    let volumes: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
+    if volumes.is_empty() {
+        return Ok(fine("no PersistentVolume is a FlexVolume"));
+    }
+    let todo =
+        "keep kube-controller-manager: it attaches these without the API server, so no fence holds it up";
+    Ok((Level::Stop, format!("FlexVolume: {}", some(&volumes)), todo))
+}
+
+fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let known_fields = [
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "flexVolume",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    ];
+    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
+    for volume in facts.items(PreflightTopic::Volumes)? {
+        let fields =
+            volume.get("spec").and_then(Value::as_object).into_iter().flatten().map(|(field, _)| &**field);
+        for field in fields.filter(|field| !known_fields.contains(field) && !SOURCES.contains(field)) {
+            *unknown.entry(field).or_default() += 1;
+        }
+    }
+    if unknown.is_empty() {
+        return Ok(fine("mooring knows the source of each PersistentVolume"));
+    }
+    let told: Vec<String> = unknown.iter().map(|(source, count)| format!("{count} of {source}")).collect();
+    let todo = "mooring binds these and attaches none: make sure that they need no attaching";
+    Ok((Level::Warn, told.join(", "), todo))
+}
+
+fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<Judged, String> {
+    let modes: BTreeMap<&str, &Value> = facts
+        .items(PreflightTopic::Volumes)?
+        .filter_map(|volume| Some((name(volume), volume.pointer("/spec/accessModes")?)))
+        .collect();
+    let is_exclusive = |volume: &str| {
+        let modes = modes.get(volume).and_then(|modes| modes.as_array());
+        modes.is_some_and(|modes| {
+            modes.iter().all(|mode| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod")
+        })
+    };
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    let (mut stuck, mut silent) = (BTreeSet::new(), BTreeSet::new());
+    for attachment in facts.items(PreflightTopic::Attachments)? {
+        *nodes.entry(text(attachment, "/spec/source/persistentVolumeName")).or_default() += 1;
+        let age = |at: &str| {
+            let time: Option<Timestamp> = text(attachment, at).parse().ok();
+            time.map(|time| facts.now.duration_since(time)).unwrap_or_default()
+        };
+        let is_attached = attachment.pointer("/status/attached") == Some(&json!(true));
+        if age("/metadata/deletionTimestamp") > STUCK {
+            stuck.insert(name(attachment));
+        } else if !is_attached && age("/metadata/creationTimestamp") > SILENT {
+            silent.insert(text(attachment, "/spec/attacher"));
+        }
+    }
+    let twice: BTreeSet<&str> = nodes
+        .iter()
+        .filter(|(volume, count)| **count > 1 && is_exclusive(volume))
+        .map(|(volume, _)| *volume)
+        .collect();
+    if !twice.is_empty() {
+        let evidence = format!("exclusive volumes with attachments on two nodes: {}", some(&twice));
+        return Ok((Level::Stop, evidence, "see who uses each: mooring explain pv/NAME"));
+    }
+    if !stuck.is_empty() {
+        let evidence = format!("being detached for more than six minutes: {}", some(&stuck));
+        return Ok((Level::Warn, evidence, "see why: mooring doctor"));
+    }
+    if !silent.is_empty() {
+        let evidence = format!("drivers that have not attached for two minutes: {}", some(&silent));
+        return Ok((Level::Warn, evidence, "see why: mooring doctor"));
+    }
+    Ok(fine(format!("{} VolumeAttachments, none stuck", facts.items(PreflightTopic::Attachments)?.count())))
+}
+
+/// KCM goes on trying.
+fn cost(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Judged, String> {
+    let qps = Manager::of(facts)?.qps;
+    let each = format!(
+        "kube-controller-manager's denied writes are at most {qps} a second for each of {} loops",
+        fences.len()
+    );
+    Ok((Level::Ok, format!("{each}, as many audit entries"), AUDIT_RULE))
+}

@@ -1,0 +1,62 @@
+//! kube-controller-manager's arguments, as far as its pods show them. On a managed control plane there are none to see.
+
+use serde_json::Value;
+
+use super::facts::{PreflightFacts, PreflightTopic};
+
+/// What its pods say, of all its replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manager {
+    /// How many pods there are.
+    pub pods: usize,
+    /// Values of `--use-service-account-credentials`, of each pod.
+    pub own_users: Vec<bool>,
+    /// Values of `--controllers`.
+    pub controllers: Vec<String>,
+    /// The highest `--kube-api-qps`; KCM's own default of 20, unless it is set.
+    pub qps: u64,
+}
+
+impl Manager {
+    /// Reads it from the pods' commands and arguments.
+    ///
+    /// # Errors
+    /// Why the pods could not be read.
+    pub fn of(facts: &PreflightFacts) -> Result<Self, &str> {
+        let mut manager = Self { qps: 20, ..Self::default() };
+        for pod in facts.items(PreflightTopic::Managers)? {
+            let words = words(pod);
+            let value = |flag: &str| {
+                words
+                    .iter()
+                    .rev()
+                    .find_map(|word| word.strip_prefix(flag)?.strip_prefix('='))
+                    .map(str::to_owned)
+            };
+            let is_bare = words.contains(&"--use-service-account-credentials");
+            let own = value("--use-service-account-credentials");
+            manager.pods += 1;
+            manager.own_users.push(own.map_or(is_bare, |own| own == "true"));
+            manager.controllers.push(value("--controllers").unwrap_or_else(|| "*".to_owned()));
+            let qps = value("--kube-api-qps").and_then(|qps| qps.parse::<f64>().ok());
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+            let qps = qps.map_or(20, |qps| qps.ceil() as u64);
+            manager.qps = manager.qps.max(qps);
+        }
+        Ok(manager)
+    }
+
+    /// Whether every replica has this controller switched off by name.
+    #[must_use]
+    pub fn has_off(&self, controller: &str) -> bool {
+        let is_off =
+            |list: &String| list.split(',').any(|word| word.trim().strip_prefix('-') == Some(controller));
+        self.pods > 0 && self.controllers.iter().all(is_off)
+    }
+}
+
+fn words(pod: &Value) -> Vec<&str> {
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
+    let lists = containers.flat_map(|container| [container.get("command"), container.get("args")]);
+    lists.flatten().filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
+}

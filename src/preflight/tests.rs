@@ -1,0 +1,65 @@
+//! The cases of `tests/cases/preflight`: what is seen, and each line that is not ok.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Level, Line,
+    facts::{PreflightFacts, PreflightTopic},
+    judge, text, worst,
+};
+use crate::fence::policies::FENCES;
+
+#[derive(Deserialize)]
+struct PreflightCases {
+    /// When it is.
+    now: String,
+    /// A cluster in which nothing is in the way.
+    base: BTreeMap<PreflightTopic, Value>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    /// What is otherwise.
+    #[serde(default)]
+    given: BTreeMap<PreflightTopic, Value>,
+    /// What cannot be read, with the server's words.
+    #[serde(default)]
+    unseen: BTreeMap<PreflightTopic, String>,
+    /// Each check that is not ok, with its level and a part of what is said.
+    then: BTreeMap<String, (String, String)>,
+}
+
+#[test]
+fn each_case_has_these_lines() {
+    let cases: PreflightCases =
+        serde_saphyr::from_str(include_str!("../../tests/cases/preflight/cases.yaml")).unwrap();
+    let two = [&FENCES[0], &FENCES[1]];
+    for case in cases.cases {
+        let mut seen: BTreeMap<PreflightTopic, Result<Value, String>> =
+            cases.base.clone().into_iter().map(|(topic, value)| (topic, Ok(value))).collect();
+        seen.extend(case.given.into_iter().map(|(topic, value)| (topic, Ok(value))));
+        seen.extend(case.unseen.into_iter().map(|(topic, why)| (topic, Err(why))));
+        let lines = judge(&PreflightFacts { now: cases.now.parse().unwrap(), seen }, &two);
+        let found: Vec<&Line> = lines.iter().filter(|line| line.level != Level::Ok).collect();
+        let names: Vec<&str> = found.iter().map(|line| line.check).collect();
+        assert_eq!(names.len(), case.then.len(), "{}: {found:#?}", case.name);
+        for line in &found {
+            let Some((level, words)) = case.then.get(line.check) else { panic!("{}: {line:?}", case.name) };
+            assert_eq!(line.level.as_str(), level, "{}: {line:?}", case.name);
+            assert!(line.evidence.contains(words.as_str()), "{}: {line:?}", case.name);
+            assert!(!line.todo.is_empty(), "{}: {line:?}", case.name);
+        }
+        let expected = found.iter().map(|line| line.level).max().unwrap_or(Level::Ok);
+        assert_eq!(worst(&lines), expected);
+        assert_eq!(
+            text(&lines).matches("→").count(),
+            lines.iter().filter(|line| !line.todo.is_empty()).count()
+        );
+    }
+}
