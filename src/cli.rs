@@ -19,7 +19,7 @@ use arguments::Ignored;
 use query::{
     ASKING, ExplainArgs,
     questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
-    switching::PreflightArgs,
+    switching::{PreflightArgs, SwitchArgs},
 };
 use values::{parse_bool, parse_duration};
 
@@ -61,6 +61,9 @@ pub enum Command {
     /// Check whether this cluster can be switched from kube-controller-manager to mooring, and what is in the way. Creates
     /// nothing.
     Preflight(Box<PreflightArgs>),
+    /// Hand the storage loops over from kube-controller-manager to mooring behind a fence, or back. Prints the steps, and does
+    /// nothing without --yes.
+    Switch(Box<SwitchArgs>),
     /// Print the completion script of a shell.
     Completion {
         /// The shell.

@@ -19,7 +19,7 @@
 //! - Explanations, made of dry runs of the controllers: [`explain`].
 //! - The process: [`program`], [`terminal`], [`cli`], [`query`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
 //!   [`telemetry`].
-//! - Who rules: [`preflight`] judges whether a cluster can be switched.
+//! - Who rules: [`preflight`] judges whether a cluster can be switched, [`switch`] does it.
 //!
 //! Beside this crate: `testbed`, an API server in the process with stand-ins for everything around the daemon, which knows
 //! nothing of mooring; `demo`, the daemon at work on it.
@@ -50,6 +50,7 @@ pub mod query;
 pub mod routes;
 pub mod serving_flags;
 pub mod supervise;
+pub mod switch;
 pub mod telemetry;
 pub mod terminal;
 pub mod vac_protection;

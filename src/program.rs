@@ -33,6 +33,7 @@ pub fn execute(command: Command) -> ExitCode {
         Command::WhatIf(args) => query::finish(query::whatif(&args)),
         Command::Repair(args) => query::finish(query::repair::run(&args)),
         Command::Preflight(args) => query::finish(query::preflight::run(&args)),
+        Command::Switch(args) => query::finish(query::switch::run(&args)),
         Command::Completion { shell } => query::completion::script(shell),
         Command::Man { folder } => query::completion::manual(folder.as_deref()),
     }

@@ -1,7 +1,7 @@
 //! The commands that query a cluster, from their arguments to their exit code.
 //!
-//! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`, `preflight`. Out: an answer on stdout, what is worth a line beside it on
-//! stderr, and the exit code of the verdict. Only [`repair`] writes to the cluster, and only what it was told to.
+//! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`, `preflight`, `switch`. Out: an answer on stdout, what is worth a line beside it on
+//! stderr, and the exit code of the verdict. Only [`repair`] and [`switch`] write to the cluster, and only what they were told to.
 
 pub mod completion;
 mod connection;
@@ -10,6 +10,7 @@ mod output;
 pub mod preflight;
 pub mod repair;
 mod serve;
+pub mod switch;
 
 use std::{
     fmt::Display,

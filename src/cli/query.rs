@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 
 use super::values::parse_duration;
 /// Commands that query a cluster, whose exit codes are their own.
-pub const ASKING: [&str; 6] = ["explain", "doctor", "node", "whatif", "repair", "preflight"];
+pub const ASKING: [&str; 7] = ["explain", "doctor", "node", "whatif", "repair", "preflight", "switch"];
 
 /// Exit codes of these commands, for their help.
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and continues by itself; 2 a person has to act; 3 not found; \

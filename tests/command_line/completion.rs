@@ -21,6 +21,7 @@ fn completion_scripts_and_manual_pages_are_printed_or_written() {
         "-whatif",
         "-repair",
         "-preflight",
+        "-switch",
         "-run",
         "-completion",
         "-man",

@@ -56,6 +56,7 @@ mod stage;
 mod standby_memory;
 mod standstill;
 mod stock_metrics;
+mod switch;
 mod traces;
 mod troubles;
 
@@ -91,6 +92,7 @@ fn main() {
     stories.extend(second_binder::stories());
     stories.extend(second_controller::stories());
     stories.extend(fence::stories());
+    stories.extend(switch::stories());
     stories.extend(slow::stories());
     stories.extend(force_waits::stories());
     stories.extend(serving::stories());

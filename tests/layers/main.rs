@@ -64,6 +64,7 @@ const LAYERS: [Layer; 6] = [
             "routes",
             "serving_flags",
             "supervise",
+            "switch",
             "terminal",
         ],
         among_themselves: true,

@@ -1,8 +1,9 @@
-//! Flags of the commands about who rules: `preflight`.
+//! Flags of the commands about who rules: `preflight` and `switch`.
 
 use clap::Args;
 
-use super::ViewArgs;
+use super::{ConnectionArgs, ViewArgs};
+use crate::switch::step::Direction;
 
 /// Exit codes of `preflight`, for its help.
 const EXIT_CODES_OF_PREFLIGHT: &str = "Exit codes: 0 nothing is in the way; 1 warnings; 2 it cannot be switched; 4 usage; \
@@ -23,4 +24,33 @@ pub struct PreflightArgs {
     /// How and where.
     #[command(flatten)]
     pub view: ViewArgs,
+}
+
+/// Exit codes of `switch`, for its help.
+const EXIT_CODES_OF_SWITCH: &str = "Exit codes: 0 nothing is left to do; 1 there is a next step, and --yes was not given; 2 it \
+    cannot go on; 4 usage; 5 the API server cannot be reached; 6 your rights are not sufficient.";
+
+/// Flags of `mooring switch`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES_OF_SWITCH)]
+pub struct SwitchArgs {
+    /// Who is to rule.
+    #[arg(long, value_name = "WHO", value_enum)]
+    pub to: Direction,
+
+    /// Only print the steps, their commands and which is next, as without --yes.
+    #[arg(long, conflicts_with = "yes")]
+    pub plan: bool,
+
+    /// Do what is left to do. It can be ended at any time, and run again.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Controllers that mooring takes, as `mooring run --controllers` has them.
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
+    pub controllers: String,
+
+    /// The cluster.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
 }

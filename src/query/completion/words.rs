@@ -183,6 +183,7 @@ mod tests {
             "whatif",
             "repair",
             "preflight",
+            "switch",
             "completion",
             "man",
         ]);

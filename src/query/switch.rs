@@ -1,0 +1,62 @@
+//! `mooring switch`, from its arguments to its exit code: says where it stands and what is next, and with `--yes` does it.
+
+use apiserver::connect::ApiServer;
+
+use super::{
+    output::{QueryStop, UNREACHABLE, print},
+    preflight::fences_of,
+};
+use crate::{
+    cli::query::switching::SwitchArgs,
+    explain::{report::Verdict, sheet::clean},
+    fence::ask::NoAnswer,
+    switch::{
+        SwitchEnd, carry_out, plan,
+        step::{SwitchStep, printed},
+    },
+    terminal::complain,
+};
+
+/// `mooring switch`, to its end.
+///
+/// # Errors
+/// The cluster cannot be read, or a write was refused.
+pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
+    let fences = fences_of(&args.controllers)?;
+    let api = ApiServer::choose(&args.connection.choice()).await?;
+    if !args.yes {
+        let step = plan(&api, args.to, &fences).await.map_err(|error| stop(&error))?;
+        print(&clean_lines(&printed(args.to, &step)));
+        print("Nothing was done. The same command with --yes does it.\n");
+        return Ok(match step {
+            SwitchStep::Done => Verdict::Healthy,
+            SwitchStep::Stop(_) => Verdict::Blocked,
+            _ => Verdict::Waiting,
+        });
+    }
+    let tell = |line: &str| complain(&clean(line));
+    match carry_out(&api, args.to, &fences, tell).await.map_err(|error| stop(&error))? {
+        SwitchEnd::Done(pause) => {
+            let told = pause.map(|pause| format!("; nobody ruled for {:.1} s", pause.as_secs_f64()));
+            print(&format!("done{}\n", told.unwrap_or_default()));
+            Ok(Verdict::Healthy)
+        }
+        SwitchEnd::Stopped(why) => {
+            print(&format!("stopped: {}\n", clean(&why)));
+            Ok(Verdict::Blocked)
+        }
+    }
+}
+
+fn clean_lines(text: &str) -> String {
+    text.lines().map(|line| clean(line) + "\n").collect()
+}
+
+fn stop(error: &NoAnswer) -> QueryStop {
+    let code = match error {
+        NoAnswer::Refused(403, _) => Verdict::Forbidden.exit_code(),
+        NoAnswer::Refused(..) => Verdict::Blocked.exit_code(),
+        NoAnswer::Unknown(_) => UNREACHABLE,
+    };
+    QueryStop(code, clean(&format!("{error}; run the same command again")))
+}

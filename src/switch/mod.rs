@@ -1,0 +1,97 @@
+//! `mooring switch`: hands the storage loops over from kube-controller-manager (KCM) to mooring behind a fence, and back.
+//!
+//! It keeps no state: [`observe`] reads from the cluster how far it has come, [`step`] says what is next, [`act`] does it, and
+//! so on until nothing is left. It can therefore be killed anywhere and run again. What only time shows (that every API
+//! server enforces the fence, that KCM's old leader has exited) begins anew with each run. A lease keeps a second one out.
+
+mod act;
+mod observe;
+pub mod step;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use apiserver::connect::ApiServer;
+use tokio::time::{Instant, sleep};
+
+use crate::fence::{ask::NoAnswer, policies::Fence};
+use act::Switcher;
+use observe::{BETWEEN_LOOKS, Observer};
+use step::{Direction, FenceStanding, SwitchSeen, SwitchStep, next};
+
+/// So many looks may fail one after the other.
+const MOST_MISSES: u32 = 10;
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwitchEnd {
+    /// The other one rules, and for how long nobody did, as far as this run saw it.
+    Done(Option<Duration>),
+    /// It cannot go on: why.
+    Stopped(String),
+}
+
+/// What is next, without doing it.
+///
+/// # Errors
+/// The cluster cannot be read.
+pub async fn plan(api: &ApiServer, to: Direction, fences: &[&'static Fence]) -> Result<SwitchStep, NoAnswer> {
+    let seen = Observer::new(api, fences, "").look().await?;
+    Ok(next(to, &seen))
+}
+
+/// Does it, and tells each step as it begins.
+///
+/// # Errors
+/// The cluster cannot be read, or a write was refused.
+pub async fn carry_out(
+    api: &ApiServer,
+    to: Direction,
+    fences: &[&'static Fence],
+    tell: impl Fn(&str),
+) -> Result<SwitchEnd, NoAnswer> {
+    let switcher = Switcher::new(api, fences).await?;
+    switcher.lock(&tell).await?;
+    let mut observer = Observer::new(api, fences, switcher.identity());
+    let (mut told, mut nobody_since, mut pause, mut misses) = (None, None, None, 0);
+    let end = loop {
+        sleep(BETWEEN_LOOKS).await;
+        let seen = match observer.look().await {
+            Ok(SwitchSeen { fence: FenceStanding::Unknown(_), .. }) | Err(_) if misses < MOST_MISSES => {
+                misses += 1;
+                continue;
+            }
+            seen => seen?,
+        };
+        misses = 0;
+        let now = Instant::now();
+        if nobody_rules(to, &seen) {
+            nobody_since.get_or_insert(now);
+        } else if let Some(since) = nobody_since {
+            pause.get_or_insert(now.duration_since(since));
+        }
+        let step = next(to, &seen);
+        if told.as_ref() != Some(&step) {
+            tell(&step.told());
+        }
+        match &step {
+            SwitchStep::Done => break SwitchEnd::Done(pause),
+            SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
+            step => switcher.take(step, &seen).await?,
+        }
+        told = Some(step);
+        switcher.lock(&tell).await?;
+    };
+    switcher.unlock().await?;
+    Ok(end)
+}
+
+/// Whether the loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads.
+fn nobody_rules(to: Direction, seen: &SwitchSeen) -> bool {
+    let is_open = matches!(seen.fence, FenceStanding::Absent { .. });
+    match to {
+        Direction::Mooring => seen.fence.is_up() && !seen.daemon.leads,
+        Direction::KubeControllerManager => !(seen.daemon.leads || is_open && seen.manager.leads),
+    }
+}

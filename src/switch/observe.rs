@@ -1,0 +1,201 @@
+//! How the cluster stands, read anew for each step.
+//!
+//! In: the API server. Out: a [`SwitchSeen`]. What only shows over time is kept from look to look: which servers were seen to
+//! enforce the fence or to let the probe pass, since when KCM's lease is held, whether a lease is still renewed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use apiserver::{connect::ApiServer, ids::NodeName};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::step::{DaemonStanding, FenceStanding, ManagerStanding, SwitchSeen};
+use crate::{
+    attach_detach::desired::{volume_name::VolumeId, volume_source::Sharing},
+    fence::{
+        ask::{NoAnswer, read},
+        policies::Fence,
+        probe::{FenceLook, look},
+        state::{FenceProof, FenceState, Proven},
+    },
+};
+
+/// The Deployment of the daemon.
+pub(super) const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
+/// Its lease.
+const DAEMON_LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases/mooring";
+/// KCM's lease.
+pub(super) const MANAGER_LEASE: &str =
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
+/// How the holder of a lease begins that a switch has taken.
+pub(super) const SWITCH_HOLDER: &str = "mooring-switch_";
+/// Between two looks. KCM's lease, while it is held, is renewed with each.
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// Volumes and nodes are many: they are read this seldom.
+const VOLUMES_EVERY: Duration = Duration::from_secs(5);
+
+/// Looks again and again.
+pub(super) struct Observer<'a> {
+    api: &'a ApiServer,
+    fences: &'a [&'static Fence],
+    identity: &'a str,
+    up: FenceProof,
+    open: FenceProof,
+    held_since: Option<Instant>,
+    /// How long KCM's lease lasted before it was held.
+    lasts: Duration,
+    /// The last renewal of mooring's lease that was seen, and when it was seen first.
+    renewed: Option<(String, Instant)>,
+    unlisted: Option<(Instant, Vec<String>)>,
+}
+
+impl<'a> Observer<'a> {
+    pub(super) fn new(api: &'a ApiServer, fences: &'a [&'static Fence], identity: &'a str) -> Self {
+        Self {
+            api,
+            fences,
+            identity,
+            up: FenceProof::default(),
+            open: FenceProof::default(),
+            held_since: None,
+            lasts: Duration::ZERO,
+            renewed: None,
+            unlisted: None,
+        }
+    }
+
+    pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
+        let client = self.api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
+        let fence = self.fence(&look(self.api, self.fences).await);
+        let deployment = read(&client, DEPLOYMENT).await?;
+        let daemon_lease = read(&client, DAEMON_LEASE).await?.unwrap_or_default();
+        let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
+        let now = Instant::now();
+        let daemon =
+            DaemonStanding { leads: self.is_renewed(&daemon_lease, now), ..daemon(deployment.as_ref()) };
+        let manager = self.manager(&manager_lease, now);
+        let is_old = self.unlisted.as_ref().is_none_or(|(read, _)| now >= *read + VOLUMES_EVERY);
+        if is_old {
+            self.unlisted = Some((now, unlisted(&client).await?));
+        }
+        let unlisted = self.unlisted.as_ref().map(|(_, volumes)| volumes.clone()).unwrap_or_default();
+        Ok(SwitchSeen { fence, daemon, manager, unlisted })
+    }
+
+    fn fence(&mut self, look: &FenceLook) -> FenceStanding {
+        let now = Instant::now();
+        let is_absent = look.states.iter().all(|state| *state == FenceState::Absent);
+        let up = self.up.note(look.is_enforced(), look.server.clone(), look.servers, now);
+        let open = self.open.note(is_absent, look.server.clone(), look.servers, now);
+        match look.wrong() {
+            None => FenceStanding::Up { proven: up != Proven::No },
+            Some(_) if is_absent => FenceStanding::Absent { proven: open != Proven::No },
+            Some(FenceState::Unknown(why)) => FenceStanding::Unknown(why.clone()),
+            Some(_) => match look.states.iter().find(|state| state.is_to_be_raised()) {
+                Some(wrong) => FenceStanding::Partial(wrong.why().to_owned()),
+                None => FenceStanding::Up { proven: false },
+            },
+        }
+    }
+
+    /// Whether somebody holds the lease, and has renewed it within the time that it lasts.
+    fn is_renewed(&mut self, lease: &Value, now: Instant) -> bool {
+        if text(lease, "/spec/holderIdentity").is_empty() {
+            self.renewed = None;
+            return false;
+        }
+        let renewed = text(lease, "/spec/renewTime");
+        let (known, since) = self.renewed.get_or_insert_with(|| (renewed.to_owned(), now));
+        if *known != renewed {
+            (*known, *since) = (renewed.to_owned(), now);
+        }
+        now < *since + lasts(lease)
+    }
+
+    fn manager(&mut self, lease: &Value, now: Instant) -> ManagerStanding {
+        let holder = text(lease, "/spec/holderIdentity");
+        let is_ours = !holder.is_empty() && holder == self.identity;
+        if !is_ours {
+            self.lasts = lasts(lease).max(self.lasts);
+        }
+        self.held_since = is_ours.then(|| self.held_since.unwrap_or(now));
+        ManagerStanding {
+            leads: !holder.is_empty() && !holder.starts_with(SWITCH_HOLDER),
+            held: self.held_since.map(|since| now.duration_since(since)),
+            lasts: self.lasts,
+        }
+    }
+}
+
+fn text<'a>(object: &'a Value, at: &str) -> &'a str {
+    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn lasts(lease: &Value) -> Duration {
+    let seconds = lease.pointer("/spec/leaseDurationSeconds").and_then(Value::as_u64);
+    Duration::from_secs(seconds.unwrap_or(15))
+}
+
+fn daemon(deployment: Option<&Value>) -> DaemonStanding {
+    let Some(deployment) = deployment else { return DaemonStanding::default() };
+    let number = |at: &str| deployment.pointer(at).and_then(Value::as_u64);
+    let containers = deployment.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+    let arguments =
+        containers.into_iter().flatten().filter_map(|container| container.get("args")?.as_array());
+    DaemonStanding {
+        replicas: Some(number("/spec/replicas").unwrap_or(1)),
+        ready: number("/status/readyReplicas").unwrap_or_default(),
+        is_fenced: arguments.flatten().any(|argument| argument == "--fence" || argument == "--fence=true"),
+        leads: false,
+    }
+}
+
+/// Exclusive volumes with an attachment that its node does not list: a fresh KCM would take it for uncertain, and attach the
+/// volume elsewhere.
+async fn unlisted(client: &kube::Client) -> Result<Vec<String>, NoAnswer> {
+    let list = async |path: &str| {
+        let list = read(client, path).await?.unwrap_or_default();
+        Ok::<_, NoAnswer>(list.get("items").and_then(Value::as_array).cloned().unwrap_or_default())
+    };
+    let attachments = list("/apis/storage.k8s.io/v1/volumeattachments").await?;
+    if attachments.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (nodes, volumes) = (list("/api/v1/nodes").await?, list("/api/v1/persistentvolumes").await?);
+    Ok(not_listed(&attachments, &nodes, &volumes))
+}
+
+/// The name of an attachment is a hash of volume and node, so a node's list gives the names of what it lists.
+pub(super) fn not_listed(attachments: &[Value], nodes: &[Value], volumes: &[Value]) -> Vec<String> {
+    let mut listed = BTreeSet::new();
+    for node in nodes {
+        let name = NodeName::from(text(node, "/metadata/name"));
+        let entries = node.pointer("/status/volumesAttached").and_then(Value::as_array).into_iter().flatten();
+        let ids = entries.filter_map(|entry| VolumeId::parse_csi(text(entry, "/name")));
+        listed.extend(ids.map(|id| id.attachment_name(&name).to_string()));
+    }
+    let modes: BTreeMap<&str, &Value> = volumes
+        .iter()
+        .filter_map(|volume| Some((text(volume, "/metadata/name"), volume.pointer("/spec/accessModes")?)))
+        .collect();
+    // What is not known to be shared is taken for exclusive.
+    let is_shared = |attachment: &Value| {
+        let own = attachment.pointer("/spec/source/inlineVolumeSpec/accessModes");
+        let modes = own.or_else(|| modes.get(text(attachment, "/spec/source/persistentVolumeName")).copied());
+        let modes = modes.and_then(Value::as_array);
+        modes.is_some_and(|modes| Sharing::of(modes.iter().filter_map(Value::as_str)) == Sharing::Shared)
+    };
+    let mut found = Vec::new();
+    for attachment in attachments {
+        let name = text(attachment, "/metadata/name");
+        if !listed.contains(name) && !is_shared(attachment) {
+            let volume = text(attachment, "/spec/source/persistentVolumeName");
+            let volume = if volume.is_empty() { name } else { volume };
+            found.push(format!("{volume} on {}", text(attachment, "/spec/nodeName")));
+        }
+    }
+    found
+}

@@ -1,0 +1,290 @@
+//! What is next: a function of how the cluster stands. Pure.
+//!
+//! The order is what makes it safe. Over: mooring stands by, the fence is up and proven, mooring leads. Back: no exclusive
+//! volume has an attachment that its node does not list, mooring has stopped, KCM's lease is held for longer than it
+//! lasts, so that no process of KCM is left that was ever denied a write, the fence is off and that is proven, KCM leads.
+
+use std::{fmt::Write as _, time::Duration};
+
+use clap::ValueEnum;
+
+/// Who is to rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Direction {
+    /// mooring.
+    Mooring,
+    /// kube-controller-manager.
+    KubeControllerManager,
+}
+
+/// How the fence stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FenceStanding {
+    /// None of its objects is there.
+    Absent {
+        /// Whether each API server was seen to let the probe pass.
+        proven: bool,
+    },
+    /// It is there in part, or not as it should be: why.
+    Partial(String),
+    /// It is there as it should be.
+    Up {
+        /// Whether each API server was seen to enforce it.
+        proven: bool,
+    },
+    /// It cannot be told: why.
+    Unknown(String),
+}
+
+impl FenceStanding {
+    /// Whether it is there as it should be, and enforced at once by each API server that has read it.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self, Self::Up { .. })
+    }
+}
+
+/// The daemon, as its Deployment and its lease show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DaemonStanding {
+    /// How many replicas it should have; `None` without Deployment.
+    pub replicas: Option<u64>,
+    /// How many of them are ready: they have listed every kind.
+    pub ready: u64,
+    /// Whether it runs with `--fence`.
+    pub is_fenced: bool,
+    /// Whether one of them holds the lease.
+    pub leads: bool,
+}
+
+/// KCM, as its lease shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagerStanding {
+    /// Whether a process of KCM holds the lease.
+    pub leads: bool,
+    /// For how long this process has held it.
+    pub held: Option<Duration>,
+    /// How long it lasts.
+    pub lasts: Duration,
+}
+
+/// How the cluster stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchSeen {
+    /// The fence.
+    pub fence: FenceStanding,
+    /// mooring.
+    pub daemon: DaemonStanding,
+    /// KCM.
+    pub manager: ManagerStanding,
+    /// Exclusive volumes with an attachment that its node does not list.
+    pub unlisted: Vec<String>,
+}
+
+/// One step. Each can be repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwitchStep {
+    /// Give KCM's lease up.
+    GiveLeaseUp,
+    /// Give the Deployment its replicas back.
+    StartDaemon,
+    /// A replica is not ready yet.
+    AwaitDaemon,
+    /// Apply the policies and their bindings.
+    RaiseFence,
+    /// Ask until each API server was seen to enforce the fence.
+    ProveFence,
+    /// mooring is about to take its lease.
+    AwaitLeader,
+    /// These volumes are under way.
+    Drain(Vec<String>),
+    /// Scale the Deployment to 0.
+    StopDaemon,
+    /// The last leader is still finishing.
+    AwaitStop,
+    /// Write ourselves into KCM's lease, and stay there.
+    HoldLease,
+    /// Take the finalizers off, and delete policies and bindings.
+    LowerFence,
+    /// Ask until each API server was seen to let the probe pass.
+    ProveOpen,
+    /// KCM is about to take its lease.
+    AwaitManager,
+    /// Nothing is left to do.
+    Done,
+    /// It cannot go on.
+    Stop(String),
+}
+
+/// Longer than KCM's lease lasts, for a leader that is slow to exit.
+const EXIT_SLACK: Duration = Duration::from_secs(5);
+
+/// What is next.
+#[must_use]
+pub fn next(to: Direction, seen: &SwitchSeen) -> SwitchStep {
+    if let FenceStanding::Unknown(why) = &seen.fence {
+        return SwitchStep::Stop(format!("how the fence stands cannot be told: {why}"));
+    }
+    match to {
+        Direction::Mooring => over(seen),
+        Direction::KubeControllerManager => back(seen),
+    }
+}
+
+fn over(seen: &SwitchSeen) -> SwitchStep {
+    let SwitchSeen { fence, daemon, .. } = seen;
+    let Some(replicas) = daemon.replicas else {
+        return SwitchStep::Stop(
+            "there is no Deployment mooring in mooring-system: roll it out first".to_owned(),
+        );
+    };
+    // 1. It stands by, and does not lead by itself.
+    if !daemon.is_fenced {
+        return SwitchStep::Stop(
+            "mooring runs without --fence: add the component optional/fence first".to_owned(),
+        );
+    }
+    if replicas == 0 {
+        return SwitchStep::StartDaemon;
+    }
+    if daemon.ready == 0 {
+        return SwitchStep::AwaitDaemon;
+    }
+    // 2. The fence is up, at each server.
+    match fence {
+        FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Unknown(_) => {
+            return SwitchStep::RaiseFence;
+        }
+        FenceStanding::Up { proven: false } => return SwitchStep::ProveFence,
+        FenceStanding::Up { proven: true } => {}
+    }
+    // 3. It leads.
+    if daemon.leads { SwitchStep::Done } else { SwitchStep::AwaitLeader }
+}
+
+fn back(seen: &SwitchSeen) -> SwitchStep {
+    let SwitchSeen { fence, daemon, manager, unlisted } = seen;
+    let is_open = matches!(fence, FenceStanding::Absent { .. });
+    // 1. What is under way is finished, and mooring stops.
+    if daemon.replicas.is_some_and(|replicas| replicas > 0) {
+        let waits = !unlisted.is_empty() && !is_open;
+        return if waits { SwitchStep::Drain(unlisted.clone()) } else { SwitchStep::StopDaemon };
+    }
+    if daemon.leads {
+        return SwitchStep::AwaitStop;
+    }
+    // 2. No process of KCM is left that was denied a write.
+    if !is_open {
+        if !unlisted.is_empty() {
+            let names = unlisted.join(", ");
+            return SwitchStep::Stop(format!(
+                "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: \
+                 {names}; run switch --to mooring --yes, and then this again"
+            ));
+        }
+        if manager.held.is_none_or(|held| held < manager.lasts + EXIT_SLACK) {
+            return SwitchStep::HoldLease;
+        }
+        // 3. It may write again, at each server, while it does not lead yet.
+        return SwitchStep::LowerFence;
+    }
+    match (manager.held, fence) {
+        (Some(_), FenceStanding::Absent { proven: false }) => SwitchStep::ProveOpen,
+        (Some(_), _) => SwitchStep::GiveLeaseUp,
+        (None, _) if manager.leads => SwitchStep::Done,
+        (None, _) => SwitchStep::AwaitManager,
+    }
+}
+
+impl SwitchStep {
+    /// The step for people.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self {
+            Self::Drain(volumes) => {
+                format!("wait until these volumes are listed by their nodes: {}", volumes.join(", "))
+            }
+            Self::Stop(why) => format!("stop: {why}"),
+            step => step.words().0.to_owned(),
+        }
+    }
+
+    /// What is done, and the command that shows or does it by hand.
+    fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::GiveLeaseUp => (
+                "give up kube-controller-manager's lease",
+                "kubectl -n kube-system patch lease kube-controller-manager --type=merge \
+                 -p '{\"spec\":{\"holderIdentity\":\"\",\"leaseDurationSeconds\":1}}'",
+            ),
+            Self::StartDaemon => {
+                ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
+            }
+            Self::AwaitDaemon => {
+                ("wait until a replica of mooring is ready", "kubectl -n mooring-system get pods")
+            }
+            Self::RaiseFence => ("raise the fence", "kubectl apply --server-side -k deploy/fence"),
+            Self::ProveFence => (
+                "prove that each API server enforces the fence",
+                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
+            ),
+            Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
+            Self::Drain(_) => ("wait until no exclusive volume is under way", "mooring doctor"),
+            Self::StopDaemon => {
+                ("stop mooring", "kubectl -n mooring-system scale deployment mooring --replicas=0")
+            }
+            Self::AwaitStop => {
+                ("wait until mooring has given up its lease", "kubectl -n mooring-system get lease mooring")
+            }
+            Self::HoldLease => (
+                "hold kube-controller-manager's lease until its old leader has exited",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::LowerFence => (
+                "take the fence down",
+                "kubectl delete -k deploy/fence --wait=false, then take the finalizers off",
+            ),
+            Self::ProveOpen => (
+                "prove that no API server enforces the fence",
+                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
+            ),
+            Self::AwaitManager => (
+                "wait until kube-controller-manager leads",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::Done | Self::Stop(_) => ("nothing is left to do", ""),
+        }
+    }
+}
+
+/// All steps of a direction, with their commands, and which is next.
+#[must_use]
+pub fn printed(to: Direction, next: &SwitchStep) -> String {
+    let over = [
+        SwitchStep::StartDaemon,
+        SwitchStep::AwaitDaemon,
+        SwitchStep::RaiseFence,
+        SwitchStep::ProveFence,
+        SwitchStep::AwaitLeader,
+    ];
+    let back = [
+        SwitchStep::Drain(Vec::new()),
+        SwitchStep::StopDaemon,
+        SwitchStep::AwaitStop,
+        SwitchStep::HoldLease,
+        SwitchStep::LowerFence,
+        SwitchStep::ProveOpen,
+        SwitchStep::GiveLeaseUp,
+        SwitchStep::AwaitManager,
+    ];
+    let steps: &[SwitchStep] = if to == Direction::Mooring { &over } else { &back };
+    let mut text = String::new();
+    for (number, step) in steps.iter().enumerate() {
+        let (words, command) = step.words();
+        let is_next = words == next.words().0;
+        let mark = if is_next { ">" } else { " " };
+        let _ = writeln!(text, "{mark} {}. {words}\n     {command}", number + 1);
+    }
+    let _ = writeln!(text, "next: {}", next.told());
+    text
+}

@@ -1,0 +1,187 @@
+//! What is next, as a table for each direction; and a course over and back in which each step does what it is for.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{
+    observe::not_listed,
+    step::{
+        DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen, SwitchStep, next, printed,
+    },
+};
+
+/// A cluster that kube-controller-manager rules, with mooring standing by.
+fn ruled_by_the_manager() -> SwitchSeen {
+    SwitchSeen {
+        fence: FenceStanding::Absent { proven: true },
+        daemon: DaemonStanding { replicas: Some(2), ready: 2, is_fenced: true, leads: false },
+        manager: ManagerStanding { leads: true, held: None, lasts: Duration::from_secs(15) },
+        unlisted: Vec::new(),
+    }
+}
+
+/// A cluster that mooring rules.
+fn ruled_by_mooring() -> SwitchSeen {
+    let mut seen = ruled_by_the_manager();
+    seen.fence = FenceStanding::Up { proven: true };
+    seen.daemon.leads = true;
+    seen
+}
+
+type Case = (&'static str, fn(&mut SwitchSeen), SwitchStep);
+
+fn check(to: Direction, base: fn() -> SwitchSeen, cases: Vec<Case>) {
+    for (name, change, expected) in cases {
+        let mut seen = base();
+        change(&mut seen);
+        let found = next(to, &seen);
+        match (&found, &expected) {
+            (SwitchStep::Stop(why), SwitchStep::Stop(part)) => assert!(why.contains(part), "{name}: {why}"),
+            _ => assert_eq!(found, expected, "{name}"),
+        }
+    }
+}
+
+#[test]
+fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
+    use SwitchStep::{AwaitDaemon, AwaitLeader, Done, ProveFence, RaiseFence, StartDaemon, Stop};
+    let cases: Vec<Case> = vec![
+        ("nothing is there", |seen| seen.daemon = DaemonStanding::default(), Stop("no Deployment".into())),
+        ("it would not wait", |seen| seen.daemon.is_fenced = false, Stop("without --fence".into())),
+        ("it was stopped", |seen| seen.daemon.replicas = Some(0), StartDaemon),
+        ("it is not ready", |seen| seen.daemon.ready = 0, AwaitDaemon),
+        ("it stands by", |_| {}, RaiseFence),
+        ("a raise was cut off", |seen| seen.fence = FenceStanding::Partial("x".into()), RaiseFence),
+        ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ProveFence),
+        ("it may lead", |seen| seen.fence = FenceStanding::Up { proven: true }, AwaitLeader),
+        ("it leads", |seen| *seen = ruled_by_mooring(), Done),
+        ("nothing can be told", |seen| seen.fence = FenceStanding::Unknown("403".into()), Stop("403".into())),
+    ];
+    check(Direction::Mooring, ruled_by_the_manager, cases);
+}
+
+#[test]
+fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
+    use SwitchStep::{
+        AwaitManager, AwaitStop, Done, Drain, GiveLeaseUp, HoldLease, LowerFence, ProveOpen, Stop, StopDaemon,
+    };
+    let unlisted = || vec!["v1 on n1".to_owned()];
+    let cases: Vec<Case> = vec![
+        ("it rules", |_| {}, StopDaemon),
+        ("a volume is under way", |seen| seen.unlisted = vec!["v1 on n1".into()], Drain(unlisted())),
+        (
+            "somebody took the fence down by hand: nothing is waited for",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                seen.unlisted = vec!["v1 on n1".into()];
+            },
+            StopDaemon,
+        ),
+        ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
+        ("it has stopped", stopped, HoldLease),
+        (
+            "it has left something under way",
+            |seen| {
+                stopped(seen);
+                seen.unlisted = vec!["v1 on n1".into()];
+            },
+            Stop("v1 on n1".into()),
+        ),
+        ("the lease is held, not for long enough", |seen| holding(seen, 19), HoldLease),
+        ("the old leader has exited", |seen| holding(seen, 20), LowerFence),
+        (
+            "a lowering was cut off",
+            |seen| {
+                holding(seen, 3);
+                seen.fence = FenceStanding::Partial("x".into());
+            },
+            HoldLease,
+        ),
+        ("one server still denies", |seen| open(seen, false), ProveOpen),
+        ("none does", |seen| open(seen, true), GiveLeaseUp),
+        (
+            "the lease is free",
+            |seen| {
+                open(seen, true);
+                seen.manager.held = None;
+            },
+            AwaitManager,
+        ),
+        (
+            "it leads",
+            |seen| {
+                open(seen, true);
+                seen.manager = ruled_by_the_manager().manager;
+            },
+            Done,
+        ),
+        (
+            "mooring is not installed any more",
+            |seen| {
+                *seen = ruled_by_the_manager();
+                seen.daemon = DaemonStanding::default();
+            },
+            Done,
+        ),
+    ];
+    check(Direction::KubeControllerManager, ruled_by_mooring, cases);
+}
+
+fn stopped(seen: &mut SwitchSeen) {
+    (seen.daemon.replicas, seen.daemon.leads, seen.daemon.ready) = (Some(0), false, 0);
+}
+
+fn holding(seen: &mut SwitchSeen, seconds: u64) {
+    stopped(seen);
+    (seen.manager.leads, seen.manager.held) = (false, Some(Duration::from_secs(seconds)));
+}
+
+fn open(seen: &mut SwitchSeen, proven: bool) {
+    holding(seen, 21);
+    seen.fence = FenceStanding::Absent { proven };
+}
+
+#[test]
+fn an_exclusive_volume_is_listed_by_the_node_that_it_is_attached_to() {
+    let attachment = |name: &str, volume: &str, node: &str| {
+        json!({
+            "metadata": { "name": name },
+            "spec": { "nodeName": node, "source": { "persistentVolumeName": volume } },
+        })
+    };
+    let node = |name: &str, listed: &[&str]| {
+        let entry = |handle: &&str| json!({ "name": format!("kubernetes.io/csi/d^{handle}") });
+        let entries: Vec<_> = listed.iter().map(entry).collect();
+        json!({ "metadata": { "name": name }, "status": { "volumesAttached": entries } })
+    };
+    let volume =
+        |name: &str, mode: &str| json!({ "metadata": { "name": name }, "spec": { "accessModes": [mode] } });
+    let named = |handle: &str, node: &str| {
+        let id = crate::attach_detach::desired::volume_name::VolumeId::csi(&"d".into(), handle);
+        id.attachment_name(&node.into()).to_string()
+    };
+    let attachments = [
+        attachment(&named("h1", "n1"), "listed", "n1"),
+        attachment(&named("h2", "n1"), "other-node", "n1"),
+        attachment(&named("h3", "n1"), "shared", "n1"),
+        attachment(&named("h4", "n1"), "gone", "n1"),
+    ];
+    let nodes = [node("n1", &["h1"]), node("n2", &["h2"])];
+    let volumes = [
+        volume("listed", "ReadWriteOnce"),
+        volume("other-node", "ReadWriteOnce"),
+        volume("shared", "ReadWriteMany"),
+    ];
+    assert_eq!(not_listed(&attachments, &nodes, &volumes), ["other-node on n1", "gone on n1"]);
+}
+
+#[test]
+fn the_plan_shows_each_step_with_its_command_and_which_is_next() {
+    let seen = ruled_by_mooring();
+    let to = Direction::KubeControllerManager;
+    let plan = printed(to, &next(to, &seen));
+    assert!(plan.contains("> 2. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
+    assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
+    assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 8, "{plan}");
+}

@@ -1,0 +1,225 @@
+//! `mooring switch` over and back on the real API server, with a real kube-controller-manager. A stand-in starts and ends the
+//! daemon as its Deployment says, and another one starts kube-controller-manager again when it has exited.
+
+use std::{collections::BTreeSet, path::PathBuf, process::Stdio, time::Duration};
+
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use kube::{Api, api::DeleteParams};
+use mooring::fence::policies::FENCES;
+use serde_json::{Value, json};
+use test_support::{
+    cluster::{create, patch_status},
+    daemon::{Daemon, Launch},
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+    task::JoinHandle,
+    time::sleep,
+};
+
+use crate::{
+    fence::stock,
+    stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, story},
+};
+
+pub fn stories() -> Vec<Story> {
+    vec![story("switch_over_and_back_under_churn", over_and_back).only_real(
+        "kube-controller-manager exits when its lease is taken, and policies deny what it writes.",
+    )]
+}
+
+/// Runs the daemon as the Deployment says.
+async fn kubelet_of_the_daemon(stage: Stage) {
+    let deployments: Api<Deployment> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
+    let mut running: Option<Daemon> = None;
+    loop {
+        let deployment = deployments.get("mooring").await.expect("the Deployment");
+        let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or_default() > 0;
+        let ready = match (running.take(), wanted) {
+            (None, true) => {
+                let launch = Launch::replica(DAEMON_NAMESPACE).with("--fence");
+                running = Some(stage.start_daemon(&launch, &stage.proxy).await);
+                Some(1)
+            }
+            (Some(daemon), false) => {
+                assert_eq!(daemon.terminate().await, Some(0));
+                Some(0)
+            }
+            (before, _) => {
+                running = before;
+                None
+            }
+        };
+        if let Some(ready) = ready {
+            let status = json!({ "status": { "replicas": ready, "readyReplicas": ready } });
+            patch_status(&deployments, "mooring", status).await;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Runs kube-controller-manager, again and again.
+async fn kubelet_of_the_manager(stage: Stage) {
+    let loops: Vec<&str> = FENCES.iter().map(|fence| fence.controller).collect();
+    loop {
+        stock(&stage, &loops, &["--leader-elect=true"]).ended().await;
+    }
+}
+
+/// What the program says, as somebody with the rights of deploy/switcher and no others.
+async fn switch(kubeconfig: &PathBuf, words: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(PROGRAM).arg("switch").args(words).arg("--kubeconfig").arg(kubeconfig).output();
+    let output = output.await.unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).unwrap()).concat();
+    (output.status.code(), said)
+}
+
+/// Kills it (SIGKILL) when it says this.
+async fn killed_at(kubeconfig: &PathBuf, words: &[&str], line: &str) {
+    let mut command = Command::new(PROGRAM);
+    command.arg("switch").args(words).arg("--kubeconfig").arg(kubeconfig).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let mut lines = BufReader::new(running.stderr.take().unwrap()).lines();
+    while !lines.next_line().await.unwrap().expect("it says it").contains(line) {}
+    running.kill().await.unwrap();
+}
+
+/// An account with these rights alone; its kubeconfig.
+async fn switcher(stage: &Stage) -> PathBuf {
+    let cluster = &stage.cluster;
+    cluster.apply(include_str!("../../deploy/switcher/rbac.yaml")).await;
+    let account = json!({ "kind": "ServiceAccount", "name": "switcher", "namespace": DAEMON_NAMESPACE });
+    let made = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": "switcher", "namespace": DAEMON_NAMESPACE } });
+    cluster.apply(&made.to_string()).await;
+    let binding = |kind: &str, role: &str, namespace: Option<&str>| {
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
+            "metadata": { "name": "switcher", "namespace": namespace },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": "mooring-switcher" },
+            "subjects": [account],
+        })
+    };
+    for binding in [
+        binding("ClusterRoleBinding", "ClusterRole", None),
+        binding("RoleBinding", "Role", Some("kube-system")),
+        binding("RoleBinding", "Role", Some(DAEMON_NAMESPACE)),
+    ] {
+        cluster.apply(&binding.to_string()).await;
+    }
+    let plane = &stage.real().plane;
+    plane.kubeconfig(plane.url(), &plane.service_account_token(DAEMON_NAMESPACE, "switcher").await)
+}
+
+/// The Deployment, without replicas.
+fn deployment() -> Value {
+    let labels = json!({ "app": "mooring" });
+    let container = json!({ "name": "mooring", "image": "mooring", "args": ["run", "--fence"] });
+    json!({
+        "metadata": { "name": "mooring" },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": { "containers": [container] } },
+        },
+    })
+}
+
+/// Pods come with their volumes, move, and go.
+async fn churn(stage: &Stage, round: usize) {
+    let cluster = &stage.cluster;
+    for number in 0..3 {
+        let name = |kind: &str| format!("{kind}{round}-{number}");
+        let (volume, claim, pod) = (name("v"), name("c"), name("p"));
+        cluster.bound_pair(&volume, &claim).await;
+        for node in ["n1", "n2"] {
+            cluster.pod(&pod, node, &[&claim]).await;
+            cluster.running(&pod).await;
+            cluster.delete_pod(&pod).await;
+            cluster.pod_gone(&pod).await;
+            cluster.detached(&volume, node).await;
+        }
+    }
+}
+
+async fn over_and_back(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let cluster = stage.cluster.clone();
+    let leases = |namespace: &str| Api::<Lease>::namespaced(cluster.client.clone(), namespace);
+    leases(DAEMON_NAMESPACE).delete("mooring", &DeleteParams::default()).await.ok();
+    leases("kube-system").delete("kube-controller-manager", &DeleteParams::default()).await.ok();
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    deployments.delete("mooring", &DeleteParams::default()).await.ok();
+    create(&deployments, deployment()).await;
+    let kubeconfig = switcher(&stage).await;
+    let hands: [JoinHandle<()>; 2] = [
+        tokio::spawn(kubelet_of_the_daemon(stage.clone())),
+        tokio::spawn(kubelet_of_the_manager(stage.clone())),
+    ];
+    cluster.node("n1").await;
+    cluster.node("n2").await;
+    // A pod that stays.
+    cluster.bound_pair("v", "c").await;
+    cluster.pod("p", "n1", &["c"]).await;
+    cluster.running("p").await;
+    churn(&stage, 1).await;
+
+    let (code, said) = switch(&kubeconfig, &["--to", "mooring"]).await;
+    assert!(code == Some(1) && said.contains("next: raise the fence"), "{code:?} {said}");
+    let over = ["--to", "mooring", "--yes"];
+    let ((code, said), ()) = tokio::join!(switch(&kubeconfig, &over), churn(&stage, 2));
+    assert!(code == Some(0) && said.contains("nobody ruled for"), "{code:?} {said}");
+    eprintln!("over: {said}");
+    let (code, said) = switch(&kubeconfig, &["--to", "mooring", "--yes"]).await;
+    assert_eq!((code, said.contains("done\n")), (Some(0), true), "again, nothing is left to do: {said}");
+
+    let (code, said) = switch(&kubeconfig, &["--to", "kube-controller-manager"]).await;
+    assert!(code == Some(1) && said.contains("next: stop mooring"), "{code:?} {said}");
+    let back = ["--to", "kube-controller-manager", "--yes"];
+    killed_at(&kubeconfig, &back, "hold kube-controller-manager's lease").await;
+    let (code, said) = switch(&kubeconfig, &back).await;
+    assert!(code == Some(0) && said.contains("nobody ruled for"), "{code:?} {said}");
+    eprintln!("back: {said}");
+    churn(&stage, 3).await;
+    // And over again, where it stopped.
+    let (code, said) = switch(&kubeconfig, &["--to", "mooring", "--yes"]).await;
+    assert!(code == Some(0) && said.contains("start mooring"), "{code:?} {said}");
+    churn(&stage, 4).await;
+    assert!(cluster.attachment_now("v", "n1").await.is_some(), "nobody has touched what is in use");
+    for hand in hands {
+        hand.abort();
+    }
+    deployments.delete("mooring", &DeleteParams::default()).await.unwrap();
+    rights_are_those_that_are_used(&stage);
+}
+
+/// deploy/switcher is enough, as it has worked with that alone, and no more.
+fn rights_are_those_that_are_used(stage: &Stage) {
+    let account = format!("system:serviceaccount:{DAEMON_NAMESPACE}:switcher");
+    let requests = stage.requests();
+    let used: BTreeSet<(String, String)> = requests
+        .iter()
+        .filter(|entry| entry.user == account && !entry.resource.is_empty())
+        .map(|entry| (entry.resource.clone(), entry.verb.clone()))
+        // What is applied and not there yet takes the right to create it, too.
+        .flat_map(|(resource, verb)| {
+            let creates =
+                (verb == "patch" && resource.starts_with("validating")).then(|| "create".to_owned());
+            [Some(verb), creates].into_iter().flatten().map(move |verb| (resource.clone(), verb))
+        })
+        // Every user may ask who it is.
+        .filter(|(resource, _)| resource != "selfsubjectreviews")
+        .collect();
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(include_str!("../../deploy/switcher/rbac.yaml")).unwrap();
+    let list = |rule: &Value, field: &str| -> Vec<String> {
+        rule[field].as_array().into_iter().flatten().map(|item| item.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = BTreeSet::new();
+    for rule in documents.iter().flat_map(|document| document["rules"].as_array().unwrap()) {
+        for resource in list(rule, "resources") {
+            granted.extend(list(rule, "verbs").into_iter().map(|verb| (resource.clone(), verb)));
+        }
+    }
+    assert_eq!(used, granted);
+}
