@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::step::{DaemonStanding, FenceStanding, ManagerStanding, SwitchSeen};
 use crate::{
-    attach_detach::desired::{volume_name::VolumeId, volume_source::Sharing},
+    attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     fence::{
         ask::{NoAnswer, read},
         policies::Fence,

@@ -158,7 +158,7 @@ fn an_exclusive_volume_is_listed_by_the_node_that_it_is_attached_to() {
     let volume =
         |name: &str, mode: &str| json!({ "metadata": { "name": name }, "spec": { "accessModes": [mode] } });
     let named = |handle: &str, node: &str| {
-        let id = crate::attach_detach::desired::volume_name::VolumeId::csi(&"d".into(), handle);
+        let id = crate::attach_detach::state::desired::volume_name::VolumeId::csi(&"d".into(), handle);
         id.attachment_name(&node.into()).to_string()
     };
     let attachments = [
