@@ -200,6 +200,8 @@ impl Planner {
     fn pause(&mut self, subject: &Target, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
         match error {
             CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
+            // Nothing was tried: it is decided anew when this process may write.
+            CallError::NotLeader => {}
             CallError::NotSent(_) => self.retries.unanswered(subject, now, jitter),
             CallError::Unknown(_) if is_read => self.retries.unanswered(subject, now, jitter),
             _ => drop(self.retries.failed(subject, now, jitter)),

@@ -95,10 +95,11 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
 
     /// A request about the key failed: it waits, longer each time, or as long as the server asks for.
     pub fn pause(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
-        if let CallError::Throttled { after, .. } = error {
-            self.retries.wait_until(key, now + *after);
-        } else {
-            self.retries.failed(key, now, jitter);
+        match error {
+            CallError::Throttled { after, .. } => self.retries.wait_until(key, now + *after),
+            // Nothing was tried: it is decided anew when this process may write.
+            CallError::NotLeader => {}
+            _ => drop(self.retries.failed(key, now, jitter)),
         }
     }
 

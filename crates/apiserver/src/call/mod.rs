@@ -18,6 +18,7 @@ mod pause;
 mod request;
 mod single;
 mod target;
+mod wishes;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -34,6 +35,7 @@ pub use self::{
     error::CallError,
     request::{Request, Verb},
     target::Target,
+    wishes::{Wish, Wishes},
 };
 
 use self::{
@@ -79,6 +81,8 @@ pub struct Caller {
     accept: Accept,
     /// Which writes do no harm in the term of another leader.
     may_be_late: fn(&Request) -> bool,
+    /// Where writes go in place of the API server, in a process that only observes.
+    wishes: Option<Wishes>,
 }
 
 impl std::fmt::Debug for Caller {
@@ -116,6 +120,7 @@ impl Caller {
             subsystem: None,
             accept: Accept::default(),
             may_be_late: |_| false,
+            wishes: None,
         }
     }
 
@@ -124,6 +129,12 @@ impl Caller {
     #[must_use]
     pub fn letting_be_late(self, may_be_late: fn(&Request) -> bool) -> Self {
         Self { may_be_late, ..self }
+    }
+
+    /// The same, which reads, and hands each write over in place of sending it. Who else has written is of no interest to it.
+    #[must_use]
+    pub fn observing(self, wishes: Wishes) -> Self {
+        Self { wishes: Some(wishes), ..self }
     }
 
     /// The same, asking for such answers to reads and writes of objects.
@@ -231,11 +242,18 @@ impl Caller {
     /// # Errors
     /// See [`CallError`].
     pub async fn owners(&self, path: String, uid: &Uid, field: &str) -> Result<Vec<String>, CallError> {
+        if self.wishes.is_some() {
+            // All writes are another's there.
+            return Ok(Vec::new());
+        }
         let body = self.send(&Request { verb: Verb::Get, path, body: None }).await?;
         owners(&body, uid, field).map_err(|error| CallError::Unknown(error.to_string()))
     }
 
     async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
+        if let Some(wishes) = self.wishes.as_ref().filter(|_| request.verb != Verb::Get) {
+            return Err(wishes.hold(request).await);
+        }
         let method = request.verb.method();
         let mut throttled = Duration::ZERO;
         if let Some(rate) = &self.rate {

@@ -69,6 +69,38 @@ async fn a_request_says_what_its_body_is_and_how_long_it_is_waited_for() {
 }
 
 #[tokio::test]
+async fn who_observes_reads_and_hands_over_each_write_in_place_of_sending_it() {
+    let (caller, server) = caller();
+    let (wishes, mut held_over) = Wishes::new();
+    let caller = caller.observing(wishes);
+    caller.send(&request(Verb::Get)).await.unwrap();
+    assert_eq!(server.lock().unwrap().asked.len(), 1);
+    for verb in [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete] {
+        // More than there are permits, of which none is taken.
+        let writes: Vec<JoinHandle<_>> = (0..=MAX_IN_FLIGHT)
+            .map(|_| {
+                let caller = caller.clone();
+                tokio::spawn(async move { caller.send(&request(verb)).await })
+            })
+            .collect();
+        let mut held = Vec::new();
+        for _ in 0..=MAX_IN_FLIGHT {
+            held.push(held_over.recv().await.unwrap());
+        }
+        assert!(held.iter().all(|wish| wish.request == request(verb)));
+        assert!(writes.iter().all(|write| !write.is_finished()));
+        held.into_iter().for_each(Wish::release);
+        for write in writes {
+            assert_eq!(write.await.unwrap(), Err(CallError::NotLeader));
+        }
+    }
+    assert_eq!(caller.owners("/x".to_owned(), &"u".into(), "f").await, Ok(Vec::new()));
+    drop(held_over);
+    assert_eq!(caller.send(&request(Verb::Create)).await, Err(CallError::NotLeader), "nobody asks any more");
+    assert_eq!(server.lock().unwrap().asked.len(), 1, "nothing but the read was sent");
+}
+
+#[tokio::test]
 async fn what_others_may_keep_waiting_has_its_own_budget_and_keeps_nobody_waiting() {
     let (caller, server) = caller();
     let (background, work) = caller.in_the_background();

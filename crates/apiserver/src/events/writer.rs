@@ -56,6 +56,11 @@ impl EventWriter {
         Self { queue, losses }
     }
 
+    /// Takes events and writes none, for a process that only observes.
+    pub async fn discard(mut self) {
+        while self.queue.recv().await.is_some() {}
+    }
+
     /// Writes events until told to stop, then what is still queued. `instance` names this process.
     pub async fn run(mut self, caller: Caller, instance: String, stop: CancellationToken) {
         let (caller, mut work) = caller.in_the_background();

@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
-use super::{ChangeSet, Listing, Table, Templates};
+use super::{
+    ChangeSet, Listing, Table, Templates,
+    told::{Teller, ToldOf, Way},
+};
 use crate::{
     ids::{ResourceVersion, Uid},
     kinds::{
@@ -28,6 +34,9 @@ pub struct KindStatus {
     /// Since when nothing is heard of the kind: its watch ended or fell silent, and could not be opened anew.
     pub blind_since: Option<Instant>,
 }
+
+/// One revision of one object, or its end, as a watch or a list has told.
+pub type Told = ToldOf<Objects>;
 
 /// A watched kind together with its place in [`Objects`].
 pub trait Stored: Narrow {
@@ -56,6 +65,7 @@ macro_rules! objects {
             grace: RestoreGrace,
             unfenced: Unfenced,
             templates: Templates,
+            teller: Teller<Self>,
         }
 
         impl Default for Objects {
@@ -69,6 +79,7 @@ macro_rules! objects {
                     grace: RestoreGrace::default(),
                     unfenced: Unfenced::default(),
                     templates: Templates::default(),
+                    teller: Teller::default(),
                 }
             }
         }
@@ -83,6 +94,7 @@ macro_rules! objects {
                     grace: self.grace.clone(),
                     unfenced: self.unfenced.clone(),
                     templates: Templates::default(),
+                    teller: Teller::default(),
                 }
             }
         }
@@ -167,6 +179,27 @@ impl Objects {
         }
     }
 
+    /// Has every revision told from now on that a watch or a list brings, one by one, to one reader. Who only asks what has
+    /// changed ([`Self::subscribe`]) sees the newest alone.
+    #[must_use]
+    pub fn tell(&self) -> mpsc::UnboundedReceiver<Told> {
+        self.teller.begin()
+    }
+
+    fn tell_of<T: Stored>(&self, object: &T, way: Way, play: fn(&Self, T)) {
+        self.teller.tell::<T>((object.key(), object.metadata().resource_version), way, || {
+            let object = object.clone();
+            Box::new(move |world: &Self| play(world, object.clone()))
+        });
+    }
+
+    fn tell_gone<T: Stored>(&self, key: &T::Key, revision: ResourceVersion, way: Way) {
+        self.teller.tell::<T>((key.clone(), revision), way, || {
+            let key = key.clone();
+            Box::new(move |world: &Self| world.prove_gone::<T>(&key, revision))
+        });
+    }
+
     /// Adds a reader that is told of every change from now on.
     #[must_use]
     pub fn subscribe(&self) -> Arc<ChangeSet> {
@@ -202,18 +235,21 @@ impl Objects {
 
     /// Takes an object from the watch.
     pub fn apply<T: Stored>(&self, object: T) {
+        self.tell_of(&object, Way::Watch, Self::apply);
         let key = object.key();
         self.announce_if::<T>(T::table(self).apply(object), key);
     }
 
     /// Takes a deletion from the watch, with the object as it was.
     pub fn delete<T: Stored>(&self, last: T) {
+        self.tell_of(&last, Way::Watch, Self::delete);
         let key = last.key();
         self.announce_if::<T>(T::table(self).delete(last), key);
     }
 
     /// Takes a deletion from the watch of which only name and revision can be read.
     pub(crate) fn delete_unreadable<T: Stored>(&self, key: &T::Key, revision: ResourceVersion) {
+        self.tell_gone::<T>(key, revision, Way::Watch);
         self.announce_if::<T>(T::table(self).delete_unreadable(key, revision), key.clone());
     }
 
@@ -232,6 +268,8 @@ impl Objects {
     /// Takes an object from a list that is being taken. Of the first list of a kind that is watched always no subscriber
     /// is told: who reads the tables begins when all of those have been listed, and reads them whole.
     pub fn list<T: Stored>(&self, list: &Listing, object: T) {
+        let way = if self.is_listed::<T>() { Way::List } else { Way::FirstList };
+        self.tell_of(&object, way, Self::apply);
         let key = object.key();
         let is_news = T::table(self).list(list, object);
         self.announce_if::<T>(is_news && (T::IS_OPTIONAL || self.is_listed::<T>()), key);
@@ -240,7 +278,11 @@ impl Objects {
     /// Ends a list that reached its last page. An object that it lacks and that is kept all the
     /// same is announced, too: no watch event may come when it ends, so it is read live.
     pub fn sweep<T: Stored>(&self, list: &Listing) {
-        self.listed::<T>(T::table(self).sweep(list));
+        let gone = T::table(self).sweep(list);
+        for key in &gone {
+            self.tell_gone::<T>(key, list.revision(), Way::Absence);
+        }
+        self.listed::<T>(gone);
     }
 
     /// Takes a complete list at once.
@@ -257,6 +299,7 @@ impl Objects {
 
     /// Takes the answer to a read or write of our own. Returns whether it said anything new.
     pub fn observe_response<T: Stored>(&self, object: T) -> bool {
+        self.tell_of(&object, Way::List, Self::apply);
         let key = object.key();
         self.announce_if::<T>(T::table(self).observe_response(object), key)
     }
