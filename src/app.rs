@@ -60,6 +60,7 @@ use crate::{
 mod fence;
 mod https;
 mod life;
+pub mod observing;
 mod patience;
 #[cfg(test)]
 mod shutdown_tests;

@@ -18,6 +18,7 @@ use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 use arguments::Ignored;
 use query::{
     ASKING, ExplainArgs,
+    observe::ObserveArgs,
     questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
     switching::{PreflightArgs, SwitchArgs},
 };
@@ -58,6 +59,9 @@ pub enum Command {
     WhatIf(Box<WhatIfArgs>),
     /// Make one of the few patches that people make by hand, with the proof that it needs. Sends nothing without --yes.
     Repair(Box<RepairArgs>),
+    /// Watch another process rule, such as kube-controller-manager: tell what it does against the laws of storage, and what
+    /// mooring would have done. Reads, and writes nothing.
+    Observe(Box<ObserveArgs>),
     /// Check whether this cluster can be switched from kube-controller-manager to mooring, and what is in the way. Creates
     /// nothing.
     Preflight(Box<PreflightArgs>),

@@ -17,6 +17,7 @@
 //!   [`expander`] and [`ephemeral`].
 //! - What the binder has done on this machine, if that is asked for: [`host_plugins`].
 //! - Explanations, made of dry runs of the controllers: [`explain`].
+//! - What mooring would do beside another process that rules: [`observe`].
 //! - The process: [`program`], [`terminal`], [`cli`], [`query`], [`config`], [`app`], [`supervise`], [`routes`], [`configz`],
 //!   [`telemetry`].
 //! - Who rules: [`preflight`] judges whether a cluster can be switched, [`switch`] does it.
@@ -43,6 +44,7 @@ pub mod explain;
 pub mod fence;
 pub mod host_plugins;
 pub mod metrics;
+pub mod observe;
 pub mod preflight;
 pub mod program;
 pub mod protection;

@@ -32,6 +32,7 @@ pub fn execute(command: Command) -> ExitCode {
         Command::Node(args) => query::finish(query::node(&args)),
         Command::WhatIf(args) => query::finish(query::whatif(&args)),
         Command::Repair(args) => query::finish(query::repair::run(&args)),
+        Command::Observe(args) => query::finish(query::observe::run(&args)),
         Command::Preflight(args) => query::finish(query::preflight::run(&args)),
         Command::Switch(args) => query::finish(query::switch::run(&args)),
         Command::Completion { shell } => query::completion::script(shell),

@@ -6,6 +6,7 @@
 pub mod completion;
 mod connection;
 mod daemon;
+pub mod observe;
 mod output;
 pub mod preflight;
 pub mod repair;

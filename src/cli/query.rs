@@ -3,6 +3,7 @@
 //! In: the words of the command line. Out: [`ExplainArgs`]. Names and notation are kubectl's, so that what is typed after
 //! `kubectl` can be typed here.
 
+pub mod observe;
 pub mod questions;
 pub mod switching;
 
@@ -13,7 +14,8 @@ use clap::{Args, ValueEnum};
 
 use super::values::parse_duration;
 /// Commands that query a cluster, whose exit codes are their own.
-pub const ASKING: [&str; 7] = ["explain", "doctor", "node", "whatif", "repair", "preflight", "switch"];
+pub const ASKING: [&str; 8] =
+    ["explain", "doctor", "node", "whatif", "repair", "observe", "preflight", "switch"];
 
 /// Exit codes of these commands, for their help.
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and continues by itself; 2 a person has to act; 3 not found; \

@@ -30,6 +30,7 @@ use crate::{
     binder::{Binder, BinderOptions, calls::WriteKind, durations::BindMode},
     build_info::BUILD,
     ephemeral::EphemeralVolumes,
+    observe::{metrics::ObserveMetrics, mutation::MutationKind, summary::DifferenceKind},
 };
 
 /// What upstream has of it.
@@ -299,6 +300,20 @@ fn table() -> Vec<MetricRow> {
         stable("mooring_watch_synced", vec![resource()]),
         stable("mooring_watch_unreadable_objects", vec![resource()]),
         stable("mooring_write_conflicts_total", vec![("op", of(&writes))]),
+        alpha(
+            "mooring_observe_acts_total",
+            vec![
+                (
+                    "operation",
+                    of(&MutationKind::VARIANTS.iter().map(|kind| kind.as_str()).collect::<Vec<_>>()),
+                ),
+                ("outcome", of(&["mooring_first", "ruler_first", "not_judged", "different"])),
+            ],
+        ),
+        alpha(
+            "mooring_observe_differences_total",
+            vec![("kind", of(&DifferenceKind::VARIANTS.iter().map(|kind| kind.label()).collect::<Vec<_>>()))],
+        ),
     ]
 }
 
@@ -340,6 +355,8 @@ fn everything() -> [Metrics; 2] {
     Binder::new(objects(), &caller, leadership, recorder, BinderOptions::default(), &metrics, alarms)
         .unwrap();
     EphemeralVolumes::new(objects(), &metrics).unwrap();
+    // Of `mooring observe`.
+    ObserveMetrics::new(&metrics).unwrap();
     [metrics, Slis::new().unwrap().metrics().clone()]
 }
 

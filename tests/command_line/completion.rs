@@ -20,6 +20,7 @@ fn completion_scripts_and_manual_pages_are_printed_or_written() {
         "-node",
         "-whatif",
         "-repair",
+        "-observe",
         "-preflight",
         "-switch",
         "-run",
@@ -103,7 +104,9 @@ fn kubectl_is_told_what_may_come_next() {
     let config = kubeconfig(folder.join("listing"), &address);
     let told = |words: &[&str]| completed(&folder, &config, words);
     let commands = told(&[""]);
-    for command in ["run", "explain", "doctor", "node", "whatif", "repair", "completion", "man", ":4"] {
+    let expected =
+        ["run", "explain", "doctor", "node", "whatif", "repair", "observe", "completion", "man", ":4"];
+    for command in expected {
         assert!(commands.lines().any(|line| line == command), "{command}: {commands}");
     }
     // What ends with a slash goes on without a space (ShellCompDirectiveNoSpace).

@@ -51,6 +51,12 @@ async fn accepted(stage: Stage) {
         assert!(said.contains(kind), "{said}");
     }
 
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/observe");
+    let said = kubectl(&stage, &["apply", "--kustomize", folder]);
+    for object in ["serviceaccount/mooring-observe", "deployment.apps/mooring-observe"] {
+        assert!(said.contains(object), "{said}");
+    }
+
     let client = &stage.cluster.client;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "mooring-system");
     let template = deployments.get("mooring").await.unwrap().spec.unwrap().template;

@@ -37,7 +37,7 @@ pub fn stories() -> Vec<Story> {
     ]
 }
 
-async fn attach_by_hand(cluster: &Cluster, volume: &str, node: &str) {
+pub async fn attach_by_hand(cluster: &Cluster, volume: &str, node: &str) {
     let attachment = json!({
         "metadata": { "name": attachment_name(volume, DRIVER, node) },
         "spec": { "attacher": DRIVER, "nodeName": node, "source": { "persistentVolumeName": volume } },
@@ -45,7 +45,7 @@ async fn attach_by_hand(cluster: &Cluster, volume: &str, node: &str) {
     create(&cluster.all::<VolumeAttachment>(), attachment).await;
 }
 
-async fn publish_by_hand(cluster: &Cluster, node: &str, volumes: &[&str]) {
+pub async fn publish_by_hand(cluster: &Cluster, node: &str, volumes: &[&str]) {
     let list: Vec<_> =
         volumes.iter().map(|volume| json!({ "name": unique_name(volume), "devicePath": "" })).collect();
     patch_status(&cluster.all::<Node>(), node, json!({ "status": { "volumesAttached": list } })).await;
@@ -56,7 +56,7 @@ async fn delete_attachment_by_hand(cluster: &Cluster, volume: &str, node: &str) 
     cluster.all::<VolumeAttachment>().delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
-async fn attached_by_hand(stage: &Stage, volume: &str, node: &str) {
+pub async fn attached_by_hand(stage: &Stage, volume: &str, node: &str) {
     let name = attachment_name(volume, DRIVER, node);
     until(stage.cluster.all(), &name, "the attacher attaches", |attachment: Option<&VolumeAttachment>| {
         attachment.and_then(|attachment| attachment.status.as_ref()).is_some_and(|status| status.attached)

@@ -36,6 +36,7 @@ mod in_process;
 mod in_tree;
 mod logs;
 mod mass_move;
+mod observed;
 mod packages;
 mod page;
 mod permissions;
@@ -78,6 +79,7 @@ fn main() {
     stories.extend(economy::stories());
     stories.extend(exclusive::stories());
     stories.extend(mass_move::stories());
+    stories.extend(observed::stories());
     stories.extend(binding::stories());
     stories.extend(release::stories());
     stories.extend(restore::stories());

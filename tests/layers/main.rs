@@ -59,6 +59,7 @@ const LAYERS: [Layer; 6] = [
             "config",
             "configz",
             "debugging",
+            "observe",
             "preflight",
             "program",
             "routes",

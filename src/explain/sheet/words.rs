@@ -7,7 +7,7 @@ use crate::explain::subject::{Subject, field};
 
 /// The program's own name, and its commands that answers name.
 pub(super) const PROGRAM: &str = "mooring";
-const COMMANDS: [&str; 5] = ["explain", "doctor", "node", "whatif", "repair"];
+const COMMANDS: [&str; 6] = ["explain", "doctor", "node", "whatif", "repair", "observe"];
 
 /// A text with its commands under the name by which the program was called, so that they can be typed again.
 pub(in crate::explain) fn called(text: &str, program: &str) -> String {

@@ -182,6 +182,7 @@ mod tests {
             "node",
             "whatif",
             "repair",
+            "observe",
             "preflight",
             "switch",
             "completion",

@@ -1,0 +1,198 @@
+//! What another process did: the mutations between two revisions of an object. Pure.
+//!
+//! In: an object before and after. Out: each change that is for one of the storage loops to make. What the attacher, the
+//! provisioner, the kubelet and people write is none: the status and finalizers of an attachment, volumes that appear, the
+//! list of what is in use.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use apiserver::{
+    ids::Uid,
+    kinds::{
+        Meta, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
+        VolumeAttributesClass,
+    },
+    tables::Objects,
+    text::Text,
+};
+
+use super::mutation::{Chosen, Mutation, MutationKind};
+use crate::binder::annotations::{BIND_COMPLETED, MIGRATED_TO, STORAGE_PROVISIONER};
+use crate::expander::calls::STORAGE_RESIZER;
+
+/// Finalizers of the three protection controllers.
+pub(super) const PROTECTION: [&str; 3] =
+    ["kubernetes.io/pvc-protection", "kubernetes.io/pv-protection", "kubernetes.io/vac-protection"];
+/// Finalizers that the binder puts on volumes; those who delete the storage take them off.
+pub(super) const DELETION_PROTECTION: [&str; 2] =
+    ["external-provisioner.volume.kubernetes.io/finalizer", "kubernetes.io/pv-controller"];
+
+/// An object at one revision, of a kind that the storage loops write to.
+#[derive(Clone, Debug)]
+pub(super) enum Shape {
+    Attachment(Arc<VolumeAttachment>),
+    Node(Arc<Node>),
+    Volume(Arc<PersistentVolume>),
+    Claim(Arc<PersistentVolumeClaim>),
+    Class(Arc<VolumeAttributesClass>),
+}
+
+impl Shape {
+    /// The object as the tables show it.
+    pub(super) fn of(world: &Objects, object: &ObjectRef) -> Option<Self> {
+        Some(match object {
+            ObjectRef::Attachment(name) => Self::Attachment(world.attachments.get(name)?),
+            ObjectRef::Node(name) => Self::Node(world.nodes.get(name)?),
+            ObjectRef::Volume(name) => Self::Volume(world.volumes.get(name)?),
+            ObjectRef::Claim(key) => Self::Claim(world.claims.get(key)?),
+            ObjectRef::AttributesClass(name) => Self::Class(world.attributes_classes.get(name)?),
+            ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) => return None,
+        })
+    }
+}
+
+/// The mutations between two revisions of one object.
+pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen> {
+    match (before, after) {
+        (None, Some(Shape::Attachment(made))) => {
+            vec![attachment(MutationKind::Attach, made, &Uid::default())]
+        }
+        (Some(Shape::Attachment(was)), after) => {
+            let mut found = Vec::new();
+            let goes = match after {
+                Some(Shape::Attachment(is)) if is.metadata.uid == was.metadata.uid => {
+                    is.metadata.is_terminating()
+                }
+                Some(Shape::Attachment(is)) => {
+                    found.push(attachment(MutationKind::Attach, is, &Uid::default()));
+                    true
+                }
+                _ => true,
+            };
+            if goes && !was.metadata.is_terminating() {
+                found.insert(0, attachment(MutationKind::Detach, was, &was.metadata.uid));
+            }
+            found
+        }
+        (Some(Shape::Node(was)), Some(Shape::Node(is))) if was.metadata.uid == is.metadata.uid => {
+            list(was, is)
+        }
+        (Some(Shape::Volume(was)), Some(Shape::Volume(is))) if was.metadata.uid == is.metadata.uid => {
+            volume(was, is)
+        }
+        (Some(Shape::Volume(was)), _) => {
+            let mut found = gone(&**was);
+            found.push(of(MutationKind::DeleteVolume, &**was, "").into());
+            found
+        }
+        (None, Some(Shape::Claim(made))) => {
+            let is_of_pod = made.metadata.controller().is_some_and(|owner| owner.kind == "Pod");
+            let object = ObjectRef::Claim(made.key());
+            let created = Mutation::new(MutationKind::CreateClaim, object, &Uid::default(), "");
+            if is_of_pod { vec![created.into()] } else { Vec::new() }
+        }
+        (Some(Shape::Claim(was)), Some(Shape::Claim(is))) if was.metadata.uid == is.metadata.uid => {
+            claim(was, is)
+        }
+        (Some(Shape::Claim(was)), _) => gone(&**was),
+        (Some(Shape::Class(was)), Some(Shape::Class(is))) if was.metadata.uid == is.metadata.uid => {
+            finalizers(&**was, &is.metadata)
+        }
+        (Some(Shape::Class(was)), _) => gone(&**was),
+        _ => Vec::new(),
+    }
+}
+
+fn of<T: Narrow>(kind: MutationKind, object: &T, value: &str) -> Mutation {
+    Mutation::new(kind, T::object_ref(object.key()), &object.metadata().uid, value)
+}
+
+fn attachment(kind: MutationKind, object: &VolumeAttachment, uid: &Uid) -> Chosen {
+    let mutation = Mutation::new(kind, ObjectRef::Attachment(object.key()), uid, "");
+    mutation.on(&object.spec.node_name).into()
+}
+
+/// The changes of the list of a node.
+pub(super) fn list_changes(node: &Node, list: &BTreeSet<String>) -> Vec<Chosen> {
+    let known: BTreeSet<String> =
+        node.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect();
+    let change = |kind, volume: &String| of(kind, node, volume).on(&node.key()).into();
+    let added = list.difference(&known).map(|volume| change(MutationKind::List, volume));
+    added.chain(known.difference(list).map(|volume| change(MutationKind::Unlist, volume))).collect()
+}
+
+fn list(was: &Node, is: &Node) -> Vec<Chosen> {
+    let list = is.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect();
+    list_changes(was, &list)
+}
+
+fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Chosen> {
+    let mut found = Vec::new();
+    let uid = |volume: &PersistentVolume| {
+        volume.spec.claim_ref.as_ref().map(|claim| claim.uid.clone()).filter(|uid| !uid.is_empty())
+    };
+    match (uid(was), uid(is), &is.spec.claim_ref) {
+        (before, Some(after), Some(claim)) if before.as_ref() != Some(&after) => {
+            let object = ObjectRef::Claim(claim.key());
+            let mutation = Mutation::new(MutationKind::Reserve, object, &after, "");
+            found.push(Chosen { mutation, volume: Some(is.key()) });
+        }
+        (Some(_), None, _) => found.push(of(MutationKind::Unreserve, is, "").into()),
+        _ => {}
+    }
+    if was.status.phase != is.status.phase {
+        found.push(of(MutationKind::VolumePhase, is, is.status.phase.as_str()).into());
+    }
+    if is.metadata.annotation(MIGRATED_TO) != was.metadata.annotation(MIGRATED_TO) {
+        found.push(of(MutationKind::Annotate, is, MIGRATED_TO).into());
+    }
+    found.extend(finalizers(was, &is.metadata));
+    found
+}
+
+fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Chosen> {
+    let mut found = Vec::new();
+    let gained = |key| was.metadata.annotation(key).is_none() && is.metadata.annotation(key).is_some();
+    if was.spec.storage_class_name.is_none() && is.spec.storage_class_name.is_some() {
+        found.push(of(MutationKind::AssignClass, is, "").into());
+    }
+    if was.spec.volume_name.is_empty() && !is.spec.volume_name.is_empty() || gained(BIND_COMPLETED) {
+        found.push(of(MutationKind::NameVolume, is, "").into());
+    }
+    if gained(STORAGE_PROVISIONER) {
+        found.push(of(MutationKind::AskProvisioner, is, "").into());
+    }
+    if gained(STORAGE_RESIZER) {
+        found.push(of(MutationKind::AskResizer, is, "").into());
+    }
+    if was.status.phase != is.status.phase {
+        found.push(of(MutationKind::ClaimPhase, is, is.status.phase.as_str()).into());
+    }
+    found.extend(finalizers(was, &is.metadata));
+    found
+}
+
+fn finalizers<T: Narrow>(was: &T, is: &Meta) -> Vec<Chosen> {
+    finalizer_changes(was, &is.finalizers.iter().map(Text::as_str).collect())
+}
+
+/// With its last finalizer an object goes.
+fn gone<T: Narrow>(was: &T) -> Vec<Chosen> {
+    finalizer_changes(was, &BTreeSet::new())
+}
+
+/// The changes of the finalizers of an object that are for a storage loop to make.
+pub(super) fn finalizer_changes<T: Narrow>(was: &T, is: &BTreeSet<&str>) -> Vec<Chosen> {
+    let known: BTreeSet<&str> = was.metadata().finalizers.iter().map(Text::as_str).collect();
+    let mut found = Vec::new();
+    for name in PROTECTION {
+        match (known.contains(name), is.contains(name)) {
+            (false, true) => found.push(of(MutationKind::Protect, was, name).into()),
+            (true, false) => found.push(of(MutationKind::Unprotect, was, name).into()),
+            _ => {}
+        }
+    }
+    let added = DELETION_PROTECTION.iter().filter(|name| is.contains(**name) && !known.contains(**name));
+    found.extend(added.map(|name| of(MutationKind::Annotate, was, name).into()));
+    found
+}

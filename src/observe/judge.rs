@@ -1,0 +1,322 @@
+//! The judge: it plays what the watches tell in the order of etcd, and holds each act of the ruler against the laws and
+//! against what mooring wanted.
+//!
+//! In: what was told, wishes, and how far the watches are. Out: differences, each once, and the summary. Nothing is judged
+//! before all watches have passed its revision: only then the world right before it is known.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use apiserver::{
+    call::Wish,
+    ids::{ResourceVersion, VolumeName},
+    kinds::{BindingMode, ObjectRef, PersistentVolume},
+    tables::{Objects, Told, Way},
+};
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    acts::{Shape, acts},
+    agreement::{Agreement, agrees},
+    laws::{self, Judged},
+    mutation::{Chosen, MutationKind},
+    pairing::{First, HOLD, Pair, Pairing},
+    situations::{situation, wanted_elsewhere},
+    summary::{Difference, DifferenceKind, Summary},
+    wished::wished,
+};
+use crate::config::StorageController;
+
+/// What mooring wants in this time after the start, it wanted before.
+const BEGINNING: Duration = Duration::from_secs(3);
+/// So much of what was told last is kept, to know what had been told when a wish was made.
+const REMEMBERED_REVISIONS: usize = 4_096;
+/// Tables into which single objects are put to look at them are made anew after so many.
+const LOOKS_PER_GLASS: usize = 1_000;
+
+/// A write that waits for the ruler.
+#[derive(Debug)]
+struct HeldWish {
+    wish: Wish,
+    mutations: Vec<Chosen>,
+    until: Instant,
+}
+
+/// Holds an act against the laws ([`laws::judge`]).
+pub(super) type Laws = fn(&Objects, &Chosen, (Option<&Shape>, Option<&Shape>), Timestamp) -> Judged;
+
+/// The judge.
+#[derive(Debug)]
+pub struct Judge {
+    laws: Laws,
+    /// The cluster up to the last revision that was judged.
+    world: Arc<Objects>,
+    /// One object at a time.
+    glass: (Objects, usize),
+    running: BTreeSet<StorageController>,
+    begun: Instant,
+    /// Told, and not judged yet.
+    waiting: BTreeMap<(ResourceVersion, u64), Told>,
+    count: u64,
+    /// Up to which revision was told when.
+    newest: VecDeque<(Instant, ResourceVersion)>,
+    held: Vec<HeldWish>,
+    pairing: Pairing,
+    summary: Summary,
+    /// What has come to light and was not taken yet.
+    news: Vec<Difference>,
+}
+
+impl Judge {
+    /// A judge of what these controllers do.
+    #[must_use]
+    pub fn new(running: BTreeSet<StorageController>, now: Instant) -> Self {
+        Self {
+            laws: laws::judge,
+            world: Arc::default(),
+            glass: (Objects::default(), 0),
+            running,
+            begun: now,
+            waiting: BTreeMap::new(),
+            count: 0,
+            newest: VecDeque::new(),
+            held: Vec::new(),
+            pairing: Pairing::default(),
+            summary: Summary::new(Timestamp::now()),
+            news: Vec::new(),
+        }
+    }
+
+    /// The same by other laws.
+    pub(super) fn by(self, laws: Laws) -> Self {
+        Self { laws, ..self }
+    }
+
+    /// The first lists are complete: what mooring wants from now on, it comes to want.
+    pub fn begins(&mut self, now: Instant) {
+        self.begun = now;
+    }
+
+    /// Takes what a watch told. Whoever wants to write to that object decides anew.
+    pub fn told(&mut self, told: Told) {
+        let (at, object) = (told.at, told.object.clone());
+        let newest = self.newest.back().map(|(_, revision)| *revision).unwrap_or_default();
+        self.newest.push_back((at, newest.max(told.revision)));
+        if self.newest.len() > REMEMBERED_REVISIONS {
+            self.newest.pop_front();
+        }
+        self.count += 1;
+        self.waiting.insert((told.revision, self.count), told);
+        self.release(at, |held| held.mutations.iter().any(|it| concerns(it, &object)));
+    }
+
+    /// Notes that the API server would refuse a write of mooring.
+    pub(super) fn refused(&mut self, message: String) {
+        self.differs(DifferenceKind::Refused, None, None, message);
+    }
+
+    /// Takes a write that mooring would make. Returns whether it wants something new.
+    pub fn wish(&mut self, wish: Wish, objects: &Objects) -> bool {
+        let mutations = wished(&wish.request, objects);
+        let told = self.newest.iter().rev().find(|(at, _)| *at <= wish.made);
+        let revision = told.map(|(_, revision)| *revision).unwrap_or_default();
+        let is_old = wish.made < self.begun + BEGINNING;
+        let mut is_new = false;
+        for mutation in &mutations {
+            is_new |= self.pairing.wish(mutation, revision, wish.made, is_old);
+        }
+        let until = wish.made + HOLD;
+        self.held.push(HeldWish { wish, mutations, until });
+        is_new
+    }
+
+    fn release(&mut self, now: Instant, is_due: impl Fn(&HeldWish) -> bool) {
+        let (due, held) = std::mem::take(&mut self.held).into_iter().partition(|held| is_due(held));
+        self.held = held;
+        let due: Vec<HeldWish> = due;
+        for HeldWish { wish, mutations, .. } in due {
+            for mutation in &mutations {
+                self.pairing.released(&mutation.mutation, now);
+            }
+            wish.release();
+        }
+    }
+
+    /// Judges what all watches have passed. Returns since when something waits for them.
+    pub fn pass(&mut self, passed: ResourceVersion, now: Instant) -> Option<Instant> {
+        while let Some(entry) = self.waiting.first_entry()
+            && entry.key().0 <= passed
+        {
+            let told = entry.remove();
+            self.judge(&told);
+        }
+        self.release(now, |held| held.until <= now);
+        let oldest = self.waiting.values().map(|told| told.at).min();
+        for (mutation, since) in self.pairing.due(now, oldest.unwrap_or(now)) {
+            let lasted = now.saturating_duration_since(since).as_secs();
+            let message = format!("mooring {mutation}; the ruler has not for {lasted} s");
+            self.differs(DifferenceKind::Wait, None, None, message);
+        }
+        oldest
+    }
+
+    /// What has come to light since this was last asked for.
+    pub fn news(&mut self) -> Vec<Difference> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// The counts so far.
+    pub(super) fn counts(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The summary as of now.
+    #[must_use]
+    pub fn summary(&self, now: Instant) -> Summary {
+        let mut summary = self.summary.clone();
+        summary.moot = self.pairing.moot;
+        summary.waited_before = u64::try_from(self.pairing.old()).unwrap_or_default();
+        summary.ends(now.saturating_duration_since(self.begun));
+        summary
+    }
+
+    fn judge(&mut self, told: &Told) {
+        if told.way != Way::FirstList {
+            if let ObjectRef::Pod(_) = told.object {
+                self.look_at_pod(told);
+            } else {
+                self.look(told);
+            }
+        }
+        told.play(&self.world);
+    }
+
+    /// The object as it is told, by itself.
+    fn through_glass(&mut self, told: &Told) -> &Objects {
+        if self.glass.1 >= LOOKS_PER_GLASS {
+            self.glass = (Objects::default(), 0);
+        }
+        self.glass.1 += 1;
+        told.play(&self.glass.0);
+        &self.glass.0
+    }
+
+    fn look_at_pod(&mut self, told: &Told) {
+        let ObjectRef::Pod(key) = &told.object else { return };
+        let Some(pod) = self.through_glass(told).pods.get(key) else { return };
+        if let Some(situation) = wanted_elsewhere(&self.world, &told.object, &pod) {
+            self.summary.seen(situation);
+        }
+    }
+
+    fn look(&mut self, told: &Told) {
+        let before = Shape::of(&self.world, &told.object);
+        let after = Shape::of(self.through_glass(told), &told.object);
+        if let Some(situation) = situation(before.as_ref(), after.as_ref()) {
+            self.summary.seen(situation);
+        }
+        let found = acts(before.as_ref(), after.as_ref());
+        if told.way == Way::Absence {
+            self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
+            return;
+        }
+        for act in found {
+            let wall = Timestamp::now();
+            let judged = (self.laws)(&self.world, &act, (before.as_ref(), after.as_ref()), wall);
+            self.held_against(&judged, told);
+            if self.running.contains(&act.mutation.controller()) {
+                self.compare(&act, &judged, told, wall);
+            } else {
+                let tally = self.summary.mutations.entry(act.mutation.kind).or_default();
+                (tally.acts, tally.not_judged) = (tally.acts + 1, tally.not_judged + 1);
+            }
+        }
+    }
+
+    fn held_against(&mut self, judged: &Judged, told: &Told) {
+        self.summary.held_against(&judged.laws, judged.breach.as_ref());
+        if let Some(situation) = judged.named {
+            self.summary.seen(situation);
+        }
+        if let Some(breach) = &judged.breach {
+            let (law, message) = (Some(breach.law), breach.told.clone());
+            self.differs(DifferenceKind::Unsafe, law, Some(told.revision), message);
+        }
+    }
+
+    /// Compares an act with what mooring wanted. An act that breaks a law is told as that alone, and of a detach by force
+    /// only who has waited as long can tell whether it was due.
+    fn compare(&mut self, act: &Chosen, judged: &Judged, told: &Told, wall: Timestamp) {
+        let kind = act.mutation.kind;
+        self.summary.mutations.entry(kind).or_default().acts += 1;
+        match self.pairing.act(&act.mutation, told.revision, told.at) {
+            Pair::Same(first, volume) => {
+                self.summary.paired(kind, first);
+                if let (Some(ours), Some(theirs)) = (volume, &act.volume)
+                    && !is_of_equal_rank(&self.world, &ours, theirs)
+                {
+                    let message = format!(
+                        "the ruler {} with pv/{theirs}; mooring would have chosen pv/{ours}",
+                        act.mutation
+                    );
+                    self.differs(DifferenceKind::OtherVolume, None, Some(told.revision), message);
+                }
+            }
+            Pair::Unwished if judged.breach.is_some() || judged.named.is_some() => {
+                self.summary.paired(kind, First::NotJudged);
+            }
+            Pair::Unwished => match agrees(&self.world, act, &self.running, wall) {
+                Agreement::Yes => self.summary.paired(kind, First::Ruler(Duration::ZERO)),
+                Agreement::No if !is_of_another(&self.world, act) => {
+                    let message = format!("the ruler {}; mooring would not have", act.mutation);
+                    self.differs(DifferenceKind::Unexplained, None, Some(told.revision), message);
+                }
+                Agreement::No | Agreement::Unknown => self.summary.paired(kind, First::NotJudged),
+            },
+        }
+    }
+
+    fn differs(
+        &mut self,
+        kind: DifferenceKind,
+        law: Option<&'static str>,
+        revision: Option<ResourceVersion>,
+        message: String,
+    ) {
+        let revision = revision.map(|revision| revision.to_string());
+        let difference = Difference { at: Timestamp::now(), kind, law, revision, message };
+        self.news.push(difference.clone());
+        self.summary.differs(difference);
+    }
+}
+
+/// Whether a change of the object may settle a wish.
+fn concerns(wish: &Chosen, object: &ObjectRef) -> bool {
+    let is_volume = |name: &VolumeName| *object == ObjectRef::Volume(name.clone());
+    wish.mutation.object == *object || wish.volume.as_ref().is_some_and(is_volume)
+}
+
+/// Whether two volumes are of the same size and have as many access modes: which of them a claim gets is chance.
+fn is_of_equal_rank(world: &Objects, one: &VolumeName, other: &VolumeName) -> bool {
+    let rank = |volume: &PersistentVolume| {
+        (volume.spec.capacity.get("storage").cloned(), volume.spec.access_modes.iter().count())
+    };
+    let [one, other] = [one, other].map(|name| world.volumes.get(name).map(|volume| rank(&volume)));
+    one == other
+}
+
+/// Whether a component that is no storage loop makes such a change, too: the scheduler gives volumes to claims that wait for
+/// their first consumer, and the provisioner to those that asked for one.
+fn is_of_another(world: &Objects, act: &Chosen) -> bool {
+    let ObjectRef::Claim(key) = &act.mutation.object else { return false };
+    let Some(claim) = world.claims.get(key).filter(|_| act.mutation.kind == MutationKind::Reserve) else {
+        return false;
+    };
+    let class = claim.spec.storage_class_name.as_ref().map(|name| name.as_str().into());
+    let class = class.and_then(|name| world.classes.get(&name));
+    class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+}

@@ -1,0 +1,218 @@
+//! The laws that each act of the ruler is held against, with no regard to what mooring would do. Pure.
+//!
+//! In: the world right before an act, and the act. Out: what the act was held against, and if it breaks a law
+//! ([safety](../../docs/spec/safety.md)), which and how. What kube-controller-manager does by intention, and mooring too,
+//! is named and not called unsafe: a detach by force after six minutes or because a node is out of service.
+
+use std::time::Duration;
+
+use apiserver::{
+    kinds::{
+        ClaimPhase, ClaimRef, Narrow as _, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        VolumeAttachment, VolumePhase,
+    },
+    tables::Objects,
+};
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    acts::Shape,
+    holders::{holder, volume_of},
+    mutation::{Chosen, MutationKind},
+    situations::Situation,
+};
+use crate::binder::annotations::{BIND_COMPLETED, has};
+
+/// How long a node must not have been Ready before a volume is taken off it by force; a little less, as the clocks of two
+/// machines differ.
+const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
+
+/// All laws that acts are held against, by their numbers in docs/spec/safety.md.
+pub const LAWS: [&str; 11] = ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S33", "S45", "S49"];
+
+/// A law that was broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Breach {
+    /// Its number in docs/spec/safety.md.
+    pub law: &'static str,
+    /// What happened.
+    pub told: String,
+}
+
+/// What an act was held against.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// The laws.
+    pub laws: Vec<&'static str>,
+    /// The one that it breaks.
+    pub breach: Option<Breach>,
+    /// What it was done in, by intention.
+    pub named: Option<Situation>,
+}
+
+impl Judged {
+    fn by(law: &'static str, broken: Option<String>) -> Self {
+        Self { laws: vec![law], breach: broken.map(|told| Breach { law, told }), named: None }
+    }
+
+    fn and(mut self, law: &'static str, broken: Option<String>) -> Self {
+        self.laws.push(law);
+        self.breach = self.breach.or_else(|| broken.map(|told| Breach { law, told }));
+        self
+    }
+}
+
+/// Holds an act against the laws: the object before and after, in the world as it was.
+pub(super) fn judge(
+    world: &Objects,
+    act: &Chosen,
+    (before, after): (Option<&Shape>, Option<&Shape>),
+    now: Timestamp,
+) -> Judged {
+    let mutation = &act.mutation;
+    match (mutation.kind, before, after) {
+        (MutationKind::Attach, _, Some(Shape::Attachment(made))) => {
+            Judged::by("S1", second_attachment(world, made))
+        }
+        (MutationKind::Detach, Some(Shape::Attachment(was)), _) => detach(world, was, now),
+        (MutationKind::Reserve, Some(Shape::Volume(was)), _) => {
+            let given = format!("gives it to {}, although", mutation.object);
+            Judged::by("S45", of_live_claim(world, was, &given)).and("S19", second_volume(world, act))
+        }
+        (MutationKind::Unreserve, Some(Shape::Volume(was)), _) => {
+            Judged::by("S45", of_live_claim(world, was, "takes its claim off, although"))
+        }
+        (MutationKind::VolumePhase, Some(Shape::Volume(was)), Some(Shape::Volume(is))) => {
+            match is.status.phase {
+                VolumePhase::Released | VolumePhase::Failed | VolumePhase::Available => {
+                    let set = format!("sets it {}, although", is.status.phase.as_str());
+                    Judged::by("S23", of_live_claim(world, was, &set))
+                }
+                _ => Judged::default(),
+            }
+        }
+        (MutationKind::DeleteVolume, Some(Shape::Volume(was)), _) => {
+            Judged::by("S23", of_live_claim(world, was, "it is gone, although"))
+        }
+        (MutationKind::NameVolume, _, Some(Shape::Claim(is))) => Judged::by("S21", names_anothers(world, is)),
+        (MutationKind::ClaimPhase, _, Some(Shape::Claim(is))) if is.status.phase == ClaimPhase::Lost => {
+            Judged::by("S24", is_not_lost(world, is))
+        }
+        (MutationKind::Unprotect, Some(was), _) => unprotect(world, was),
+        _ => Judged::default(),
+    }
+}
+
+fn second_attachment(world: &Objects, made: &VolumeAttachment) -> Option<String> {
+    let (volume, node) = (volume_of(world, made)?, &made.spec.node_name);
+    let holder = holder(world, &volume, node)?;
+    let id = &volume.id;
+    Some(format!("{id} is for one node alone; it is attached to node/{node} while node/{holder} has it"))
+}
+
+fn detach(world: &Objects, was: &VolumeAttachment, now: Timestamp) -> Judged {
+    let name = &was.spec.node_name;
+    let Some(node) = world.nodes.get(name) else {
+        return Judged { named: Some(Situation::DetachedFromGoneNode), ..Judged::by("S4", None) };
+    };
+    let Some(id) = volume_of(world, was).map(|volume| volume.id) else { return Judged::default() };
+    let is_listed = node.lists(id.as_str()).then(|| {
+        format!("the attachment of {id} is deleted while status.volumesAttached of node/{name} lists it")
+    });
+    if !node.uses(id.as_str()) {
+        return Judged::by("S3", None).and("S2", is_listed);
+    }
+    let in_use = |why: &str| format!("{id} is detached from node/{name}, whose kubelet uses it: {why}");
+    if node.is_out_of_service() {
+        return Judged { named: Some(Situation::DetachedOutOfService), ..Judged::by("S4", None) };
+    }
+    if node.is_ready() {
+        return Judged::by("S3", Some(in_use("the node is Ready")));
+    }
+    let since = node.ready().and_then(|ready| ready.last_transition_time);
+    let lasted = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
+    match lasted {
+        Some(lasted) if lasted < FORCE_AFTER => {
+            let why =
+                format!("the node has not been Ready for {} s, which is less than 6 min", lasted.as_secs());
+            Judged::by("S4", Some(in_use(&why)))
+        }
+        _ => Judged { named: Some(Situation::DetachedByForce), ..Judged::by("S4", None) },
+    }
+}
+
+/// The claim of a volume, if it lives and names the volume.
+fn live_claim(world: &Objects, volume: &PersistentVolume) -> Option<ClaimRef> {
+    let claim_ref = volume.spec.claim_ref.as_ref().filter(|claim| !claim.uid.is_empty())?;
+    let claim = world.claims.get(&claim_ref.key())?;
+    let is_it = claim.metadata.uid == claim_ref.uid && claim.spec.volume_name == volume.key();
+    is_it.then(|| claim_ref.clone())
+}
+
+fn of_live_claim(world: &Objects, volume: &PersistentVolume, done: &str) -> Option<String> {
+    let claim = live_claim(world, volume)?;
+    Some(format!("pv/{}: {done} pvc/{} lives and names it", volume.key(), claim.key()))
+}
+
+/// The claim has another volume already.
+fn second_volume(world: &Objects, act: &Chosen) -> Option<String> {
+    let ObjectRef::Claim(key) = &act.mutation.object else { return None };
+    let (claim, given) = (world.claims.get(key)?, act.volume.as_ref()?);
+    let named = &claim.spec.volume_name;
+    let has_another = claim.metadata.uid == act.mutation.uid && !named.is_empty() && named != given;
+    has_another.then(|| format!("pv/{given} is given to pvc/{key}, which names pv/{named}"))
+}
+
+fn names_anothers(world: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {
+    let name = &claim.spec.volume_name;
+    if !has(&claim.metadata, BIND_COMPLETED) {
+        // People may name a volume before it is bound.
+        return None;
+    }
+    let volume = world.volumes.get(name)?;
+    let of = volume.spec.claim_ref.as_ref();
+    let is_given = of.is_some_and(|of| of.uid == claim.metadata.uid);
+    (!is_given).then(|| format!("pvc/{} is bound to pv/{name}, which is not given to it", claim.key()))
+}
+
+fn is_not_lost(world: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {
+    let volume = world.volumes.get(&claim.spec.volume_name)?;
+    let of = volume.spec.claim_ref.as_ref()?;
+    (of.uid == claim.metadata.uid)
+        .then(|| format!("pvc/{} is called Lost, although pv/{} refers to it", claim.key(), volume.key()))
+}
+
+fn unprotect(world: &Objects, was: &Shape) -> Judged {
+    match was {
+        Shape::Claim(claim) => {
+            let (key, mut user) = (claim.key(), None);
+            world.pods.for_each(|pod| {
+                let names_it = |volume| pod.claim_of(volume).as_ref() == Some(&key);
+                let runs = !pod.is_terminated() && !pod.spec.node_name.is_empty();
+                if runs
+                    && pod.metadata.namespace == claim.metadata.namespace
+                    && pod.spec.volumes.iter().any(names_it)
+                {
+                    user = Some(pod.key());
+                }
+            });
+            let told = user.map(|pod| format!("pvc/{key} loses its finalizer while pod/{pod} uses it"));
+            Judged::by("S33", told)
+        }
+        Shape::Volume(volume) => {
+            Judged::by("S33", of_live_claim(world, volume, "it loses its finalizer, although"))
+        }
+        Shape::Class(class) => {
+            let (name, mut user) = (class.key(), None);
+            world.claims.for_each(|claim| {
+                if claim.attributes_classes().any(|of| of == name) {
+                    user = Some(format!("pvc/{}", claim.key()));
+                }
+            });
+            let told = user.map(|user| format!("{name} loses its finalizer while {user} names it"));
+            Judged::by("S49", told)
+        }
+        Shape::Attachment(_) | Shape::Node(_) => Judged::default(),
+    }
+}

@@ -1,0 +1,62 @@
+//! What an observation shows on `/metrics`: the counts of its summary.
+
+use prometheus::IntCounterVec;
+use strum::VariantArray as _;
+
+use super::{
+    mutation::MutationKind,
+    summary::{DifferenceKind, KindTally, Summary},
+};
+use crate::metrics::Metrics;
+
+/// Values of the label `outcome`.
+const OUTCOMES: [&str; 4] = ["mooring_first", "ruler_first", "not_judged", "different"];
+
+/// The counts.
+#[derive(Clone, Debug)]
+pub struct ObserveMetrics {
+    acts: IntCounterVec,
+    differences: IntCounterVec,
+}
+
+impl ObserveMetrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// See [`Metrics::register`].
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let acts = "Changes that the process that rules made and mooring observe compared, by outcome.";
+        let differences = "Differences that mooring observe told, by kind.";
+        let counts = Self {
+            acts: metrics.counters("mooring_observe_acts_total", acts, &["operation", "outcome"])?,
+            differences: metrics.counters("mooring_observe_differences_total", differences, &["kind"])?,
+        };
+        for kind in MutationKind::VARIANTS {
+            for outcome in OUTCOMES {
+                counts.acts.with_label_values(&[kind.as_str(), outcome]).reset();
+            }
+        }
+        for kind in DifferenceKind::VARIANTS {
+            counts.differences.with_label_values(&[kind.label()]).reset();
+        }
+        Ok(counts)
+    }
+
+    /// Shows what a summary has come to.
+    pub fn show(&self, summary: &Summary) {
+        for (kind, tally) in &summary.mutations {
+            let KindTally { acts, mooring_first, ruler_first, not_judged, .. } = *tally;
+            let different = acts.saturating_sub(mooring_first + ruler_first + not_judged);
+            for (outcome, count) in
+                OUTCOMES.into_iter().zip([mooring_first, ruler_first, not_judged, different])
+            {
+                let counter = self.acts.with_label_values(&[kind.as_str(), outcome]);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
+        }
+        for (kind, count) in &summary.difference_counts {
+            let counter = self.differences.with_label_values(&[kind.label()]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+}

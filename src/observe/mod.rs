@@ -1,0 +1,162 @@
+//! `mooring observe`: watches another process rule, and tells what mooring would have done, without a single write.
+//!
+//! ```text
+//!  watches ─▶ told ────────────────▶ judge: in the order of revisions ─┬▶ laws, situations
+//!     │                                ▲                               ├▶ pairing: who was first, what waits
+//!     └▶ tables ─▶ controllers ─▶ wishes                               └▶ agreement: would mooring have?
+//! ```
+//!
+//! The controllers are those of `mooring run` ([`crate::app::observing`]); their writes become wishes. [`mutation`] has the
+//! terms in which both sides are compared, `acts` and `wished` read them from objects and from requests. [`judge`] holds each
+//! act against the laws and against the wishes; [`summary`] is what is printed and the exit code.
+
+mod acts;
+mod agreement;
+mod holders;
+pub mod judge;
+pub mod laws;
+pub mod metrics;
+pub mod mutation;
+mod pairing;
+mod rehearsal;
+pub mod self_test;
+pub mod situations;
+pub mod summary;
+mod wished;
+
+use std::{future::pending, pin::Pin, time::Duration};
+
+use anyhow::anyhow;
+use apiserver::{call::Wish, connect::ApiServer, tables::Objects};
+use thiserror::Error;
+use tokio::{
+    select,
+    time::{Instant, interval, sleep, timeout},
+};
+
+use self::{
+    judge::Judge,
+    metrics::ObserveMetrics,
+    rehearsal::Rehearsal,
+    summary::{Difference, Summary},
+};
+use crate::{app::observing::Observation, config::Config, supervise::Threads};
+
+/// How often it is looked at what is due.
+const TICK: Duration = Duration::from_millis(250);
+/// What waits for so long for a watch that says nothing has the watches come up to now.
+const BEHIND_FOR: Duration = Duration::from_secs(2);
+/// Between two such times.
+const BETWEEN_CATCH_UPS: Duration = Duration::from_secs(10);
+/// How long the last acts are waited for at the end.
+const LAST: Duration = Duration::from_secs(10);
+/// Requests for volumes on nodes that may be wished at once: as many as there are.
+const NO_LIMIT: usize = usize::MAX / 2;
+
+/// Why there is no summary.
+#[derive(Debug, Error)]
+pub enum ObserveStop {
+    /// A kind may not be read.
+    #[error("{0} cannot be listed: {1}")]
+    Forbidden(&'static str, String),
+    /// Anything else.
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+/// Observes until told to stop. With `rehearses`, each write that the controllers would make is sent for trial. Each difference is shown when it comes to light.
+///
+/// # Errors
+/// A part died, etcd was restored from a backup, or it could not start.
+pub async fn observe(
+    (mut config, rehearses): (Config, bool),
+    api: &ApiServer,
+    threads: Threads,
+    stop: impl Future<Output = ()>,
+    mut show: impl FnMut(&Difference),
+) -> Result<Summary, ObserveStop> {
+    config.attach_detach.attachment_calls = Some(NO_LIMIT);
+    let running = config.controllers.running.clone();
+    let mut observation = Observation::start(config, api, threads).await?;
+    let metrics = ObserveMetrics::new(&observation.metrics).map_err(anyhow::Error::from)?;
+    let mut judge = Judge::new(running, Instant::now());
+    let mut rehearsal = rehearses.then(|| Rehearsal::new(&observation.caller));
+    let mut stop = Box::pin(stop);
+    let mut ticks = interval(TICK);
+    let mut catching_up: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(pending());
+    let mut next_catch_up = Instant::now();
+    let mut has_begun = false;
+    loop {
+        let objects = observation.objects.clone();
+        select! {
+            () = &mut stop => break,
+            death = observation.tasks.death() => return Err(anyhow::Error::from(death).into()),
+            _ = observation.restores.changed() => {
+                return Err(anyhow!("etcd was restored from a backup: begin again").into());
+            }
+            () = objects.synced(), if !has_begun => {
+                has_begun = true;
+                judge.begins(Instant::now());
+            }
+            Some(told) = observation.told.recv() => judge.told(told),
+            Some(wish) = observation.wishes.recv() => {
+                wished(wish, &mut judge, &objects, rehearsal.as_mut());
+            }
+            () = &mut catching_up => catching_up = Box::pin(pending()),
+            _ = ticks.tick() => {
+                if !has_begun {
+                    may_read(&objects)?;
+                }
+            }
+        }
+        take_all(&mut observation, &mut judge, rehearsal.as_mut());
+        let now = Instant::now();
+        let oldest = judge.pass(observation.passed(), now);
+        judge.news().iter().for_each(&mut show);
+        metrics.show(judge.counts());
+        if oldest.is_some_and(|at| at + BEHIND_FOR <= now) && next_catch_up <= now {
+            next_catch_up = now + BETWEEN_CATCH_UPS;
+            catching_up = Box::pin(observation.catch_up());
+        }
+    }
+    // What was done last is judged, too, if the watches tell of it soon.
+    let _ = timeout(LAST, observation.catch_up()).await;
+    sleep(TICK).await;
+    take_all(&mut observation, &mut judge, rehearsal.as_mut());
+    let now = Instant::now();
+    judge.pass(observation.passed(), now);
+    judge.news().iter().for_each(&mut show);
+    Ok(judge.summary(now))
+}
+
+/// Whether nothing is known that may not be read.
+fn may_read(objects: &Objects) -> Result<(), ObserveStop> {
+    for (kind, status) in objects.statuses() {
+        if let Some(error) = status.error.filter(|error| error.starts_with("403 ")) {
+            return Err(ObserveStop::Forbidden(kind, error));
+        }
+    }
+    Ok(())
+}
+
+/// Takes what has come by now, what was told before what was wished.
+fn take_all(observation: &mut Observation, judge: &mut Judge, mut rehearsal: Option<&mut Rehearsal>) {
+    while let Ok(told) = observation.told.try_recv() {
+        judge.told(told);
+    }
+    while let Ok(wish) = observation.wishes.try_recv() {
+        wished(wish, judge, &observation.objects, rehearsal.as_deref_mut());
+    }
+    for refused in rehearsal.map(Rehearsal::refused).unwrap_or_default() {
+        judge.refused(refused);
+    }
+}
+
+/// Takes a write that mooring would make. One that it has wanted for a while is not tried again.
+fn wished(wish: Wish, judge: &mut Judge, objects: &Objects, rehearsal: Option<&mut Rehearsal>) {
+    let request = rehearsal.is_some().then(|| wish.request.clone());
+    let is_new = judge.wish(wish, objects);
+    if let (Some(rehearsal), Some(request), true) = (rehearsal, request, is_new) {
+        rehearsal.send(&request);
+    }
+}

@@ -1,0 +1,163 @@
+//! What a write of one of the storage loops changes, whoever makes it: the terms in which mooring's writes and the ruler's are
+//! compared.
+//!
+//! One write may make several mutations (a list of a node that gains two volumes), and two controllers may distribute the
+//! same mutations over different writes. So mutations are compared, and not writes.
+
+use std::fmt;
+
+use apiserver::{
+    ids::{NodeName, Uid, VolumeName},
+    kinds::ObjectRef,
+};
+use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::config::StorageController;
+
+/// What changes. Its name is the value of a label and of fields of the summary.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, Serialize, VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+pub enum MutationKind {
+    /// A VolumeAttachment is created.
+    Attach,
+    /// A VolumeAttachment is deleted.
+    Detach,
+    /// A node's `volumesAttached` gains a volume.
+    List,
+    /// It loses one.
+    Unlist,
+    /// A volume is given to a claim.
+    Reserve,
+    /// A volume's reference to a claim, or its UID, goes.
+    Unreserve,
+    /// A claim names its volume.
+    NameVolume,
+    /// The phase of a volume.
+    VolumePhase,
+    /// The phase of a claim.
+    ClaimPhase,
+    /// A claim gets the default class.
+    AssignClass,
+    /// A claim is handed to its provisioner.
+    AskProvisioner,
+    /// A volume is marked for the driver that acts for it, or protected until that has deleted it.
+    Annotate,
+    /// A volume goes.
+    DeleteVolume,
+    /// A protection finalizer goes on.
+    Protect,
+    /// A protection finalizer goes off.
+    Unprotect,
+    /// The claim of a generic ephemeral volume is made.
+    CreateClaim,
+    /// A claim is handed to its resizer.
+    AskResizer,
+}
+
+impl MutationKind {
+    /// Value of a label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// What was done, before the name of the object.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Attach => "creates the attachment",
+            Self::Detach => "deletes the attachment",
+            Self::List => "lists as attached",
+            Self::Unlist => "takes off the list",
+            Self::Reserve => "gives a volume to",
+            Self::Unreserve => "takes the claim off",
+            Self::NameVolume => "names the volume in",
+            Self::VolumePhase | Self::ClaimPhase => "sets the phase of",
+            Self::AssignClass => "gives the default class to",
+            Self::AskProvisioner => "asks the provisioner for",
+            Self::Annotate => "marks",
+            Self::DeleteVolume => "deletes",
+            Self::Protect => "puts the finalizer on",
+            Self::Unprotect => "takes the finalizer off",
+            Self::CreateClaim => "creates",
+            Self::AskResizer => "asks the resizer for",
+        }
+    }
+}
+
+/// One change of one object. What is equal is the same change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mutation {
+    /// What changes.
+    pub kind: MutationKind,
+    /// The object; of [`MutationKind::Reserve`] the claim, whichever volume it gets.
+    pub object: ObjectRef,
+    /// Its UID; empty for one that is created.
+    pub uid: Uid,
+    /// The node, if it is about one.
+    pub node: Option<NodeName>,
+    /// The new value, or what is added or removed.
+    pub value: String,
+}
+
+/// A mutation, and the volume that was chosen for it, where there was a choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The mutation.
+    pub mutation: Mutation,
+    /// The volume.
+    pub volume: Option<VolumeName>,
+}
+
+impl Mutation {
+    /// One of an object.
+    #[must_use]
+    pub fn new(kind: MutationKind, object: ObjectRef, uid: &Uid, value: impl Into<String>) -> Self {
+        Self { kind, object, uid: uid.clone(), node: None, value: value.into() }
+    }
+
+    /// The same on a node.
+    #[must_use]
+    pub fn on(self, node: &NodeName) -> Self {
+        Self { node: Some(node.clone()), ..self }
+    }
+
+    /// Whose it is to make.
+    #[must_use]
+    pub fn controller(&self) -> StorageController {
+        use MutationKind as Kind;
+        match (self.kind, &self.object) {
+            (Kind::Attach | Kind::Detach | Kind::List | Kind::Unlist, _) => StorageController::AttachDetach,
+            (Kind::Protect | Kind::Unprotect, ObjectRef::Claim(_)) => StorageController::ClaimProtection,
+            (Kind::Protect | Kind::Unprotect, ObjectRef::Volume(_)) => StorageController::VolumeProtection,
+            (Kind::Protect | Kind::Unprotect, _) => StorageController::AttributesClassProtection,
+            (Kind::CreateClaim, _) => StorageController::EphemeralVolumes,
+            (Kind::AskResizer, _) => StorageController::Expander,
+            _ => StorageController::Binder,
+        }
+    }
+}
+
+impl From<Mutation> for Chosen {
+    fn from(mutation: Mutation) -> Self {
+        Self { mutation, volume: None }
+    }
+}
+
+/// `deletes the attachment volumeattachment/csi-1 on node/n1`
+impl fmt::Display for Mutation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.kind.verb())?;
+        match (self.kind, &self.node) {
+            (MutationKind::List | MutationKind::Unlist, Some(node)) => {
+                write!(f, "{} of node/{node}", self.value)
+            }
+            (_, Some(node)) => write!(f, "{} on node/{node}", self.object),
+            (_, None) if self.value.is_empty() => write!(f, "{}", self.object),
+            (_, None) => write!(f, "{}: {}", self.object, self.value),
+        }
+    }
+}

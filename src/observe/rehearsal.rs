@@ -1,0 +1,107 @@
+//! `--dry-run-writes`: each write that mooring would make is sent with `dryRun=All`, so that admission, validation and rights
+//! show what they would refuse. Nothing is stored.
+//!
+//! In: writes. Out: those that were refused, each once. What another write overtook is no refusal.
+
+use std::collections::BTreeSet;
+
+use apiserver::call::{CallError, Caller, Request, Verb};
+use tokio::task::JoinSet;
+
+/// So many are sent at once.
+const TRIALS_AT_ONCE: usize = 8;
+
+/// Sends them.
+#[derive(Debug)]
+pub(super) struct Rehearsal {
+    caller: Caller,
+    under_way: JoinSet<(String, Result<Vec<u8>, CallError>)>,
+    told: BTreeSet<String>,
+}
+
+impl Rehearsal {
+    /// By a caller that does send.
+    pub(super) fn new(caller: &Caller) -> Self {
+        let caller = caller.with_own_budget(TRIALS_AT_ONCE);
+        Self { caller, under_way: JoinSet::new(), told: BTreeSet::new() }
+    }
+
+    /// Sends a write for trial.
+    pub(super) fn send(&mut self, request: &Request) {
+        let path = format!("{}?dryRun=All", request.path);
+        let trial = Request { path, ..request.clone() };
+        let caller = self.caller.clone();
+        let name = format!("{} {}", verb(request.verb), request.path);
+        self.under_way.spawn(async move { (name, caller.send(&trial).await) });
+    }
+
+    /// What was refused since this was last asked for.
+    pub(super) fn refused(&mut self) -> Vec<String> {
+        let mut refused = Vec::new();
+        while let Some(ended) = self.under_way.try_join_next() {
+            let Ok((name, Err(CallError::Refused { code, message }))) = ended else { continue };
+            // The same for each object of a kind.
+            if self.told.insert(message.clone()) {
+                refused.push(format!("{name} would be refused: {code} {message}"));
+            }
+        }
+        refused
+    }
+}
+
+fn verb(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "GET",
+        Verb::Create => "POST",
+        Verb::Update => "PUT",
+        Verb::Patch => "PATCH",
+        Verb::Delete => "DELETE",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{Arc, Mutex},
+    };
+
+    use apiserver::leadership::{Leadership, Term};
+    use http::Response;
+    use kube::{Client, client::Body};
+
+    use super::*;
+    use crate::metrics::{ApiMetrics, Metrics};
+
+    #[tokio::test]
+    async fn a_write_is_sent_for_trial_alone_and_the_same_refusal_is_told_once() {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let asks = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            asks.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
+            let status =
+                r#"{"kind":"Status","status":"Failure","reason":"Forbidden","message":"no","code":403}"#;
+            let refusal = Response::builder().status(403).header("content-type", "application/json");
+            async move { Ok::<_, Infallible>(refusal.body(Body::from(status.as_bytes().to_vec())).unwrap()) }
+        });
+        let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+        let client = Client::new(service, "default");
+        let caller = Caller::new(client, Leadership::new(Term::Unlimited), None, metrics);
+        let mut rehearsal = Rehearsal::new(&caller);
+        for (verb, path) in [(Verb::Create, "/a"), (Verb::Patch, "/b"), (Verb::Delete, "/c")] {
+            rehearsal.send(&Request { verb, path: path.to_owned(), body: None });
+        }
+        let mut refused = Vec::new();
+        while !rehearsal.under_way.is_empty() {
+            refused.extend(rehearsal.refused());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(refused[0].ends_with(" would be refused: 403 no"), "{refused:?}");
+        let mut asked = asked.lock().unwrap().clone();
+        asked.sort();
+        let trials = ["DELETE /c", "PATCH /b", "POST /a"].map(|it| format!("{it}?dryRun=All&timeout="));
+        assert!(asked.iter().zip(&trials).all(|(asked, trial)| asked.starts_with(trial)), "{asked:?}");
+        assert_eq!(asked.len(), 3, "{asked:?}");
+    }
+}

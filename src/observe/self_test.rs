@@ -1,0 +1,183 @@
+//! The self-test: bundled recordings of rulers that do what no ruler should, each of which has to be told.
+//!
+//! In: `recordings.yaml`, worlds and acts as objects. Out: for each recording, whether the judge told what it expects, and no
+//! more. It shows on any machine, without a cluster, that silence of an observation means something.
+
+use std::collections::BTreeSet;
+
+use apiserver::{
+    ids::ResourceVersion,
+    kinds::{
+        CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment, VolumeAttributesClass,
+    },
+    tables::{Objects, Stored, Way},
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    judge::{Judge, Laws},
+    laws,
+    summary::Difference,
+};
+use crate::config::Controllers;
+
+/// The recordings.
+const RECORDINGS: &str = include_str!("self_test/recordings.yaml");
+
+/// A world, and what the ruler does in it.
+#[derive(Debug, Deserialize)]
+struct Recording {
+    /// A sentence about what happens.
+    name: String,
+    /// What is told: a law, or a kind of difference.
+    expects: Vec<String>,
+    /// Objects that there are.
+    world: Vec<Value>,
+    /// Revisions that follow, in order; one below `deleted` is an end.
+    acts: Vec<Value>,
+}
+
+/// What came of one recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Played {
+    /// A sentence about what happens.
+    pub name: String,
+    /// What has to be told.
+    pub expected: BTreeSet<String>,
+    /// What was told.
+    pub told: BTreeSet<String>,
+}
+
+/// Plays all recordings.
+///
+/// # Errors
+/// A recording cannot be read.
+pub fn self_test() -> Result<Vec<Played>, String> {
+    play_all(laws::judge)
+}
+
+/// Plays them with these laws.
+fn play_all(laws: Laws) -> Result<Vec<Played>, String> {
+    let ago = |minutes| Timestamp::now().checked_sub(SignedDuration::from_mins(minutes));
+    let [now, long_ago] = [1, 60].map(|minutes| ago(minutes).unwrap_or_default().to_string());
+    let text = RECORDINGS.replace("$NOW", &now).replace("$LONG_AGO", &long_ago);
+    let recordings: Vec<Recording> = serde_saphyr::from_str(&text).map_err(|error| error.to_string())?;
+    recordings.into_iter().map(|recording| play(recording, laws)).collect()
+}
+
+fn play(recording: Recording, laws: Laws) -> Result<Played, String> {
+    let running = Controllers::parse("storage")?.running;
+    let mut judge = Judge::new(running, Instant::now()).by(laws);
+    let objects = Objects::default();
+    let mut tells = objects.tell();
+    let mut revision = 0;
+    let steps = recording.world.iter().map(|it| (it, Way::FirstList));
+    for (object, way) in steps.chain(recording.acts.iter().map(|it| (it, Way::Watch))) {
+        revision += 1;
+        tell(&objects, object, revision).map_err(|error| format!("{}: {error}", recording.name))?;
+        while let Ok(mut told) = tells.try_recv() {
+            told.way = way;
+            judge.told(told);
+        }
+    }
+    judge.pass(ResourceVersion(revision), Instant::now());
+    let told = |difference: Difference| difference.law.unwrap_or_else(|| difference.kind.as_str()).to_owned();
+    Ok(Played {
+        name: recording.name,
+        expected: recording.expects.into_iter().collect(),
+        told: judge.news().into_iter().map(told).collect(),
+    })
+}
+
+/// Has the tables tell of an object, or of its end.
+fn tell(objects: &Objects, step: &Value, revision: u64) -> Result<(), String> {
+    let (object, is_end) = match step.get("deleted") {
+        Some(object) => (object, true),
+        None => (step, false),
+    };
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
+    }
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    macro_rules! of_kind {
+        ($($of:ty),*) => {
+            match kind.as_str() {
+                $(<$of>::KIND => tell_of::<$of>(objects, object, is_end),)*
+                _ => Err(format!("{kind:?} is not watched")),
+            }
+        };
+    }
+    of_kind!(
+        Node,
+        Pod,
+        PersistentVolume,
+        PersistentVolumeClaim,
+        VolumeAttachment,
+        StorageClass,
+        CsiDriver,
+        VolumeAttributesClass
+    )
+}
+
+fn tell_of<T: Stored>(objects: &Objects, object: Value, is_end: bool) -> Result<(), String> {
+    let object: T = serde_json::from_value(object).map_err(|error| error.to_string())?;
+    if is_end {
+        objects.delete(object);
+    } else {
+        objects.apply(object);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{acts::Shape, laws::Judged, mutation::Chosen},
+        *,
+    };
+
+    #[test]
+    fn each_recording_tells_what_it_expects_and_no_more() {
+        for played in self_test().unwrap() {
+            assert_eq!(played.told, played.expected, "{}", played.name);
+        }
+    }
+
+    /// The laws, but for one.
+    fn blind_to<const LAW: usize>(
+        world: &Objects,
+        act: &Chosen,
+        shapes: (Option<&Shape>, Option<&Shape>),
+        now: Timestamp,
+    ) -> Judged {
+        let mut judged = laws::judge(world, act, shapes, now);
+        judged.breach.take_if(|breach| breach.law == laws::LAWS[LAW]);
+        judged
+    }
+
+    #[test]
+    fn without_any_one_of_the_laws_the_self_test_fails() {
+        let mutants: [Laws; laws::LAWS.len()] = [
+            blind_to::<0>,
+            blind_to::<1>,
+            blind_to::<2>,
+            blind_to::<3>,
+            blind_to::<4>,
+            blind_to::<5>,
+            blind_to::<6>,
+            blind_to::<7>,
+            blind_to::<8>,
+            blind_to::<9>,
+            blind_to::<10>,
+        ];
+        for (law, mutant) in laws::LAWS.into_iter().zip(mutants) {
+            let missed = play_all(mutant).unwrap().into_iter().filter(|it| it.told != it.expected).count();
+            assert!(missed > 0, "{law}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! What an observation has come to: counts of each mutation and of each dangerous situation, the differences, and the verdict.
+//!
+//! The JSON form is `observe/v1`: fields are added, never renamed or removed.
+
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
+
+use super::{laws::Breach, mutation::MutationKind, pairing::First, situations::Situation};
+use crate::explain::report::Verdict;
+
+/// So many differences are listed; those after them are counted.
+const LISTED_DIFFERENCES: usize = 1_000;
+
+/// What differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, Serialize, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
+pub enum DifferenceKind {
+    /// The ruler has broken a law.
+    Unsafe,
+    /// The ruler did what mooring would not have done.
+    Unexplained,
+    /// The ruler chose a volume of another size or with other access modes.
+    OtherVolume,
+    /// The ruler does not do what mooring would have done.
+    Wait,
+    /// The API server would refuse what mooring would write.
+    Refused,
+}
+
+impl DifferenceKind {
+    /// Value of a label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        self.into()
+    }
+
+    /// Its name, before a line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unsafe => "UNSAFE",
+            Self::Unexplained => "UNEXPLAINED",
+            Self::OtherVolume => "OTHER VOLUME",
+            Self::Wait => "WAIT",
+            Self::Refused => "REFUSED",
+        }
+    }
+}
+
+/// One difference, told once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// When it came to light.
+    pub at: Timestamp,
+    /// What differs.
+    pub kind: DifferenceKind,
+    /// The law that was broken.
+    pub law: Option<&'static str>,
+    /// The revision of the act, if there was one.
+    pub revision: Option<String>,
+    /// A sentence.
+    pub message: String,
+}
+
+/// What came of the mutations of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KindTally {
+    /// How many the ruler made.
+    pub acts: u64,
+    /// Of these, those that mooring would have made on a world before, and their lead in seconds, together.
+    pub mooring_first: u64,
+    /// See above.
+    pub lead_seconds: f64,
+    /// Those that mooring would have made, too, but later.
+    pub ruler_first: u64,
+    /// Those of which it cannot be told.
+    pub not_judged: u64,
+}
+
+/// What a law was asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LawTally {
+    /// Acts that were held against it.
+    pub checked: u64,
+    /// Acts that broke it.
+    pub broken: u64,
+}
+
+/// The summary.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// `observe/v1`.
+    pub api_version: &'static str,
+    /// `Observation`.
+    pub kind: &'static str,
+    /// When it began.
+    pub since: Timestamp,
+    /// For how many seconds it lasted.
+    pub seconds: u64,
+    /// `Alike`, `Different`, `Unsafe` or `NothingCompared`.
+    pub verdict: &'static str,
+    /// By kind of mutation.
+    pub mutations: BTreeMap<MutationKind, KindTally>,
+    /// By law.
+    pub laws: BTreeMap<&'static str, LawTally>,
+    /// How often each dangerous situation was seen; all are listed.
+    pub situations: BTreeMap<Situation, u64>,
+    /// Wishes that mooring gave up before the ruler acted.
+    pub moot: u64,
+    /// What mooring wanted when the observation began, and the ruler has not done.
+    pub waited_before: u64,
+    /// Acts that no watch told of, only a list.
+    pub gaps: u64,
+    /// The differences, the oldest first.
+    pub differences: Vec<Difference>,
+    /// How many there are of each kind; all kinds that there are.
+    pub difference_counts: BTreeMap<DifferenceKind, u64>,
+}
+
+impl Summary {
+    pub(super) fn new(since: Timestamp) -> Self {
+        use Situation as S;
+        let situations = [
+            S::WantedElsewhere,
+            S::NodeNotReady,
+            S::NodeDeleted,
+            S::NodeOutOfService,
+            S::ClaimDeleted,
+            S::VolumeDeleted,
+            S::DetachedByForce,
+            S::DetachedOutOfService,
+            S::DetachedFromGoneNode,
+        ];
+        Self {
+            api_version: "observe/v1",
+            kind: "Observation",
+            since,
+            seconds: 0,
+            verdict: "NothingCompared",
+            mutations: BTreeMap::new(),
+            laws: BTreeMap::new(),
+            situations: situations.map(|situation| (situation, 0)).into(),
+            moot: 0,
+            waited_before: 0,
+            gaps: 0,
+            differences: Vec::new(),
+            difference_counts: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn differs(&mut self, difference: Difference) {
+        *self.difference_counts.entry(difference.kind).or_default() += 1;
+        if self.differences.len() < LISTED_DIFFERENCES {
+            self.differences.push(difference);
+        }
+    }
+
+    pub(super) fn paired(&mut self, kind: MutationKind, first: First) {
+        let tally = self.mutations.entry(kind).or_default();
+        match first {
+            First::Mooring(by) => {
+                tally.mooring_first += 1;
+                tally.lead_seconds += by.as_secs_f64();
+            }
+            First::Ruler(_) => tally.ruler_first += 1,
+            First::NotJudged => tally.not_judged += 1,
+        }
+    }
+
+    pub(super) fn held_against(&mut self, laws: &[&'static str], breach: Option<&Breach>) {
+        for law in laws {
+            let tally = self.laws.entry(law).or_default();
+            tally.checked += 1;
+            tally.broken += u64::from(breach.is_some_and(|breach| breach.law == *law));
+        }
+    }
+
+    pub(super) fn seen(&mut self, situation: Situation) {
+        *self.situations.entry(situation).or_default() += 1;
+    }
+
+    /// Notes how long it lasted, and what it comes to.
+    pub(super) fn ends(&mut self, lasted: Duration) {
+        self.seconds = lasted.as_secs();
+        // The worst comes first.
+        self.verdict = match self.difference_counts.keys().next() {
+            Some(DifferenceKind::Unsafe | DifferenceKind::Unexplained) => "Unsafe",
+            Some(_) => "Different",
+            None if self.compared() == 0 => "NothingCompared",
+            None => "Alike",
+        };
+    }
+
+    /// How many acts were compared.
+    #[must_use]
+    pub fn compared(&self) -> u64 {
+        self.mutations.values().map(|tally| tally.mooring_first + tally.ruler_first).sum()
+    }
+
+    /// What the exit code follows from.
+    #[must_use]
+    pub fn exit(&self) -> Verdict {
+        match self.verdict {
+            "Alike" => Verdict::Healthy,
+            "Different" => Verdict::Waiting,
+            "Unsafe" => Verdict::Blocked,
+            _ => Verdict::NotFound,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let verdict = match self.verdict {
+            "Alike" => "ALIKE: mooring would have done the same.",
+            "Different" => "DIFFERENT: see the lines above.",
+            "Unsafe" => "UNSAFE or UNEXPLAINED: see the lines above.",
+            _ => "NOTHING COMPARED: the ruler did nothing while this watched.",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{verdict}");
+        let _ = writeln!(
+            text,
+            "{} acts compared in {} s; {} wishes were moot, {} waited before the start, {} acts came in gaps",
+            self.compared(),
+            self.seconds,
+            self.moot,
+            self.waited_before,
+            self.gaps
+        );
+        let _ = writeln!(
+            text,
+            "\n{:<18} {:>6} {:>14} {:>10} {:>12} {:>11}",
+            "", "acts", "mooring first", "mean", "ruler first", "not judged"
+        );
+        for (kind, tally) in &self.mutations {
+            #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+            let mean = match tally.mooring_first {
+                0 => "-".to_owned(),
+                count => format!("{:.2} s", tally.lead_seconds / count as f64),
+            };
+            let KindTally { acts, mooring_first, ruler_first, not_judged, .. } = tally;
+            let name = kind.as_str();
+            let _ = writeln!(
+                text,
+                "{name:<18} {acts:>6} {mooring_first:>14} {mean:>10} {ruler_first:>12} {not_judged:>11}"
+            );
+        }
+        let _ = writeln!(text, "\nLaws: acts held against each, and those that broke it");
+        for (law, LawTally { checked, broken }) in &self.laws {
+            let _ = writeln!(text, "{law:<18} {checked:>6} {broken:>6}");
+        }
+        let _ = writeln!(text, "\nDangerous situations seen");
+        for (situation, count) in &self.situations {
+            let _ = writeln!(text, "{:<25} {count:>6}", situation.as_str());
+        }
+        text
+    }
+}
+
+impl Difference {
+    /// One line for people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let time = self.at.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();
+        let revision = self.revision.as_ref().map(|at| format!(" (revision {at})")).unwrap_or_default();
+        format!("{time} {}{law}: {}{revision}", self.kind.as_str(), self.message)
+    }
+}
