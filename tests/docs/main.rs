@@ -114,6 +114,11 @@ fn the_version_is_the_same_everywhere_and_not_a_released_one() {
             include_str!("../../deploy/static-pod/pod.yaml"),
             format!("image: mooring:{version}\n"),
         ),
+        (
+            "deploy/observe/kustomization.yaml",
+            include_str!("../../deploy/observe/kustomization.yaml"),
+            format!("newTag: {version}\n"),
+        ),
         ("README.md", include_str!("../../README.md"), format!("-t mooring:{version} .")),
     ] {
         assert!(text.contains(&said), "{file} is not of {version}");
