@@ -6,7 +6,7 @@ use apiserver::{
     tables::Objects,
 };
 
-use crate::attach_detach::desired::volume_source::{CsiVolume, Storage, of_persistent_volume};
+use crate::attach_detach::state::desired::volume_source::{CsiVolume, Storage, of_persistent_volume};
 
 /// The volume of an attachment.
 pub(super) fn volume_of(world: &Objects, attachment: &VolumeAttachment) -> Option<CsiVolume> {
