@@ -110,7 +110,7 @@ fn kubectl_is_told_what_may_come_next() {
         assert!(commands.lines().any(|line| line == command), "{command}: {commands}");
     }
     // What ends with a slash goes on without a space (ShellCompDirectiveNoSpace).
-    assert_eq!(told(&["explain", "p"]), "pod/\npv/\npvc/\n:6\n");
+    assert_eq!(told(&["explain", "p"]), "pod/\npvc/\npv/\n:6\n");
     assert_eq!(told(&["explain", "pvc/a", "-o", "y"]), "yaml\n:4\n");
     assert!(heads.try_recv().is_err(), "nothing of it is asked of the API server");
 

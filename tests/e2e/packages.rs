@@ -29,13 +29,14 @@ use crate::{
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/mooring");
 
 /// Of `deploy/optional` all but `prometheus-rules`, which the chart does not have.
-const COMPONENTS: [&str; 12] = [
+const COMPONENTS: [&str; 13] = [
     "recycler",
     "host-path",
     "protection",
     "vac-protection",
     "ephemeral-volume",
     "expander",
+    "fence",
     "explain-reader",
     "explain-ca",
     "debug-reader",

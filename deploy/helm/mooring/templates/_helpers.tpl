@@ -44,6 +44,7 @@ labels:
   "vac-protection" (list "--controllers=*,volumeattributesclass-protection-controller")
   "ephemeral-volume" (list "--controllers=*,ephemeral-volume-controller")
   "expander" (list "--controllers=*,persistentvolume-expander-controller")
+  "fence" (list "--fence")
   "explain-ca" (list "--tls-cert-file=/etc/mooring/serving/tls.crt" "--tls-private-key-file=/etc/mooring/serving/tls.key")
 -}}
 {{- range .Values.components }}
