@@ -2,7 +2,7 @@
 //! way?
 //!
 //! In: answers of the API server to the user's own rights, as [`facts`] reads them; everything that creates is a dry run.
-//! Out: one [`Line`] for each check of [`judge`]: ok, warn or stop, the evidence, and what to do. The judgement is a function
+//! Out: one [`Line`] for each check of [`judge()`]: ok, warn or stop, the evidence, and what to do. The judgement is a function
 //! of the facts; `tests/cases/preflight` has its cases.
 
 pub mod facts;
