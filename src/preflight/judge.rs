@@ -39,8 +39,8 @@ const SOURCES: [&str; 13] = [
 /// The audit rule that leaves KCM's denied writes out.
 const AUDIT_RULE: &str = "an audit rule with level None for the users of deploy/fence leaves them out";
 
-type Check = fn(&PreflightFacts, &[&Fence]) -> Result<Finding, String>;
-type Finding = (Level, String, &'static str);
+type Check = fn(&PreflightFacts, &[&Fence]) -> Result<CheckResult, String>;
+type CheckResult = (Level, String, &'static str);
 
 /// Each check, in the order in which they are printed.
 const CHECKS: [(&str, Check); 13] = [
@@ -71,7 +71,7 @@ pub fn judge(facts: &PreflightFacts, fences: &[&Fence]) -> Vec<Line> {
     CHECKS.map(line).to_vec()
 }
 
-fn fine(evidence: impl Into<String>) -> Finding {
+fn fine(evidence: impl Into<String>) -> CheckResult {
     (Level::Ok, evidence.into(), "")
 }
 
@@ -91,7 +91,7 @@ fn some(names: &BTreeSet<&str>) -> String {
     format!("{}{rest}", shown.join(", "))
 }
 
-fn version(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn version(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let version = facts.of(PreflightTopic::Version)?;
     let minor = text(version, "/minor").trim_end_matches('+').parse::<u64>();
     let evidence = format!("API server {}", text(version, "/gitVersion"));
@@ -101,7 +101,7 @@ fn version(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
     Ok((Level::Warn, evidence, "mooring was tried with 1.33 to 1.36: try it in a test cluster first"))
 }
 
-fn policies(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn policies(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let kinds = facts.of(PreflightTopic::Policies)?.get("resources").and_then(Value::as_array);
     let is_it = |kind: &&Value| name_of_kind(kind) == "validatingadmissionpolicies";
     if kinds.into_iter().flatten().find(is_it).is_some() {
@@ -116,7 +116,7 @@ fn name_of_kind(kind: &Value) -> &str {
 }
 
 /// Whether each loop writes as a user of its own. KCM makes these ServiceAccounts itself, and only then.
-fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Finding, String> {
+fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
     let accounts: BTreeSet<&str> = facts.items(PreflightTopic::Accounts)?.map(name).collect();
     let missing: BTreeSet<&str> =
         fences.iter().map(|fence| fence.account).filter(|account| !accounts.contains(account)).collect();
@@ -134,7 +134,7 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Finding, String> {
     Ok(fine("each loop of kube-controller-manager writes as a ServiceAccount of its own"))
 }
 
-fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Finding, String> {
+fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
     let manager = Manager::of(facts)?;
     if manager.pods == 0 {
         let todo = "find out whether the provider runs it with --use-service-account-credentials";
@@ -153,7 +153,7 @@ fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Finding, Strin
     Ok(fine(evidence))
 }
 
-fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let lease = facts.of(PreflightTopic::Lease)?;
     let todo = "for the way back somebody has to restart kube-controller-manager while it is fenced: docs/adopting.md";
     if lease.is_null() {
@@ -167,7 +167,7 @@ fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
     Ok((Level::Warn, format!("{evidence}; you may not write it"), todo))
 }
 
-fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let Some(why) = facts.of(PreflightTopic::Fence)?.as_str() else {
         return Ok(fine("a dry run of the policies and their bindings was accepted"));
     };
@@ -175,7 +175,7 @@ fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
     Ok((Level::Stop, format!("a dry run of the fence was refused: {why}"), todo))
 }
 
-fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let deployment = facts.of(PreflightTopic::Deployment)?;
     if deployment.is_null() {
         let todo = "roll it out first, with the component optional/fence: deploy/README.md";
@@ -200,7 +200,7 @@ fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
     Ok(fine(evidence))
 }
 
-fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let missing = facts.of(PreflightTopic::MissingRights)?.as_array().cloned().unwrap_or_default();
     if missing.is_empty() {
         return Ok(fine("the ServiceAccount of mooring has all rights of deploy/rbac.yaml"));
@@ -211,7 +211,7 @@ fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
 }
 
 /// A pod of KCM's recycler goes on wiping whatever is fenced off.
-fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let is_running = |pod: &&Value| {
         let is_over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
         name(pod).starts_with("recycler-for-") && !is_over
@@ -225,7 +225,7 @@ fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
     Ok((Level::Stop, format!("recycler pods run: {}", some(&running)), todo))
 }
 
-fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let uses = |volume: &&Value| volume.pointer("/spec/flexVolume").is_some();
     let volumes: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
     if volumes.is_empty() {
@@ -236,7 +236,7 @@ fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> 
     Ok((Level::Stop, format!("FlexVolume: {}", some(&volumes)), todo))
 }
 
-fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let known_fields = [
         "accessModes",
         "capacity",
@@ -265,7 +265,7 @@ fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
     Ok((Level::Warn, told.join(", "), todo))
 }
 
-fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> {
+fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let modes: BTreeMap<&str, &Value> = facts
         .items(PreflightTopic::Volumes)?
         .filter_map(|volume| Some((name(volume), volume.pointer("/spec/accessModes")?)))
@@ -312,7 +312,7 @@ fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<Finding, String> 
 }
 
 /// KCM goes on trying.
-fn cost(facts: &PreflightFacts, fences: &[&Fence]) -> Result<Finding, String> {
+fn cost(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
     let qps = Manager::of(facts)?.qps;
     let each = format!(
         "kube-controller-manager's denied writes are at most {qps} a second for each of {} loops",
