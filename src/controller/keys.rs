@@ -98,7 +98,10 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         match error {
             CallError::Throttled { after, .. } => self.retries.wait_until(key, now + *after),
             // Nothing was tried: it is decided anew when this process may write.
-            CallError::NotLeader => {}
+            CallError::NotLeader => {
+                self.queue.at(now);
+                self.queue.push(key.clone());
+            }
             _ => drop(self.retries.failed(key, now, jitter)),
         }
     }
@@ -180,6 +183,32 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
             counts: vec![self.queue.take_counts()],
             measures: (),
             wake_at: self.retries.next_due().into_iter().chain(more).min(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ephemeral::reasons::EphemeralReason;
+    use apiserver::ids::PodKey;
+
+    #[test]
+    fn after_what_was_not_tried_a_key_is_looked_at_again_and_after_a_failure_it_pauses() {
+        let now = Instant::now();
+        // the answer, whether the key comes next
+        let cases = [
+            (Ok(()), false),
+            (Err(CallError::NotLeader), true),
+            (Err(CallError::Unknown("cut".to_owned())), false),
+            (Err(CallError::NotFound("gone".to_owned())), false),
+        ];
+        for (answer, comes) in cases {
+            let mut keys: Keys<PodKey, EphemeralReason> = Keys::default();
+            let key = PodKey::new("ns", "p");
+            keys.begins(&key);
+            keys.written(&key, &answer, now, 0.5);
+            assert_eq!(keys.next(0, now), comes.then_some(key), "{answer:?}");
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use apiserver::call::{CallError, Caller, Request, Verb};
+use serde_json::json;
 use tokio::task::JoinSet;
 
 /// So many are sent at once.
@@ -28,8 +29,7 @@ impl Rehearsal {
 
     /// Sends a write for trial.
     pub(super) fn send(&mut self, request: &Request) {
-        let path = format!("{}?dryRun=All", request.path);
-        let trial = Request { path, ..request.clone() };
+        let Some(trial) = trial(request) else { return };
         let caller = self.caller.clone();
         let name = format!("{} {}", verb(request.verb), request.path);
         self.under_way.spawn(async move { (name, caller.send(&trial).await) });
@@ -47,6 +47,20 @@ impl Rehearsal {
         }
         refused
     }
+}
+
+/// The same request, which stores nothing. `None` if that cannot be said in it.
+// k8s.io/apiserver: endpoints/handlers/delete.go reads the options of a DELETE from its body, and from the query only
+// without one.
+fn trial(request: &Request) -> Option<Request> {
+    let separator = if request.path.contains('?') { '&' } else { '?' };
+    let mut trial = Request { path: format!("{}{separator}dryRun=All", request.path), ..request.clone() };
+    if request.verb == Verb::Delete
+        && let Some(options) = &mut trial.body
+    {
+        options.as_object_mut()?.insert("dryRun".to_owned(), json!(["All"]));
+    }
+    Some(trial)
 }
 
 fn verb(verb: Verb) -> &'static str {
@@ -72,6 +86,28 @@ mod tests {
 
     use super::*;
     use crate::metrics::{ApiMetrics, Metrics};
+
+    #[test]
+    fn a_trial_says_so_where_the_api_server_reads_it() {
+        let of = |verb, path: &str, body| {
+            let trial = trial(&Request { verb, path: path.to_owned(), body })?;
+            Some((trial.path, trial.body))
+        };
+        let said = |path: &str, body| Some((path.to_owned(), body));
+        let cases = [
+            (of(Verb::Patch, "/b", Some(json!({"a": 1}))), said("/b?dryRun=All", Some(json!({"a": 1})))),
+            (of(Verb::Create, "/b?c=d", None), said("/b?c=d&dryRun=All", None)),
+            (of(Verb::Delete, "/b", None), said("/b?dryRun=All", None)),
+            (
+                of(Verb::Delete, "/b", Some(json!({"preconditions": {"uid": "u"}}))),
+                said("/b?dryRun=All", Some(json!({"preconditions": {"uid": "u"}, "dryRun": ["All"]}))),
+            ),
+            (of(Verb::Delete, "/b", Some(json!("u"))), None),
+        ];
+        for (trial, expected) in cases {
+            assert_eq!(trial, expected);
+        }
+    }
 
     #[tokio::test]
     async fn a_write_is_sent_for_trial_alone_and_the_same_refusal_is_told_once() {

@@ -299,7 +299,6 @@ impl Objects {
 
     /// Takes the answer to a read or write of our own. Returns whether it said anything new.
     pub fn observe_response<T: Stored>(&self, object: T) -> bool {
-        self.tell_of(&object, Way::List, Self::apply);
         let key = object.key();
         self.announce_if::<T>(T::table(self).observe_response(object), key)
     }
