@@ -8,13 +8,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use http::Method;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::{Client, Resource, runtime::watcher::Event};
+use kube::{Client, runtime::watcher::Event};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::{
     mirror::{Key, Mirror, events, key},
-    objects::{claim_path, is_terminating},
+    objects::{claim_path, controller_of, is_terminating},
     work::{Work, Write},
 };
 
@@ -78,7 +78,7 @@ async fn run(client: Client) {
 
 /// The pod that controls the claim is gone, or another one has its name.
 fn delete(claim: &PersistentVolumeClaim, pods: &Mirror<Pod>) -> Option<Write> {
-    let owner = claim.controller_owner_ref(&()).filter(|owner| owner.kind == "Pod")?;
+    let owner = controller_of(claim).filter(|owner| owner.kind == "Pod")?;
     let (namespace, _) = key(claim);
     let is_there =
         pods.get(&namespace, &owner.name).is_some_and(|pod| pod.metadata.uid.as_ref() == Some(&owner.uid));

@@ -1,6 +1,9 @@
 //! The fields of pods, nodes, claims and volumes that several stand-ins read, and the paths of their writes.
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
+use k8s_openapi::{
+    api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::{Resource, ResourceExt};
 
 use super::mirror::Key;
@@ -27,7 +30,12 @@ pub fn is_for(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let name = claim.name_any();
     let mut ephemeral = volumes.filter(|volume| volume.ephemeral.is_some());
     ephemeral.all(|volume| format!("{}-{}", pod.name_any(), volume.name) != name)
-        || claim.controller_owner_ref(&()).is_some_and(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
+        || controller_of(claim).is_some_and(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
+}
+
+/// The owner that controls an object.
+pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
+    object.owner_references().iter().find(|owner| owner.controller == Some(true))
 }
 
 /// The claim a volume names.
