@@ -7,6 +7,7 @@
 //! objects say what is meant, the answer to the probe says what that server does. [`vigil`] draws a daemon's conclusions. The daemon (`--fence`), `mooring
 //! preflight` and `mooring switch` all use the same values and the same judgement.
 
+pub mod arguments;
 pub mod ask;
 pub mod policies;
 pub mod probe;

@@ -10,7 +10,10 @@ use super::{
     facts::{PreflightFacts, PreflightTopic},
     manager::Manager,
 };
-use crate::fence::policies::Fence;
+use crate::fence::{
+    arguments::{is_on, words},
+    policies::Fence,
+};
 
 /// Versions of the API server on which this was tried.
 const TRIED: std::ops::RangeInclusive<u64> = 33..=36;
@@ -182,10 +185,8 @@ fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
         return Ok((Level::Warn, "there is no Deployment mooring in mooring-system".to_owned(), todo));
     }
     let ready = deployment.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or_default();
-    let containers = deployment.pointer("/spec/template/spec/containers").and_then(Value::as_array);
-    let arguments =
-        containers.into_iter().flatten().filter_map(|container| container.get("args")?.as_array());
-    let is_fenced = arguments.flatten().any(|argument| argument == "--fence" || argument == "--fence=true");
+    let is_fenced =
+        deployment.pointer("/spec/template/spec").is_some_and(|spec| is_on(&words(spec), "--fence"));
     let evidence = format!("{ready} replicas of mooring are ready");
     if !is_fenced {
         return Ok((

@@ -1,8 +1,7 @@
 //! kube-controller-manager's arguments, as far as its pods show them. On a managed control plane there are none to see.
 
-use serde_json::Value;
-
 use super::facts::{PreflightFacts, PreflightTopic};
+use crate::fence::arguments::{controllers, is_on, value, words};
 
 /// What its pods say, of all its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,20 +24,11 @@ impl Manager {
     pub fn of(facts: &PreflightFacts) -> Result<Self, &str> {
         let mut manager = Self { qps: 20, ..Self::default() };
         for pod in facts.items(PreflightTopic::Managers)? {
-            let words = words(pod);
-            let value = |flag: &str| {
-                words
-                    .iter()
-                    .rev()
-                    .find_map(|word| word.strip_prefix(flag)?.strip_prefix('='))
-                    .map(str::to_owned)
-            };
-            let is_bare = words.contains(&"--use-service-account-credentials");
-            let own = value("--use-service-account-credentials");
+            let words = pod.get("spec").map(words).unwrap_or_default();
             manager.pods += 1;
-            manager.own_users.push(own.map_or(is_bare, |own| own == "true"));
-            manager.controllers.push(value("--controllers").unwrap_or_else(|| "*".to_owned()));
-            let qps = value("--kube-api-qps").and_then(|qps| qps.parse::<f64>().ok());
+            manager.own_users.push(is_on(&words, "--use-service-account-credentials"));
+            manager.controllers.push(controllers(&words));
+            let qps = value(&words, "--kube-api-qps").and_then(|qps| qps.parse::<f64>().ok());
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
             let qps = qps.map_or(20, |qps| qps.ceil() as u64);
             manager.qps = manager.qps.max(qps);
@@ -53,10 +43,4 @@ impl Manager {
             |list: &String| list.split(',').any(|word| word.trim().strip_prefix('-') == Some(controller));
         self.pods > 0 && self.controllers.iter().all(is_off)
     }
-}
-
-fn words(pod: &Value) -> Vec<&str> {
-    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
-    let lists = containers.flat_map(|container| [container.get("command"), container.get("args")]);
-    lists.flatten().filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
 }

@@ -16,6 +16,7 @@ use super::step::{DaemonStanding, FenceStanding, ManagerStanding, SwitchSeen};
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     fence::{
+        arguments::{is_on, value, words},
         ask::{NoAnswer, read},
         policies::Fence,
         probe::{FenceLook, look},
@@ -25,8 +26,6 @@ use crate::{
 
 /// The Deployment of the daemon.
 pub(super) const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
-/// Its lease.
-const DAEMON_LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases/mooring";
 /// KCM's lease.
 pub(super) const MANAGER_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
@@ -71,7 +70,7 @@ impl<'a> Observer<'a> {
         let client = self.api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
         let fence = self.fence(&look(self.api, self.fences).await);
         let deployment = read(&client, DEPLOYMENT).await?;
-        let daemon_lease = read(&client, DAEMON_LEASE).await?.unwrap_or_default();
+        let daemon_lease = read(&client, &daemon_lease(deployment.as_ref())).await?.unwrap_or_default();
         let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
         let now = Instant::now();
         let daemon =
@@ -139,16 +138,28 @@ fn lasts(lease: &Value) -> Duration {
     Duration::from_secs(seconds.unwrap_or(15))
 }
 
-fn daemon(deployment: Option<&Value>) -> DaemonStanding {
+/// The arguments of the daemon.
+fn arguments(deployment: Option<&Value>) -> Vec<&str> {
+    deployment.and_then(|deployment| deployment.pointer("/spec/template/spec")).map(words).unwrap_or_default()
+}
+
+/// Where the daemon has its lease.
+pub(super) fn daemon_lease(deployment: Option<&Value>) -> String {
+    let arguments = arguments(deployment);
+    let namespace = value(&arguments, "--leader-elect-resource-namespace").unwrap_or("mooring-system");
+    let name = value(&arguments, "--leader-elect-resource-name").unwrap_or("mooring");
+    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+}
+
+pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
+    let is_fenced = is_on(&arguments(deployment), "--fence");
     let Some(deployment) = deployment else { return DaemonStanding::default() };
     let number = |at: &str| deployment.pointer(at).and_then(Value::as_u64);
-    let containers = deployment.pointer("/spec/template/spec/containers").and_then(Value::as_array);
-    let arguments =
-        containers.into_iter().flatten().filter_map(|container| container.get("args")?.as_array());
     DaemonStanding {
         replicas: Some(number("/spec/replicas").unwrap_or(1)),
         ready: number("/status/readyReplicas").unwrap_or_default(),
-        is_fenced: arguments.flatten().any(|argument| argument == "--fence" || argument == "--fence=true"),
+        running: number("/status/replicas").unwrap_or_default(),
+        is_fenced,
         leads: false,
     }
 }

@@ -51,6 +51,8 @@ pub struct DaemonStanding {
     pub replicas: Option<u64>,
     /// How many of them are ready: they have listed every kind.
     pub ready: u64,
+    /// How many there still are. What is being deleted does not count, but holds the lease.
+    pub running: u64,
     /// Whether it runs with `--fence`.
     pub is_fenced: bool,
     /// Whether one of them holds the lease.
@@ -166,11 +168,18 @@ fn back(seen: &SwitchSeen) -> SwitchStep {
     let SwitchSeen { fence, daemon, manager, unlisted } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
+    if daemon.replicas.is_none() && !is_open {
+        return SwitchStep::Stop(
+            "there is no Deployment mooring in mooring-system, so it cannot be told whether mooring runs: stop it wherever it \
+             runs, create the Deployment with replicas: 0, and run this again"
+                .to_owned(),
+        );
+    }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
         let waits = !unlisted.is_empty() && !is_open;
         return if waits { SwitchStep::Drain(unlisted.clone()) } else { SwitchStep::StopDaemon };
     }
-    if daemon.leads {
+    if daemon.leads || daemon.running > 0 {
         return SwitchStep::AwaitStop;
     }
     // 2. No process of KCM is left that was denied a write.
@@ -233,9 +242,10 @@ impl SwitchStep {
             Self::StopDaemon => {
                 ("stop mooring", "kubectl -n mooring-system scale deployment mooring --replicas=0")
             }
-            Self::AwaitStop => {
-                ("wait until mooring has given up its lease", "kubectl -n mooring-system get lease mooring")
-            }
+            Self::AwaitStop => (
+                "wait until mooring has ended and given up its lease",
+                "kubectl -n mooring-system get lease mooring",
+            ),
             Self::HoldLease => (
                 "hold kube-controller-manager's lease until its old leader has exited",
                 "kubectl -n kube-system get lease kube-controller-manager",

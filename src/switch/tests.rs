@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{
-    observe::not_listed,
+    observe::{daemon, daemon_lease, not_listed},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen, SwitchStep, next, printed,
     },
@@ -15,7 +15,7 @@ use super::{
 fn ruled_by_the_manager() -> SwitchSeen {
     SwitchSeen {
         fence: FenceStanding::Absent { proven: true },
-        daemon: DaemonStanding { replicas: Some(2), ready: 2, is_fenced: true, leads: false },
+        daemon: DaemonStanding { replicas: Some(2), ready: 2, running: 2, is_fenced: true, leads: false },
         manager: ManagerStanding { leads: true, held: None, lasts: Duration::from_secs(15) },
         unlisted: Vec::new(),
     }
@@ -79,6 +79,19 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             StopDaemon,
         ),
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
+        (
+            "a replica is left that does not lead",
+            |seen| {
+                stopped(seen);
+                seen.daemon.running = 1;
+            },
+            AwaitStop,
+        ),
+        (
+            "it runs from elsewhere",
+            |seen| seen.daemon = DaemonStanding::default(),
+            Stop("no Deployment".into()),
+        ),
         ("it has stopped", stopped, HoldLease),
         (
             "it has left something under way",
@@ -129,7 +142,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
 }
 
 fn stopped(seen: &mut SwitchSeen) {
-    (seen.daemon.replicas, seen.daemon.leads, seen.daemon.ready) = (Some(0), false, 0);
+    seen.daemon = DaemonStanding { replicas: Some(0), is_fenced: true, ..DaemonStanding::default() };
 }
 
 fn holding(seen: &mut SwitchSeen, seconds: u64) {
@@ -140,6 +153,22 @@ fn holding(seen: &mut SwitchSeen, seconds: u64) {
 fn open(seen: &mut SwitchSeen, proven: bool) {
     holding(seen, 21);
     seen.fence = FenceStanding::Absent { proven };
+}
+
+#[test]
+fn the_deployment_says_which_lease_the_daemon_takes() {
+    let deployment = |arguments: &[&str]| {
+        json!({
+            "spec": { "replicas": 0, "template": { "spec": { "containers": [{ "args": arguments }] } } },
+            "status": { "replicas": 2, "readyReplicas": 1 },
+        })
+    };
+    let lease = |arguments: &[&str]| daemon_lease(Some(&deployment(arguments)));
+    assert!(lease(&["run", "--fence"]).ends_with("/mooring-system/leases/mooring"));
+    let named = ["--leader-elect-resource-name=ours", "--leader-elect-resource-namespace", "storage"];
+    assert!(lease(&named).ends_with("/storage/leases/ours"));
+    let expected = DaemonStanding { replicas: Some(0), ready: 1, running: 2, is_fenced: true, leads: false };
+    assert_eq!(daemon(Some(&deployment(&["run", "--fence"]))), expected);
 }
 
 #[test]

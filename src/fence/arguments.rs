@@ -1,0 +1,76 @@
+//! Arguments of a program, as the containers of a pod or of its template show them.
+//!
+//! In: the spec of a pod. Out: flags, of which the last one counts, as `--flag=value` or in two words. What an image or a file
+//! of configuration says is not to be seen here.
+
+use serde_json::Value;
+
+/// Commands and arguments of all containers, word by word.
+#[must_use]
+pub fn words(pod_spec: &Value) -> Vec<&str> {
+    let containers = pod_spec.get("containers").and_then(Value::as_array).into_iter().flatten();
+    let lists = containers.flat_map(|container| [container.get("command"), container.get("args")]);
+    lists.flatten().filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
+}
+
+/// All values of a flag.
+#[must_use]
+pub fn values<'a>(words: &[&'a str], flag: &str) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    let mut words = words.iter().copied();
+    while let Some(word) = words.next() {
+        match word.strip_prefix(flag) {
+            Some("") => found.extend(words.next()),
+            Some(rest) => found.extend(rest.strip_prefix('=')),
+            None => {}
+        }
+    }
+    found
+}
+
+/// The value of a flag that has one.
+#[must_use]
+pub fn value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
+    values(words, flag).last().copied()
+}
+
+/// The list that all values of `--controllers` make together.
+#[must_use]
+pub fn controllers(words: &[&str]) -> String {
+    let lists = values(words, "--controllers");
+    if lists.is_empty() { "*".to_owned() } else { lists.join(",") }
+}
+
+/// Whether a flag without a value, or with `true`, is given.
+#[must_use]
+pub fn is_on(words: &[&str], flag: &str) -> bool {
+    let last = words.iter().rev().find_map(|word| match word.strip_prefix(flag)? {
+        "" => Some(true),
+        rest => rest.strip_prefix('=').map(|value| value == "true"),
+    });
+    last.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_of_a_flag_counts_and_lists_are_joined_in_one_word_or_two() {
+        let spec = json!({ "containers": [
+            { "command": ["mooring", "run", "--a=1", "--a=2", "--on"] },
+            { "args": ["--b", "3", "--on=false", "--on-top=true", "--bare"] },
+        ]});
+        let words = words(&spec);
+        let values = ["--a", "--b", "--bare", "--c"].map(|flag| value(&words, flag));
+        assert_eq!(values, [Some("2"), Some("3"), None, None]);
+        assert_eq!(controllers(&words), "*");
+        assert_eq!(controllers(&["--controllers=*,a", "--controllers", "-b"]), "*,a,-b");
+        assert_eq!(
+            ["--on", "--on-top", "--bare", "--off"].map(|flag| is_on(&words, flag)),
+            [false, true, true, false]
+        );
+    }
+}
