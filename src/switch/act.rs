@@ -26,6 +26,16 @@ const LOCK_LASTS: Duration = Duration::from_secs(30);
 /// How many replicas the Deployment had before it was stopped.
 const REPLICAS: &str = "mooring.dev/replicas";
 
+fn holder(lease: &Value) -> &str {
+    lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether a step may write KCM's lease as it was read. One step takes it from whoever has it; for each other it has to be
+/// ours still: a process of KCM that leads meanwhile was denied writes, or has begun to rule.
+pub(super) fn may_write(step: &SwitchStep, lease: &Value, identity: &str) -> bool {
+    *step == SwitchStep::HoldLease || holder(lease) == identity
+}
+
 /// What writes.
 pub(super) struct Switcher<'a> {
     client: Client,
@@ -75,13 +85,13 @@ impl<'a> Switcher<'a> {
                 self.send(Method::POST, LOCKS, &lease).await?;
                 return Ok(());
             };
-            let holder = lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default();
+            let holder = holder(&lease);
             let seen = lease.pointer("/spec/renewTime").cloned().unwrap_or_default();
             let is_dead = waits_for
                 .as_ref()
                 .is_some_and(|(known, since)| *known == seen && since.elapsed() >= LOCK_LASTS);
             if holder.is_empty() || holder == self.identity || is_dead {
-                return self.hold(LOCK, &lease, LOCK_LASTS).await;
+                return self.write_lease(LOCK, &lease, &self.held(LOCK_LASTS)).await;
             }
             match &waits_for {
                 Some((known, _)) if *known == seen => {}
@@ -97,10 +107,14 @@ impl<'a> Switcher<'a> {
         }
     }
 
-    /// Gives the lock up.
+    /// Gives the lock up, if it is ours.
     pub(super) async fn unlock(&self) -> Result<(), NoAnswer> {
-        self.send(Method::PATCH, LOCK, &json!({ "spec": { "holderIdentity": "" } })).await?;
-        Ok(())
+        match read(&self.client, LOCK).await? {
+            Some(lease) if holder(&lease) == self.identity => {
+                self.write_lease(LOCK, &lease, &json!({ "holderIdentity": "" })).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What a lease says that is held from now on.
@@ -111,11 +125,11 @@ impl<'a> Switcher<'a> {
         })
     }
 
-    /// Writes ourselves into a lease as it was read.
-    async fn hold(&self, path: &str, lease: &Value, lasts: Duration) -> Result<(), NoAnswer> {
+    /// Writes a lease as it was read.
+    async fn write_lease(&self, path: &str, lease: &Value, spec: &Value) -> Result<(), NoAnswer> {
         let revision = lease.pointer("/metadata/resourceVersion");
-        let ours = json!({ "metadata": { "resourceVersion": revision }, "spec": self.held(lasts) });
-        self.send(Method::PATCH, path, &ours).await?;
+        let body = json!({ "metadata": { "resourceVersion": revision }, "spec": spec });
+        self.send(Method::PATCH, path, &body).await?;
         Ok(())
     }
 
@@ -125,15 +139,25 @@ impl<'a> Switcher<'a> {
             SwitchStep::RaiseFence => self.raise().await,
             SwitchStep::StartDaemon => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
-            SwitchStep::HoldLease | SwitchStep::ProveOpen => self.hold_manager(seen.manager.lasts).await,
+            SwitchStep::HoldLease | SwitchStep::ProveOpen => {
+                self.write_manager(step, &self.held(seen.manager.lasts)).await?;
+                Ok(())
+            }
             SwitchStep::LowerFence => {
-                self.hold_manager(seen.manager.lasts).await?;
-                self.lower().await
+                for fence in self.fences {
+                    if !self.write_manager(step, &self.held(seen.manager.lasts)).await? {
+                        break;
+                    }
+                    self.lower(fence).await?;
+                }
+                Ok(())
             }
             SwitchStep::GiveLeaseUp => {
-                let free = json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } });
-                self.send(Method::PATCH, MANAGER_LEASE, &free).await?;
-                self.event("Handed over to kube-controller-manager").await
+                let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
+                if self.write_manager(step, &free).await? {
+                    self.event("Handed over to kube-controller-manager").await?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -154,20 +178,18 @@ impl<'a> Switcher<'a> {
         self.event("Fenced kube-controller-manager off").await
     }
 
-    async fn lower(&self) -> Result<(), NoAnswer> {
-        for fence in self.fences {
-            for (_, plural) in [BINDINGS, POLICIES] {
-                let path = format!("/apis/{API}/{plural}/{}", fence.name());
-                let Some(object) = read(&self.client, &path).await? else { continue };
-                let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-                let left: Vec<&Value> =
-                    finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
-                let freed = json!({ "metadata": { "finalizers": left } });
-                self.send(Method::PATCH, &path, &freed).await?;
-                match ask(&self.client, Method::DELETE, &path, None).await {
-                    Ok(_) | Err(NoAnswer::Refused(404, _)) => {}
-                    Err(error) => return Err(error),
-                }
+    async fn lower(&self, fence: &Fence) -> Result<(), NoAnswer> {
+        for (_, plural) in [BINDINGS, POLICIES] {
+            let path = format!("/apis/{API}/{plural}/{}", fence.name());
+            let Some(object) = read(&self.client, &path).await? else { continue };
+            let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+            let left: Vec<&Value> =
+                finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
+            let freed = json!({ "metadata": { "finalizers": left } });
+            self.send(Method::PATCH, &path, &freed).await?;
+            match ask(&self.client, Method::DELETE, &path, None).await {
+                Ok(_) | Err(NoAnswer::Refused(404, _)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -191,17 +213,22 @@ impl<'a> Switcher<'a> {
         Ok(())
     }
 
-    /// Takes or renews KCM's lease. Its old leader exits when it cannot renew it.
-    async fn hold_manager(&self, lasts: Duration) -> Result<(), NoAnswer> {
+    /// Takes, renews or gives up KCM's lease, as it was read, if the step [may](may_write). Its old leader exits when it
+    /// cannot renew it. Returns whether it was written.
+    async fn write_manager(&self, step: &SwitchStep, spec: &Value) -> Result<bool, NoAnswer> {
         let lease = read(&self.client, MANAGER_LEASE).await?;
         let lease = lease.ok_or_else(|| {
             let why = "kube-controller-manager has no lease: restart it by hand while it is fenced (docs/adopting.md)";
             NoAnswer::Refused(404, why.to_owned())
         })?;
-        match self.hold(MANAGER_LEASE, &lease, lasts).await {
-            // The old leader has renewed it in between.
-            Err(NoAnswer::Refused(409, _)) => Ok(()),
-            other => other,
+        if !may_write(step, &lease, &self.identity) {
+            return Ok(false);
+        }
+        match self.write_lease(MANAGER_LEASE, &lease, spec).await {
+            Ok(()) => Ok(true),
+            // Somebody has written it in between.
+            Err(NoAnswer::Refused(409, _)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

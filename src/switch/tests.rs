@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{
+    act::may_write,
     observe::{daemon, daemon_lease, not_listed},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen, SwitchStep, next, printed,
@@ -153,6 +154,22 @@ fn holding(seen: &mut SwitchSeen, seconds: u64) {
 fn open(seen: &mut SwitchSeen, proven: bool) {
     holding(seen, 21);
     seen.fence = FenceStanding::Absent { proven };
+}
+
+#[test]
+fn the_managers_lease_is_taken_once_and_then_only_kept() {
+    use SwitchStep::{GiveLeaseUp, HoldLease, LowerFence, ProveOpen};
+    let held_by = |holder: &str| json!({ "spec": { "holderIdentity": holder } });
+    let cases = [
+        (HoldLease, [true, true, true]),
+        (LowerFence, [true, false, false]),
+        (ProveOpen, [true, false, false]),
+        (GiveLeaseUp, [true, false, false]),
+    ];
+    for (step, expected) in cases {
+        let found = ["us", "kcm-1", ""].map(|holder| may_write(&step, &held_by(holder), "us"));
+        assert_eq!(found, expected, "{step:?}");
+    }
 }
 
 #[test]
