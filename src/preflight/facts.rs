@@ -17,6 +17,8 @@ use crate::fence::{
 
 /// The ServiceAccount of the daemon, and its Deployment's namespace.
 pub const NAMESPACE: &str = "mooring-system";
+/// The Deployment of the daemon.
+pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
 const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 /// The rights of the daemon, as they are installed.
 const RIGHTS: &str = include_str!("../../deploy/rbac.yaml");
@@ -64,7 +66,7 @@ const SINGLE_READS: [(PreflightTopic, &str); 9] = [
         PreflightTopic::Lease,
         "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager",
     ),
-    (PreflightTopic::Deployment, "/apis/apps/v1/namespaces/mooring-system/deployments/mooring"),
+    (PreflightTopic::Deployment, DEPLOYMENT),
     (PreflightTopic::Recyclers, "/api/v1/namespaces/default/pods"),
     (PreflightTopic::Volumes, "/api/v1/persistentvolumes"),
     (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments"),

@@ -1,14 +1,23 @@
 //! `mooring preflight`, from its arguments to its exit code: the checks of one cluster, or of each context of a fleet.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::output::{QueryStop, UNREACHABLE, USAGE, print};
 use crate::{
     cli::query::{OutputForm, switching::PreflightArgs},
     config::Controllers,
     explain::{report::Verdict, sheet::clean},
-    fence::policies::Fence,
-    preflight::{Level, Line, facts::PreflightFacts, judge, text, worst},
+    fence::{
+        arguments::{controllers, words},
+        ask::{NoAnswer, read},
+        policies::Fence,
+    },
+    preflight::{
+        Level, Line,
+        facts::{DEPLOYMENT, PreflightFacts},
+        judge, text, worst,
+    },
 };
 use apiserver::connect::ApiServer;
 
@@ -21,10 +30,28 @@ struct Preflight {
     lines: Vec<Line>,
 }
 
-/// The fences of a list of controllers.
-pub(super) fn fences_of(controllers: &str) -> Result<Vec<&'static Fence>, QueryStop> {
-    let list = Controllers::parse(controllers);
-    let list = list.map_err(|why| QueryStop(USAGE, format!("--controllers: {why}")))?;
+/// The fences of the controllers that the daemon runs by its Deployment, and of those that are asked for where there is none.
+pub(super) fn fences_of(
+    asked: Option<&str>,
+    deployment: Option<&Value>,
+) -> Result<Vec<&'static Fence>, QueryStop> {
+    let parse = |list: &str, code: u8| {
+        Controllers::parse(list).map_err(|why| QueryStop(code, format!("--controllers: {why}")))
+    };
+    let asked = asked.map(|list| parse(list, USAGE)).transpose()?;
+    let blocked = Verdict::Blocked.exit_code();
+    let spec = deployment.and_then(|deployment| deployment.pointer("/spec/template/spec"));
+    let theirs = spec.map(|spec| parse(&controllers(&words(spec)), blocked)).transpose()?;
+    if let (Some(asked), Some(theirs)) = (&asked, &theirs)
+        && asked.running != theirs.running
+    {
+        let why = "--controllers differs from that of the Deployment mooring in mooring-system, which counts: leave it away";
+        return Err(QueryStop(blocked, why.to_owned()));
+    }
+    let list = match theirs.or(asked) {
+        Some(list) => list,
+        None => parse("*", USAGE)?,
+    };
     Ok(list.running.iter().filter_map(|controller| Fence::of(controller.name())).collect())
 }
 
@@ -33,7 +60,6 @@ pub(super) fn fences_of(controllers: &str) -> Result<Vec<&'static Fence>, QueryS
 /// # Errors
 /// There is no answer.
 pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
-    let fences = fences_of(&args.controllers)?;
     let mut contexts: Vec<Option<String>> = args.contexts.iter().cloned().map(Some).collect();
     if contexts.is_empty() {
         contexts.push(args.view.connection.context.clone());
@@ -42,6 +68,12 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     for context in contexts {
         let choice = apiserver::connect::Choice { context: context.clone(), ..args.view.connection.choice() };
         let client = ApiServer::choose(&choice).await?.client()?;
+        let deployment = match read(&client, DEPLOYMENT).await {
+            // The check of the daemon says so.
+            Err(NoAnswer::Refused(..)) => None,
+            answer => answer.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?,
+        };
+        let fences = fences_of(args.controllers.as_deref(), deployment.as_ref())?;
         let facts = PreflightFacts::read(&client, &fences).await;
         let facts = facts.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
         let lines = judge(&facts, &fences);
@@ -73,6 +105,39 @@ fn form(answers: &[Preflight], form: OutputForm) -> Result<String, QueryStop> {
                 title + &lines
             };
             Ok(answers.iter().map(one).collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_deployment_says_which_loops_are_fenced_off() {
+        let fences = |asked: Option<&str>, list: Option<&[&str]>| {
+            let deployment = list.map(
+                |list| json!({ "spec": { "template": { "spec": { "containers": [{ "args": list }] } } } }),
+            );
+            let fences = fences_of(asked, deployment.as_ref());
+            fences.map(|fences| fences.len()).map_err(|QueryStop(code, _)| code)
+        };
+        let three: &[&str] = &["run", "--fence", "--controllers=*,pv-protection"];
+        // What is asked for, what the Deployment runs, how many fences, or the exit code.
+        let cases = [
+            (None, None, Ok(2)),
+            (Some("storage"), None, Ok(7)),
+            (Some("nonsense"), None, Err(USAGE)),
+            (None, Some(&["run", "--fence"] as &[&str]), Ok(2)),
+            (None, Some(three), Ok(3)),
+            (Some("*,persistentvolume-protection-controller"), Some(three), Ok(3)),
+            (Some("*"), Some(three), Err(2)),
+            (None, Some(&["run", "--controllers=$(LIST)"]), Err(2)),
+        ];
+        for (asked, list, expected) in cases {
+            assert_eq!(fences(asked, list), expected, "{asked:?} {list:?}");
         }
     }
 }

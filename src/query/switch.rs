@@ -9,10 +9,14 @@ use super::{
 use crate::{
     cli::query::switching::SwitchArgs,
     explain::{report::Verdict, sheet::clean},
-    fence::ask::NoAnswer,
+    fence::{
+        ask::{NoAnswer, read},
+        policies::FENCES,
+    },
+    preflight::facts::DEPLOYMENT,
     switch::{
         SwitchEnd, carry_out, plan,
-        step::{SwitchStep, printed},
+        step::{Direction, SwitchStep, printed},
     },
     terminal::complain,
 };
@@ -22,8 +26,15 @@ use crate::{
 /// # Errors
 /// The cluster cannot be read, or a write was refused.
 pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
-    let fences = fences_of(&args.controllers)?;
     let api = ApiServer::choose(&args.connection.choice()).await?;
+    let fences = match args.to {
+        Direction::Mooring => {
+            let deployment = read(&api.client()?, DEPLOYMENT).await.map_err(|error| stop(&error))?;
+            fences_of(args.controllers.as_deref(), deployment.as_ref())?
+        }
+        // Whichever are there.
+        Direction::KubeControllerManager => FENCES.iter().collect(),
+    };
     if !args.yes {
         let step = plan(&api, args.to, &fences).await.map_err(|error| stop(&error))?;
         print(&clean_lines(&printed(args.to, &step)));

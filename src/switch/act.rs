@@ -10,12 +10,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    observe::{BETWEEN_LOOKS, DEPLOYMENT, MANAGER_LEASE, SWITCH_HOLDER},
+    observe::{BETWEEN_LOOKS, MANAGER_LEASE, SWITCH_HOLDER},
     step::{SwitchSeen, SwitchStep},
 };
-use crate::fence::{
-    ask::{NoAnswer, ask, read},
-    policies::{API, BINDINGS, FINALIZER, Fence, POLICIES, RAISED, apply_path},
+use crate::{
+    fence::{
+        ask::{NoAnswer, ask, read},
+        policies::{API, BINDINGS, FINALIZER, Fence, POLICIES, RAISED, apply_path},
+    },
+    preflight::facts::DEPLOYMENT,
 };
 
 /// The lease that keeps a second switch out.

@@ -22,10 +22,9 @@ use crate::{
         probe::{FenceLook, look},
         state::{FenceProof, FenceState, Proven},
     },
+    preflight::facts::DEPLOYMENT,
 };
 
-/// The Deployment of the daemon.
-pub(super) const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
 /// KCM's lease.
 pub(super) const MANAGER_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";

@@ -13,9 +13,10 @@ const EXIT_CODES_OF_PREFLIGHT: &str = "Exit codes: 0 nothing is in the way; 1 wa
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES_OF_PREFLIGHT)]
 pub struct PreflightArgs {
-    /// Controllers that mooring is to take, as `mooring run --controllers` has them.
-    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
-    pub controllers: String,
+    /// Controllers that mooring is to take, as `mooring run --controllers` has them. A Deployment that is there says it
+    /// itself; a list that differs from its own is refused.
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub controllers: Option<String>,
 
     /// Contexts of the kubeconfig to look at, one after the other.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "context")]
@@ -46,9 +47,10 @@ pub struct SwitchArgs {
     #[arg(long)]
     pub yes: bool,
 
-    /// Controllers that mooring takes, as `mooring run --controllers` has them.
-    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
-    pub controllers: String,
+    /// Controllers that mooring takes, as `mooring run --controllers` has them. The Deployment says it itself; a list that
+    /// differs from its own is refused. The way back takes down each fence that is there.
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub controllers: Option<String>,
 
     /// The cluster.
     #[command(flatten)]
