@@ -46,7 +46,7 @@ use crate::{
     build_info::{BUILD, COMPONENT},
     config::{Config, StorageController},
     configz::configz,
-    controller::late::may_be_late,
+    controller::{late::may_be_late, second_writer::MEMORY},
     debugging,
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, Requester, WatchMetrics, process,
@@ -520,6 +520,7 @@ fn build_elector(
 
 /// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
 /// through our watches yet. Also which pods there are: a wait for force goes on only where no pod wants the volume (S6).
+/// A fence that was lost before is lost from now on (S14): no controller remembers who wrote while it stood by.
 async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
     let started = Instant::now();
     // On the heap: without optimisation they are too large for the stack of the thread that renews the lease.
@@ -530,6 +531,7 @@ async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: C
         Box::pin(kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups)),
         Box::pin(kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups)),
     );
+    objects.unfenced().lead(Instant::now(), MEMORY);
     tracing::info!(took_ms = started.elapsed().as_millis(), "passed the take-over barrier");
 }
 

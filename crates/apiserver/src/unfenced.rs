@@ -25,6 +25,16 @@ impl Unfenced {
         });
     }
 
+    /// This process begins to lead. What it saw of another writer while it stood by does not count, so if the fence is lost,
+    /// the time begins anew, even if it has run out.
+    pub fn lead(&self, now: Instant, lasts: Duration) {
+        self.0.send_if_modified(|until| {
+            let is_lost = until.is_some();
+            *until = is_lost.then_some(now + lasts);
+            is_lost
+        });
+    }
+
     /// The fence was found in force.
     pub fn found(&self) {
         self.0.send_if_modified(|until| until.take().is_some());
@@ -58,5 +68,18 @@ mod tests {
         assert_eq!(unfenced.until(start + lasts), None);
         unfenced.found();
         assert_eq!(unfenced.until(start), None);
+    }
+
+    #[test]
+    fn s14_who_begins_to_lead_while_the_fence_is_lost_waits_the_whole_time() {
+        let (unfenced, start, lasts) = (Unfenced::default(), Instant::now(), Duration::from_mins(10));
+        unfenced.lead(start, lasts);
+        assert_eq!(unfenced.until(start), None, "nothing is lost");
+        unfenced.lost(start, lasts);
+        let later = start + lasts + lasts;
+        unfenced.lead(later, lasts);
+        assert_eq!(unfenced.until(later), Some(later + lasts));
+        unfenced.found();
+        assert_eq!(unfenced.until(later), None);
     }
 }
