@@ -17,6 +17,9 @@ use crate::fence::{
 
 /// The ServiceAccount of the daemon, and its Deployment's namespace.
 pub const NAMESPACE: &str = "mooring-system";
+/// KCM's pods, where they are to be seen.
+pub const MANAGERS: &str =
+    "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager";
 /// The Deployment of the daemon.
 pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
 const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
@@ -45,8 +48,8 @@ pub enum PreflightTopic {
     Deployment,
     /// Rights that the daemon does not have.
     MissingRights,
-    /// Pods in the namespace where recyclers run.
-    Recyclers,
+    /// Pods that no fence holds up: those of recyclers, and those with a FlexVolume of their own.
+    Pods,
     /// PersistentVolumes.
     Volumes,
     /// VolumeAttachments.
@@ -54,20 +57,16 @@ pub enum PreflightTopic {
 }
 
 /// What is read with one GET.
-const SINGLE_READS: [(PreflightTopic, &str); 9] = [
+const SINGLE_READS: [(PreflightTopic, &str); 8] = [
     (PreflightTopic::Version, "/version"),
     (PreflightTopic::Policies, "/apis/admissionregistration.k8s.io/v1"),
     (PreflightTopic::Accounts, "/api/v1/namespaces/kube-system/serviceaccounts"),
-    (
-        PreflightTopic::Managers,
-        "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager",
-    ),
+    (PreflightTopic::Managers, MANAGERS),
     (
         PreflightTopic::Lease,
         "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager",
     ),
     (PreflightTopic::Deployment, DEPLOYMENT),
-    (PreflightTopic::Recyclers, "/api/v1/namespaces/default/pods"),
     (PreflightTopic::Volumes, "/api/v1/persistentvolumes"),
     (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments"),
 ];
@@ -94,6 +93,7 @@ impl PreflightFacts {
             let answer = read(client, path).await.map(Option::unwrap_or_default);
             seen.insert(topic, answer.map_err(|error| error.to_string()));
         }
+        seen.insert(PreflightTopic::Pods, unfenced_pods(client).await.map_err(|error| error.to_string()));
         seen.insert(
             PreflightTopic::LeaseRight,
             may_write_lease(client).await.map_err(|error| error.to_string()),
@@ -123,9 +123,40 @@ impl PreflightFacts {
     /// # Errors
     /// Why there is none.
     pub fn items(&self, topic: PreflightTopic) -> Result<impl Iterator<Item = &Value>, &str> {
-        let list = self.of(topic)?;
-        Ok(list.get("items").and_then(Value::as_array).into_iter().flatten())
+        Ok(items(self.of(topic)?))
     }
+}
+
+/// The items of a list.
+pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.get("items").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Reads all pods, a page at a time as they may be many, and keeps those of the topic.
+async fn unfenced_pods(client: &Client) -> Result<Value, NoAnswer> {
+    let (mut kept, mut next) = (Vec::new(), String::new());
+    loop {
+        let page =
+            read(client, &format!("/api/v1/pods?limit=500&continue={next}")).await?.unwrap_or_default();
+        kept.extend(items(&page).filter(|pod| is_recycler(pod) || has_flex_volume(pod)).cloned());
+        match page.pointer("/metadata/continue").and_then(Value::as_str) {
+            Some(token) if !token.is_empty() => token.clone_into(&mut next),
+            _ => return Ok(json!({ "items": kept })),
+        }
+    }
+}
+
+/// Whether it is a pod of KCM's recycler, in whatever namespace its template names.
+pub fn is_recycler(pod: &Value) -> bool {
+    pod.pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .is_some_and(|name| name.starts_with("recycler-for-"))
+}
+
+/// Whether it names a FlexVolume without a PersistentVolume.
+pub fn has_flex_volume(pod: &Value) -> bool {
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    volumes.into_iter().flatten().any(|volume| volume.get("flexVolume").is_some())
 }
 
 async fn may_write_lease(client: &Client) -> Result<Value, NoAnswer> {

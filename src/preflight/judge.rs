@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Level, Line,
-    facts::{PreflightFacts, PreflightTopic},
+    facts::{PreflightFacts, PreflightTopic, has_flex_volume, is_recycler},
     manager::Manager,
 };
 use crate::fence::{
@@ -39,6 +39,8 @@ const SOURCES: [&str; 13] = [
     "portworxVolume",
     "vsphereVolume",
 ];
+/// What is to be done where KCM's arguments are not to be seen.
+const ASK_THE_PROVIDER: &str = "find out whether the provider runs it with --use-service-account-credentials";
 /// The audit rule that leaves KCM's denied writes out.
 const AUDIT_RULE: &str = "an audit rule with level None for the users of deploy/fence leaves them out";
 
@@ -124,15 +126,18 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Strin
     let missing: BTreeSet<&str> =
         fences.iter().map(|fence| fence.account).filter(|account| !accounts.contains(account)).collect();
     let flags = Manager::of(facts).ok().filter(|manager| manager.pods > 0);
-    let shares = flags.is_some_and(|manager| manager.own_users.contains(&false));
     let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \
         docs/operating.md";
-    if shares {
+    if flags.as_ref().is_some_and(Manager::shares_a_user) {
         let evidence = "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user";
         return Ok((Level::Stop, evidence.to_owned(), todo));
     }
     if !missing.is_empty() {
         return Ok((Level::Stop, format!("no ServiceAccount in kube-system: {}", some(&missing)), todo));
+    }
+    if flags.is_none() {
+        let evidence = "the ServiceAccounts of its loops exist, and no pod of kube-controller-manager shows whether it uses them";
+        return Ok((Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER));
     }
     Ok(fine("each loop of kube-controller-manager writes as a ServiceAccount of its own"))
 }
@@ -140,8 +145,8 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Strin
 fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
     let manager = Manager::of(facts)?;
     if manager.pods == 0 {
-        let todo = "find out whether the provider runs it with --use-service-account-credentials";
-        return Ok((Level::Warn, "no pod of kube-controller-manager is to be seen".to_owned(), todo));
+        let evidence = "no pod of kube-controller-manager is to be seen";
+        return Ok((Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER));
     }
     let off: BTreeSet<&str> = fences
         .iter()
@@ -211,16 +216,18 @@ fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     Ok((Level::Stop, evidence, "apply deploy/rbac.yaml"))
 }
 
+/// The names of pods of a kind that are not over.
+fn running(facts: &PreflightFacts, is_meant: fn(&Value) -> bool) -> Result<BTreeSet<&str>, &str> {
+    let is_over = |pod: &Value| matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    let pods = facts.items(PreflightTopic::Pods)?;
+    Ok(pods.filter(|pod| is_meant(pod) && !is_over(pod)).map(name).collect())
+}
+
 /// A pod of KCM's recycler goes on wiping whatever is fenced off.
 fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let is_running = |pod: &&Value| {
-        let is_over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
-        name(pod).starts_with("recycler-for-") && !is_over
-    };
-    let running: BTreeSet<&str> =
-        facts.items(PreflightTopic::Recyclers)?.filter(is_running).map(name).collect();
+    let running = running(facts, is_recycler)?;
     if running.is_empty() {
-        return Ok(fine("no recycler pod runs in the namespace default"));
+        return Ok(fine("no recycler pod runs"));
     }
     let todo = "wait until they are done: they go on wiping whoever rules";
     Ok((Level::Stop, format!("recycler pods run: {}", some(&running)), todo))
@@ -228,13 +235,14 @@ fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String
 
 fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let uses = |volume: &&Value| volume.pointer("/spec/flexVolume").is_some();
-    let volumes: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
-    if volumes.is_empty() {
-        return Ok(fine("no PersistentVolume is a FlexVolume"));
+    let mut users: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
+    users.extend(running(facts, has_flex_volume)?);
+    if users.is_empty() {
+        return Ok(fine("no PersistentVolume and no pod has a FlexVolume"));
     }
     let todo =
         "keep kube-controller-manager: it attaches these without the API server, so no fence holds it up";
-    Ok((Level::Stop, format!("FlexVolume: {}", some(&volumes)), todo))
+    Ok((Level::Stop, format!("FlexVolume: {}", some(&users)), todo))
 }
 
 fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {

@@ -1,6 +1,8 @@
 //! kube-controller-manager's arguments, as far as its pods show them. On a managed control plane there are none to see.
 
-use super::facts::{PreflightFacts, PreflightTopic};
+use serde_json::Value;
+
+use super::facts::{PreflightFacts, PreflightTopic, items};
 use crate::fence::arguments::{controllers, is_on, value, words};
 
 /// What its pods say, of all its replicas.
@@ -17,13 +19,19 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Reads it from the pods' commands and arguments.
+    /// Reads it from the list of the pods.
     ///
     /// # Errors
     /// Why the pods could not be read.
     pub fn of(facts: &PreflightFacts) -> Result<Self, &str> {
+        Ok(Self::of_pods(facts.of(PreflightTopic::Managers)?))
+    }
+
+    /// Reads it from the pods' commands and arguments.
+    #[must_use]
+    pub fn of_pods(list: &Value) -> Self {
         let mut manager = Self { qps: 20, ..Self::default() };
-        for pod in facts.items(PreflightTopic::Managers)? {
+        for pod in items(list) {
             let words = pod.get("spec").map(words).unwrap_or_default();
             manager.pods += 1;
             manager.own_users.push(is_on(&words, "--use-service-account-credentials"));
@@ -33,7 +41,13 @@ impl Manager {
             let qps = qps.map_or(20, |qps| qps.ceil() as u64);
             manager.qps = manager.qps.max(qps);
         }
-        Ok(manager)
+        manager
+    }
+
+    /// Whether a replica was seen to write with all its loops as one user, so that no fence tells them apart.
+    #[must_use]
+    pub fn shares_a_user(&self) -> bool {
+        self.own_users.contains(&false)
     }
 
     /// Whether every replica has this controller switched off by name.

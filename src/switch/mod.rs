@@ -15,7 +15,13 @@ use std::time::Duration;
 use apiserver::connect::ApiServer;
 use tokio::time::{Instant, sleep};
 
-use crate::fence::{ask::NoAnswer, policies::Fence};
+use crate::{
+    fence::{
+        ask::{NoAnswer, read},
+        policies::Fence,
+    },
+    preflight::{Manager, facts::MANAGERS},
+};
 use act::Switcher;
 use observe::{BETWEEN_LOOKS, Observer};
 use step::{Direction, FenceStanding, SwitchSeen, SwitchStep, next};
@@ -51,6 +57,11 @@ pub async fn carry_out(
     fences: &[&'static Fence],
     tell: impl Fn(&str),
 ) -> Result<SwitchEnd, NoAnswer> {
+    if to == Direction::Mooring
+        && let Some(why) = shared_user(api, &tell).await?
+    {
+        return Ok(SwitchEnd::Stopped(why));
+    }
     let switcher = Switcher::new(api, fences).await?;
     switcher.lock(&tell).await?;
     let mut observer = Observer::new(api, fences, switcher.identity());
@@ -85,6 +96,26 @@ pub async fn carry_out(
     };
     switcher.unlock().await?;
     Ok(end)
+}
+
+/// Why no fence can tell KCM's loops apart, if a pod of it shows that.
+async fn shared_user(api: &ApiServer, tell: &impl Fn(&str)) -> Result<Option<String>, NoAnswer> {
+    let client = api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
+    let pods = match read(&client, MANAGERS).await {
+        Err(NoAnswer::Refused(_, why)) => {
+            tell(&format!(
+                "whether each loop of kube-controller-manager is a user of its own cannot be told: {why}"
+            ));
+            None
+        }
+        pods => pods?,
+    };
+    let shares = pods.is_some_and(|pods| Manager::of_pods(&pods).shares_a_user());
+    Ok(shares.then(|| {
+        "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user, whom no fence \
+         holds up"
+            .to_owned()
+    }))
 }
 
 /// Whether the loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads.
