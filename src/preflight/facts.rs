@@ -25,6 +25,8 @@ pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployment
 const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 /// The rights of the daemon, as they are installed.
 const RIGHTS: &str = include_str!("../../deploy/rbac.yaml");
+/// What `--fence` needs in addition.
+const RIGHTS_OF_FENCE: &str = include_str!("../../deploy/optional/fence/rbac.yaml");
 
 /// What is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -190,33 +192,49 @@ async fn dry_run(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> 
 /// What of its rights the daemon's account does not have.
 async fn missing_rights(client: &Client) -> Result<Value, NoAnswer> {
     let mut missing = Vec::new();
-    for (group, resource, verb) in rights() {
-        let (plural, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
-        let asked = json!({ "verb": verb, "group": group, "resource": plural, "subresource": subresource });
-        let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": { "user": DAEMON_USER, "resourceAttributes": asked } });
+    for (right, spec) in rights() {
+        let review =
+            json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
         if allowed(ask(client, Method::POST, path, Some(&review)).await)? != json!(true) {
-            missing.push(format!("{verb} {resource}"));
+            missing.push(right);
         }
     }
     Ok(json!(missing))
 }
 
-/// Group, resource and verb of each rule of the ClusterRole.
-fn rights() -> Vec<(String, String, String)> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(RIGHTS).unwrap_or_default();
+/// Each right for people, and as a review asks for it. The Role of the lease has its name and namespace from flags, and is
+/// left out.
+fn rights() -> Vec<(String, Value)> {
+    let [mut documents, of_fence] = [RIGHTS, RIGHTS_OF_FENCE]
+        .map(|manifest| serde_saphyr::from_multiple::<Value>(manifest).unwrap_or_default());
+    documents.retain(|object| object.get("kind") == Some(&json!("ClusterRole")));
+    documents.extend(of_fence);
     let list = |rule: &Value, field: &str| -> Vec<String> {
         let items = rule.get(field).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let mut rights = Vec::new();
-    let roles = documents.iter().filter(|object| object.get("kind") == Some(&json!("ClusterRole")));
-    for rule in roles.filter_map(|role| role.get("rules")?.as_array()).flatten() {
-        for group in list(rule, "apiGroups") {
-            for resource in list(rule, "resources") {
-                let right = |verb| (group.clone(), resource.clone(), verb);
-                rights.extend(list(rule, "verbs").into_iter().map(right));
+    for role in &documents {
+        let namespace = role.pointer("/metadata/namespace");
+        for rule in role.get("rules").and_then(Value::as_array).into_iter().flatten() {
+            let (groups, paths) = (list(rule, "apiGroups"), list(rule, "nonResourceURLs"));
+            for verb in list(rule, "verbs") {
+                for (group, resource) in groups
+                    .iter()
+                    .flat_map(|group| list(rule, "resources").into_iter().map(move |of| (group, of)))
+                {
+                    let (plural, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+                    let asked = json!({ "verb": verb, "group": group, "resource": plural,
+                        "subresource": subresource, "namespace": namespace.cloned().unwrap_or_else(|| json!("")) });
+                    let spec = json!({ "user": DAEMON_USER, "resourceAttributes": asked });
+                    rights.push((format!("{verb} {resource}"), spec));
+                }
+                for path in &paths {
+                    let asked = json!({ "verb": verb, "path": path });
+                    let spec = json!({ "user": DAEMON_USER, "nonResourceAttributes": asked });
+                    rights.push((format!("{verb} {path}"), spec));
+                }
             }
         }
     }
@@ -230,9 +248,13 @@ mod tests {
     #[test]
     fn the_rights_of_the_daemon_are_those_of_its_manifest() {
         let rights = rights();
-        let patch = |group: &str, resource: &str, verb: &str| (group.into(), resource.into(), verb.into());
-        assert!(rights.contains(&patch("", "nodes/status", "patch")));
-        assert!(rights.contains(&patch("storage.k8s.io", "volumeattachments", "create")));
-        assert!(rights.len() > 20, "{rights:?}");
+        let spec = |name: &str| rights.iter().find(|(right, _)| right == name).map(|(_, spec)| spec).unwrap();
+        let asked = &spec("patch nodes/status")["resourceAttributes"];
+        assert_eq!((&asked["resource"], &asked["subresource"]), (&json!("nodes"), &json!("status")));
+        assert_eq!(spec("create volumeattachments")["resourceAttributes"]["group"], "storage.k8s.io");
+        assert_eq!(spec("get /metrics/slis")["nonResourceAttributes"]["path"], "/metrics/slis");
+        assert_eq!(spec("list leases")["resourceAttributes"]["namespace"], "kube-system");
+        assert!(rights.iter().any(|(right, _)| right == "get validatingadmissionpolicybindings"));
+        assert!(rights.len() > 25, "{rights:?}");
     }
 }

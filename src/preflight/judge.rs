@@ -209,11 +209,13 @@ fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
 fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let missing = facts.of(PreflightTopic::MissingRights)?.as_array().cloned().unwrap_or_default();
     if missing.is_empty() {
-        return Ok(fine("the ServiceAccount of mooring has all rights of deploy/rbac.yaml"));
+        return Ok(fine(
+            "the ServiceAccount of mooring has all rights of deploy/rbac.yaml and deploy/optional/fence",
+        ));
     }
     let missing: BTreeSet<&str> = missing.iter().filter_map(Value::as_str).collect();
     let evidence = format!("the ServiceAccount of mooring may not {}", some(&missing));
-    Ok((Level::Stop, evidence, "apply deploy/rbac.yaml"))
+    Ok((Level::Stop, evidence, "apply deploy/rbac.yaml and deploy/optional/fence/rbac.yaml"))
 }
 
 /// The names of pods of a kind that are not over.
@@ -235,14 +237,15 @@ fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String
 
 fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let uses = |volume: &&Value| volume.pointer("/spec/flexVolume").is_some();
-    let mut users: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
-    users.extend(running(facts, has_flex_volume)?);
-    if users.is_empty() {
-        return Ok(fine("no PersistentVolume and no pod has a FlexVolume"));
+    let mut found: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
+    let pods = running(facts, has_flex_volume);
+    found.extend(pods.iter().flatten());
+    if found.is_empty() {
+        return pods.map(|_| fine("no PersistentVolume and no pod has a FlexVolume")).map_err(str::to_owned);
     }
     let todo =
         "keep kube-controller-manager: it attaches these without the API server, so no fence holds it up";
-    Ok((Level::Stop, format!("FlexVolume: {}", some(&users)), todo))
+    Ok((Level::Stop, format!("FlexVolume: {}", some(&found)), todo))
 }
 
 fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {

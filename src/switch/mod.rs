@@ -29,6 +29,9 @@ use step::{Direction, FenceStanding, SwitchSeen, SwitchStep, next};
 /// So many looks may fail one after the other.
 const MOST_MISSES: u32 = 10;
 
+/// So often a plan looks again for a leader: leases are renewed every two seconds.
+const LOOKS_OF_A_PLAN: u32 = 5;
+
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchEnd {
@@ -43,8 +46,16 @@ pub enum SwitchEnd {
 /// # Errors
 /// The cluster cannot be read.
 pub async fn plan(api: &ApiServer, to: Direction, fences: &[&'static Fence]) -> Result<SwitchStep, NoAnswer> {
-    let seen = Observer::new(api, fences, "").look().await?;
-    Ok(next(to, &seen))
+    let mut observer = Observer::new(api, fences, "");
+    let mut step = next(to, &observer.look().await?);
+    for _ in 0..LOOKS_OF_A_PLAN {
+        if step != SwitchStep::AwaitLeader {
+            break;
+        }
+        sleep(BETWEEN_LOOKS).await;
+        step = next(to, &observer.look().await?);
+    }
+    Ok(step)
 }
 
 /// Does it, and tells each step as it begins.
@@ -65,7 +76,9 @@ pub async fn carry_out(
     let switcher = Switcher::new(api, fences).await?;
     switcher.lock(&tell).await?;
     let mut observer = Observer::new(api, fences, switcher.identity());
-    let (mut told, mut nobody_since, mut pause, mut misses) = (None, None, None, 0);
+    let (mut nobody_since, mut pause, mut misses) = (None, None, 0);
+    // The last step, and since when it is the next.
+    let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
         sleep(BETWEEN_LOOKS).await;
         let seen = match observer.look().await {
@@ -83,15 +96,22 @@ pub async fn carry_out(
             pause.get_or_insert(now.duration_since(since));
         }
         let step = next(to, &seen);
-        if told.as_ref() != Some(&step) {
-            tell(&step.told());
+        let since = match last {
+            Some((known, since)) if known == step => since,
+            _ => {
+                tell(&step.told());
+                now
+            }
+        };
+        if let Some(why) = step.given_up(now.duration_since(since)) {
+            break SwitchEnd::Stopped(why);
         }
         match &step {
             SwitchStep::Done => break SwitchEnd::Done(pause),
             SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
             step => switcher.take(step, &seen).await?,
         }
-        told = Some(step);
+        last = Some((step, since));
         switcher.lock(&tell).await?;
     };
     switcher.unlock().await?;
@@ -122,7 +142,7 @@ async fn shared_user(api: &ApiServer, tell: &impl Fn(&str)) -> Result<Option<Str
 fn nobody_rules(to: Direction, seen: &SwitchSeen) -> bool {
     let is_open = matches!(seen.fence, FenceStanding::Absent { .. });
     match to {
-        Direction::Mooring => seen.fence.is_up() && !seen.daemon.leads,
-        Direction::KubeControllerManager => !(seen.daemon.leads || is_open && seen.manager.leads),
+        Direction::Mooring => seen.fence.is_up() && !seen.daemon.may_lead,
+        Direction::KubeControllerManager => !(seen.daemon.may_lead || is_open && seen.manager.leads),
     }
 }

@@ -45,8 +45,8 @@ pub(super) struct Observer<'a> {
     held_since: Option<Instant>,
     /// How long KCM's lease lasted before it was held.
     lasts: Duration,
-    /// The last renewal of mooring's lease that was seen, and when it was seen first.
-    renewed: Option<(String, Instant)>,
+    /// Those of mooring's lease.
+    renewals: Renewals,
     unlisted: Option<(Instant, Vec<String>)>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Observer<'a> {
             open: FenceProof::default(),
             held_since: None,
             lasts: Duration::ZERO,
-            renewed: None,
+            renewals: Renewals::default(),
             unlisted: None,
         }
     }
@@ -72,8 +72,8 @@ impl<'a> Observer<'a> {
         let daemon_lease = read(&client, &daemon_lease(deployment.as_ref())).await?.unwrap_or_default();
         let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
         let now = Instant::now();
-        let daemon =
-            DaemonStanding { leads: self.is_renewed(&daemon_lease, now), ..daemon(deployment.as_ref()) };
+        let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
+        let daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         let manager = self.manager(&manager_lease, now);
         let is_old = self.unlisted.as_ref().is_none_or(|(read, _)| now >= *read + VOLUMES_EVERY);
         if is_old {
@@ -99,20 +99,6 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Whether somebody holds the lease, and has renewed it within the time that it lasts.
-    fn is_renewed(&mut self, lease: &Value, now: Instant) -> bool {
-        if text(lease, "/spec/holderIdentity").is_empty() {
-            self.renewed = None;
-            return false;
-        }
-        let renewed = text(lease, "/spec/renewTime");
-        let (known, since) = self.renewed.get_or_insert_with(|| (renewed.to_owned(), now));
-        if *known != renewed {
-            (*known, *since) = (renewed.to_owned(), now);
-        }
-        now < *since + lasts(lease)
-    }
-
     fn manager(&mut self, lease: &Value, now: Instant) -> ManagerStanding {
         let holder = text(lease, "/spec/holderIdentity");
         let is_ours = !holder.is_empty() && holder == self.identity;
@@ -125,6 +111,35 @@ impl<'a> Observer<'a> {
             held: self.held_since.map(|since| now.duration_since(since)),
             lasts: self.lasts,
         }
+    }
+}
+
+/// The renewals of a lease, as far as they were seen.
+#[derive(Debug, Default)]
+pub(super) struct Renewals {
+    /// The last one, and when it was seen first.
+    last: Option<(String, Instant)>,
+    /// Whether the holder was seen to renew it, and not only to have done so before.
+    is_alive: bool,
+}
+
+impl Renewals {
+    /// Takes a look. Returns whether somebody holds it and was seen to renew it, and whether somebody may hold it: a lease
+    /// that was not seen for as long as it lasts may be alive as well as left by the dead.
+    pub(super) fn note(&mut self, lease: &Value, now: Instant) -> (bool, bool) {
+        if text(lease, "/spec/holderIdentity").is_empty() {
+            *self = Self::default();
+            return (false, false);
+        }
+        let renewed = text(lease, "/spec/renewTime");
+        let (known, since) = self.last.get_or_insert_with(|| (renewed.to_owned(), now));
+        if *known != renewed {
+            (*known, *since) = (renewed.to_owned(), now);
+            self.is_alive = true;
+        }
+        let may_lead = now < *since + lasts(lease);
+        self.is_alive &= may_lead;
+        (self.is_alive, may_lead)
     }
 }
 
@@ -160,6 +175,7 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
         running: number("/status/replicas").unwrap_or_default(),
         is_fenced,
         leads: false,
+        may_lead: false,
     }
 }
 

@@ -55,8 +55,10 @@ pub struct DaemonStanding {
     pub running: u64,
     /// Whether it runs with `--fence`.
     pub is_fenced: bool,
-    /// Whether one of them holds the lease.
+    /// Whether one of them holds the lease, and was seen to renew it.
     pub leads: bool,
+    /// Whether one of them may hold the lease: it has not expired since it was seen first.
+    pub may_lead: bool,
 }
 
 /// KCM, as its lease shows it.
@@ -121,6 +123,9 @@ pub enum SwitchStep {
 /// Longer than KCM's lease lasts, for a leader that is slow to exit.
 const EXIT_SLACK: Duration = Duration::from_secs(5);
 
+/// A daemon that may lead begins within a few seconds, or after the lease of a predecessor that was killed.
+const MOST_TO_LEAD: Duration = Duration::from_mins(1);
+
 /// What is next.
 #[must_use]
 pub fn next(to: Direction, seen: &SwitchSeen) -> SwitchStep {
@@ -179,7 +184,7 @@ fn back(seen: &SwitchSeen) -> SwitchStep {
         let waits = !unlisted.is_empty() && !is_open;
         return if waits { SwitchStep::Drain(unlisted.clone()) } else { SwitchStep::StopDaemon };
     }
-    if daemon.leads || daemon.running > 0 {
+    if daemon.may_lead || daemon.running > 0 {
         return SwitchStep::AwaitStop;
     }
     // 2. No process of KCM is left that was denied a write.
@@ -206,6 +211,19 @@ fn back(seen: &SwitchSeen) -> SwitchStep {
 }
 
 impl SwitchStep {
+    /// Why it is not waited for any longer, if this step has been next for so long.
+    #[must_use]
+    pub fn given_up(&self, lasted: Duration) -> Option<String> {
+        let is_over = *self == Self::AwaitLeader && lasted >= MOST_TO_LEAD;
+        is_over.then(|| {
+            format!(
+                "mooring does not lead after {} s behind the fence, and nobody rules: see why in kubectl -n mooring-system \
+                 logs deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes",
+                MOST_TO_LEAD.as_secs()
+            )
+        })
+    }
+
     /// The step for people.
     #[must_use]
     pub fn told(&self) -> String {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     act::may_write,
-    observe::{daemon, daemon_lease, not_listed},
+    observe::{Renewals, daemon, daemon_lease, not_listed},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen, SwitchStep, next, printed,
     },
@@ -16,7 +17,13 @@ use super::{
 fn ruled_by_the_manager() -> SwitchSeen {
     SwitchSeen {
         fence: FenceStanding::Absent { proven: true },
-        daemon: DaemonStanding { replicas: Some(2), ready: 2, running: 2, is_fenced: true, leads: false },
+        daemon: DaemonStanding {
+            replicas: Some(2),
+            ready: 2,
+            running: 2,
+            is_fenced: true,
+            ..DaemonStanding::default()
+        },
         manager: ManagerStanding { leads: true, held: None, lasts: Duration::from_secs(15) },
         unlisted: Vec::new(),
     }
@@ -26,7 +33,7 @@ fn ruled_by_the_manager() -> SwitchSeen {
 fn ruled_by_mooring() -> SwitchSeen {
     let mut seen = ruled_by_the_manager();
     seen.fence = FenceStanding::Up { proven: true };
-    seen.daemon.leads = true;
+    (seen.daemon.leads, seen.daemon.may_lead) = (true, true);
     seen
 }
 
@@ -80,6 +87,14 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             StopDaemon,
         ),
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
+        (
+            "it may lead on a node that is out of reach",
+            |seen| {
+                stopped(seen);
+                seen.daemon.may_lead = true;
+            },
+            AwaitStop,
+        ),
         (
             "a replica is left that does not lead",
             |seen| {
@@ -157,6 +172,36 @@ fn open(seen: &mut SwitchSeen, proven: bool) {
 }
 
 #[test]
+fn a_lease_is_led_by_whoever_was_seen_to_renew_it_and_free_when_it_has_expired() {
+    let lease = |holder: &str, renewed: &str| json!({ "spec": { "holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15 } });
+    // Second, holder, renewal, whether somebody was seen to lead, and whether somebody may lead.
+    let course = [
+        (0, "a", "1", (false, true)),
+        (14, "a", "1", (false, true)),
+        (15, "a", "1", (false, false)),
+        (16, "b", "2", (true, true)),
+        (30, "b", "2", (true, true)),
+        (31, "b", "2", (false, false)),
+        (32, "b", "3", (true, true)),
+        (33, "", "3", (false, false)),
+        (34, "c", "3", (false, true)),
+    ];
+    let (mut renewals, start) = (Renewals::default(), Instant::now());
+    for (second, holder, renewed, expected) in course {
+        let found = renewals.note(&lease(holder, renewed), start + Duration::from_secs(second));
+        assert_eq!(found, expected, "{second}");
+    }
+}
+
+#[test]
+fn a_leader_that_does_not_come_is_waited_for_one_minute() {
+    let after = |step: &SwitchStep, seconds: u64| step.given_up(Duration::from_secs(seconds));
+    assert_eq!(after(&SwitchStep::AwaitLeader, 59), None);
+    assert!(after(&SwitchStep::AwaitLeader, 60).unwrap().contains("logs deployment/mooring"));
+    assert_eq!(after(&SwitchStep::AwaitStop, 600), None);
+}
+
+#[test]
 fn the_managers_lease_is_taken_once_and_then_only_kept() {
     use SwitchStep::{GiveLeaseUp, HoldLease, LowerFence, ProveOpen};
     let held_by = |holder: &str| json!({ "spec": { "holderIdentity": holder } });
@@ -184,7 +229,13 @@ fn the_deployment_says_which_lease_the_daemon_takes() {
     assert!(lease(&["run", "--fence"]).ends_with("/mooring-system/leases/mooring"));
     let named = ["--leader-elect-resource-name=ours", "--leader-elect-resource-namespace", "storage"];
     assert!(lease(&named).ends_with("/storage/leases/ours"));
-    let expected = DaemonStanding { replicas: Some(0), ready: 1, running: 2, is_fenced: true, leads: false };
+    let expected = DaemonStanding {
+        replicas: Some(0),
+        ready: 1,
+        running: 2,
+        is_fenced: true,
+        ..DaemonStanding::default()
+    };
     assert_eq!(daemon(Some(&deployment(&["run", "--fence"]))), expected);
 }
 
