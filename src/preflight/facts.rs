@@ -162,7 +162,7 @@ pub fn has_flex_volume(pod: &Value) -> bool {
 }
 
 async fn may_write_lease(client: &Client) -> Result<Value, NoAnswer> {
-    let asked = json!({ "verb": "update", "group": "coordination.k8s.io", "resource": "leases",
+    let asked = json!({ "verb": "patch", "group": "coordination.k8s.io", "resource": "leases",
         "namespace": "kube-system", "name": "kube-controller-manager" });
     let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": { "resourceAttributes": asked } });

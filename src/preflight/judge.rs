@@ -163,7 +163,8 @@ fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, S
 
 fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let lease = facts.of(PreflightTopic::Lease)?;
-    let todo = "for the way back somebody has to restart kube-controller-manager while it is fenced: docs/adopting.md";
+    let todo = "switch over needs --one-way, and for the way back somebody has to restart kube-controller-manager while it is \
+        fenced: docs/adopting.md";
     if lease.is_null() {
         return Ok((Level::Warn, "kube-controller-manager has no lease in kube-system".to_owned(), todo));
     }

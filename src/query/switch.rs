@@ -16,7 +16,7 @@ use crate::{
     preflight::facts::DEPLOYMENT,
     switch::{
         SwitchEnd, carry_out, plan,
-        step::{Direction, SwitchStep, printed},
+        step::{Direction, SwitchOrder, SwitchStep, printed},
     },
     terminal::complain,
 };
@@ -35,8 +35,10 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         // Whichever are there.
         Direction::KubeControllerManager => FENCES.iter().collect(),
     };
+    let order =
+        SwitchOrder { to: args.to, one_way: args.one_way, manager_restarted: args.manager_was_restarted };
     if !args.yes {
-        let step = plan(&api, args.to, &fences).await.map_err(|error| stop(&error))?;
+        let step = plan(&api, order, &fences).await.map_err(|error| stop(&error))?;
         print(&clean_lines(&printed(args.to, &step)));
         print("Nothing was done. The same command with --yes does it.\n");
         return Ok(match step {
@@ -46,7 +48,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         });
     }
     let tell = |line: &str| complain(&clean(line));
-    match carry_out(&api, args.to, &fences, tell).await.map_err(|error| stop(&error))? {
+    match carry_out(&api, order, &fences, tell).await.map_err(|error| stop(&error))? {
         SwitchEnd::Done(pause) => {
             let told = pause.map(|pause| format!("; nobody ruled for {:.1} s", pause.as_secs_f64()));
             print(&format!("done{}\n", told.unwrap_or_default()));

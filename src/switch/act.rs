@@ -138,17 +138,20 @@ impl<'a> Switcher<'a> {
 
     /// Takes a step; those that only wait need nothing.
     pub(super) async fn take(&self, step: &SwitchStep, seen: &SwitchSeen) -> Result<(), NoAnswer> {
+        // Without it, KCM was started anew by hand.
+        let is_held = seen.manager.held.is_some();
         match step {
             SwitchStep::RaiseFence => self.raise().await,
             SwitchStep::StartDaemon => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
+            SwitchStep::ProveOpen if !is_held => Ok(()),
             SwitchStep::HoldLease | SwitchStep::ProveOpen => {
                 self.write_manager(step, &self.held(seen.manager.lasts)).await?;
                 Ok(())
             }
             SwitchStep::LowerFence => {
                 for fence in self.fences {
-                    if !self.write_manager(step, &self.held(seen.manager.lasts)).await? {
+                    if is_held && !self.write_manager(step, &self.held(seen.manager.lasts)).await? {
                         break;
                     }
                     self.lower(fence).await?;

@@ -24,7 +24,7 @@ use crate::{
 };
 use act::Switcher;
 use observe::{BETWEEN_LOOKS, Observer};
-use step::{Direction, FenceStanding, SwitchSeen, SwitchStep, next};
+use step::{Direction, FenceStanding, SwitchOrder, SwitchSeen, SwitchStep, next};
 
 /// So many looks may fail one after the other.
 const MOST_MISSES: u32 = 10;
@@ -45,15 +45,19 @@ pub enum SwitchEnd {
 ///
 /// # Errors
 /// The cluster cannot be read.
-pub async fn plan(api: &ApiServer, to: Direction, fences: &[&'static Fence]) -> Result<SwitchStep, NoAnswer> {
+pub async fn plan(
+    api: &ApiServer,
+    order: SwitchOrder,
+    fences: &[&'static Fence],
+) -> Result<SwitchStep, NoAnswer> {
     let mut observer = Observer::new(api, fences, "");
-    let mut step = next(to, &observer.look().await?);
+    let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
         if step != SwitchStep::AwaitLeader {
             break;
         }
         sleep(BETWEEN_LOOKS).await;
-        step = next(to, &observer.look().await?);
+        step = next(order, &observer.look().await?);
     }
     Ok(step)
 }
@@ -64,11 +68,11 @@ pub async fn plan(api: &ApiServer, to: Direction, fences: &[&'static Fence]) -> 
 /// The cluster cannot be read, or a write was refused.
 pub async fn carry_out(
     api: &ApiServer,
-    to: Direction,
+    order: SwitchOrder,
     fences: &[&'static Fence],
     tell: impl Fn(&str),
 ) -> Result<SwitchEnd, NoAnswer> {
-    if to == Direction::Mooring
+    if order.to == Direction::Mooring
         && let Some(why) = shared_user(api, &tell).await?
     {
         return Ok(SwitchEnd::Stopped(why));
@@ -90,12 +94,12 @@ pub async fn carry_out(
         };
         misses = 0;
         let now = Instant::now();
-        if nobody_rules(to, &seen) {
+        let step = next(order, &seen);
+        if nobody_rules(order.to, &seen, &step) {
             nobody_since.get_or_insert(now);
         } else if let Some(since) = nobody_since {
             pause.get_or_insert(now.duration_since(since));
         }
-        let step = next(to, &seen);
         let since = match last {
             Some((known, since)) if known == step => since,
             _ => {
@@ -139,10 +143,12 @@ async fn shared_user(api: &ApiServer, tell: &impl Fn(&str)) -> Result<Option<Str
 }
 
 /// Whether the loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads.
-fn nobody_rules(to: Direction, seen: &SwitchSeen) -> bool {
+fn nobody_rules(to: Direction, seen: &SwitchSeen, step: &SwitchStep) -> bool {
     let is_open = matches!(seen.fence, FenceStanding::Absent { .. });
     match to {
-        Direction::Mooring => seen.fence.is_up() && !seen.daemon.may_lead,
+        Direction::Mooring => {
+            !seen.daemon.may_lead && (seen.fence.is_up() || *step == SwitchStep::RaiseFence)
+        }
         Direction::KubeControllerManager => !(seen.daemon.may_lead || is_open && seen.manager.leads),
     }
 }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use apiserver::{connect::ApiServer, ids::NodeName};
-use serde_json::Value;
+use http::Method;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::step::{DaemonStanding, FenceStanding, ManagerStanding, SwitchSeen};
@@ -17,7 +18,7 @@ use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     fence::{
         arguments::{is_on, value, words},
-        ask::{NoAnswer, read},
+        ask::{NoAnswer, ask, read},
         policies::Fence,
         probe::{FenceLook, look},
         state::{FenceProof, FenceState, Proven},
@@ -74,7 +75,7 @@ impl<'a> Observer<'a> {
         let now = Instant::now();
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
-        let manager = self.manager(&manager_lease, now);
+        let manager = self.manager(&manager_lease, unwritable(&client).await?, now);
         let is_old = self.unlisted.as_ref().is_none_or(|(read, _)| now >= *read + VOLUMES_EVERY);
         if is_old {
             self.unlisted = Some((now, unlisted(&client).await?));
@@ -99,7 +100,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    fn manager(&mut self, lease: &Value, now: Instant) -> ManagerStanding {
+    fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
         let holder = text(lease, "/spec/holderIdentity");
         let is_ours = !holder.is_empty() && holder == self.identity;
         if !is_ours {
@@ -110,6 +111,7 @@ impl<'a> Observer<'a> {
             leads: !holder.is_empty() && !holder.starts_with(SWITCH_HOLDER),
             held: self.held_since.map(|since| now.duration_since(since)),
             lasts: self.lasts,
+            unwritable,
         }
     }
 }
@@ -176,6 +178,16 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
         is_fenced,
         leads: false,
         may_lead: false,
+    }
+}
+
+/// Why KCM's lease cannot be written.
+async fn unwritable(client: &kube::Client) -> Result<Option<String>, NoAnswer> {
+    let path = format!("{MANAGER_LEASE}?dryRun=All");
+    match ask(client, Method::PATCH, &path, Some(&json!({}))).await {
+        Ok(_) => Ok(None),
+        Err(NoAnswer::Refused(403 | 404, why)) => Ok(Some(why)),
+        Err(error) => Err(error),
     }
 }
 

@@ -17,6 +17,17 @@ pub enum Direction {
     KubeControllerManager,
 }
 
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchOrder {
+    /// Who is to rule.
+    pub to: Direction,
+    /// Over, although nobody can hold KCM's lease for the way back.
+    pub one_way: bool,
+    /// Back: after mooring had stopped, each process of KCM was started anew by hand, so its lease need not be held.
+    pub manager_restarted: bool,
+}
+
 /// How the fence stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceStanding {
@@ -70,6 +81,8 @@ pub struct ManagerStanding {
     pub held: Option<Duration>,
     /// How long it lasts.
     pub lasts: Duration,
+    /// Why its lease cannot be written: the server's words for a dry run.
+    pub unwritable: Option<String>,
 }
 
 /// How the cluster stands.
@@ -128,18 +141,18 @@ const MOST_TO_LEAD: Duration = Duration::from_mins(1);
 
 /// What is next.
 #[must_use]
-pub fn next(to: Direction, seen: &SwitchSeen) -> SwitchStep {
+pub fn next(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if let FenceStanding::Unknown(why) = &seen.fence {
         return SwitchStep::Stop(format!("how the fence stands cannot be told: {why}"));
     }
-    match to {
-        Direction::Mooring => over(seen),
-        Direction::KubeControllerManager => back(seen),
+    match order.to {
+        Direction::Mooring => over(order, seen),
+        Direction::KubeControllerManager => back(order, seen),
     }
 }
 
-fn over(seen: &SwitchSeen) -> SwitchStep {
-    let SwitchSeen { fence, daemon, .. } = seen;
+fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
+    let SwitchSeen { fence, daemon, manager, .. } = seen;
     let Some(replicas) = daemon.replicas else {
         return SwitchStep::Stop(
             "there is no Deployment mooring in mooring-system: roll it out first".to_owned(),
@@ -157,8 +170,17 @@ fn over(seen: &SwitchSeen) -> SwitchStep {
     if daemon.ready == 0 {
         return SwitchStep::AwaitDaemon;
     }
-    // 2. The fence is up, at each server.
+    // 2. The fence is up, at each server. Once it denies writes, the way back takes KCM's lease.
     match fence {
+        FenceStanding::Absent { .. } | FenceStanding::Partial(_)
+            if manager.unwritable.is_some() && !order.one_way =>
+        {
+            return SwitchStep::Stop(format!(
+                "there is no way back, as nobody could hold kube-controller-manager's lease: {}; get the rights of \
+                 deploy/switcher, or say --one-way: then somebody has to restart kube-controller-manager on the way back",
+                manager.unwritable.as_deref().unwrap_or_default()
+            ));
+        }
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Unknown(_) => {
             return SwitchStep::RaiseFence;
         }
@@ -169,7 +191,11 @@ fn over(seen: &SwitchSeen) -> SwitchStep {
     if daemon.leads { SwitchStep::Done } else { SwitchStep::AwaitLeader }
 }
 
-fn back(seen: &SwitchSeen) -> SwitchStep {
+/// What somebody has to do who cannot hold KCM's lease.
+const BY_HAND: &str = "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0, restart each \
+    kube-controller-manager, and run this again with --manager-was-restarted";
+
+fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let SwitchSeen { fence, daemon, manager, unlisted } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
@@ -181,8 +207,21 @@ fn back(seen: &SwitchSeen) -> SwitchStep {
         );
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
-        let waits = !unlisted.is_empty() && !is_open;
-        return if waits { SwitchStep::Drain(unlisted.clone()) } else { SwitchStep::StopDaemon };
+        if is_open {
+            return SwitchStep::StopDaemon;
+        }
+        if !unlisted.is_empty() {
+            return SwitchStep::Drain(unlisted.clone());
+        }
+        if let Some(why) = &manager.unwritable {
+            return SwitchStep::Stop(format!(
+                "kube-controller-manager's lease cannot be held: {why}; {BY_HAND}"
+            ));
+        }
+        if order.manager_restarted {
+            return SwitchStep::Stop(format!("a restart counts after mooring has stopped: {BY_HAND}"));
+        }
+        return SwitchStep::StopDaemon;
     }
     if daemon.may_lead || daemon.running > 0 {
         return SwitchStep::AwaitStop;
@@ -196,17 +235,27 @@ fn back(seen: &SwitchSeen) -> SwitchStep {
                  {names}; run switch --to mooring --yes, and then this again"
             ));
         }
-        if manager.held.is_none_or(|held| held < manager.lasts + EXIT_SLACK) {
-            return SwitchStep::HoldLease;
+        let has_exited = manager.held.is_some_and(|held| held >= manager.lasts + EXIT_SLACK);
+        if !has_exited && !order.manager_restarted {
+            return match &manager.unwritable {
+                Some(why) => SwitchStep::Stop(format!(
+                    "kube-controller-manager's lease cannot be held: {why}; {BY_HAND}"
+                )),
+                None => SwitchStep::HoldLease,
+            };
         }
         // 3. It may write again, at each server, while it does not lead yet.
         return SwitchStep::LowerFence;
     }
-    match (manager.held, fence) {
-        (Some(_), FenceStanding::Absent { proven: false }) => SwitchStep::ProveOpen,
-        (Some(_), _) => SwitchStep::GiveLeaseUp,
-        (None, _) if manager.leads => SwitchStep::Done,
-        (None, _) => SwitchStep::AwaitManager,
+    let is_held = manager.held.is_some();
+    match fence {
+        FenceStanding::Absent { proven: false } if is_held || order.manager_restarted => {
+            SwitchStep::ProveOpen
+        }
+        _ if is_held => SwitchStep::GiveLeaseUp,
+        // Without a lease there is nothing to see of it.
+        _ if manager.leads || order.manager_restarted => SwitchStep::Done,
+        _ => SwitchStep::AwaitManager,
     }
 }
 

@@ -9,7 +9,8 @@ use super::{
     act::may_write,
     observe::{Renewals, daemon, daemon_lease, not_listed},
     step::{
-        DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen, SwitchStep, next, printed,
+        DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
+        printed,
     },
 };
 
@@ -24,7 +25,12 @@ fn ruled_by_the_manager() -> SwitchSeen {
             is_fenced: true,
             ..DaemonStanding::default()
         },
-        manager: ManagerStanding { leads: true, held: None, lasts: Duration::from_secs(15) },
+        manager: ManagerStanding {
+            leads: true,
+            held: None,
+            lasts: Duration::from_secs(15),
+            unwritable: None,
+        },
         unlisted: Vec::new(),
     }
 }
@@ -39,11 +45,15 @@ fn ruled_by_mooring() -> SwitchSeen {
 
 type Case = (&'static str, fn(&mut SwitchSeen), SwitchStep);
 
-fn check(to: Direction, base: fn() -> SwitchSeen, cases: Vec<Case>) {
+fn order(to: Direction) -> SwitchOrder {
+    SwitchOrder { to, one_way: false, manager_restarted: false }
+}
+
+fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
     for (name, change, expected) in cases {
         let mut seen = base();
         change(&mut seen);
-        let found = next(to, &seen);
+        let found = next(order, &seen);
         match (&found, &expected) {
             (SwitchStep::Stop(why), SwitchStep::Stop(part)) => assert!(why.contains(part), "{name}: {why}"),
             _ => assert_eq!(found, expected, "{name}"),
@@ -66,7 +76,7 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         ("it leads", |seen| *seen = ruled_by_mooring(), Done),
         ("nothing can be told", |seen| seen.fence = FenceStanding::Unknown("403".into()), Stop("403".into())),
     ];
-    check(Direction::Mooring, ruled_by_the_manager, cases);
+    check(order(Direction::Mooring), ruled_by_the_manager, cases);
 }
 
 #[test]
@@ -154,7 +164,82 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             Done,
         ),
     ];
-    check(Direction::KubeControllerManager, ruled_by_mooring, cases);
+    check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
+}
+
+#[test]
+fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
+    use SwitchStep::{AwaitLeader, AwaitStop, Done, LowerFence, ProveOpen, RaiseFence, Stop, StopDaemon};
+    fn unwritable(seen: &mut SwitchSeen) {
+        seen.manager.unwritable = Some("leases is forbidden".into());
+    }
+    let cases: Vec<Case> = vec![
+        ("the fence stays down", unwritable, Stop("leases is forbidden; get the rights".into())),
+        (
+            "the fence is up already",
+            |seen| {
+                unwritable(seen);
+                seen.fence = FenceStanding::Up { proven: true };
+            },
+            AwaitLeader,
+        ),
+    ];
+    check(order(Direction::Mooring), ruled_by_the_manager, cases);
+    let one_way = SwitchOrder { one_way: true, ..order(Direction::Mooring) };
+    check(one_way, ruled_by_the_manager, vec![("one way", unwritable, RaiseFence)]);
+
+    let cases: Vec<Case> = vec![
+        ("mooring goes on ruling", unwritable, Stop("leases is forbidden; stop mooring".into())),
+        (
+            "it has stopped",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+            },
+            Stop("leases is forbidden; stop mooring".into()),
+        ),
+        (
+            "nothing is fenced off",
+            |seen| {
+                unwritable(seen);
+                seen.fence = FenceStanding::Absent { proven: true };
+            },
+            StopDaemon,
+        ),
+    ];
+    check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
+
+    let restarted = SwitchOrder { manager_restarted: true, ..order(Direction::KubeControllerManager) };
+    let cases: Vec<Case> = vec![
+        ("restarted too early", |_| {}, Stop("counts after mooring has stopped".into())),
+        ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
+        (
+            "it has stopped",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+            },
+            LowerFence,
+        ),
+        (
+            "one server still denies",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Absent { proven: false };
+            },
+            ProveOpen,
+        ),
+        (
+            "none does",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Absent { proven: true };
+                seen.manager.leads = false;
+            },
+            Done,
+        ),
+    ];
+    check(restarted, ruled_by_mooring, cases);
 }
 
 fn stopped(seen: &mut SwitchSeen) {
@@ -277,7 +362,7 @@ fn an_exclusive_volume_is_listed_by_the_node_that_it_is_attached_to() {
 fn the_plan_shows_each_step_with_its_command_and_which_is_next() {
     let seen = ruled_by_mooring();
     let to = Direction::KubeControllerManager;
-    let plan = printed(to, &next(to, &seen));
+    let plan = printed(to, &next(order(to), &seen));
     assert!(plan.contains("> 2. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
     assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
     assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 8, "{plan}");

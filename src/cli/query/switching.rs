@@ -32,6 +32,7 @@ const EXIT_CODES_OF_SWITCH: &str = "Exit codes: 0 nothing is left to do; 1 there
     cannot go on; 4 usage; 5 the API server cannot be reached; 6 your rights are not sufficient.";
 
 /// Flags of `mooring switch`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES_OF_SWITCH)]
 pub struct SwitchArgs {
@@ -51,6 +52,15 @@ pub struct SwitchArgs {
     /// differs from its own is refused. The way back takes down each fence that is there.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub controllers: Option<String>,
+
+    /// Over, although you cannot write kube-controller-manager's lease: on the way back, somebody has to restart it.
+    #[arg(long)]
+    pub one_way: bool,
+
+    /// Back: after mooring had stopped, and while the fence was up, each kube-controller-manager was restarted. Its lease is
+    /// not held then.
+    #[arg(long)]
+    pub manager_was_restarted: bool,
 
     /// The cluster.
     #[command(flatten)]
