@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::{
     ask::{NoAnswer, ask, read},
     policies::{API, BINDINGS, Fence, POLICIES},
-    state::{FenceSeen, FenceState, ProbeAnswer},
+    state::{FenceLook, FenceSeen, FenceServer, FenceState, ProbeAnswer},
 };
 
 /// How long metrics may take.
@@ -25,31 +25,6 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 const SERVER_IS_GONE: Duration = Duration::from_mins(1);
 const SERVERS: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=\
     apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver";
-
-/// One look at all of them.
-#[derive(Clone, Debug)]
-pub struct FenceLook {
-    /// How each fence stands, in the order in which they were asked for.
-    pub states: Vec<FenceState>,
-    /// The server that answered, if it can be told from others.
-    pub server: Option<String>,
-    /// How many servers there are, if that is known.
-    pub servers: Option<usize>,
-}
-
-impl FenceLook {
-    /// Whether each is enforced.
-    #[must_use]
-    pub fn is_enforced(&self) -> bool {
-        self.states.iter().all(FenceState::is_enforced)
-    }
-
-    /// What is wrong with the first that is not.
-    #[must_use]
-    pub fn wrong(&self) -> Option<&FenceState> {
-        self.states.iter().find(|state| !state.is_enforced())
-    }
-}
 
 /// Looks once, on a fresh connection: another one may lead to another server.
 pub async fn look(api: &ApiServer, fences: &[&Fence]) -> FenceLook {
@@ -96,11 +71,18 @@ async fn probe(client: &Client, fence: &Fence) -> ProbeAnswer {
 }
 
 /// When the process of the server began, as its metrics have it.
-async fn started(client: &Client) -> Option<String> {
+async fn started(client: &Client) -> Option<FenceServer> {
     let request = Request::get("/metrics/slis").body(Vec::new()).ok()?;
     let text = timeout(LONGEST_ANSWER, client.request_text(request)).await.ok()?.ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("process_start_time_seconds "))?;
-    Some(line.to_owned())
+    server(line, Timestamp::now())
+}
+
+fn server(started: &str, now: Timestamp) -> Option<FenceServer> {
+    let seconds: f64 = started.parse().ok()?;
+    let now = Duration::try_from(now.as_duration()).ok()?;
+    let runs = now.saturating_sub(Duration::try_from_secs_f64(seconds).ok()?);
+    Some(FenceServer { started: started.to_owned(), runs })
 }
 
 /// How many servers renew their leases.
@@ -123,6 +105,15 @@ fn alive(leases: &Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_tells_when_it_began() {
+        let now = Timestamp::from_second(1_767_225_700).unwrap();
+        let runs = |started: &str| server(started, now).map(|server| server.runs);
+        assert_eq!(runs("1.7672256e+09"), Some(Duration::from_secs(100)));
+        assert_eq!(runs("1.767225701e+09"), Some(Duration::ZERO), "its clock is ahead");
+        assert_eq!(runs("soon"), None);
+    }
 
     #[test]
     fn a_server_that_has_not_renewed_its_lease_for_a_minute_is_gone() {

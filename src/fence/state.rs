@@ -117,6 +117,40 @@ impl FenceState {
     }
 }
 
+/// One look at all of them.
+#[derive(Clone, Debug)]
+pub struct FenceLook {
+    /// How each fence stands, in the order in which they were asked for.
+    pub states: Vec<FenceState>,
+    /// The server that answered, if it can be told from others.
+    pub server: Option<FenceServer>,
+    /// How many servers there are, if that is known.
+    pub servers: Option<usize>,
+}
+
+/// A process of an API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceServer {
+    /// When it began, as its metrics have it: no other has the same.
+    pub started: String,
+    /// For how long it runs, by the clock here.
+    pub runs: Duration,
+}
+
+impl FenceLook {
+    /// Whether each is enforced.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        self.states.iter().all(FenceState::is_enforced)
+    }
+
+    /// What is wrong with the first that is not.
+    #[must_use]
+    pub fn wrong(&self) -> Option<&FenceState> {
+        self.states.iter().find(|state| !state.is_enforced())
+    }
+}
+
 /// How sure it is that every API server enforces the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proven {
@@ -136,21 +170,20 @@ pub struct FenceProof {
 }
 
 impl FenceProof {
-    /// Takes one look: whether all was as it should be, which server it was, and how many there are, as far as that is
-    /// known. A look that shows anything else begins the proof anew.
-    pub fn note(
-        &mut self,
-        holds: bool,
-        server: Option<String>,
-        servers: Option<usize>,
-        now: Instant,
-    ) -> Proven {
-        if !holds {
+    /// Takes one look, and whether all was as it should be. A look that shows anything else begins the proof anew, and so
+    /// does a server that has started meanwhile: it may be one that was seen before, and would count twice.
+    pub fn note(&mut self, holds: bool, look: &FenceLook, now: Instant) -> Proven {
+        let FenceLook { server, servers, .. } = look;
+        let has_restarted =
+            |since: Instant| server.as_ref().is_some_and(|server| server.runs < now.duration_since(since));
+        if !holds || self.since.is_some_and(has_restarted) {
             *self = Self::default();
+        }
+        if !holds {
             return Proven::No;
         }
         let since = *self.since.get_or_insert(now);
-        self.servers.extend(server);
+        self.servers.extend(server.as_ref().map(|server| server.started.clone()));
         if servers.is_some_and(|servers| servers > 0 && self.servers.len() >= servers) {
             Proven::ByEachServer
         } else if now >= since + UNBROKEN {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     policies::{FENCES, Fence},
-    state::{FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
+    state::{FenceLook, FenceProof, FenceSeen, FenceServer, FenceState, ProbeAnswer, Proven, UNBROKEN},
 };
 
 const HEADER: &str = "# Printed from src/fence/policies.rs (MOORING_WRITE_DOCS=1 cargo test --lib fence). The finalizers keep a deleted fence\n\
@@ -124,19 +124,38 @@ fn with(object: &mut Result<Option<Value>, String>, at: &str, key: &str, value: 
 fn it_is_proven_by_each_server_or_by_two_unbroken_minutes() {
     let start = Instant::now();
     let at = |seconds: u64| start + Duration::from_secs(seconds);
-    let a = || Some("a".to_owned());
-    let b = || Some("b".to_owned());
+    // A server with the seconds that it has run for, and how many there are.
+    let look = |server: Option<(&str, u64)>, servers: Option<usize>| {
+        let server = server.map(|(started, runs)| FenceServer {
+            started: started.to_owned(),
+            runs: Duration::from_secs(runs),
+        });
+        FenceLook { states: Vec::new(), server, servers }
+    };
+    let of_two = |started: &str| look(Some((started, 3600)), Some(2));
     let mut proof = FenceProof::default();
-    assert_eq!(proof.note(true, a(), Some(2), at(0)), Proven::No);
-    assert_eq!(proof.note(true, a(), Some(2), at(1)), Proven::No, "the same server again");
-    assert_eq!(proof.note(false, b(), Some(2), at(2)), Proven::No, "one that is late");
-    assert_eq!(proof.note(true, b(), Some(2), at(3)), Proven::No, "it begins anew");
-    assert_eq!(proof.note(true, a(), Some(2), at(4)), Proven::ByEachServer);
+    assert_eq!(proof.note(true, &of_two("a"), at(0)), Proven::No);
+    assert_eq!(proof.note(true, &of_two("a"), at(1)), Proven::No, "the same server again");
+    assert_eq!(proof.note(false, &of_two("b"), at(2)), Proven::No, "one that is late");
+    assert_eq!(proof.note(true, &of_two("b"), at(3)), Proven::No, "it begins anew");
+    assert_eq!(proof.note(true, &of_two("a"), at(4)), Proven::ByEachServer);
 
     let mut proof = FenceProof::default();
+    assert_eq!(proof.note(true, &of_two("a"), at(0)), Proven::No);
+    let again = look(Some(("a again", 3)), Some(2));
+    assert_eq!(proof.note(true, &again, at(10)), Proven::No, "it has restarted, and is still one of two");
+    let again = look(Some(("a again", 4)), Some(2));
+    assert_eq!(proof.note(true, &again, at(11)), Proven::No);
+    assert_eq!(proof.note(true, &of_two("b"), at(12)), Proven::ByEachServer);
+
+    let (mut proof, unknown) = (FenceProof::default(), look(None, None));
     for seconds in 0..UNBROKEN.as_secs() {
-        assert_eq!(proof.note(true, None, None, at(seconds)), Proven::No);
+        assert_eq!(proof.note(true, &unknown, at(seconds)), Proven::No);
     }
-    assert_eq!(proof.note(true, None, None, start + UNBROKEN), Proven::ByTime);
-    assert_eq!(proof.note(true, None, Some(0), start + UNBROKEN), Proven::ByTime, "no lease proves nothing");
+    assert_eq!(proof.note(true, &unknown, start + UNBROKEN), Proven::ByTime);
+    assert_eq!(
+        proof.note(true, &look(None, Some(0)), start + UNBROKEN),
+        Proven::ByTime,
+        "no lease proves nothing"
+    );
 }

@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    probe::FenceLook,
-    state::{FenceProof, FenceState, Proven},
-};
+use super::state::{FenceLook, FenceProof, FenceState, Proven};
 
 /// An API server that cannot be asked for so long tells nothing of the fence any more.
 const LONGEST_DOUBT: Duration = Duration::from_mins(1);
@@ -44,7 +41,7 @@ impl Default for Vigil {
 impl Vigil {
     /// Takes a look. Returns how it stands, and whether that has changed.
     pub fn take(&mut self, look: &FenceLook, now: Instant) -> (&VigilState, bool) {
-        let proven = self.proof.note(look.is_enforced(), look.server.clone(), look.servers, now);
+        let proven = self.proof.note(look.is_enforced(), look, now);
         let was_proven = !matches!(self.standing, VigilState::Waiting(_));
         let is_unknown = matches!(look.wrong(), Some(FenceState::Unknown(_)));
         let doubt = is_unknown.then(|| *self.in_doubt_since.get_or_insert(now));
@@ -73,13 +70,14 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fence::state::FenceServer;
+
+    fn server(name: &str) -> FenceServer {
+        FenceServer { started: name.to_owned(), runs: Duration::from_hours(1) }
+    }
 
     fn look(state: FenceState) -> FenceLook {
-        FenceLook {
-            states: vec![FenceState::Enforced, state],
-            server: Some("a".to_owned()),
-            servers: Some(1),
-        }
+        FenceLook { states: vec![FenceState::Enforced, state], server: Some(server("a")), servers: Some(1) }
     }
 
     #[test]
@@ -114,9 +112,9 @@ mod tests {
     #[test]
     fn s14_one_server_of_two_proves_nothing() {
         let (mut vigil, now) = (Vigil::default(), Instant::now());
-        let of = |server: &str| FenceLook {
+        let of = |name: &str| FenceLook {
             states: vec![FenceState::Enforced],
-            server: Some(server.to_owned()),
+            server: Some(server(name)),
             servers: Some(2),
         };
         assert!(matches!(vigil.take(&of("a"), now), (VigilState::Waiting(_), true)));

@@ -20,8 +20,8 @@ use crate::{
         arguments::{is_on, value, words},
         ask::{NoAnswer, ask, read},
         policies::Fence,
-        probe::{FenceLook, look},
-        state::{FenceProof, FenceState, Proven},
+        probe::look,
+        state::{FenceLook, FenceProof, FenceState, Proven},
     },
     preflight::facts::DEPLOYMENT,
 };
@@ -87,8 +87,8 @@ impl<'a> Observer<'a> {
     fn fence(&mut self, look: &FenceLook) -> FenceStanding {
         let now = Instant::now();
         let is_absent = look.states.iter().all(|state| *state == FenceState::Absent);
-        let up = self.up.note(look.is_enforced(), look.server.clone(), look.servers, now);
-        let open = self.open.note(is_absent, look.server.clone(), look.servers, now);
+        let up = self.up.note(look.is_enforced(), look, now);
+        let open = self.open.note(is_absent, look, now);
         match look.wrong() {
             None => FenceStanding::Up { proven: up != Proven::No },
             Some(_) if is_absent => FenceStanding::Absent { proven: open != Proven::No },

@@ -12,8 +12,8 @@ use k8s_openapi::api::{
 use kube::{Api, api::DeleteParams};
 use mooring::fence::{
     policies::{FENCES, Fence},
-    probe::{FenceLook, look},
-    state::FenceState,
+    probe::look,
+    state::{FenceLook, FenceState},
 };
 use serde_json::json;
 use test_support::{
