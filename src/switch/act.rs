@@ -99,7 +99,8 @@ impl<'a> Switcher<'a> {
             match &waits_for {
                 Some((known, _)) if *known == seen => {}
                 Some(_) => {
-                    return Err(NoAnswer::Refused(409, format!("another switch is at work: {holder}")));
+                    // Not a conflict that passes.
+                    return Err(NoAnswer::Refused(423, format!("another switch is at work: {holder}")));
                 }
                 None => {
                     tell(&format!("wait until the lock of {holder} has expired"));

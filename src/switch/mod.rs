@@ -26,7 +26,7 @@ use act::Switcher;
 use observe::{BETWEEN_LOOKS, Observer};
 use step::{Direction, FenceStanding, SwitchOrder, SwitchSeen, SwitchStep, next};
 
-/// So many looks may fail one after the other.
+/// So many looks and writes may fail one after the other: get no answer, or meet a conflict.
 const MOST_MISSES: u32 = 10;
 
 /// So often a plan looks again for a leader: leases are renewed every two seconds.
@@ -92,7 +92,6 @@ pub async fn carry_out(
             }
             seen => seen?,
         };
-        misses = 0;
         let now = Instant::now();
         let step = next(order, &seen);
         if nobody_rules(order.to, &seen, &step) {
@@ -113,10 +112,22 @@ pub async fn carry_out(
         match &step {
             SwitchStep::Done => break SwitchEnd::Done(pause),
             SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
-            step => switcher.take(step, &seen).await?,
+            step => {
+                let taken = match switcher.lock(&tell).await {
+                    Ok(()) => switcher.take(step, &seen).await,
+                    error => error,
+                };
+                match taken {
+                    Ok(()) => misses = 0,
+                    // The next look shows what became of it.
+                    Err(NoAnswer::Unknown(_) | NoAnswer::Refused(409, _)) if misses < MOST_MISSES => {
+                        misses += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         }
         last = Some((step, since));
-        switcher.lock(&tell).await?;
     };
     switcher.unlock().await?;
     Ok(end)
