@@ -10,6 +10,7 @@ use apiserver::{
     connect::ApiServer,
     events::EventQueue,
     ids::ResourceVersion,
+    kinds::{Narrow as _, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     leadership::{Leadership, Term},
     restore::RestoreGrace,
     tables::{
@@ -112,16 +113,17 @@ impl Observation {
         Ok(Self { objects, told, wishes, caller, metrics, restores, tasks, fetcher, catch_ups })
     }
 
-    /// The revision up to which the watches have told everything of the kinds that the two controllers write.
+    /// The revision up to which the watches have told everything of the kinds that the two controllers write, and the kind
+    /// that is the furthest behind.
     #[must_use]
-    pub fn passed(&self) -> ResourceVersion {
+    pub fn passed(&self) -> (ResourceVersion, &'static str) {
         let Objects { nodes, pods, volumes, claims, attachments, .. } = &*self.objects;
         let passed = [
-            nodes.observed(),
-            pods.observed(),
-            volumes.observed(),
-            claims.observed(),
-            attachments.observed(),
+            (nodes.observed(), Node::PLURAL),
+            (pods.observed(), Pod::PLURAL),
+            (volumes.observed(), PersistentVolume::PLURAL),
+            (claims.observed(), PersistentVolumeClaim::PLURAL),
+            (attachments.observed(), VolumeAttachment::PLURAL),
         ];
         passed.into_iter().min().unwrap_or_default()
     }

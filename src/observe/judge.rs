@@ -62,6 +62,8 @@ pub struct Judge {
     /// Told, and not judged yet.
     waiting: BTreeMap<(ResourceVersion, u64), Told>,
     count: u64,
+    /// Acts up to this revision are not judged: the world right before them is not known.
+    unjudged_until: ResourceVersion,
     /// Up to which revision was told when.
     newest: VecDeque<(Instant, ResourceVersion)>,
     held: Vec<HeldWish>,
@@ -83,6 +85,7 @@ impl Judge {
             begun: now,
             waiting: BTreeMap::new(),
             count: 0,
+            unjudged_until: ResourceVersion::default(),
             newest: VecDeque::new(),
             held: Vec::new(),
             pairing: Pairing::default(),
@@ -164,6 +167,12 @@ impl Judge {
         oldest
     }
 
+    /// The observation ends: what still waits for a watch is not judged.
+    pub(super) fn ends(&mut self, now: Instant) {
+        self.unjudged_until = ResourceVersion(u64::MAX);
+        self.pass(self.unjudged_until, now);
+    }
+
     /// What has come to light since this was last asked for.
     pub fn news(&mut self) -> Vec<Difference> {
         std::mem::take(&mut self.news)
@@ -220,7 +229,7 @@ impl Judge {
             self.summary.seen(situation);
         }
         let found = acts(before.as_ref(), after.as_ref());
-        if told.way == Way::Absence {
+        if told.way == Way::Absence || told.revision <= self.unjudged_until {
             self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
             return;
         }
@@ -233,6 +242,7 @@ impl Judge {
             } else {
                 let tally = self.summary.mutations.entry(act.mutation.kind).or_default();
                 (tally.acts, tally.not_judged) = (tally.acts + 1, tally.not_judged + 1);
+                self.summary.not_asked += 1;
             }
         }
     }

@@ -27,7 +27,11 @@ mod wished;
 use std::{future::pending, pin::Pin, time::Duration};
 
 use anyhow::anyhow;
-use apiserver::{call::Wish, connect::ApiServer, tables::Objects};
+use apiserver::{
+    call::Wish,
+    connect::ApiServer,
+    tables::{KindStatus, Objects},
+};
 use thiserror::Error;
 use tokio::{
     select,
@@ -48,6 +52,8 @@ const TICK: Duration = Duration::from_millis(250);
 const BEHIND_FOR: Duration = Duration::from_secs(2);
 /// Between two such times.
 const BETWEEN_CATCH_UPS: Duration = Duration::from_secs(10);
+/// A watch that has said nothing for so long while others go on is not waited for any longer.
+const BLIND_FOR: Duration = Duration::from_mins(2);
 /// How long the last acts are waited for at the end.
 const LAST: Duration = Duration::from_secs(10);
 /// Requests for volumes on nodes that may be wished at once: as many as there are.
@@ -67,7 +73,7 @@ pub enum ObserveStop {
 /// Observes until told to stop. With `rehearses`, each write that the controllers would make is sent for trial. Each difference is shown when it comes to light.
 ///
 /// # Errors
-/// A part died, etcd was restored from a backup, or it could not start.
+/// A part died, a kind is not watched any more, etcd was restored from a backup, or it could not start.
 pub async fn observe(
     (mut config, rehearses): (Config, bool),
     api: &ApiServer,
@@ -85,7 +91,7 @@ pub async fn observe(
     let mut ticks = interval(TICK);
     let mut catching_up: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(pending());
     let mut next_catch_up = Instant::now();
-    let mut has_begun = false;
+    let mut begun: Option<Instant> = None;
     loop {
         let objects = observation.objects.clone();
         select! {
@@ -94,24 +100,25 @@ pub async fn observe(
             _ = observation.restores.changed() => {
                 return Err(anyhow!("etcd was restored from a backup: begin again").into());
             }
-            () = objects.synced(), if !has_begun => {
-                has_begun = true;
-                judge.begins(Instant::now());
+            () = objects.synced(), if begun.is_none() => {
+                let now = Instant::now();
+                begun = Some(now);
+                judge.begins(now);
             }
             Some(told) = observation.told.recv() => judge.told(told),
             Some(wish) = observation.wishes.recv() => {
                 wished(wish, &mut judge, &objects, rehearsal.as_mut());
             }
             () = &mut catching_up => catching_up = Box::pin(pending()),
-            _ = ticks.tick() => {
-                if !has_begun {
-                    may_read(&objects)?;
-                }
-            }
+            _ = ticks.tick() => {}
         }
+        let (passed, behind) = observation.passed();
+        // What is told is known before a watch has passed it.
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         let now = Instant::now();
-        let oldest = judge.pass(observation.passed(), now);
+        let oldest = judge.pass(passed, now);
+        let waits = oldest.zip(begun).map(|(oldest, begun)| (behind, oldest.max(begun)));
+        are_watched(&objects.statuses(), waits, now)?;
         judge.news().iter().for_each(&mut show);
         metrics.show(judge.counts());
         if oldest.is_some_and(|at| at + BEHIND_FOR <= now) && next_catch_up <= now {
@@ -122,18 +129,29 @@ pub async fn observe(
     // What was done last is judged, too, if the watches tell of it soon.
     let _ = timeout(LAST, observation.catch_up()).await;
     sleep(TICK).await;
+    let (passed, _) = observation.passed();
     take_all(&mut observation, &mut judge, rehearsal.as_mut());
     let now = Instant::now();
-    judge.pass(observation.passed(), now);
+    judge.pass(passed, now);
+    judge.ends(now);
     judge.news().iter().for_each(&mut show);
     Ok(judge.summary(now))
 }
 
-/// Whether nothing is known that may not be read.
-fn may_read(objects: &Objects) -> Result<(), ObserveStop> {
-    for (kind, status) in objects.statuses() {
-        if let Some(error) = status.error.filter(|error| error.starts_with("403 ")) {
+/// Whether all kinds may be read, and none is waited for in vain: the kind that is the furthest behind, and since when
+/// something waits for it.
+fn are_watched(
+    statuses: &[(&'static str, KindStatus)],
+    waits: Option<(&'static str, Instant)>,
+    now: Instant,
+) -> Result<(), ObserveStop> {
+    for (kind, status) in statuses {
+        let error = status.error.clone().unwrap_or_else(|| "its watch tells nothing".to_owned());
+        if error.starts_with("403 ") {
             return Err(ObserveStop::Forbidden(kind, error));
+        }
+        if waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now) {
+            return Err(anyhow!("{kind} have not been watched for two minutes: {error}").into());
         }
     }
     Ok(())
@@ -158,5 +176,34 @@ fn wished(wish: Wish, judge: &mut Judge, objects: &Objects, rehearsal: Option<&m
     let is_new = judge.wish(wish, objects);
     if let (Some(rehearsal), Some(request), true) = (rehearsal, request, is_new) {
         rehearsal.send(&request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observation_ends_when_a_kind_is_not_watched_any_more() {
+        let start = Instant::now();
+        // The error of the nodes, and for how long something waits for them; the end
+        let cases = [
+            (None, None, None),
+            (Some("403 Forbidden"), None, Some("nodes cannot be listed: 403 Forbidden")),
+            (Some("500 Internal"), Some(119), None),
+            (
+                Some("500 Internal"),
+                Some(120),
+                Some("nodes have not been watched for two minutes: 500 Internal"),
+            ),
+            (None, Some(120), Some("nodes have not been watched for two minutes: its watch tells nothing")),
+        ];
+        for (error, seconds, expected) in cases {
+            let nodes = KindStatus { error: error.map(str::to_owned), ..KindStatus::default() };
+            let statuses = [("pods", KindStatus::default()), ("nodes", nodes)];
+            let now = start + Duration::from_secs(seconds.unwrap_or_default());
+            let end = are_watched(&statuses, seconds.map(|_| ("nodes", start)), now);
+            assert_eq!(end.err().map(|end| end.to_string()).as_deref(), expected, "{error:?} {seconds:?}");
+        }
     }
 }

@@ -103,7 +103,7 @@ pub struct Summary {
     pub since: Timestamp,
     /// For how many seconds it lasted.
     pub seconds: u64,
-    /// `Alike`, `Different`, `Unsafe` or `NothingCompared`.
+    /// `Alike`, `Different`, `Unsafe`, `Inconclusive` or `NothingCompared`.
     pub verdict: &'static str,
     /// By kind of mutation.
     pub mutations: BTreeMap<MutationKind, KindTally>,
@@ -115,7 +115,9 @@ pub struct Summary {
     pub moot: u64,
     /// What mooring wanted when the observation began, and the ruler has not done.
     pub waited_before: u64,
-    /// Acts that no watch told of, only a list.
+    /// Acts of controllers that were not to be compared.
+    pub not_asked: u64,
+    /// Acts that are in no other count: a watch had a gap, or had not passed them at the end.
     pub gaps: u64,
     /// The differences, the oldest first.
     pub differences: Vec<Difference>,
@@ -148,6 +150,7 @@ impl Summary {
             situations: situations.map(|situation| (situation, 0)).into(),
             moot: 0,
             waited_before: 0,
+            not_asked: 0,
             gaps: 0,
             differences: Vec::new(),
             difference_counts: BTreeMap::new(),
@@ -193,6 +196,7 @@ impl Summary {
             Some(DifferenceKind::Unsafe | DifferenceKind::Unexplained) => "Unsafe",
             Some(_) => "Different",
             None if self.compared() == 0 => "NothingCompared",
+            None if self.compared() * 2 < self.to_compare() => "Inconclusive",
             None => "Alike",
         };
     }
@@ -203,12 +207,18 @@ impl Summary {
         self.mutations.values().map(|tally| tally.mooring_first + tally.ruler_first).sum()
     }
 
+    /// How many acts there were to compare.
+    fn to_compare(&self) -> u64 {
+        let acts: u64 = self.mutations.values().map(|tally| tally.acts).sum();
+        (acts + self.gaps).saturating_sub(self.not_asked)
+    }
+
     /// What the exit code follows from.
     #[must_use]
     pub fn exit(&self) -> Verdict {
         match self.verdict {
             "Alike" => Verdict::Healthy,
-            "Different" => Verdict::Waiting,
+            "Different" | "Inconclusive" => Verdict::Waiting,
             "Unsafe" => Verdict::Blocked,
             _ => Verdict::NotFound,
         }
@@ -222,14 +232,16 @@ impl Summary {
             "Alike" => "ALIKE: mooring would have done the same.",
             "Different" => "DIFFERENT: see the lines above.",
             "Unsafe" => "UNSAFE or UNEXPLAINED: see the lines above.",
-            _ => "NOTHING COMPARED: the ruler did nothing while this watched.",
+            "Inconclusive" => "INCONCLUSIVE: most of what the ruler did could not be compared.",
+            _ => "NOTHING COMPARED: the ruler did nothing that could be compared.",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{verdict}");
         let _ = writeln!(
             text,
-            "{} acts compared in {} s; {} wishes were moot, {} waited before the start, {} acts came in gaps",
+            "{} of {} acts compared in {} s; {} wishes were moot, {} waited before the start, {} acts came in gaps",
             self.compared(),
+            self.to_compare(),
             self.seconds,
             self.moot,
             self.waited_before,
@@ -273,5 +285,32 @@ impl Difference {
         let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();
         let revision = self.revision.as_ref().map(|at| format!(" (revision {at})")).unwrap_or_default();
         format!("{time} {}{law}: {}{revision}", self.kind.as_str(), self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alike_is_what_was_compared_for_the_most_part() {
+        // acts that mooring would have made, too; acts that were not judged, of other controllers, in gaps; what it comes to
+        let cases = [
+            (0, 0, 0, 0, "NothingCompared"),
+            (0, 5, 0, 0, "NothingCompared"),
+            (5, 5, 0, 0, "Alike"),
+            (5, 6, 0, 0, "Inconclusive"),
+            (5, 106, 101, 0, "Alike"),
+            (5, 5, 0, 1, "Inconclusive"),
+        ];
+        for (same, not_judged, not_asked, gaps, expected) in cases {
+            let mut summary = Summary::new(Timestamp::UNIX_EPOCH);
+            let tally =
+                KindTally { acts: same + not_judged, ruler_first: same, not_judged, ..KindTally::default() };
+            summary.mutations.insert(MutationKind::Attach, tally);
+            (summary.not_asked, summary.gaps) = (not_asked, gaps);
+            summary.ends(Duration::ZERO);
+            assert_eq!(summary.verdict, expected, "{same} {not_judged} {not_asked} {gaps}");
+        }
     }
 }

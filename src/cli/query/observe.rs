@@ -15,8 +15,9 @@ that of the act. Its lead is the time from its decision until the watch told of 
 not in it. A difference comes to light when all watches have passed its revision, after ten seconds at most in a quiet cluster. \
 Who made an act is not told: \"the ruler\" is whoever did.
 
-Exit codes: 0 alike; 1 different: it does not do, or chooses otherwise; 2 unsafe or unexplained; 3 nothing was compared; \
-4 usage; 5 the API server cannot be reached; 6 your rights are not sufficient.";
+Exit codes: 0 alike; 1 different: it does not do, or chooses otherwise, or inconclusive: fewer than half of the acts were \
+compared; 2 unsafe or unexplained; 3 nothing was compared; 4 usage; 5 the API server cannot be reached, or a kind is not \
+watched for two minutes while others change; 6 your rights are not sufficient.";
 
 /// Flags of `mooring observe`.
 #[derive(Debug, Args)]
