@@ -62,7 +62,7 @@ pub struct Judge {
     /// Told, and not judged yet.
     waiting: BTreeMap<(ResourceVersion, u64), Told>,
     count: u64,
-    /// Acts up to this revision are not judged: the world right before them is not known.
+    /// Acts up to this revision are not judged: a watch had a gap, so the world right before them is not known.
     unjudged_until: ResourceVersion,
     /// Up to which revision was told when.
     newest: VecDeque<(Instant, ResourceVersion)>,
@@ -112,6 +112,9 @@ impl Judge {
         if self.newest.len() > REMEMBERED_REVISIONS {
             self.newest.pop_front();
         }
+        if matches!(told.way, Way::List | Way::Absence) && !self.is_watched(&told) {
+            self.unjudged_until = self.unjudged_until.max(told.revision);
+        }
         self.count += 1;
         self.waiting.insert((told.revision, self.count), told);
         self.release(at, |held| held.mutations.iter().any(|it| concerns(it, &object)));
@@ -135,6 +138,12 @@ impl Judge {
         let until = wish.made + HOLD;
         self.held.push(HeldWish { wish, mutations, until });
         is_new
+    }
+
+    /// Whether a watch has told of it, too.
+    fn is_watched(&self, told: &Told) -> bool {
+        let mut same = self.waiting.range((told.revision, 0)..=(told.revision, u64::MAX));
+        same.any(|(_, known)| known.way == Way::Watch && known.object == told.object)
     }
 
     fn release(&mut self, now: Instant, is_due: impl Fn(&HeldWish) -> bool) {
@@ -229,7 +238,7 @@ impl Judge {
             self.summary.seen(situation);
         }
         let found = acts(before.as_ref(), after.as_ref());
-        if told.way == Way::Absence || told.revision <= self.unjudged_until {
+        if told.revision <= self.unjudged_until {
             self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
             return;
         }

@@ -37,7 +37,7 @@ struct Recording {
     expects: Vec<String>,
     /// Objects that there are.
     world: Vec<Value>,
-    /// Revisions that follow, in order; one below `deleted` is an end.
+    /// Revisions that follow, in order; one below `deleted` is an end, one below `listed` comes after a gap.
     acts: Vec<Value>,
 }
 
@@ -78,6 +78,7 @@ fn play(recording: Recording, laws: Laws) -> Result<Played, String> {
     let steps = recording.world.iter().map(|it| (it, Way::FirstList));
     for (object, way) in steps.chain(recording.acts.iter().map(|it| (it, Way::Watch))) {
         revision += 1;
+        let (object, way) = object.get("listed").map_or((object, way), |listed| (listed, Way::List));
         tell(&objects, object, revision).map_err(|error| format!("{}: {error}", recording.name))?;
         while let Ok(mut told) = tells.try_recv() {
             told.way = way;
