@@ -25,6 +25,7 @@ use super::{
     laws::{self, Judged},
     mutation::{Chosen, MutationKind},
     pairing::{First, HOLD, Pair, Pairing},
+    past::Earlier,
     situations::{situation, wanted_elsewhere},
     summary::{Difference, DifferenceKind, Summary},
     wished::wished,
@@ -47,7 +48,8 @@ struct HeldWish {
 }
 
 /// Holds an act against the laws ([`laws::judge`]).
-pub(super) type Laws = fn(&Objects, &Chosen, (Option<&Shape>, Option<&Shape>), Timestamp) -> Judged;
+pub(super) type Laws =
+    fn((&Objects, &Earlier), &Chosen, (Option<&Shape>, Option<&Shape>), Timestamp) -> Judged;
 
 /// The judge.
 #[derive(Debug)]
@@ -55,6 +57,7 @@ pub struct Judge {
     laws: Laws,
     /// The cluster up to the last revision that was judged.
     world: Arc<Objects>,
+    past: Earlier,
     /// One object at a time.
     glass: (Objects, usize),
     running: BTreeSet<StorageController>,
@@ -80,6 +83,7 @@ impl Judge {
         Self {
             laws: laws::judge,
             world: Arc::default(),
+            past: Earlier::default(),
             glass: (Objects::default(), 0),
             running,
             begun: now,
@@ -225,7 +229,12 @@ impl Judge {
 
     fn look_at_pod(&mut self, told: &Told) {
         let ObjectRef::Pod(key) = &told.object else { return };
-        let Some(pod) = self.through_glass(told).pods.get(key) else { return };
+        let pod = self.through_glass(told).pods.get(key);
+        // When it ended in a gap is not known.
+        if let Some(was) = self.world.pods.get(key).filter(|_| told.way == Way::Watch) {
+            self.past.pod(&self.world, &was, pod.as_deref(), wall(told));
+        }
+        let Some(pod) = pod else { return };
         if let Some(situation) = wanted_elsewhere(&self.world, &told.object, &pod) {
             self.summary.seen(situation);
         }
@@ -238,14 +247,18 @@ impl Judge {
             self.summary.seen(situation);
         }
         let found = acts(before.as_ref(), after.as_ref());
+        for act in &found {
+            self.past.act(&self.world, &act.mutation, wall(told));
+        }
         if told.revision <= self.unjudged_until {
             self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
             return;
         }
         for act in found {
-            let wall = Timestamp::now();
-            let judged = (self.laws)(&self.world, &act, (before.as_ref(), after.as_ref()), wall);
-            self.held_against(&judged, told);
+            let wall = wall(told);
+            let judged =
+                (self.laws)((self.world.as_ref(), &self.past), &act, (before.as_ref(), after.as_ref()), wall);
+            self.held_against(&act, &judged, told);
             if self.running.contains(&act.mutation.controller()) {
                 self.compare(&act, &judged, told, wall);
             } else {
@@ -256,9 +269,10 @@ impl Judge {
         }
     }
 
-    fn held_against(&mut self, judged: &Judged, told: &Told) {
+    fn held_against(&mut self, act: &Chosen, judged: &Judged, told: &Told) {
         self.summary.held_against(&judged.laws, judged.breach.as_ref());
-        if let Some(situation) = judged.named {
+        // What comes off the list is detached next.
+        if let Some(situation) = judged.named.filter(|_| act.mutation.kind != MutationKind::Unlist) {
             self.summary.seen(situation);
         }
         if let Some(breach) = &judged.breach {
@@ -328,13 +342,25 @@ fn is_of_equal_rank(world: &Objects, one: &VolumeName, other: &VolumeName) -> bo
     one == other
 }
 
-/// Whether a component that is no storage loop makes such a change, too: the scheduler gives volumes to claims that wait for
-/// their first consumer, and the provisioner to those that asked for one.
+/// When it was told, by the clock on the wall.
+fn wall(told: &Told) -> Timestamp {
+    let now = Timestamp::now();
+    now.checked_sub(told.at.elapsed()).unwrap_or(now)
+}
+
+/// Whether somebody who is no storage loop makes such a change, too: people free a Released volume that is kept, the
+/// scheduler gives volumes to claims that wait for their first consumer, and the provisioner to those that asked for one.
 fn is_of_another(world: &Objects, act: &Chosen) -> bool {
-    let ObjectRef::Claim(key) = &act.mutation.object else { return false };
-    let Some(claim) = world.claims.get(key).filter(|_| act.mutation.kind == MutationKind::Reserve) else {
-        return false;
+    let key = match (act.mutation.kind, &act.mutation.object) {
+        (MutationKind::Unreserve, ObjectRef::Volume(name)) => {
+            let of = world.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
+            let claim = of.as_ref().and_then(|of| world.claims.get(&of.key()));
+            return of.is_some_and(|of| claim.is_none_or(|claim| claim.metadata.uid != of.uid));
+        }
+        (MutationKind::Reserve, ObjectRef::Claim(key)) => key,
+        _ => return false,
     };
+    let Some(claim) = world.claims.get(key) else { return false };
     let class = claim.spec.storage_class_name.as_ref().map(|name| name.as_str().into());
     let class = class.and_then(|name| world.classes.get(&name));
     class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))

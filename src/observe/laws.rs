@@ -4,11 +4,9 @@
 //! ([safety](../../docs/spec/safety.md)), which and how. What kube-controller-manager does by intention, and mooring too,
 //! is named and not called unsafe: a detach by force after six minutes or because a node is out of service.
 
-use std::time::Duration;
-
 use apiserver::{
     kinds::{
-        ClaimPhase, ClaimRef, Narrow as _, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        ClaimPhase, ClaimRef, Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim,
         VolumeAttachment, VolumePhase,
     },
     tables::Objects,
@@ -20,13 +18,10 @@ use super::{
     acts::Shape,
     holders::{holder, volume_of},
     mutation::{Chosen, MutationKind},
+    past::{Earlier, is_recent},
     situations::Situation,
 };
 use crate::binder::annotations::{BIND_COMPLETED, has};
-
-/// How long a node must not have been Ready before a volume is taken off it by force; a little less, as the clocks of two
-/// machines differ.
-const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
 
 /// All laws that acts are held against, by their numbers in docs/spec/safety.md.
 pub const LAWS: [&str; 11] = ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S33", "S45", "S49"];
@@ -65,7 +60,7 @@ impl Judged {
 
 /// Holds an act against the laws: the object before and after, in the world as it was.
 pub(super) fn judge(
-    world: &Objects,
+    (world, past): (&Objects, &Earlier),
     act: &Chosen,
     (before, after): (Option<&Shape>, Option<&Shape>),
     now: Timestamp,
@@ -75,10 +70,16 @@ pub(super) fn judge(
         (MutationKind::Attach, _, Some(Shape::Attachment(made))) => {
             Judged::by("S1", second_attachment(world, made))
         }
-        (MutationKind::Detach, Some(Shape::Attachment(was)), _) => detach(world, was, now),
+        (MutationKind::Detach, Some(Shape::Attachment(was)), _) => detach((world, past), was, now),
+        (MutationKind::Unlist, Some(Shape::Node(was)), _) if was.uses(&mutation.value) => {
+            // The detach that follows is held against the laws.
+            let judged = by_force((world, past), (was.as_ref(), mutation.value.as_str()), now);
+            Judged { named: judged.named, ..Judged::default() }
+        }
         (MutationKind::Reserve, Some(Shape::Volume(was)), _) => {
-            let given = format!("gives it to {}, although", mutation.object);
-            Judged::by("S45", of_live_claim(world, was, &given)).and("S19", second_volume(world, act))
+            let named = live_claim(world, was).map(|_| Situation::HandedOver);
+            let judged = Judged::by("S45", named_by_another(world, was, act));
+            Judged { named, ..judged.and("S19", second_volume(world, act)) }
         }
         (MutationKind::Unreserve, Some(Shape::Volume(was)), _) => {
             Judged::by("S45", of_live_claim(world, was, "takes its claim off, although"))
@@ -111,7 +112,7 @@ fn second_attachment(world: &Objects, made: &VolumeAttachment) -> Option<String>
     Some(format!("{id} is for one node alone; it is attached to node/{node} while node/{holder} has it"))
 }
 
-fn detach(world: &Objects, was: &VolumeAttachment, now: Timestamp) -> Judged {
+fn detach((world, past): (&Objects, &Earlier), was: &VolumeAttachment, now: Timestamp) -> Judged {
     let name = &was.spec.node_name;
     let Some(node) = world.nodes.get(name) else {
         return Judged { named: Some(Situation::DetachedFromGoneNode), ..Judged::by("S4", None) };
@@ -123,6 +124,16 @@ fn detach(world: &Objects, was: &VolumeAttachment, now: Timestamp) -> Judged {
     if !node.uses(id.as_str()) {
         return Judged::by("S3", None).and("S2", is_listed);
     }
+    if past.was_idle(name, id.as_str()) {
+        let judged = Judged::by("S3", None).and("S2", is_listed);
+        return Judged { named: Some(Situation::UsedAfterUnlist), ..judged };
+    }
+    by_force((world, past), (node.as_ref(), id.as_str()), now)
+}
+
+/// A volume comes off a node whose kubelet uses it.
+fn by_force((world, past): (&Objects, &Earlier), (node, id): (&Node, &str), now: Timestamp) -> Judged {
+    let name = node.key();
     let in_use = |why: &str| format!("{id} is detached from node/{name}, whose kubelet uses it: {why}");
     if node.is_out_of_service() {
         return Judged { named: Some(Situation::DetachedOutOfService), ..Judged::by("S4", None) };
@@ -131,11 +142,11 @@ fn detach(world: &Objects, was: &VolumeAttachment, now: Timestamp) -> Judged {
         return Judged::by("S3", Some(in_use("the node is Ready")));
     }
     let since = node.ready().and_then(|ready| ready.last_transition_time);
-    let lasted = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
-    match lasted {
-        Some(lasted) if lasted < FORCE_AFTER => {
-            let why =
-                format!("the node has not been Ready for {} s, which is less than 6 min", lasted.as_secs());
+    match since.filter(|since| is_recent(*since, now)) {
+        // kube-controller-manager counts from the end of need.
+        Some(since) if past.was_needed(world, (&name, id), now) => {
+            let lasted = now.duration_since(since).as_secs();
+            let why = format!("the node has not been Ready for {lasted} s, which is less than 6 min");
             Judged::by("S4", Some(in_use(&why)))
         }
         _ => Judged { named: Some(Situation::DetachedByForce), ..Judged::by("S4", None) },
@@ -153,6 +164,22 @@ fn live_claim(world: &Objects, volume: &PersistentVolume) -> Option<ClaimRef> {
 fn of_live_claim(world: &Objects, volume: &PersistentVolume, done: &str) -> Option<String> {
     let claim = live_claim(world, volume)?;
     Some(format!("pv/{}: {done} pvc/{} lives and names it", volume.key(), claim.key()))
+}
+
+/// A claim that was bound to the volume names it, although the volume refers to none.
+fn named_by_another(world: &Objects, volume: &PersistentVolume, act: &Chosen) -> Option<String> {
+    let name = volume.key();
+    let mut owner = None;
+    if volume.spec.claim_ref.is_none() {
+        world.claims.for_each(|claim| {
+            let is_owner = claim.spec.volume_name == name && has(&claim.metadata, BIND_COMPLETED);
+            if is_owner && claim.metadata.uid != act.mutation.uid {
+                owner = Some(claim.key());
+            }
+        });
+    }
+    let (owner, given) = (owner?, &act.mutation.object);
+    Some(format!("pv/{name}: gives it to {given}, although pvc/{owner} lives and names it"))
 }
 
 /// The claim has another volume already.

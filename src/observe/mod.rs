@@ -18,6 +18,7 @@ pub mod laws;
 pub mod metrics;
 pub mod mutation;
 mod pairing;
+mod past;
 mod rehearsal;
 pub mod self_test;
 pub mod situations;

@@ -138,7 +138,7 @@ fn tell_of<T: Stored>(objects: &Objects, object: Value, is_end: bool) -> Result<
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{acts::Shape, laws::Judged, mutation::Chosen},
+        super::{acts::Shape, laws::Judged, mutation::Chosen, past::Earlier},
         *,
     };
 
@@ -151,7 +151,7 @@ mod tests {
 
     /// The laws, but for one.
     fn blind_to<const LAW: usize>(
-        world: &Objects,
+        world: (&Objects, &Earlier),
         act: &Chosen,
         shapes: (Option<&Shape>, Option<&Shape>),
         now: Timestamp,

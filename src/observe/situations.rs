@@ -36,6 +36,10 @@ pub enum Situation {
     DetachedOutOfService,
     /// A volume was taken off a node whose object is gone.
     DetachedFromGoneNode,
+    /// A volume was taken off a node whose kubelet began to use it after it came off the list.
+    UsedAfterUnlist,
+    /// A volume was given to another claim while its claim lived, as populators do.
+    HandedOver,
 }
 
 impl Situation {

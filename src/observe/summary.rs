@@ -138,6 +138,8 @@ impl Summary {
             S::DetachedByForce,
             S::DetachedOutOfService,
             S::DetachedFromGoneNode,
+            S::UsedAfterUnlist,
+            S::HandedOver,
         ];
         Self {
             api_version: "observe/v1",

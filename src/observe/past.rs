@@ -1,0 +1,139 @@
+//! What the laws need to know of the time before an act, which the world right before it does not show. Pure.
+//!
+//! In: acts and ends of pods, in the order of revisions. Out: which volumes were idle when they came off the list of their
+//! node, and since when no pod needs a volume on a node.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use apiserver::{ids::NodeName, kinds::Pod, tables::Objects};
+use k8s_openapi::jiff::Timestamp;
+
+use super::mutation::{Mutation, MutationKind};
+use crate::attach_detach::state::desired::volume_source::{Storage, of_persistent_volume};
+
+/// How long a node must not have been Ready, or a volume not needed there, before it is taken off by force; a little less, as
+/// the clocks of two machines differ.
+pub(super) const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
+
+/// A volume on a node.
+type OnNode = (NodeName, String);
+
+/// What was before.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    idle: BTreeMap<OnNode, Timestamp>,
+    unneeded: BTreeMap<OnNode, Timestamp>,
+}
+
+impl Earlier {
+    /// An act was made in this world.
+    pub(super) fn act(&mut self, world: &Objects, act: &Mutation, now: Timestamp) {
+        let Some(node) = &act.node else { return };
+        let is_idle = |node| world.nodes.get(node).is_some_and(|it| !it.uses(&act.value));
+        let on_node = (node.clone(), act.value.clone());
+        match act.kind {
+            MutationKind::Unlist if is_idle(node) => {
+                self.idle.retain(|_, since| is_recent(*since, now));
+                self.idle.insert(on_node, now);
+            }
+            MutationKind::List | MutationKind::Unlist => {
+                self.idle.remove(&on_node);
+            }
+            _ => {}
+        }
+    }
+
+    /// A pod becomes this in this world, or goes.
+    pub(super) fn pod(&mut self, world: &Objects, was: &Pod, is: Option<&Pod>, now: Timestamp) {
+        let still = is.is_some_and(|is| is.metadata.uid == was.metadata.uid && !is.is_terminated());
+        if still || !runs(was) {
+            return;
+        }
+        self.unneeded.retain(|_, since| is_recent(*since, now));
+        for id in volumes_of(world, was) {
+            self.unneeded.insert((was.spec.node_name.clone(), id), now);
+        }
+    }
+
+    /// Whether a volume that is not in use now was not either when it came off the list.
+    pub(super) fn was_idle(&self, node: &NodeName, id: &str) -> bool {
+        self.idle.contains_key(&(node.clone(), id.to_owned()))
+    }
+
+    /// Whether a pod has needed a volume on a node within the last six minutes, as far as is known.
+    pub(super) fn was_needed(&self, world: &Objects, (node, id): (&NodeName, &str), now: Timestamp) -> bool {
+        let ended = self.unneeded.get(&(node.clone(), id.to_owned()));
+        let mut is_needed = ended.is_some_and(|since| is_recent(*since, now));
+        world.pods.for_each(|pod| {
+            is_needed |= pod.spec.node_name == *node
+                && runs(pod)
+                && volumes_of(world, pod).iter().any(|volume| volume == id);
+        });
+        is_needed
+    }
+}
+
+/// Whether it was less than six minutes ago.
+pub(super) fn is_recent(since: Timestamp, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(since)).is_ok_and(|lasted| lasted < FORCE_AFTER)
+}
+
+fn runs(pod: &Pod) -> bool {
+    !pod.spec.node_name.is_empty() && !pod.is_terminated()
+}
+
+/// The volumes that a pod needs.
+fn volumes_of(world: &Objects, pod: &Pod) -> Vec<String> {
+    let claims = pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume));
+    let volumes = claims.filter_map(|key| world.volumes.get(&world.claims.get(&key)?.spec.volume_name));
+    let ids = volumes.filter_map(|volume| match of_persistent_volume(&volume.metadata, &volume.spec) {
+        Ok(Storage::Csi(csi)) => Some(csi.id.to_string()),
+        _ => None,
+    });
+    ids.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver::kinds::{PersistentVolume, PersistentVolumeClaim};
+    use k8s_openapi::jiff::SignedDuration;
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_volume_is_needed_until_six_minutes_after_the_last_pod() {
+        let world = Objects::default();
+        let volume = json!({
+            "metadata": { "name": "v1", "uid": "v1", "resourceVersion": "1" },
+            "spec": { "csi": { "driver": "d", "volumeHandle": "h1" } },
+        });
+        world.apply::<PersistentVolume>(from_value(volume).unwrap());
+        let claim = json!({
+            "metadata": { "namespace": "ns", "name": "c1", "uid": "c1", "resourceVersion": "2" },
+            "spec": { "volumeName": "v1" },
+        });
+        world.apply::<PersistentVolumeClaim>(from_value(claim).unwrap());
+        let pod: Pod = from_value(json!({
+            "metadata": { "namespace": "ns", "name": "p1", "uid": "p1", "resourceVersion": "3" },
+            "spec": {
+                "nodeName": "n1",
+                "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "c1" } }],
+            },
+            "status": { "phase": "Running" },
+        }))
+        .unwrap();
+        let (node, id, end) = ("n1".into(), "kubernetes.io/csi/d^h1", Timestamp::UNIX_EPOCH);
+        let mut past = Earlier::default();
+        assert!(!past.was_needed(&world, (&node, id), end), "as far as is known");
+        world.apply(pod.clone());
+        past.pod(&world, &pod, Some(&pod), end);
+        assert!(past.was_needed(&world, (&node, id), end), "it runs");
+        world.delete(pod.clone());
+        past.pod(&world, &pod, None, end);
+        for (minutes, expected) in [(0, true), (5, true), (6, false)] {
+            let now = end + SignedDuration::from_mins(minutes);
+            assert_eq!(past.was_needed(&world, (&node, id), now), expected, "{minutes}");
+        }
+    }
+}
