@@ -139,7 +139,8 @@ impl Judge {
         for mutation in &mutations {
             is_new |= self.pairing.wish(mutation, revision, wish.made, is_old);
         }
-        let until = wish.made + HOLD;
+        let holds = mutations.iter().map(|it| self.pairing.hold(&it.mutation, wish.made));
+        let until = wish.made + holds.min().unwrap_or(HOLD);
         self.held.push(HeldWish { wish, mutations, until });
         is_new
     }

@@ -13,6 +13,8 @@ use super::mutation::{Chosen, Mutation};
 
 /// How long a wish is held before the controller is asked anew whether it still has it.
 pub(super) const HOLD: Duration = Duration::from_secs(2);
+/// The same at most, for one that waits for long: the controller may read live each time.
+const LONGEST_HOLD: Duration = Duration::from_mins(1);
 /// A wish that the controller has not had again for so long after it was released is given up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 /// A wait of so long is told: twice the time between two looks of kube-controller-manager's binder.
@@ -79,6 +81,12 @@ impl Pairing {
         open.volume.clone_from(&wish.volume);
         open.released = None;
         is_new
+    }
+
+    /// For how long to hold a wish. Whether one that is not told yet still waits, is asked often.
+    pub(super) fn hold(&self, mutation: &Mutation, now: Instant) -> Duration {
+        let age = self.open.get(mutation).map(|open| now.saturating_duration_since(open.first));
+        age.filter(|age| *age > TOLD_AFTER).map_or(HOLD, |age| age.min(LONGEST_HOLD))
     }
 
     /// The controller decides anew about it.
@@ -158,6 +166,18 @@ mod tests {
             assert_eq!(pair, Pair::Same(expected, None), "{seen} {made} {revision} {at}");
             let again = pairing.act(&attach().mutation, ResourceVersion(20), start + 9 * SECOND);
             assert_eq!(again, Pair::Unwished);
+        }
+    }
+
+    #[test]
+    fn what_waits_for_long_is_asked_seldom() {
+        let start = Instant::now();
+        let mut pairing = Pairing::default();
+        assert_eq!(pairing.hold(&attach().mutation, start), HOLD);
+        pairing.wish(&attach(), ResourceVersion(10), start, false);
+        for (age, hold) in [(0, 2), (30, 2), (32, 32), (64, 60), (3600, 60)] {
+            let held = pairing.hold(&attach().mutation, start + age * SECOND);
+            assert_eq!(held, hold * SECOND, "{age}");
         }
     }
 
