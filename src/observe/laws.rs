@@ -21,10 +21,14 @@ use super::{
     past::{Earlier, is_recent},
     situations::Situation,
 };
-use crate::binder::annotations::{BIND_COMPLETED, has};
+use crate::binder::{
+    annotations::{BIND_COMPLETED, has},
+    dry_run::all_mismatches,
+    matching::predicate::Mismatch,
+};
 
 /// All laws that acts are held against, by their numbers in docs/spec/safety.md.
-pub const LAWS: [&str; 11] = ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S33", "S45", "S49"];
+pub const LAWS: [&str; 12] = ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S27", "S33", "S45", "S49"];
 
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -79,7 +83,11 @@ pub(super) fn judge(
         (MutationKind::Reserve, Some(Shape::Volume(was)), _) => {
             let named = live_claim(world, was).map(|_| Situation::HandedOver);
             let judged = Judged::by("S45", named_by_another(world, was, act));
-            Judged { named, ..judged.and("S19", second_volume(world, act)) }
+            let mut judged = judged.and("S19", second_volume(world, act));
+            if named.is_none() {
+                judged = judged.and("S27", does_not_suit(world, was, act));
+            }
+            Judged { named, ..judged }
         }
         (MutationKind::Unreserve, Some(Shape::Volume(was)), _) => {
             Judged::by("S45", of_live_claim(world, was, "takes its claim off, although"))
@@ -189,6 +197,16 @@ fn second_volume(world: &Objects, act: &Chosen) -> Option<String> {
     let named = &claim.spec.volume_name;
     let has_another = claim.metadata.uid == act.mutation.uid && !named.is_empty() && named != given;
     has_another.then(|| format!("pv/{given} is given to pvc/{key}, which names pv/{named}"))
+}
+
+/// The claim asks for something else, and nobody has joined the two before.
+fn does_not_suit(world: &Objects, volume: &PersistentVolume, act: &Chosen) -> Option<String> {
+    let ObjectRef::Claim(key) = &act.mutation.object else { return None };
+    let claim = world.claims.get(key).filter(|claim| claim.metadata.uid == act.mutation.uid)?;
+    let is_joined = volume.spec.claim_ref.is_some() || claim.spec.volume_name == volume.key();
+    let all = all_mismatches(volume, &claim).ok().filter(|all| !is_joined && !all.is_empty())?;
+    let codes: Vec<&str> = all.into_iter().map(Mismatch::code).collect();
+    Some(format!("pv/{} is given to pvc/{key}, which it does not suit: {}", volume.key(), codes.join(", ")))
 }
 
 fn names_anothers(world: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {

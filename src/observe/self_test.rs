@@ -175,6 +175,7 @@ mod tests {
             blind_to::<8>,
             blind_to::<9>,
             blind_to::<10>,
+            blind_to::<11>,
         ];
         for (law, mutant) in laws::LAWS.into_iter().zip(mutants) {
             let missed = play_all(mutant).unwrap().into_iter().filter(|it| it.told != it.expected).count();
