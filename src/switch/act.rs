@@ -192,9 +192,12 @@ impl<'a> Switcher<'a> {
             let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
             let left: Vec<&Value> =
                 finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
-            let freed = json!({ "metadata": { "finalizers": left } });
+            let of = |field: &str| object.pointer(&format!("/metadata/{field}"));
+            let revision = of("resourceVersion");
+            let freed = json!({ "metadata": { "resourceVersion": revision, "finalizers": left } });
             self.send(Method::PATCH, &path, &freed).await?;
-            match ask(&self.client, Method::DELETE, &path, None).await {
+            let same = json!({ "preconditions": { "uid": of("uid") } });
+            match self.send(Method::DELETE, &path, &same).await {
                 Ok(_) | Err(NoAnswer::Refused(404, _)) => {}
                 Err(error) => return Err(error),
             }
@@ -203,8 +206,11 @@ impl<'a> Switcher<'a> {
     }
 
     async fn scale_down(&self, replicas: u64) -> Result<(), NoAnswer> {
+        let deployment = read(&self.client, DEPLOYMENT).await?.unwrap_or_default();
+        let revision = deployment.pointer("/metadata/resourceVersion");
         let patch = json!({
-            "metadata": { "annotations": { REPLICAS: replicas.to_string() } }, "spec": { "replicas": 0 },
+            "metadata": { "resourceVersion": revision, "annotations": { REPLICAS: replicas.to_string() } },
+            "spec": { "replicas": 0 },
         });
         self.send(Method::PATCH, DEPLOYMENT, &patch).await?;
         Ok(())
@@ -216,7 +222,9 @@ impl<'a> Switcher<'a> {
         let before =
             annotations.and_then(|annotations| annotations.get(REPLICAS)?.as_str()?.parse::<u64>().ok());
         let replicas = before.filter(|replicas| *replicas > 0).unwrap_or(2);
-        self.send(Method::PATCH, DEPLOYMENT, &json!({ "spec": { "replicas": replicas } })).await?;
+        let revision = deployment.pointer("/metadata/resourceVersion");
+        let patch = json!({ "metadata": { "resourceVersion": revision }, "spec": { "replicas": replicas } });
+        self.send(Method::PATCH, DEPLOYMENT, &patch).await?;
         Ok(())
     }
 
