@@ -167,7 +167,7 @@ impl AttachDetach {
         now: Instant,
     ) -> BTreeSet<VolumeId> {
         if let (Some(state), Some(node)) = (self.actual.node(name), node)
-            && state.is_changed_by_others(node)
+            && state.is_changed_by_others(node, self.objects.unfenced().is_in_force())
         {
             self.actual.node_mut(name).requests.undone(now);
             self.note_foreign(&ActTarget::Node(name.clone()), &node.metadata.uid, now);

@@ -12,15 +12,29 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Until when nothing is taken away because a fence was lost, shared by all parts.
 #[derive(Clone, Debug, Default)]
-pub struct Unfenced(Arc<watch::Sender<Option<Instant>>>);
+pub struct Unfenced(Arc<watch::Sender<Sight>>);
+
+/// What was last seen of the fence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sight {
+    /// Nothing: it is not asked for, or was not looked at yet.
+    #[default]
+    None,
+    /// It is in force.
+    Found,
+    /// It was lost: until then nothing is taken away.
+    Lost(Instant),
+}
 
 impl Unfenced {
     /// The fence was not found in force. From the first time on, so long nothing is taken away; then whether another writes
     /// is judged by what it has written.
     pub fn lost(&self, now: Instant, lasts: Duration) {
-        self.0.send_if_modified(|until| {
-            let begins = until.is_none();
-            until.get_or_insert(now + lasts);
+        self.0.send_if_modified(|sight| {
+            let begins = !matches!(sight, Sight::Lost(_));
+            if begins {
+                *sight = Sight::Lost(now + lasts);
+            }
             begins
         });
     }
@@ -28,22 +42,33 @@ impl Unfenced {
     /// This process begins to lead. What it saw of another writer while it stood by does not count, so if the fence is lost,
     /// the time begins anew, even if it has run out.
     pub fn lead(&self, now: Instant, lasts: Duration) {
-        self.0.send_if_modified(|until| {
-            let is_lost = until.is_some();
-            *until = is_lost.then_some(now + lasts);
+        self.0.send_if_modified(|sight| {
+            let is_lost = matches!(sight, Sight::Lost(_));
+            if is_lost {
+                *sight = Sight::Lost(now + lasts);
+            }
             is_lost
         });
     }
 
     /// The fence was found in force.
     pub fn found(&self) {
-        self.0.send_if_modified(|until| until.take().is_some());
+        self.0.send_if_modified(|sight| std::mem::replace(sight, Sight::Found) != Sight::Found);
+    }
+
+    /// Whether the fence was in force when it was last looked at.
+    #[must_use]
+    pub fn is_in_force(&self) -> bool {
+        *self.0.borrow() == Sight::Found
     }
 
     /// Until when nothing is taken away; `None` if there is no cause.
     #[must_use]
     pub fn until(&self, now: Instant) -> Option<Instant> {
-        (*self.0.borrow()).filter(|until| *until > now)
+        match *self.0.borrow() {
+            Sight::Lost(until) if until > now => Some(until),
+            Sight::None | Sight::Found | Sight::Lost(_) => None,
+        }
     }
 
     /// When to ask again: it may be over earlier than it was to last.
@@ -66,8 +91,10 @@ mod tests {
         assert_eq!(unfenced.until(start), Some(start + lasts), "seen again, it does not begin anew");
         assert_eq!(unfenced.look_again(start), Some(start + LOOK_AGAIN));
         assert_eq!(unfenced.until(start + lasts), None);
+        assert!(!unfenced.is_in_force());
         unfenced.found();
         assert_eq!(unfenced.until(start), None);
+        assert!(unfenced.is_in_force());
     }
 
     #[test]

@@ -111,8 +111,8 @@ impl NodeState {
 
     /// See [`NodeRequests::is_changed_by_others`].
     #[must_use]
-    pub(in crate::attach_detach) fn is_changed_by_others(&self, node: &Node) -> bool {
-        self.node.as_ref().is_some_and(|known| self.requests.is_changed_by_others(known, node))
+    pub(in crate::attach_detach) fn is_changed_by_others(&self, node: &Node, is_fenced: bool) -> bool {
+        self.node.as_ref().is_some_and(|known| self.requests.is_changed_by_others(known, node, is_fenced))
     }
 
     fn health(&self) -> (bool, bool, bool) {

@@ -288,16 +288,26 @@ impl NodeRequests {
 
     /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
     /// write of ours: what an earlier leader wrote may come late, but not later than that.
-    pub(super) fn is_changed_by_others(&self, known: &Node, node: &Node) -> bool {
+    ///
+    /// Another order alone shows that the other is at work. Behind a fence it may be, as long as it changes nothing: the
+    /// fence lets kube-controller-manager write the same set in the order of a Go map.
+    pub(super) fn is_changed_by_others(&self, known: &Node, node: &Node, is_fenced: bool) -> bool {
         let Some(own) = &self.own_list else { return false };
         let list = &node.status.volumes_attached;
+        let is_same =
+            |other: &[AttachedVolume]| other == list.as_slice() || (is_fenced && same_set(other, list));
         own.has_landed
             && own.node == node.metadata.uid
             && known.metadata.uid == node.metadata.uid
             && known.metadata.resource_version < node.metadata.resource_version
-            && known.status.volumes_attached != *list
-            && own.list != *list
+            && !is_same(&known.status.volumes_attached)
+            && !is_same(&own.list)
     }
+}
+
+/// Whether one list has the entries of the other, in whatever order.
+fn same_set(one: &[AttachedVolume], other: &[AttachedVolume]) -> bool {
+    one.len() == other.len() && one.iter().all(|entry| other.contains(entry))
 }
 
 #[cfg(test)]
@@ -386,7 +396,7 @@ mod tests {
             node.status.volumes_attached = list(names);
             node
         };
-        // name, known list, our list, whether one of ours has landed, the newer node, verdict
+        // name, known list, our list, whether one of ours has landed, the newer node, verdict without a fence
         let cases = [
             ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
             (
@@ -412,10 +422,16 @@ mod tests {
             }
             requests.patch("1".into(), list(own), Instant::now());
             let known = at_revision(5, "1", known);
-            assert_eq!(requests.is_changed_by_others(&known, &newer), expected, "{name}");
+            assert_eq!(requests.is_changed_by_others(&known, &newer, false), expected, "{name}");
+            let expected = expected && name != "another's order";
+            assert_eq!(
+                requests.is_changed_by_others(&known, &newer, true),
+                expected,
+                "{name}, behind a fence"
+            );
         }
         let (known, newer) = (at_revision(5, "1", &["a"]), at_revision(9, "1", &[]));
-        assert!(!NodeRequests::default().is_changed_by_others(&known, &newer), "we have written none");
+        assert!(!NodeRequests::default().is_changed_by_others(&known, &newer, false), "we have written none");
     }
 
     fn list(names: &[&str]) -> Vec<AttachedVolume> {
