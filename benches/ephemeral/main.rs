@@ -42,6 +42,7 @@ use test_support::{
 };
 use tokio::{
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
+    task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
@@ -97,8 +98,8 @@ async fn make_claim(cluster: &Cluster, pod: &str) {
         .await;
 }
 
-/// The first sights of objects of a kind, by name.
-fn sights<K>(cluster: &Cluster) -> UnboundedReceiver<(String, Instant)>
+/// The first sights of objects of a kind, by name, until the task is dropped.
+fn sights<K>(cluster: &Cluster, tasks: &mut JoinSet<()>) -> UnboundedReceiver<(String, Instant)>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -108,8 +109,9 @@ where
         + 'static,
 {
     let (sender, receiver) = unbounded_channel();
-    let objects = watcher(cluster.namespaced::<K>(), watcher::Config::default()).applied_objects();
-    tokio::spawn(async move {
+    let objects =
+        watcher(cluster.namespaced::<K>(), watcher::Config::default()).default_backoff().applied_objects();
+    tasks.spawn(async move {
         let mut objects = std::pin::pin!(objects);
         while let Some(object) = objects.next().await {
             if let Ok(object) = object {
@@ -172,8 +174,10 @@ async fn measure(subject: &str, assets: &Assets, options: &Options) -> (Vec<Dura
     let plane = ControlPlane::start(assets).await;
     let client: Client = plane.client(User::Admin);
     let cluster = Cluster::new(client);
-    let (mut pods_seen, mut claims_seen) =
-        (sights::<Pod>(&cluster), sights::<PersistentVolumeClaim>(&cluster));
+    // They end with this subject: a watch whose server is gone would use the machine that the next one is measured on.
+    let mut tasks = JoinSet::new();
+    let mut pods_seen = sights::<Pod>(&cluster, &mut tasks);
+    let mut claims_seen = sights::<PersistentVolumeClaim>(&cluster, &mut tasks);
     let process = start(subject, &plane);
     let (pods, claims) = names("first", 1);
     make_pod(&cluster, &pods[0]).await;
