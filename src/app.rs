@@ -33,6 +33,7 @@ use apiserver::{
 };
 use futures::future::LocalBoxFuture;
 use serving::{Gate, Measures, OwnCertificate, Router, zpages};
+use strum::VariantNames as _;
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
@@ -175,9 +176,8 @@ impl Daemon {
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
         let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
-        let api_metrics = Arc::new(
-            ApiMetrics::new(&metrics, &api.host())?.with_subsystems(&Requester::ALL.map(Requester::label)),
-        );
+        let api_metrics = ApiMetrics::new(&metrics, &api.host())?.with_subsystems(Requester::VARIANTS);
+        let api_metrics = Arc::new(api_metrics);
         let objects = Arc::new(tables(&config, grace));
         let leadership = right_to_write(&config);
         let fenced = config.fence.then(CancellationToken::new);

@@ -19,6 +19,7 @@ use apiserver::{
     },
 };
 use serving::{Gate, Measures};
+use strum::VariantNames as _;
 use telemetry::traces::Traces;
 use tokio::sync::{mpsc::UnboundedReceiver, watch};
 use tokio_util::sync::CancellationToken;
@@ -67,8 +68,8 @@ impl Observation {
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
         let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
-        let labels = Requester::ALL.map(Requester::label);
-        let api_metrics = Arc::new(ApiMetrics::new(&metrics, &api.host())?.with_subsystems(&labels));
+        let api_metrics = ApiMetrics::new(&metrics, &api.host())?.with_subsystems(Requester::VARIANTS);
+        let api_metrics = Arc::new(api_metrics);
         let grace = RestoreGrace::default();
         let objects = Arc::new(tables(&config, &grace));
         let told = objects.tell();

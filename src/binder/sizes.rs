@@ -22,6 +22,7 @@ use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use strum::VariantNames as _;
 
 use super::reports::BinderReason;
 use crate::{
@@ -105,8 +106,8 @@ impl Sizes {
     fn count_volumes(&self) -> BTreeSet<String> {
         let [total, bound, unbound, _, _, phases, _, released] = &self.gauges;
         let mut of_volumes = BTreeSet::new();
-        for phase in VolumePhase::ALL {
-            phases.with_label_values(&[phase.as_str()]).set(0.0);
+        for phase in VolumePhase::VARIANTS {
+            phases.with_label_values(&[*phase]).set(0.0);
         }
         // In any order, and without a copy of the table: there may be 100 000.
         self.objects.volumes.for_each(|volume| {
@@ -140,8 +141,8 @@ impl Sizes {
     fn count_claims(&self, of_volumes: &BTreeSet<String>) {
         let [_, _, _, bound, unbound, _, phases, _] = &self.gauges;
         let mut counts: BTreeMap<(ClaimLabels, bool), f64> = BTreeMap::new();
-        for phase in ClaimPhase::ALL {
-            phases.with_label_values(&[phase.as_str()]).set(0.0);
+        for phase in ClaimPhase::VARIANTS {
+            phases.with_label_values(&[*phase]).set(0.0);
         }
         self.objects.claims.for_each(|claim| {
             let labels = [

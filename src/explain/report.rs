@@ -5,6 +5,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use strum::IntoStaticStr;
 
 use super::{
     age,
@@ -15,7 +16,7 @@ use super::{
 pub const API_VERSION: &str = "explain/v1";
 
 /// How it stands with the subject; decides the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, IntoStaticStr)]
 pub enum Verdict {
     /// As it should be.
     Healthy,
@@ -39,13 +40,7 @@ impl Verdict {
     /// As it is printed.
     #[must_use]
     pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Healthy => "Healthy",
-            Self::Waiting => "Waiting",
-            Self::Blocked => "Blocked",
-            Self::NotFound => "NotFound",
-            Self::Forbidden => "Forbidden",
-        }
+        self.into()
     }
 
     /// Exit code of the commands that ask (0 healthy, 1 waiting, 2 blocked, 3 not found, 6 forbidden).

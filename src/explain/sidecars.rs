@@ -16,13 +16,15 @@ use apiserver::{
 };
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::Value;
+use strum::IntoStaticStr;
 
 use super::{
     age,
     snapshot::{LEASES, Snapshot},
 };
 /// Which side-car.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Sidecar {
     /// The external-attacher.
     Attacher,
@@ -35,11 +37,7 @@ pub enum Sidecar {
 impl Sidecar {
     /// In a sentence.
     pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Attacher => "attacher",
-            Self::Provisioner => "provisioner",
-            Self::Resizer => "resizer",
-        }
+        self.into()
     }
 }
 

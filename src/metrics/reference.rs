@@ -12,7 +12,7 @@ use apiserver::{
 use http::{Request, Response};
 use kube::{Client, client::Body};
 use serving::Measures;
-use strum::VariantArray as _;
+use strum::{VariantArray as _, VariantNames as _};
 use telemetry::traces::{Outcome, Traces};
 use test_support::openmetrics;
 
@@ -208,10 +208,7 @@ fn table() -> Vec<MetricRow> {
                 ]),
             )],
         ),
-        stable(
-            "mooring_api_requests_in_flight",
-            vec![("subsystem", of(&Requester::ALL.map(Requester::label)))],
-        ),
+        stable("mooring_api_requests_in_flight", vec![("subsystem", of(Requester::VARIANTS))]),
         stable("mooring_attach_e2e_seconds", vec![driver(), ("phase", phases(Operation::Attach))]),
         stable("mooring_attach_overhead_seconds", vec![driver()]),
         stable("mooring_attacher_backlog", vec![driver()]),
@@ -231,7 +228,7 @@ fn table() -> Vec<MetricRow> {
             Stability::Stable,
         ),
         alpha("mooring_claim_templates", vec![]),
-        stable("mooring_claims", vec![("phase", of(&ClaimPhase::ALL.map(ClaimPhase::as_str)))]),
+        stable("mooring_claims", vec![("phase", of(ClaimPhase::VARIANTS))]),
         stable("mooring_client_certificate_expiry_timestamp_seconds", vec![]),
         stable(
             "mooring_decisions_total",
@@ -277,9 +274,9 @@ fn table() -> Vec<MetricRow> {
         ),
         stable("mooring_serving_certificate_expiry_timestamp_seconds", vec![]),
         MetricRow("mooring_tasks", vec![], Kcm::Like("`go_goroutines`"), Stability::Alpha),
-        alpha("mooring_traces_total", vec![("outcome", of(&Outcome::ALL.map(Outcome::label)))]),
+        alpha("mooring_traces_total", vec![("outcome", of(Outcome::VARIANTS))]),
         alpha("mooring_unresolved_pod_volumes_total", vec![reason()]),
-        stable("mooring_volumes", vec![("phase", of(&VolumePhase::ALL.map(VolumePhase::as_str)))]),
+        stable("mooring_volumes", vec![("phase", of(VolumePhase::VARIANTS))]),
         stable("mooring_waiting", vec![("kind", kinds()), reason()]),
         stable("mooring_waiting_oldest_seconds", vec![("kind", kinds()), reason()]),
         alpha(
@@ -331,9 +328,7 @@ fn everything() -> [Metrics; 2] {
     WatchMetrics::new(&metrics).unwrap();
     ElectionMetrics::new(&metrics, "mooring").unwrap();
     let alarms = Alarms::new(&metrics).unwrap();
-    let api = Arc::new(
-        ApiMetrics::new(&metrics, "host").unwrap().with_subsystems(&Requester::ALL.map(Requester::label)),
-    );
+    let api = Arc::new(ApiMetrics::new(&metrics, "host").unwrap().with_subsystems(Requester::VARIANTS));
     let (events, _) = EventQueue::new(&metrics).unwrap();
     let server =
         tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });

@@ -1,7 +1,10 @@
 //! Who has requests of its own under way.
 
+use strum::{IntoStaticStr, VariantNames};
+
 /// A part of the process whose requests are counted apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Requester {
     /// Attach/detach.
     AttachDetach,
@@ -10,15 +13,9 @@ pub enum Requester {
 }
 
 impl Requester {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::AttachDetach, Self::Binder];
-
     /// Value of the label.
     #[must_use]
     pub fn label(self) -> &'static str {
-        match self {
-            Self::AttachDetach => "attach-detach",
-            Self::Binder => "binder",
-        }
+        self.into()
     }
 }

@@ -1,7 +1,8 @@
 //! Pages of `docs/reasons`: one for each reason code, all under the same headings, and an index of them.
 //!
-//! In: what each `fn code` of the rules returns, or the table in its `fn row`, and the pages. Out: codes without a page, pages without a code, headings
-//! that a page lacks, mentions in runbooks that lead nowhere; and the index, which `MOORING_WRITE_DOCS=1` writes.
+//! In: what each `fn code` of the rules returns (names of variants, if strum derives them), or the table in its `fn row`, and the pages. Out: codes
+//! without a page, pages without a code, headings that a page lacks, mentions in runbooks that lead nowhere; and the index, which
+//! `MOORING_WRITE_DOCS=1` writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -119,9 +120,12 @@ meaning. Alerts have [runbooks](../runbooks/README.md).
 ";
 
 impl Group {
+    fn returned(&self) -> impl Iterator<Item = String> {
+        self.sources.iter().flat_map(|(file, of)| returned(file, of))
+    }
+
     fn codes(&self) -> BTreeSet<String> {
-        let returned = self.sources.iter().flat_map(|(file, of)| returned(file, of));
-        returned.chain(self.added.iter().map(|code| (*code).to_owned())).collect()
+        self.returned().chain(self.added.iter().map(|code| (*code).to_owned())).collect()
     }
 }
 
@@ -135,11 +139,33 @@ fn returned(file: &str, of: &str) -> Vec<String> {
         (Some(rows), _) => {
             rows.split(" (\"").skip(1).filter_map(|row| row.split('"').next()).map(str::to_owned).collect()
         }
+        (None, Some(code)) if code.contains("self.into()") => variants(&text, of),
         (None, Some(code)) => code.split('"').skip(1).step_by(2).map(str::to_owned).collect(),
         (None, None) => panic!("{file}: {of}has neither fn row nor fn code"),
     };
     assert!(!codes.is_empty(), "{file}: fn code of {of}returns nothing that can be read");
     codes
+}
+
+/// The names that strum derives for the variants of the enum of this `impl`.
+fn variants(text: &str, of: &str) -> Vec<String> {
+    let head = format!("enum {} {{\n", of.trim_start_matches("impl ").trim_end());
+    let body = text.split(&head).nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap_or_default();
+    let mut other = None;
+    let mut names = Vec::new();
+    for line in body.lines().filter_map(|line| line.strip_prefix("    ")) {
+        if let Some((_, name)) = line.split_once("strum(serialize = \"") {
+            other = name.split('"').next();
+        } else if line.starts_with(char::is_uppercase) {
+            names.extend(other.take().or_else(|| line.split(['(', ' ', ',']).next()).map(str::to_owned));
+        }
+    }
+    names
+}
+
+/// What the rules return.
+pub fn returned_codes() -> BTreeSet<String> {
+    GROUPS.iter().flat_map(Group::returned).collect()
 }
 
 /// All codes.

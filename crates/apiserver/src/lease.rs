@@ -13,6 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
+use strum::IntoStaticStr;
 use tokio::time::Instant;
 
 /// client-go: tools/leaderelection/leaderelection.go, JitterFactor.
@@ -263,7 +264,8 @@ fn spec(object: Option<&Value>) -> Option<&Value> {
 }
 
 /// How fit this replica is to lead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Fitness {
     /// It knows all there is, and sees what happens.
     Fit,
@@ -278,11 +280,7 @@ impl Fitness {
     /// In one word, for metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Fit => "fit",
-            Self::Blind => "blind",
-            Self::Unready => "unready",
-        }
+        self.into()
     }
 }
 

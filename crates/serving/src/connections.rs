@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use strum::IntoStaticStr;
 use tokio::time::Instant;
 
 /// Connections in all, without those of the node. Each costs some 50 KiB at most (TLS and head buffers), so these
@@ -56,7 +57,8 @@ impl Peer {
 }
 
 /// What a connection is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Phase {
     /// No request yet: the handshake is under way, or the peer is silent.
     Opening,

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use strum::IntoStaticStr;
 use telemetry::metrics::Metrics;
 
 use super::connections::Phase;
 
 /// What the API server is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Review {
     /// Whose token it is.
     Token,
@@ -22,11 +24,7 @@ impl Review {
     /// As in the log.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Access => "access",
-            Self::Authorities => "authorities",
-        }
+        self.into()
     }
 }
 
@@ -43,10 +41,7 @@ impl End {
     fn as_str(self) -> &'static str {
         match self {
             Self::Crowded => "crowded",
-            Self::Overdue(Phase::Opening) => "opening",
-            Self::Overdue(Phase::Idle) => "idle",
-            Self::Overdue(Phase::Head) => "head",
-            Self::Overdue(Phase::Answering) => "answering",
+            Self::Overdue(phase) => phase.into(),
         }
     }
 }

@@ -9,6 +9,7 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
+use strum::IntoStaticStr;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -116,7 +117,7 @@ impl AttachStep {
 }
 
 /// What a volume on a node waits for, with the facts, and a sentence for people. Printed in logs, events and diagnosis.
-#[derive(Clone, Debug, PartialEq, Serialize, Error)]
+#[derive(Clone, Debug, PartialEq, Serialize, Error, IntoStaticStr)]
 #[serde(tag = "reason")]
 pub enum Waiting {
     /// For the API server to answer a create.
@@ -200,6 +201,7 @@ pub enum Waiting {
     },
     /// For an object to be readable: until then nothing is done about this volume on this node (S42).
     #[error("{object} cannot be read")]
+    #[strum(serialize = "ObjectUnreadable")]
     Unreadable {
         /// Kind and name.
         object: String,
@@ -257,30 +259,7 @@ impl Waiting {
     /// The reason code (user-experience §3), also in metrics and logs.
     #[must_use]
     pub fn code(&self) -> &'static str {
-        match self {
-            Self::WaitingForVolumeAttachment => "WaitingForVolumeAttachment",
-            Self::WaitingForAttacher => "WaitingForAttacher",
-            Self::AttachError { .. } => "AttachError",
-            Self::HeldByNode { .. } => "HeldByNode",
-            Self::WaitingForDeletion => "WaitingForDeletion",
-            Self::Publishing => "Publishing",
-            Self::ClaimOrVolumeChanged => "ClaimOrVolumeChanged",
-            Self::DetachWaitingForUnmount { .. } => "DetachWaitingForUnmount",
-            Self::DetachWaitingForUnpublish => "DetachWaitingForUnpublish",
-            Self::DetachWaitingForSettlement => "DetachWaitingForSettlement",
-            Self::DetachWaitingForAttacher => "DetachWaitingForAttacher",
-            Self::DetachError { .. } => "DetachError",
-            Self::NodeGone => "NodeGone",
-            Self::DetachWaitingForNode { .. } => "DetachWaitingForNode",
-            Self::Uncertain => "Uncertain",
-            Self::ForeignWriter { .. } => "ForeignWriter",
-            Self::RestoreGrace { .. } => "RestoreGrace",
-            Self::Unreadable { .. } => "ObjectUnreadable",
-            Self::ForeignAttachment { .. } => "ForeignAttachment",
-            Self::RetryBackoff { .. } => "RetryBackoff",
-            Self::NodeStatusRefused { .. } => "NodeStatusRefused",
-            Self::WriteUndone { .. } => "WriteUndone",
-        }
+        self.into()
     }
 }
 

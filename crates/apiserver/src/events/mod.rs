@@ -13,6 +13,7 @@ mod writer;
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use prometheus::IntCounterVec;
+use strum::{IntoStaticStr, VariantNames};
 use telemetry::metrics::Metrics;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -29,7 +30,7 @@ pub use writer::EventWriter;
 const QUEUE: usize = 8_192;
 
 /// `type` of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
 pub enum EventType {
     /// Something went as planned.
     Normal,
@@ -39,10 +40,7 @@ pub enum EventType {
 
 impl EventType {
     fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
+        self.into()
     }
 }
 
@@ -126,7 +124,8 @@ impl Report {
 }
 
 /// Why an event never reached the API server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 enum Loss {
     QueueFull,
     Failed,
@@ -141,19 +140,14 @@ impl Losses {
     fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let help = "Events that did not reach the API server, by cause.";
         let losses = Self(metrics.counters("mooring_events_dropped_total", help, &["cause"])?);
-        for loss in [Loss::QueueFull, Loss::Failed, Loss::Spam] {
-            losses.of(loss).reset();
+        for loss in Loss::VARIANTS {
+            losses.0.with_label_values(&[*loss]).reset();
         }
         Ok(losses)
     }
 
     fn of(&self, loss: Loss) -> prometheus::IntCounter {
-        let cause = match loss {
-            Loss::QueueFull => "queue_full",
-            Loss::Failed => "failed",
-            Loss::Spam => "spam",
-        };
-        self.0.with_label_values(&[cause])
+        self.0.with_label_values::<&str>(&[loss.into()])
     }
 }
 

@@ -1,6 +1,7 @@
 //! PersistentVolumeClaim: what is asked for, and what was given.
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantNames};
 
 use super::{Keep, Meta, meta::referenced, pod::Present};
 use crate::{
@@ -137,7 +138,7 @@ impl PersistentVolumeClaim {
 }
 
 /// `status.phase` of a claim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr, VariantNames)]
 pub enum ClaimPhase {
     /// Not bound.
     #[default]
@@ -154,18 +155,10 @@ pub enum ClaimPhase {
 enumeration!(ClaimPhase);
 
 impl ClaimPhase {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Pending, Self::Bound, Self::Lost, Self::Unknown];
-
     /// As written in the object.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Bound => "Bound",
-            Self::Lost => "Lost",
-            Self::Unknown => "Unknown",
-        }
+        self.into()
     }
 }
 

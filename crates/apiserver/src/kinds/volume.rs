@@ -6,6 +6,7 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
+use strum::{IntoStaticStr, VariantNames};
 
 use super::{
     InTreeSource, Keep, Meta,
@@ -278,7 +279,7 @@ pub struct VolumeStatus {
 message!(VolumeStatus { phase: 1, message: 2 by lossy });
 
 /// `status.phase` of a PersistentVolume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr, VariantNames)]
 pub enum VolumePhase {
     /// Not looked at yet.
     #[default]
@@ -299,20 +300,9 @@ pub enum VolumePhase {
 enumeration!(VolumePhase);
 
 impl VolumePhase {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Pending, Self::Available, Self::Bound, Self::Released, Self::Failed, Self::Unknown];
-
     /// As written in the object.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Available => "Available",
-            Self::Bound => "Bound",
-            Self::Released => "Released",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
+        self.into()
     }
 }

@@ -5,17 +5,18 @@ use std::{fmt, sync::Arc, time::Duration};
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts};
+use strum::{IntoStaticStr, VariantNames};
 use telemetry::metrics::Metrics;
 use tokio::time::Instant;
+
+use crate::wire::WatchEventKind;
 
 /// Buckets of the duration of lists, in seconds: from a small kind to the largest world.
 const LIST_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
 
-/// Types of watch events, as labels.
-const EVENT_TYPES: [&str; 5] = ["added", "modified", "deleted", "bookmark", "error"];
-
 /// Why a kind is listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum ListCause {
     /// The process started.
     Start,
@@ -29,23 +30,9 @@ pub enum ListCause {
     Behind,
 }
 
-impl ListCause {
-    /// All causes.
-    const ALL: [Self; 5] = [Self::Start, Self::Expired, Self::Gap, Self::Failing, Self::Behind];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Expired => "expired",
-            Self::Gap => "gap",
-            Self::Failing => "failing",
-            Self::Behind => "behind",
-        }
-    }
-}
-
 /// Why a watch is opened anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum ReopenCause {
     /// The server ended it, as it does after some minutes.
     Ended,
@@ -55,20 +42,6 @@ pub enum ReopenCause {
     Failed,
     /// A new leader waits for more than it has brought.
     Behind,
-}
-
-impl ReopenCause {
-    /// All causes.
-    const ALL: [Self; 4] = [Self::Ended, Self::Silent, Self::Failed, Self::Behind];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Ended => "ended",
-            Self::Silent => "silent",
-            Self::Failed => "failed",
-            Self::Behind => "behind",
-        }
-    }
 }
 
 /// `mooring_watch_*`, by kind.
@@ -156,17 +129,16 @@ impl WatchMetrics {
     /// How the lists and the watch of a kind have gone, by resource name.
     #[must_use]
     pub fn report(&self, resource: &str) -> WatchReport {
-        let lists = ListCause::ALL.map(|cause| {
-            let count = self.lists.with_label_values(&[resource, cause.label()]).get();
-            (cause.label(), count)
-        });
+        let lists = ListCause::VARIANTS
+            .iter()
+            .map(|cause| (*cause, self.lists.with_label_values(&[resource, cause]).get()));
         WatchReport {
             silent: self.kinds.get(resource).and_then(|kind| kind.silent()),
-            lists: lists.into_iter().filter(|(_, count)| *count > 0).collect(),
+            lists: lists.filter(|(_, count)| *count > 0).collect(),
             listed: self.listed.with_label_values(&[resource]).get(),
-            events: EVENT_TYPES
-                .map(|kind| self.events.with_label_values(&[resource, kind]).get())
+            events: WatchEventKind::VARIANTS
                 .iter()
+                .map(|kind| self.events.with_label_values(&[resource, kind]).get())
                 .sum(),
         }
     }
@@ -182,13 +154,14 @@ impl WatchMetrics {
         let heard = Heard::default();
         self.kinds.insert(resource, Asked { heard: Arc::clone(&heard), unreadable: Box::new(unreadable) });
         // One that appears with 1 has no increase.
-        for cause in ListCause::ALL {
-            self.lists.with_label_values(&[resource, cause.label()]);
+        for cause in ListCause::VARIANTS {
+            self.lists.with_label_values(&[resource, cause]);
         }
-        for cause in ReopenCause::ALL {
-            self.reopened.with_label_values(&[resource, cause.label()]);
+        for cause in ReopenCause::VARIANTS {
+            self.reopened.with_label_values(&[resource, cause]);
         }
-        let events = EVENT_TYPES.map(|kind| (kind, self.events.with_label_values(&[resource, kind])));
+        let event = |kind: &&'static str| (*kind, self.events.with_label_values(&[resource, *kind]));
+        let events = WatchEventKind::VARIANTS.iter().map(event).collect();
         KindMetrics { metrics: self.clone(), resource, events, heard }
     }
 }
@@ -212,7 +185,8 @@ impl fmt::Display for WatchReport {
         if let Some(silent) = self.silent {
             write!(f, ", heard {} s ago", silent.as_secs())?;
         }
-        for (cause, count) in self.lists.iter().filter(|(cause, _)| *cause != ListCause::Start.label()) {
+        for (cause, count) in self.lists.iter().filter(|(cause, _)| *cause != <&str>::from(ListCause::Start))
+        {
             write!(f, ", listed again {count} times ({cause})")?;
         }
         Ok(())
@@ -224,14 +198,14 @@ impl fmt::Display for WatchReport {
 pub struct KindMetrics {
     metrics: WatchMetrics,
     resource: &'static str,
-    events: [(&'static str, IntCounter); EVENT_TYPES.len()],
+    events: Arc<[(&'static str, IntCounter)]>,
     heard: Heard,
 }
 
 impl KindMetrics {
     /// A list begins.
     pub fn listing(&self, cause: ListCause) {
-        self.metrics.lists.with_label_values(&[self.resource, cause.label()]).inc();
+        self.metrics.lists.with_label_values(&[self.resource, cause.into()]).inc();
     }
 
     /// A list is complete.
@@ -250,7 +224,7 @@ impl KindMetrics {
 
     /// A watch is opened anew.
     pub(crate) fn reopened(&self, cause: ReopenCause) {
-        self.metrics.reopened.with_label_values(&[self.resource, cause.label()]).inc();
+        self.metrics.reopened.with_label_values(&[self.resource, cause.into()]).inc();
     }
 
     /// An event or bookmark was read; `kind` is its type in lower case.

@@ -3,6 +3,7 @@
 use arcstr::ArcStr;
 use bytes::Bytes;
 use serde::Deserialize;
+use strum::{IntoStaticStr, VariantNames};
 
 use super::DecodeError;
 use crate::{
@@ -68,8 +69,9 @@ pub struct WatchEvent {
 }
 
 /// `type` of a watch event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, IntoStaticStr, VariantNames)]
 #[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "snake_case")]
 pub enum WatchEventKind {
     /// The object is new to the watch.
     Added,

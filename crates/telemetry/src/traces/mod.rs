@@ -12,6 +12,7 @@ pub mod export;
 use std::{sync::Arc, time::Duration};
 
 use prometheus::IntCounterVec;
+use strum::{IntoStaticStr, VariantNames};
 use tokio::{sync::mpsc, time::Instant};
 
 pub use crate::metrics::exemplar::TraceId;
@@ -22,7 +23,8 @@ use crate::metrics::Metrics;
 pub const QUEUE: usize = 4_096;
 
 /// What became of a trace, as a label value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Outcome {
     /// The collector has it.
     Exported,
@@ -33,17 +35,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Exported, Self::QueueFull, Self::Failed];
-
     /// Value of the label.
     #[must_use]
     pub fn label(self) -> &'static str {
-        match self {
-            Self::Exported => "exported",
-            Self::QueueFull => "queue_full",
-            Self::Failed => "failed",
-        }
+        self.into()
     }
 }
 
@@ -57,7 +52,8 @@ pub struct Step {
 }
 
 /// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum End {
     /// It did what it should.
     Done,
@@ -69,10 +65,7 @@ impl End {
     /// Value of the span's attribute.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Superseded => "superseded",
-        }
+        self.into()
     }
 }
 
@@ -115,8 +108,8 @@ impl Traces {
     ) -> Result<(Self, mpsc::Receiver<Finished>), prometheus::Error> {
         let help = "Traces of operations, by outcome";
         let counts = metrics.counters("mooring_traces_total", help, &["outcome"])?;
-        for outcome in Outcome::ALL {
-            counts.with_label_values(&[outcome.label()]);
+        for outcome in Outcome::VARIANTS {
+            counts.with_label_values(&[outcome]);
         }
         let (queue, finished) = mpsc::channel(QUEUE);
         Ok((Self(Some(Arc::new(Shared { per_million, queue, counts }))), finished))

@@ -18,6 +18,7 @@ use apiserver::{
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
+use strum::IntoStaticStr;
 use thiserror::Error;
 
 use super::{source_error::SourceError, volume_name::VolumeId};
@@ -84,7 +85,7 @@ pub struct Unresolved {
 }
 
 /// What a pod's volume waits for before it can be desired.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, IntoStaticStr)]
 pub enum WhyUnresolved {
     /// The pod's node is not handed to the controller by its kubelet.
     #[error("node {0} attaches volumes itself: it lacks the annotation of its kubelet")]
@@ -113,6 +114,7 @@ pub enum WhyUnresolved {
     FlexVolumeUnsupported(DriverName),
     /// An object that the volume leads to cannot be read (S42): what was known of it may be of the past.
     #[error("{0} cannot be read: {1}")]
+    #[strum(serialize = "ObjectUnreadable")]
     Unreadable(ObjectRef, String),
 }
 
@@ -130,17 +132,7 @@ impl WhyUnresolved {
     /// The reason code, in metrics and logs.
     #[must_use]
     pub fn code(&self) -> &'static str {
-        match self {
-            Self::NodeNotManaged(_) => "NodeNotManaged",
-            Self::ClaimMissing(_) => "ClaimMissing",
-            Self::ClaimNotOwnedByPod(_) => "ClaimNotOwnedByPod",
-            Self::ClaimNotBound(_) => "ClaimNotBound",
-            Self::VolumeMissing(_) => "VolumeMissing",
-            Self::VolumeBoundElsewhere(_) => "VolumeBoundElsewhere",
-            Self::MalformedSource(..) => "MalformedSource",
-            Self::FlexVolumeUnsupported(_) => "FlexVolumeUnsupported",
-            Self::Unreadable(..) => "ObjectUnreadable",
-        }
+        self.into()
     }
 
     /// The object that is to change.

@@ -327,7 +327,7 @@ impl<T: Stored> Reflector<T> {
     }
 
     fn take(&mut self, stream: &Stream, event: &WatchEvent) -> Result<(), WatchEnd> {
-        self.metrics.event(label(event.kind));
+        self.metrics.event(event.kind.into());
         if event.kind == WatchEventKind::Error {
             return Err(match stream.trouble(event) {
                 trouble @ Trouble::Expired(_) => WatchEnd::List(ListCause::Expired, trouble),
@@ -430,16 +430,6 @@ async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Re
 /// Whether the server does not have an optional kind.
 fn is_not_served<T: Stored>(trouble: &Trouble) -> bool {
     T::IS_OPTIONAL && matches!(trouble, Trouble::Refused { code: 404, .. })
-}
-
-fn label(kind: WatchEventKind) -> &'static str {
-    match kind {
-        WatchEventKind::Added => "added",
-        WatchEventKind::Modified => "modified",
-        WatchEventKind::Deleted => "deleted",
-        WatchEventKind::Bookmark => "bookmark",
-        WatchEventKind::Error => "error",
-    }
 }
 
 fn watch_uri<T: Stored>(revision: ResourceVersion, lifetime: Duration) -> String {
