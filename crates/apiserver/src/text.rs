@@ -6,7 +6,7 @@
 //! too: an object has one word for each.
 
 use std::{
-    borrow::Borrow,
+    borrow::{Borrow, Cow},
     collections::{BTreeMap, BTreeSet},
     fmt,
     hash::Hash,
@@ -20,7 +20,7 @@ use std::{
 use ahash::RandomState;
 use arcstr::ArcStr;
 use dashmap::DashSet;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The store is not cleared before it holds this many values.
 const SMALLEST_STORE: usize = 1024;
@@ -218,24 +218,12 @@ impl PartialEq<&str> for Text {
     }
 }
 
-/// Reads a text without a copy of its own, and shares it.
+/// Reads a text, and shares it.
 ///
 /// # Errors
 /// If it is no text.
 pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ArcStr, D::Error> {
-    struct Shared;
-    impl Visitor<'_> for Shared {
-        type Value = ArcStr;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a string")
-        }
-
-        fn visit_str<E>(self, text: &str) -> Result<ArcStr, E> {
-            Ok(share(text))
-        }
-    }
-    deserializer.deserialize_str(Shared)
+    Cow::<'de, str>::deserialize(deserializer).map(|text| share(&text))
 }
 
 /// A collection of few texts that is likely to repeat, kept once. A change makes another one.

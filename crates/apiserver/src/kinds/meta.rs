@@ -1,10 +1,10 @@
 //! The part of `metadata` that decisions read.
 
-use std::{borrow::Cow, fmt};
+use std::collections::BTreeMap;
 
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
-use serde::{Deserialize, Deserializer, de::MapAccess};
+use serde::{Deserialize, Deserializer};
 
 use crate::{
     ids::{ResourceVersion, Uid},
@@ -167,33 +167,7 @@ fn is_kept_annotation(key: &str) -> bool {
     KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain))
 }
 
-fn storage_annotations<'de, D>(deserializer: D) -> Result<TextMap, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    struct Visitor;
-    impl<'de> serde::de::Visitor<'de> for Visitor {
-        type Value = TextMap;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a map of annotations")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(TextMap::default())
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut kept = Vec::new();
-            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-                if is_kept_annotation(&key) {
-                    kept.push((Text::from(&*key), map.next_value::<Text>()?));
-                } else {
-                    map.next_value::<serde::de::IgnoredAny>()?;
-                }
-            }
-            Ok(kept.into_iter().collect())
-        }
-    }
-    deserializer.deserialize_any(Visitor)
+fn storage_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TextMap, D::Error> {
+    let all = Option::<BTreeMap<String, String>>::deserialize(deserializer)?;
+    Ok(all.into_iter().flatten().filter(|(key, _)| is_kept_annotation(key)).collect())
 }

@@ -1,15 +1,11 @@
 //! Pod: where it runs, whether it still runs, and which volumes it names.
 
-use std::fmt;
-
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::Map;
 
 use super::{
     InTreeSource, Keep, Meta, Narrow, OwnerReference,
-    source::{Malformed, Raw, Source, WithoutSource, source_of},
+    source::{Malformed, Raw, Source, source_of, take_source},
 };
 use crate::{
     ids::{ClaimKey, NamespacedName, NodeName},
@@ -179,23 +175,8 @@ impl FromProtobuf for Running {
 
 impl<'de> Deserialize<'de> for Running {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Containers;
-        impl<'de> Visitor<'de> for Containers {
-            type Value = Running;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of container statuses")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut containers: A) -> Result<Running, A::Error> {
-                let mut is_running = false;
-                while let Some(container) = containers.next_element::<ContainerStatus>()? {
-                    is_running |= container.state.is_running();
-                }
-                Ok(Running(is_running))
-            }
-        }
-        deserializer.deserialize_seq(Containers)
+        let containers = Vec::<ContainerStatus>::deserialize(deserializer)?;
+        Ok(Self(containers.iter().any(|container| container.state.is_running())))
     }
 }
 
@@ -334,28 +315,10 @@ impl FromProtobuf for Entry {
 
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Named {
-            name: Text,
-        }
-
-        struct Volume;
-        impl<'de> Visitor<'de> for Volume {
-            type Value = Entry;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a volume of a pod")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
-                let mut source = None;
-                let rest = WithoutSource::new(map, &mut source);
-                let Named { name } = Named::deserialize(MapAccessDeserializer::new(rest))?;
-                Ok(Entry(source.map(|source| PodVolume { name, source })))
-            }
-        }
-        deserializer.deserialize_map(Volume)
+        let mut volume = Map::deserialize(deserializer)?;
+        let Some(source) = take_source(&mut volume) else { return Ok(Self(None)) };
+        let name = volume.remove("name").map(Text::deserialize).transpose();
+        Ok(Self(Some(PodVolume { name: name.map_err(D::Error::custom)?.unwrap_or_default(), source })))
     }
 }
 

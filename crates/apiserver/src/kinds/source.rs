@@ -6,13 +6,8 @@
 //! object it is in, let alone the list: it becomes [`InTreeSource::Malformed`] and blocks that volume
 //! alone (S42). Sources are rare, so each is boxed where it is kept.
 
-use std::borrow::Cow;
-
-use serde::{
-    Deserialize,
-    de::{DeserializeOwned, DeserializeSeed, IntoDeserializer, MapAccess},
-};
-use serde_json::Value;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 use crate::{
     protobuf::{FromProtobuf, Values, message},
@@ -265,36 +260,13 @@ pub(super) fn source_of<S: Source>(values: Values<'_, '_>) -> Result<Option<S>, 
     Ok(source)
 }
 
-/// A map that keeps the source back and passes everything else on.
-pub(super) struct WithoutSource<'a, A, S> {
-    map: A,
-    source: &'a mut Option<S>,
-}
-
-impl<'a, A, S> WithoutSource<'a, A, S> {
-    /// Puts the source, if the map has one, into `source`.
-    pub(super) fn new(map: A, source: &'a mut Option<S>) -> Self {
-        Self { map, source }
-    }
-}
-
-impl<'de, A: MapAccess<'de>, S: Source> MapAccess<'de> for WithoutSource<'_, A, S> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        while let Some(name) = self.map.next_key::<Cow<'de, str>>()? {
-            let Some((_, key)) = S::KEYS.iter().find(|(_, key)| *key == name) else {
-                return seed.deserialize(name.into_deserializer()).map(Some);
-            };
-            let value: Value = self.map.next_value()?;
-            if !value.is_null() {
-                S::add(self.source, key, Raw::Json(value));
-            }
+/// Takes the source out of the fields of an object, if there is one.
+pub(super) fn take_source<S: Source>(fields: &mut Map<String, Value>) -> Option<S> {
+    let mut source = None;
+    for (_, key) in S::KEYS {
+        if let Some(value) = fields.remove(*key).filter(|value| !value.is_null()) {
+            S::add(&mut source, key, Raw::Json(value));
         }
-        Ok(None)
     }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.map.next_value_seed(seed)
-    }
+    source
 }

@@ -1,17 +1,13 @@
 //! PersistentVolume: what it is, whom it is for, and how far it got.
 
-use std::fmt;
-
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::{Map, Value};
 use strum::{IntoStaticStr, VariantNames};
 
 use super::{
     InTreeSource, Keep, Meta,
     meta::labelled,
-    source::{Malformed, Raw, Source, WithoutSource, source_of},
+    source::{Malformed, Raw, Source, source_of, take_source},
 };
 use crate::{
     ids::{AttributesClassName, ClaimKey, DriverName, NamespacedName, Uid},
@@ -109,25 +105,13 @@ impl VolumeSpec {
 
 impl<'de> Deserialize<'de> for VolumeSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Spec;
-        impl<'de> Visitor<'de> for Spec {
-            type Value = VolumeSpec;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the spec of a PersistentVolume")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<VolumeSpec, A::Error> {
-                let mut source = None;
-                let rest = WithoutSource::new(map, &mut source);
-                // The derived function, which knows all fields but the sources.
-                let mut spec = VolumeSpec::deserialize(MapAccessDeserializer::new(rest))?;
-                spec.set_source(source);
-                spec.claim_ref = spec.claim_ref.filter(ClaimRef::refers);
-                Ok(spec)
-            }
-        }
-        deserializer.deserialize_map(Spec)
+        let mut fields = Map::deserialize(deserializer)?;
+        let source = take_source(&mut fields);
+        // The derived function, which knows all fields but the sources.
+        let mut spec = Self::deserialize(Value::Object(fields)).map_err(D::Error::custom)?;
+        spec.set_source(source);
+        spec.claim_ref = spec.claim_ref.filter(ClaimRef::refers);
+        Ok(spec)
     }
 }
 
