@@ -11,11 +11,9 @@ use std::{
 
 use apiserver::{
     ids::{NodeName, ResourceVersion},
-    kinds::{
-        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, VolumeAttributesClass,
-    },
+    kinds::{Narrow, ObjectRef},
     tables::{Objects, Stored},
+    with_kind, with_object,
 };
 use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Event},
@@ -103,20 +101,12 @@ impl Snapshot {
             namespace => format!("{namespace}/{}", text("name")),
         };
         let taken = match kind.as_str() {
-            Node::KIND => self.take_narrow::<Node>(object),
-            Pod::KIND => self.take_narrow::<Pod>(object),
-            PersistentVolume::KIND => self.take_narrow::<PersistentVolume>(object),
-            PersistentVolumeClaim::KIND => self.take_narrow::<PersistentVolumeClaim>(object),
-            VolumeAttachment::KIND => self.take_narrow::<VolumeAttachment>(object),
-            StorageClass::KIND => self.take_narrow::<StorageClass>(object),
-            CsiDriver::KIND => self.take_narrow::<CsiDriver>(object),
-            VolumeAttributesClass::KIND => self.take_narrow::<VolumeAttributesClass>(object),
             "Event" => serde_json::from_value(object).map(|event| self.events.push(event)),
             "Lease" => serde_json::from_value(object).map(|lease| self.leases.push(lease)),
-            _ => {
+            narrow => with_kind!(KIND = narrow, |Kind| self.take_narrow::<Kind>(object), else {
                 self.others.insert((kind.clone(), name.clone()), object);
                 Ok(())
-            }
+            }),
         };
         taken.map_err(|error| format!("{kind} {name}: {error}"))
     }
@@ -234,26 +224,16 @@ impl Snapshot {
 
     /// Whether an object was taken, and the plural of its kind.
     fn found(&self, object: &ObjectRef) -> (bool, &'static str) {
-        fn found<T: Stored>(objects: &Objects, key: &T::Key) -> (bool, &'static str) {
-            (objects.get::<T>(key).is_some(), T::PLURAL)
-        }
-        let objects = &self.objects;
-        match object {
-            ObjectRef::Node(key) => found::<Node>(objects, key),
-            ObjectRef::Pod(key) => found::<Pod>(objects, key),
-            ObjectRef::Volume(key) => found::<PersistentVolume>(objects, key),
-            ObjectRef::Claim(key) => found::<PersistentVolumeClaim>(objects, key),
-            ObjectRef::Attachment(key) => found::<VolumeAttachment>(objects, key),
-            ObjectRef::Class(key) => found::<StorageClass>(objects, key),
-            ObjectRef::Driver(key) => found::<CsiDriver>(objects, key),
-            ObjectRef::AttributesClass(key) => found::<VolumeAttributesClass>(objects, key),
-        }
+        with_object!(object, |key: Kind| (self.objects.get::<Kind>(key).is_some(), Kind::PLURAL))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use apiserver::ids::ClaimKey;
+    use apiserver::{
+        ids::ClaimKey,
+        kinds::{PersistentVolume, PersistentVolumeClaim},
+    };
     use serde_json::json;
 
     use super::*;

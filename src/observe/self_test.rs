@@ -7,11 +7,8 @@ use std::collections::BTreeSet;
 
 use apiserver::{
     ids::ResourceVersion,
-    kinds::{
-        CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, VolumeAttributesClass,
-    },
     tables::{Objects, Stored, Way},
+    with_kind,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
@@ -105,24 +102,9 @@ fn tell(objects: &Objects, step: &Value, revision: u64) -> Result<(), String> {
         metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
     }
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    macro_rules! of_kind {
-        ($($of:ty),*) => {
-            match kind.as_str() {
-                $(<$of>::KIND => tell_of::<$of>(objects, object, is_end),)*
-                _ => Err(format!("{kind:?} is not watched")),
-            }
-        };
-    }
-    of_kind!(
-        Node,
-        Pod,
-        PersistentVolume,
-        PersistentVolumeClaim,
-        VolumeAttachment,
-        StorageClass,
-        CsiDriver,
-        VolumeAttributesClass
-    )
+    with_kind!(KIND = kind.as_str(), |Kind| tell_of::<Kind>(objects, object, is_end), else {
+        Err(format!("{kind:?} is not watched"))
+    })
 }
 
 fn tell_of<T: Stored>(objects: &Objects, object: Value, is_end: bool) -> Result<(), String> {

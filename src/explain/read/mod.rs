@@ -36,15 +36,13 @@ pub use self::{
 use apiserver::{
     connect::{ApiServer, ConnectError},
     ids::ResourceVersion,
-    kinds::{
-        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, VolumeAttributesClass,
-    },
+    kinds::ObjectRef,
     tables::{
         Objects, Stored,
         watch::{Fetcher, Trouble},
     },
     wire::{Encoding, ListPart, Status},
+    with_kind,
 };
 
 use super::snapshot::{DRIVER_PODS, LEASES, NOT_SERVED, Snapshot, Unseen};
@@ -266,37 +264,18 @@ impl Reader {
     ) -> Result<ReadFound, ReadFailure> {
         let Some(path) = &read.path else { return Err(ReadFailure::Absent) };
         if let Comes::Narrow(plural, _) = &read.comes {
-            return self.narrow(plural, path, objects, progress).await.map(ReadFound::Narrow);
+            let list = with_kind!(
+                PLURAL = *plural,
+                |Kind| self.list::<Kind>(path, objects, progress).await,
+                else return Err(ReadFailure::Absent)
+            );
+            return list.map(ReadFound::Narrow);
         }
         let mut answer = self.json(path).await?;
         let Comes::Few(..) = &read.comes else { return Ok(ReadFound::Whole(vec![answer], true)) };
         let is_all = answer.pointer("/metadata/continue").is_none_or(|more| more == "");
         let items = answer.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
         Ok(ReadFound::Whole(items.unwrap_or_default(), is_all))
-    }
-
-    /// A list of a kind by its plural.
-    async fn narrow(
-        &self,
-        plural: &str,
-        path: &str,
-        objects: &Objects,
-        progress: ReadProgress<'_>,
-    ) -> Result<ReadList, ReadFailure> {
-        match plural {
-            Node::PLURAL => self.list::<Node>(path, objects, progress).await,
-            Pod::PLURAL => self.list::<Pod>(path, objects, progress).await,
-            PersistentVolume::PLURAL => self.list::<PersistentVolume>(path, objects, progress).await,
-            PersistentVolumeClaim::PLURAL => {
-                self.list::<PersistentVolumeClaim>(path, objects, progress).await
-            }
-            VolumeAttachment::PLURAL => self.list::<VolumeAttachment>(path, objects, progress).await,
-            CsiDriver::PLURAL => self.list::<CsiDriver>(path, objects, progress).await,
-            VolumeAttributesClass::PLURAL => {
-                self.list::<VolumeAttributesClass>(path, objects, progress).await
-            }
-            _ => self.list::<StorageClass>(path, objects, progress).await,
-        }
     }
 
     /// Takes a list into its table, page by page. Of a list that does not come to its end nothing is concluded.
@@ -423,7 +402,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
     let unseen = |why: String, forbidden: bool| Unseen { what: read.to_string(), why, forbidden };
     match (found, &read.comes) {
         (Err(ReadFailure::Unauthorized(why)), _) => return Err(why),
-        (Err(ReadFailure::Absent), Comes::Object(object, _)) => snapshot.note_absent(object.clone()),
+        (Err(ReadFailure::Absent), Comes::Object(object)) => snapshot.note_absent(object.clone()),
         (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
         // No object can have such a name.
         (Err(ReadFailure::Absent), _) if read.path.is_none() => {}
@@ -434,7 +413,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
         (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
         (Ok(ReadFound::Whole(items, is_all)), comes) => {
             let (kind, noted) = match comes {
-                Comes::Object(_, kind) => (*kind, None),
+                Comes::Object(object) => (object.kind(), None),
                 Comes::CsiNode(_) => ("CSINode", None),
                 Comes::Few(kind, noted) => (*kind, *noted),
                 Comes::Narrow(kind, noted) => (*kind, Some(*noted)),

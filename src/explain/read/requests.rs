@@ -7,10 +7,7 @@ use std::fmt;
 
 use apiserver::{
     ids::NodeName,
-    kinds::{
-        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, VolumeAttributesClass, api_root,
-    },
+    kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, api_root},
     tables::Stored,
 };
 
@@ -39,8 +36,8 @@ pub struct Read {
 /// What comes back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Comes {
-    /// One object, whole, of this kind.
-    Object(ObjectRef, &'static str),
+    /// One object, whole.
+    Object(ObjectRef),
     /// What drivers have said on a node.
     CsiNode(NodeName),
     /// A list of few, whole: the kind of its items, and what has been read if that is all of it.
@@ -58,10 +55,10 @@ impl fmt::Display for Read {
 impl Read {
     /// An object by its name.
     pub(super) fn object(object: ObjectRef) -> Self {
-        let (namespace, name, kind, path) = parts(&object);
+        let (namespace, name) = object.names();
         let is_possible = is_name(name) && namespace.is_none_or(is_name);
-        let path = is_possible.then_some(path);
-        Self { what: object.to_string(), path, comes: Comes::Object(object, kind) }
+        let path = is_possible.then(|| object.path());
+        Self { what: object.to_string(), path, comes: Comes::Object(object) }
     }
 
     /// What drivers have said on a node.
@@ -73,7 +70,7 @@ impl Read {
 
     /// Events about an object.
     pub(super) fn events_about(object: &ObjectRef) -> Self {
-        let (namespace, name, kind, _) = parts(object);
+        let ((namespace, name), kind) = (object.names(), object.kind());
         let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
         let selector = selected(&format!("involvedObject.kind={kind},involvedObject.name={name}"));
         let path = format!("/api/v1/namespaces/{namespace}/events?{selector}&limit={MOST_EVENTS}");
@@ -143,25 +140,6 @@ impl Read {
     }
 }
 
-/// The namespace, if there is one, the name, the kind and the path of an object.
-type RequestParts<'a> = (Option<&'a str>, &'a str, &'static str, String);
-
-fn parts(object: &ObjectRef) -> RequestParts<'_> {
-    fn of<'a, T: Narrow>(space: Option<&'a str>, name: &'a str, key: &T::Key) -> RequestParts<'a> {
-        (space, name, T::KIND, T::path(key))
-    }
-    match object {
-        ObjectRef::Node(name) => of::<Node>(None, name.as_str(), name),
-        ObjectRef::Pod(key) => of::<Pod>(Some(key.namespace()), key.name(), key),
-        ObjectRef::Volume(name) => of::<PersistentVolume>(None, name.as_str(), name),
-        ObjectRef::Claim(key) => of::<PersistentVolumeClaim>(Some(key.namespace()), key.name(), key),
-        ObjectRef::Attachment(name) => of::<VolumeAttachment>(None, name.as_str(), name),
-        ObjectRef::Class(name) => of::<StorageClass>(None, name.as_str(), name),
-        ObjectRef::Driver(name) => of::<CsiDriver>(None, name.as_str(), name),
-        ObjectRef::AttributesClass(name) => of::<VolumeAttributesClass>(None, name.as_str(), name),
-    }
-}
-
 fn selected(selector: &str) -> String {
     let encoded: String = form_urlencoded::byte_serialize(selector.as_bytes()).collect();
     format!("fieldSelector={encoded}")
@@ -183,9 +161,10 @@ pub(super) fn page(path: &str, limit: usize, next: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use apiserver::ids::ClaimKey;
+    use apiserver::{ids::ClaimKey, kinds::VolumeAttachment};
 
     use super::*;
+
     fn attachment(name: &str) -> Read {
         Read::object(ObjectRef::Attachment(name.into()))
     }
@@ -285,7 +264,7 @@ mod tests {
         ];
         for read in &reads {
             let path = read.path.clone().unwrap();
-            let is_of_one = matches!(read.comes, Comes::Object(..) | Comes::CsiNode(_));
+            let is_of_one = matches!(read.comes, Comes::Object(_) | Comes::CsiNode(_));
             let verb = if is_of_one { "get" } else { "list" };
             let path = path.split('?').next().unwrap();
             let mut parts: Vec<&str> = path.split('/').skip(1).collect();

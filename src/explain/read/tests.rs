@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, convert::Infallible};
 
-use apiserver::ids::ClaimKey;
+use apiserver::{
+    ids::ClaimKey,
+    kinds::{PersistentVolume, StorageClass},
+};
 use http::Response;
 
 use super::*;

@@ -8,6 +8,7 @@ mod attachment;
 mod claim;
 mod class;
 mod csi;
+mod each;
 mod meta;
 mod node;
 mod pod;
@@ -50,6 +51,7 @@ use super::ids::{
     VolumeName,
 };
 use super::protobuf::FromProtobuf;
+use crate::with_object;
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,18 +74,29 @@ pub enum ObjectRef {
     AttributesClass(AttributesClassName),
 }
 
+impl ObjectRef {
+    /// Its kind, as in `kind:`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        with_object!(self, |_key: Kind| Kind::KIND)
+    }
+
+    /// Its namespace, if it has one, and its name.
+    #[must_use]
+    pub fn names(&self) -> (Option<&str>, &str) {
+        with_object!(self, |key: Kind| Kind::names(key))
+    }
+
+    /// Its URL path.
+    #[must_use]
+    pub fn path(&self) -> String {
+        with_object!(self, |key: Kind| Kind::path(key))
+    }
+}
+
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(name) => write!(f, "node/{name}"),
-            Self::Pod(key) => write!(f, "pod/{key}"),
-            Self::Volume(name) => write!(f, "pv/{name}"),
-            Self::Claim(key) => write!(f, "pvc/{key}"),
-            Self::Attachment(name) => write!(f, "volumeattachment/{name}"),
-            Self::Class(name) => write!(f, "storageclass/{name}"),
-            Self::Driver(name) => write!(f, "csidriver/{name}"),
-            Self::AttributesClass(name) => write!(f, "volumeattributesclass/{name}"),
-        }
+        with_object!(self, |key: Kind| write!(f, "{}/{key}", Kind::SHORT))
     }
 }
 
@@ -115,6 +128,8 @@ pub trait Narrow:
     const KIND: &'static str;
     /// Resource name in URLs.
     const PLURAL: &'static str;
+    /// What stands before the name in messages.
+    const SHORT: &'static str;
 
     /// The object's metadata.
     fn metadata(&self) -> &Meta;
@@ -126,30 +141,38 @@ pub trait Narrow:
     }
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
+    /// The namespace of an object, if it has one, and its name.
+    fn names(key: &Self::Key) -> (Option<&str>, &str);
     /// URL path of one object (all kinds we use are `v1`). What no object's name can have is escaped.
-    fn path(key: &Self::Key) -> String;
+    fn path(key: &Self::Key) -> String {
+        let (root, plural) = (api_root(Self::GROUP), Self::PLURAL);
+        match Self::names(key) {
+            (None, name) => format!("{root}/{plural}/{}", segment(name)),
+            (Some(namespace), name) => {
+                format!("{root}/namespaces/{}/{plural}/{}", segment(namespace), segment(name))
+            }
+        }
+    }
 }
 
 macro_rules! narrow {
-    ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, cluster) => {
-        narrow!(@ $kind, $key, $variant, $group, $name, $plural,
+    ($kind:ty, $key:ident, $variant:ident, $group:literal, [$name:literal, $plural:literal, $short:literal], cluster) => {
+        narrow!(@ $kind, $key, $variant, $group, [$name, $plural, $short],
             |meta: &Meta| $key::from(meta.name.clone()),
-            |key: &$key| format!("{}/{}/{}", api_root($group), $plural, segment(key.as_str())));
+            |key: &$key| (None, key.as_str()));
     };
-    ($kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, namespaced) => {
-        narrow!(@ $kind, $key, $variant, $group, $name, $plural,
+    ($kind:ty, $key:ident, $variant:ident, $group:literal, [$name:literal, $plural:literal, $short:literal], namespaced) => {
+        narrow!(@ $kind, $key, $variant, $group, [$name, $plural, $short],
             |meta: &Meta| $key(NamespacedName { namespace: meta.namespace.clone(), name: meta.name.clone() }),
-            |key: &$key| {
-                let (namespace, name) = (segment(key.namespace()), segment(key.name()));
-                format!("{}/namespaces/{namespace}/{}/{name}", api_root($group), $plural)
-            });
+            |key: &$key| (Some(key.namespace()), key.name()));
     };
-    (@ $kind:ty, $key:ident, $variant:ident, $group:literal, $name:literal, $plural:literal, $of:expr, $path:expr) => {
+    (@ $kind:ty, $key:ident, $variant:ident, $group:literal, [$name:literal, $plural:literal, $short:literal], $of:expr, $names:expr) => {
         impl Narrow for $kind {
             type Key = $key;
             const GROUP: &'static str = $group;
             const KIND: &'static str = $name;
             const PLURAL: &'static str = $plural;
+            const SHORT: &'static str = $short;
 
             fn metadata(&self) -> &Meta {
                 &self.metadata
@@ -161,24 +184,23 @@ macro_rules! narrow {
             fn object_ref(key: $key) -> ObjectRef {
                 ObjectRef::$variant(key)
             }
-            fn path(key: &$key) -> String {
-                let path: fn(&$key) -> String = $path;
-                path(key)
+            fn names(key: &$key) -> (Option<&str>, &str) {
+                let names: fn(&$key) -> (Option<&str>, &str) = $names;
+                names(key)
             }
         }
     };
 }
 
-narrow!(Node, NodeName, Node, "", "Node", "nodes", cluster);
-narrow!(Pod, PodKey, Pod, "", "Pod", "pods", namespaced);
-narrow!(PersistentVolume, VolumeName, Volume, "", "PersistentVolume", "persistentvolumes", cluster);
+narrow!(Node, NodeName, Node, "", ["Node", "nodes", "node"], cluster);
+narrow!(Pod, PodKey, Pod, "", ["Pod", "pods", "pod"], namespaced);
+narrow!(PersistentVolume, VolumeName, Volume, "", ["PersistentVolume", "persistentvolumes", "pv"], cluster);
 narrow!(
     PersistentVolumeClaim,
     ClaimKey,
     Claim,
     "",
-    "PersistentVolumeClaim",
-    "persistentvolumeclaims",
+    ["PersistentVolumeClaim", "persistentvolumeclaims", "pvc"],
     namespaced
 );
 narrow!(
@@ -186,19 +208,24 @@ narrow!(
     AttachmentName,
     Attachment,
     "storage.k8s.io",
-    "VolumeAttachment",
-    "volumeattachments",
+    ["VolumeAttachment", "volumeattachments", "volumeattachment"],
     cluster
 );
-narrow!(StorageClass, ClassName, Class, "storage.k8s.io", "StorageClass", "storageclasses", cluster);
-narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", "CSIDriver", "csidrivers", cluster);
+narrow!(
+    StorageClass,
+    ClassName,
+    Class,
+    "storage.k8s.io",
+    ["StorageClass", "storageclasses", "storageclass"],
+    cluster
+);
+narrow!(CsiDriver, DriverName, Driver, "storage.k8s.io", ["CSIDriver", "csidrivers", "csidriver"], cluster);
 narrow!(
     VolumeAttributesClass,
     AttributesClassName,
     AttributesClass,
     "storage.k8s.io",
-    "VolumeAttributesClass",
-    "volumeattributesclasses",
+    ["VolumeAttributesClass", "volumeattributesclasses", "volumeattributesclass"],
     cluster
 );
 
