@@ -25,61 +25,9 @@ const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and continue
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Connection, as for kubectl")]
 pub struct ConnectionArgs {
-    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config, else the pod's service account].
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-
-    /// Context of the kubeconfig [default: its current one].
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
-
-    /// Cluster of the kubeconfig [default: the context's].
-    #[arg(long, value_name = "NAME")]
-    pub cluster: Option<String>,
-
-    /// User of the kubeconfig [default: the context's].
-    #[arg(long, value_name = "NAME")]
-    pub user: Option<String>,
-
-    /// Address of the API server.
-    #[arg(long, short, value_name = "URL")]
-    pub server: Option<String>,
-
-    /// Certificate authority of the API server, as PEM, in place of the cluster's.
-    #[arg(long, value_name = "FILE")]
-    pub certificate_authority: Option<PathBuf>,
-
-    /// Name in the API server's certificate [default: the server's].
-    #[arg(long, value_name = "NAME")]
-    pub tls_server_name: Option<String>,
-
-    /// Bearer token, in place of the user's credentials.
-    #[arg(long, value_name = "TOKEN", hide_default_value = true)]
-    pub token: Option<String>,
-
-    /// Client certificate, as PEM, in place of the user's.
-    #[arg(long, value_name = "FILE")]
-    pub client_certificate: Option<PathBuf>,
-
-    /// Key of the client certificate, as PEM.
-    #[arg(long, value_name = "FILE")]
-    pub client_key: Option<PathBuf>,
-
-    /// User to impersonate.
-    #[arg(long = "as", value_name = "USER")]
-    pub impersonated: Option<String>,
-
-    /// UID to impersonate, with --as.
-    #[arg(long = "as-uid", value_name = "UID")]
-    pub impersonated_uid: Option<String>,
-
-    /// Group to impersonate; may be given more than once.
-    #[arg(long = "as-group", value_name = "GROUP", action = clap::ArgAction::Append)]
-    pub impersonated_groups: Vec<String>,
-
-    /// Do not verify the API server's certificate. Refused unless the kubeconfig sets the same for its cluster.
-    #[arg(long)]
-    pub insecure_skip_tls_verify: bool,
+    /// Which API server, and as whom.
+    #[command(flatten)]
+    pub choice: Choice,
 
     /// How long an answer of the API server may take [default: 1m].
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -91,27 +39,6 @@ pub struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Which API server, and as whom.
-    #[must_use]
-    pub fn choice(&self) -> Choice {
-        Choice {
-            kubeconfig: self.kubeconfig.clone(),
-            context: self.context.clone(),
-            cluster: self.cluster.clone(),
-            user: self.user.clone(),
-            server: self.server.clone(),
-            certificate_authority: self.certificate_authority.clone(),
-            tls_server_name: self.tls_server_name.clone(),
-            token: self.token.clone(),
-            client_certificate: self.client_certificate.clone(),
-            client_key: self.client_key.clone(),
-            impersonated: self.impersonated.clone(),
-            impersonated_uid: self.impersonated_uid.clone(),
-            impersonated_groups: self.impersonated_groups.clone(),
-            skips_verification: self.insecure_skip_tls_verify,
-        }
-    }
-
     /// How long an answer may take; as kubectl's, 0 is no limit of ours.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
@@ -240,7 +167,7 @@ mod tests {
         let connection = &args.view.connection;
         assert_eq!(connection.namespace.as_deref(), Some("shop"));
         assert_eq!(connection.patience(), Some(Duration::from_secs(5)));
-        let choice = connection.choice();
+        let choice = &connection.choice;
         assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("c"), Some("https://x")));
         assert_eq!((choice.impersonated.as_deref(), choice.impersonated_groups.len()), (Some("alice"), 2));
         assert_eq!(

@@ -143,7 +143,7 @@ fn listed(connection: ConnectionArgs, kind: &'static str) -> Vec<String> {
 }
 
 async fn names(connection: &ConnectionArgs, kind: &str) -> Option<Vec<String>> {
-    let api = ApiServer::choose(&connection.choice()).await.ok()?;
+    let api = ApiServer::choose(&connection.choice).await.ok()?;
     let namespace = connection.namespace.as_deref().unwrap_or_else(|| api.default_namespace());
     let path = match kind {
         "namespace" => "/api/v1/namespaces".to_owned(),

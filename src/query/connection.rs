@@ -19,7 +19,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn new(args: &ConnectionArgs) -> Result<Self, QueryStop> {
-        let api = ApiServer::choose(&args.choice()).await?;
+        let api = ApiServer::choose(&args.choice).await?;
         let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
         let reader = Reader::new(&api, args.patience())?;
         Ok(Self { api, reader, namespace, noted: 0 })

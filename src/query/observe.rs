@@ -37,7 +37,7 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
     let logging = telemetry::init(&config.log);
     logging.map_err(|error| QueryStop(USAGE, error.to_string()))?;
     let is_text = matches!(args.view.output, OutputForm::Text | OutputForm::Wide);
-    let api = ApiServer::choose(&args.view.connection.choice()).await?;
+    let api = ApiServer::choose(&args.view.connection.choice).await?;
     let (duration, stop) = (args.duration, stop(args.duration));
     if is_text {
         let how_long = duration.map_or_else(|| "until Ctrl-C".to_owned(), |time| format!("for {time:?}"));

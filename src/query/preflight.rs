@@ -19,7 +19,7 @@ use crate::{
         judge, text, worst,
     },
 };
-use apiserver::connect::ApiServer;
+use apiserver::connect::{ApiServer, Choice};
 
 /// One cluster's answer.
 #[derive(Debug, Serialize)]
@@ -62,11 +62,11 @@ pub(super) fn fences_of(
 pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     let mut contexts: Vec<Option<String>> = args.contexts.iter().cloned().map(Some).collect();
     if contexts.is_empty() {
-        contexts.push(args.view.connection.context.clone());
+        contexts.push(args.view.connection.choice.context.clone());
     }
     let mut answers = Vec::new();
     for context in contexts {
-        let choice = apiserver::connect::Choice { context: context.clone(), ..args.view.connection.choice() };
+        let choice = Choice { context: context.clone(), ..args.view.connection.choice.clone() };
         let client = ApiServer::choose(&choice).await?.client()?;
         let deployment = match read(&client, DEPLOYMENT).await {
             // The check of the daemon says so.

@@ -262,7 +262,7 @@ mod tests {
     fn the_flags_before_say_whose_names_are_wanted() {
         let asked =
             ask("explain -n old -wnshop --context=x --as alice --as-group a --as-group=b --output=js");
-        let (connection, choice) = (&asked.connection, asked.connection.choice());
+        let (connection, choice) = (&asked.connection, &asked.connection.choice);
         assert_eq!((asked.begun.as_str(), connection.namespace.as_deref()), ("js", Some("shop")));
         assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("x"), None));
         assert_eq!(choice.impersonated.as_deref(), Some("alice"));

@@ -9,6 +9,7 @@
 
 use std::{env, path::PathBuf};
 
+use clap::Args;
 use kube::{
     Config,
     config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError},
@@ -18,35 +19,62 @@ use serde_json::json;
 use super::{ApiServer, Authority, ConnectError, config_of, proxy::is_this_machine, refused, uri};
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Args)]
 pub struct Choice {
-    /// `--kubeconfig`
+    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config, else the pod's service account].
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// `--context`
+
+    /// Context of the kubeconfig [default: its current one].
+    #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// `--cluster`
+
+    /// Cluster of the kubeconfig [default: the context's].
+    #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// `--user`
+
+    /// User of the kubeconfig [default: the context's].
+    #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// `--server`
+
+    /// Address of the API server.
+    #[arg(long, short, value_name = "URL")]
     pub server: Option<String>,
-    /// `--certificate-authority`: in place of what the kubeconfig says of its cluster's certificate.
+
+    /// Certificate authority of the API server, as PEM, in place of the cluster's.
+    #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
-    /// `--tls-server-name`
+
+    /// Name in the API server's certificate [default: the server's].
+    #[arg(long, value_name = "NAME")]
     pub tls_server_name: Option<String>,
-    /// `--token`: in place of all that the kubeconfig's user has.
+
+    /// Bearer token, in place of the user's credentials.
+    #[arg(long, value_name = "TOKEN", hide_default_value = true)]
     pub token: Option<String>,
-    /// `--client-certificate`
+
+    /// Client certificate, as PEM, in place of the user's.
+    #[arg(long, value_name = "FILE")]
     pub client_certificate: Option<PathBuf>,
-    /// `--client-key`
+
+    /// Key of the client certificate, as PEM.
+    #[arg(long, value_name = "FILE")]
     pub client_key: Option<PathBuf>,
-    /// `--as`
+
+    /// User to impersonate.
+    #[arg(long = "as", value_name = "USER")]
     pub impersonated: Option<String>,
-    /// `--as-uid`
+
+    /// UID to impersonate, with --as.
+    #[arg(long = "as-uid", value_name = "UID")]
     pub impersonated_uid: Option<String>,
-    /// `--as-group`
+
+    /// Group to impersonate; may be given more than once.
+    #[arg(long = "as-group", value_name = "GROUP", action = clap::ArgAction::Append)]
     pub impersonated_groups: Vec<String>,
-    /// `--insecure-skip-tls-verify`
+
+    /// Do not verify the API server's certificate. Refused unless the kubeconfig sets the same for its cluster.
+    #[arg(long = "insecure-skip-tls-verify")]
     pub skips_verification: bool,
 }
 
