@@ -22,7 +22,7 @@ use std::{
 use self::{
     connection::Connection,
     daemon::{DaemonClient, stand_without},
-    output::{Looks, Repeats, form, print},
+    output::{Looks, Repeats, print, printed},
 };
 pub use self::{
     output::{QueryStop, USAGE, finish},
@@ -73,7 +73,7 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
             Some(Err(why)) => stand_without(&mut explanation, why),
             None => {}
         }
-        if !looks.again(form(&explanation, &args.view)?, explanation.verdict).await {
+        if !looks.again(printed(&explanation, &args.view)?, explanation.verdict).await {
             return Ok(explanation.verdict);
         }
     }
@@ -91,7 +91,7 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
     loop {
         let reading = connection.read(&question).await?;
         let findings = find::doctor(&reading.snapshot, of);
-        if !looks.again(form(&findings, &args.view)?, findings.verdict).await {
+        if !looks.again(printed(&findings, &args.view)?, findings.verdict).await {
             return Ok(findings.verdict);
         }
     }
@@ -114,7 +114,7 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
             // What is as it should be on a node that stays is waited for on one that is to go.
             view.verdict = view.verdict.max(Verdict::Waiting);
         }
-        if !looks.again(form(&view, &args.view)?, view.verdict).await {
+        if !looks.again(printed(&view, &args.view)?, view.verdict).await {
             return Ok(view.verdict);
         }
         earlier = Some(reading.snapshot);
@@ -142,7 +142,7 @@ pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
     };
     let reading = connection.read(&Question::Change(change.clone())).await?;
     let found = consequences::whatif(&reading.snapshot, &change);
-    print(&form(&found, &args.view)?);
+    print(&printed(&found, &args.view)?);
     Ok(found.verdict)
 }
 

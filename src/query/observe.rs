@@ -8,7 +8,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::output::{QueryStop, UNREACHABLE, USAGE, print};
+use super::output::{QueryStop, UNREACHABLE, USAGE, form, print};
 use crate::{
     cli::{
         self, Command,
@@ -19,7 +19,7 @@ use crate::{
     observe::{
         ObserveStop, observe,
         self_test::{Played, self_test},
-        summary::{Difference, Summary},
+        summary::Difference,
     },
     supervise::Threads,
     telemetry,
@@ -53,7 +53,7 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
         ObserveStop::Forbidden(..) => QueryStop(Verdict::Forbidden.exit_code(), error.to_string()),
         ObserveStop::Failed(_) => QueryStop(UNREACHABLE, error.to_string()),
     })?;
-    print(&form(&summary, args.view.output)?);
+    print(&form(&summary, args.view.output, || format!("\n{}", summary.text()))?);
     Ok(summary.exit())
 }
 
@@ -106,17 +106,5 @@ async fn stop(duration: Option<Duration>) {
         () = over => {}
         () = asked(SignalKind::interrupt()) => {}
         () = asked(SignalKind::terminate()) => {}
-    }
-}
-
-fn form(summary: &Summary, output: OutputForm) -> Result<String, QueryStop> {
-    let unprintable = |error: String| QueryStop(UNREACHABLE, error);
-    match output {
-        OutputForm::Text | OutputForm::Wide => Ok(format!("\n{}", summary.text())),
-        OutputForm::Json => serde_json::to_string_pretty(summary)
-            .map(|text| text + "\n")
-            .map_err(|error| unprintable(error.to_string())),
-        OutputForm::Yaml => serde_saphyr::to_string(summary).map_err(|error| unprintable(error.to_string())),
-        OutputForm::Dot => Err(QueryStop(USAGE, "-o dot goes with explain alone".to_owned())),
     }
 }

@@ -21,7 +21,7 @@ use crate::{
         read::Unreachable,
         report::Verdict,
         sheet::{
-            Printed,
+            Printed, clean,
             text::{Style, text},
         },
     },
@@ -86,20 +86,35 @@ pub(super) fn progress(line: &str) {
 }
 
 /// An answer in the form that was asked for.
-pub(super) fn form<T: Printed + Serialize>(answer: &T, view: &ViewArgs) -> Result<String, QueryStop> {
+pub(super) fn printed<T: Printed + Serialize>(answer: &T, view: &ViewArgs) -> Result<String, QueryStop> {
+    match answer.dot() {
+        Some(graph) if view.output == OutputForm::Dot => Ok(graph),
+        _ => form(answer, view.output, || text(answer, style(view))),
+    }
+}
+
+/// The same of one whose text is made apart.
+pub(super) fn form(
+    answer: &impl Serialize,
+    form: OutputForm,
+    text: impl FnOnce() -> String,
+) -> Result<String, QueryStop> {
     let unprintable = |error: &dyn std::error::Error| {
         QueryStop(UNREACHABLE, format!("the answer cannot be printed: {error}"))
     };
-    match view.output {
+    match form {
         OutputForm::Json => {
             Ok(serde_json::to_string_pretty(answer).map_err(|error| unprintable(&error))? + "\n")
         }
         OutputForm::Yaml => serde_saphyr::to_string(answer).map_err(|error| unprintable(&error)),
-        OutputForm::Dot => {
-            answer.dot().ok_or_else(|| QueryStop(USAGE, "-o dot goes with explain alone".to_owned()))
-        }
-        OutputForm::Text | OutputForm::Wide => Ok(text(answer, style(view))),
+        OutputForm::Dot => Err(QueryStop(USAGE, "-o dot goes with explain alone".to_owned())),
+        OutputForm::Text | OutputForm::Wide => Ok(text()),
     }
+}
+
+/// Lines without what steers a terminal: a server may say anything.
+pub(super) fn clean_lines(text: &str) -> String {
+    text.lines().map(|line| clean(line) + "\n").collect()
 }
 
 /// How text is printed here.

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::output::{QueryStop, UNREACHABLE, USAGE, print};
+use super::output::{QueryStop, UNREACHABLE, USAGE, clean_lines, form, print};
 use crate::{
-    cli::query::{OutputForm, switching::PreflightArgs},
+    cli::query::switching::PreflightArgs,
     config::Controllers,
     explain::{report::Verdict, sheet::clean},
     fence::{
@@ -80,7 +80,7 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
         answers.push(Preflight { context, level: worst(&lines), lines });
     }
     let worst = answers.iter().map(|answer| answer.level).max().unwrap_or(Level::Ok);
-    print(&form(&answers, args.view.output)?);
+    print(&form(&answers, args.view.output, || text_of(&answers))?);
     Ok(match worst {
         Level::Ok => Verdict::Healthy,
         Level::Warn => Verdict::Waiting,
@@ -88,25 +88,13 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     })
 }
 
-fn form(answers: &[Preflight], form: OutputForm) -> Result<String, QueryStop> {
-    let unprintable = |error: &dyn std::error::Error| QueryStop(UNREACHABLE, error.to_string());
-    match form {
-        OutputForm::Json => {
-            Ok(serde_json::to_string_pretty(answers).map_err(|error| unprintable(&error))? + "\n")
-        }
-        OutputForm::Yaml => serde_saphyr::to_string(&answers).map_err(|error| unprintable(&error)),
-        OutputForm::Dot => Err(QueryStop(USAGE, "-o dot goes with explain alone".to_owned())),
-        OutputForm::Text | OutputForm::Wide => {
-            let one = |answer: &Preflight| {
-                let title = answer.context.as_ref().filter(|_| answers.len() > 1);
-                let title = title.map(|context| clean(context) + "\n").unwrap_or_default();
-                // A server may say anything.
-                let lines: String = text(&answer.lines).lines().map(|line| clean(line) + "\n").collect();
-                title + &lines
-            };
-            Ok(answers.iter().map(one).collect::<Vec<_>>().join("\n"))
-        }
-    }
+fn text_of(answers: &[Preflight]) -> String {
+    let one = |answer: &Preflight| {
+        let title = answer.context.as_ref().filter(|_| answers.len() > 1);
+        let title = title.map(|context| clean(context) + "\n").unwrap_or_default();
+        title + &clean_lines(&text(&answer.lines))
+    };
+    answers.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

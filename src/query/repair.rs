@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{
     connection::Connection,
-    output::{QueryStop, UNREACHABLE, USAGE, form, print, program},
+    output::{QueryStop, UNREACHABLE, USAGE, print, printed, program},
 };
 use crate::{
     cli::query::{OutputForm, questions::RepairArgs},
@@ -42,7 +42,7 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
     let reading = connection.read(&Question::Repair(what.clone())).await?;
     let advice: Advice = repair(&reading.snapshot, &what);
     let is_for_people = matches!(args.view.output, OutputForm::Text | OutputForm::Wide);
-    let is_printed = print(&form(&advice, &args.view)?);
+    let is_printed = print(&printed(&advice, &args.view)?);
     if advice.requests.is_empty() {
         return Ok(advice.verdict);
     }

@@ -3,7 +3,7 @@
 use apiserver::connect::ApiServer;
 
 use super::{
-    output::{QueryStop, UNREACHABLE, print},
+    output::{QueryStop, UNREACHABLE, clean_lines, print},
     preflight::fences_of,
 };
 use crate::{
@@ -59,10 +59,6 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
             Ok(Verdict::Blocked)
         }
     }
-}
-
-fn clean_lines(text: &str) -> String {
-    text.lines().map(|line| clean(line) + "\n").collect()
 }
 
 fn stop(error: &NoAnswer) -> QueryStop {
