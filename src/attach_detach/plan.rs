@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver::{
     ids::{NodeName, VolumeName},
     kinds::Node,
-    tables::VecMap,
 };
+use litemap::LiteMap;
 use tokio::time::Instant;
 
 use super::{
@@ -123,7 +123,7 @@ impl AttachDetach {
     }
 
     fn count_nodes(&self, volume: &VolumeId) -> usize {
-        self.desired.nodes(volume).map_or(0, VecMap::len)
+        self.desired.nodes(volume).map_or(0, LiteMap::len)
             + self.actual.volume(volume).map_or(0, |state| state.nodes.len())
     }
 

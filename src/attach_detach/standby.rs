@@ -13,9 +13,10 @@ use std::{
 use apiserver::{
     ids::{NodeName, PodKey},
     kinds::ObjectRef,
-    tables::{VecMap, give_back_room},
+    tables::give_back_room,
 };
 use k8s_openapi::jiff::Timestamp;
+use litemap::LiteMap;
 use tokio::time::Instant;
 
 use super::{
@@ -134,7 +135,7 @@ impl AttachDetach {
         }
         let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for volume in self.desired.volumes() {
-            let nodes = self.desired.nodes(volume).into_iter().flat_map(VecMap::keys);
+            let nodes = self.desired.nodes(volume).into_iter().flat_map(LiteMap::keys);
             let first = nodes.clone().next();
             let is_listed =
                 |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);

@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::{ids::NodeName, tables::VecMap};
+use apiserver::ids::NodeName;
+use litemap::LiteMap;
 
 use super::{
     contention::Contention,
@@ -41,7 +42,7 @@ impl Contention {
     #[must_use]
     pub fn new(
         exclusive: &Exclusive,
-        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
+        desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
     ) -> Self {
         let holders = exclusive.holders.iter().map(|name| {
@@ -59,7 +60,7 @@ impl Exclusive {
     #[must_use]
     pub fn of(
         volume: &VolumeId,
-        desired_nodes: Option<&VecMap<NodeName, DesiredAttachment>>,
+        desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,
         actual: &ActualState,
     ) -> Option<Self> {
         let desired_nodes = desired_nodes?;

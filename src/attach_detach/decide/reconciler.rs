@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::{ids::NodeName, tables::VecMap};
+use apiserver::ids::NodeName;
 use k8s_openapi::jiff::Timestamp;
+use litemap::LiteMap;
 use tokio::time::Instant;
 
 use super::{
@@ -30,7 +31,7 @@ pub struct VolumeView<'a> {
     /// The volume.
     pub volume: &'a VolumeId,
     /// Desired attachments by node.
-    pub desired_nodes: Option<&'a VecMap<NodeName, DesiredAttachment>>,
+    pub desired_nodes: Option<&'a LiteMap<NodeName, DesiredAttachment>>,
     /// What is known of it, by node.
     pub state: Option<&'a VolumeState>,
     /// On which nodes it is judged.
@@ -99,13 +100,13 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
 /// The nodes that need or have the volume, as far as they are in the scope.
 #[must_use]
 pub fn names<'a>(
-    desired_nodes: Option<&'a VecMap<NodeName, DesiredAttachment>>,
+    desired_nodes: Option<&'a LiteMap<NodeName, DesiredAttachment>>,
     state: Option<&'a VolumeState>,
     scope: &'a Scope,
 ) -> BTreeSet<&'a NodeName> {
     match scope {
         Scope::All => {
-            let wanted = desired_nodes.into_iter().flat_map(VecMap::keys);
+            let wanted = desired_nodes.into_iter().flat_map(LiteMap::keys);
             wanted.chain(state.into_iter().flat_map(|state| state.nodes.keys())).collect()
         }
         Scope::Nodes(nodes) => {

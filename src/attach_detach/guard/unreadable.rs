@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::{ids::NodeName, kinds::Node, tables::VecMap};
+use apiserver::{ids::NodeName, kinds::Node};
+use litemap::LiteMap;
 
 use crate::attach_detach::{known::Known, state::desired::volume_name::VolumeId};
 
@@ -22,7 +23,7 @@ pub(in crate::attach_detach) fn unreadable_on(
     }
     let held = actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
     let nodes: BTreeSet<NodeName> =
-        desired.nodes(volume).into_iter().flat_map(VecMap::keys).chain(held).cloned().collect();
+        desired.nodes(volume).into_iter().flat_map(LiteMap::keys).chain(held).cloned().collect();
     let unreadable = nodes.iter().filter(|node| objects.unreadable::<Node>(node).is_some());
     blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
     let names = objects.attachments.all_unreadable().into_iter().map(|(name, _)| name);

@@ -16,7 +16,6 @@ mod table;
 mod templates;
 mod told;
 mod unreadable;
-mod vec_map;
 pub mod watch;
 
 pub use change_set::ChangeSet;
@@ -29,4 +28,3 @@ pub use table::{FinalState, Table};
 pub use templates::Templates;
 pub use told::{ToldOf, Way};
 pub use unreadable::Unreadable;
-pub use vec_map::VecMap;

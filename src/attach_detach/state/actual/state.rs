@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
-    tables::{Relation, VecMap, give_back_room},
+    tables::{Relation, give_back_room},
 };
 use k8s_openapi::jiff::Timestamp;
+use litemap::LiteMap;
 
 use super::{
     identification::AttachmentIdentity,
@@ -21,14 +22,14 @@ use super::{
 };
 use crate::attach_detach::{
     decide::{contention::Contention, scope::Scope},
-    state::desired::volume_name::VolumeId,
+    state::{desired::volume_name::VolumeId, make_room_for_one},
 };
 
 /// One volume on all its nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeState {
     /// By node.
-    pub nodes: VecMap<NodeName, Box<NodeVolume>>,
+    pub nodes: LiteMap<NodeName, Box<NodeVolume>>,
     /// VolumeAttachments of this volume under names that are not ours. Left alone, but the volume may be
     /// attached by each of them (S1).
     pub foreign: BTreeMap<AttachmentName, NodeName>,
@@ -110,7 +111,7 @@ impl ActualState {
         if self.node_volume(volume, node).is_none() {
             self.add(volume, node);
         }
-        self.volumes.entry(volume.clone()).or_default().nodes.get_or_default(node)
+        self.volumes.entry(volume.clone()).or_default().nodes.entry(node.clone()).or_default()
     }
 
     fn add(&mut self, volume: &VolumeId, node: &NodeName) {
@@ -122,7 +123,9 @@ impl ActualState {
         let mount = if listed { Mount::Possible } else { Mount::No };
         let node_volume =
             Box::new(NodeVolume { listed: listed.into(), mount, in_use, ..NodeVolume::default() });
-        self.volumes.entry(volume.clone()).or_default().nodes.insert(node.clone(), node_volume);
+        let nodes = &mut self.volumes.entry(volume.clone()).or_default().nodes;
+        make_room_for_one(nodes);
+        nodes.insert(node.clone(), node_volume);
     }
 
     /// Does something with every volume on a node. Each is named in the node's `volumes` as long as it is there:

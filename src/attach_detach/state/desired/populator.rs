@@ -12,9 +12,10 @@ use apiserver::{
         ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolume,
         PodVolumeSource,
     },
-    tables::{Objects, Stored, VecMap},
+    tables::{Objects, Stored},
     text::Text,
 };
+use litemap::LiteMap;
 
 use super::{
     attach_required::AttachRequired,
@@ -22,6 +23,7 @@ use super::{
     volume_name::{VolumeId, VolumeKind},
     volume_source::{self, CsiVolume, Sharing, Storage},
 };
+use crate::attach_detach::state::make_room_for_one;
 /// What the pod needs now, on a node that is handed to the controller if `is_managed`. `before` is what it needed until
 /// now: what its node has of that stays desired while the pod lives, also if claim, volume or driver say otherwise,
 /// because it may have it mounted (S44, attach-detach §2, pain 14). Only a driver that no longer needs attaching ends the
@@ -131,7 +133,7 @@ fn nothing(pod: &Pod) -> DesiredPod {
             created: pod.metadata.creation_timestamp,
         }),
         node: pod.spec.node_name.clone(),
-        volumes: VecMap::default(),
+        volumes: LiteMap::default(),
         unresolved: Vec::new(),
         depends_on: Box::default(),
     }
@@ -139,7 +141,7 @@ fn nothing(pod: &Pod) -> DesiredPod {
 
 /// Adds a volume. Two volumes of one pod may be the same storage under two PersistentVolumes (pain 15):
 /// then what is current counts before what is stale, and what is exclusive for one is exclusive.
-fn want(volumes: &mut VecMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut wanted: DesiredVolume) {
+fn want(volumes: &mut LiteMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut wanted: DesiredVolume) {
     if let Some(other) = volumes.remove(&id) {
         let mut other = Arc::unwrap_or_clone(other);
         if other.current || !wanted.current {
@@ -152,6 +154,7 @@ fn want(volumes: &mut VecMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut wa
         names.dedup();
         wanted.pod_volumes = names.into_iter().collect();
     }
+    make_room_for_one(volumes);
     volumes.insert(id, Arc::new(wanted));
 }
 

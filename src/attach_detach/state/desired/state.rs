@@ -12,16 +12,18 @@ use std::{
 use apiserver::{
     ids::{ClaimKey, DriverName, NodeName, PodKey, Uid, VolumeName},
     kinds::ObjectRef,
-    tables::{Objects, Relation, VecMap, give_back_room},
+    tables::{Objects, Relation, give_back_room},
     text::TextList,
 };
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
+use litemap::LiteMap;
 use serde_json::Value;
 use strum::IntoStaticStr;
 use thiserror::Error;
 
 use super::{source_error::SourceError, volume_name::VolumeId};
+use crate::attach_detach::state::make_room_for_one;
 /// What one pod needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredPod {
@@ -30,7 +32,7 @@ pub struct DesiredPod {
     /// The node it was scheduled to.
     pub node: NodeName,
     /// Volumes to attach there.
-    pub volumes: VecMap<VolumeId, Arc<DesiredVolume>>,
+    pub volumes: LiteMap<VolumeId, Arc<DesiredVolume>>,
     /// Volumes that cannot be resolved yet, and why.
     pub unresolved: Vec<Unresolved>,
     /// Objects whose change may change these desired attachments, in order.
@@ -189,7 +191,7 @@ impl DesiredPod {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DesiredAttachment {
     /// The pods by UID, each with its view of the volume.
-    pub pods: VecMap<Uid, (Arc<PodFacts>, Arc<DesiredVolume>)>,
+    pub pods: LiteMap<Uid, (Arc<PodFacts>, Arc<DesiredVolume>)>,
 }
 
 impl DesiredAttachment {
@@ -234,7 +236,7 @@ impl DesiredAttachment {
 /// The nodes for which a volume is desired.
 #[derive(Clone, Debug, Default)]
 struct DesiredNodes {
-    nodes: VecMap<NodeName, DesiredAttachment>,
+    nodes: LiteMap<NodeName, DesiredAttachment>,
     /// How many pods see it as exclusive.
     exclusive: usize,
 }
@@ -271,7 +273,9 @@ impl DesiredState {
             for (volume, wanted) in &desired_pod.volumes {
                 let desired = self.volumes.entry(volume.clone()).or_default();
                 desired.exclusive += usize::from(wanted.exclusive);
-                let pods = &mut desired.nodes.get_or_default(&desired_pod.node).pods;
+                make_room_for_one(&mut desired.nodes);
+                let pods = &mut desired.nodes.entry(desired_pod.node.clone()).or_default().pods;
+                make_room_for_one(pods);
                 pods.insert(desired_pod.pod.uid.clone(), (Arc::clone(&desired_pod.pod), Arc::clone(wanted)));
                 touched.insert(volume.clone());
             }
@@ -315,7 +319,7 @@ impl DesiredState {
 
     /// The nodes for which the volume is desired.
     #[must_use]
-    pub fn nodes(&self, volume: &VolumeId) -> Option<&VecMap<NodeName, DesiredAttachment>> {
+    pub fn nodes(&self, volume: &VolumeId) -> Option<&LiteMap<NodeName, DesiredAttachment>> {
         self.volumes.get(volume).map(|desired| &desired.nodes)
     }
 
