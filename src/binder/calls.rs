@@ -10,10 +10,12 @@ use apiserver::{
     kinds::{Narrow as _, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     tables::{Objects, Stored},
 };
+use derive_more::Display;
 use strum::{IntoStaticStr, VariantArray};
 
 /// A volume or a claim: what the binder decides about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{}", self.object())]
 pub enum Target {
     /// A claim.
     Claim(ClaimKey),
@@ -54,12 +56,6 @@ impl Target {
     #[must_use]
     pub fn uid(&self, objects: &Objects) -> Option<Uid> {
         Shown::of(self, objects).map(|shown| shown.uid)
-    }
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.object().fmt(f)
     }
 }
 

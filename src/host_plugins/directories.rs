@@ -6,12 +6,13 @@
 //! the next, and only the last name is acted on, through the directory that holds it; a link is refused, not followed.
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use apiserver::ids::{Uid, VolumeName};
+use derive_more::Display;
 use rustix::{
     fs::{CWD, Mode, OFlags, mkdirat, openat},
     io::Errno,
@@ -27,7 +28,8 @@ pub const ROOT: &str = "/tmp";
 const MADE: &str = "hostpath_pv";
 
 /// A directory below [`ROOT`], by the names of the directories on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("{ROOT}/{}", _0.join("/"))]
 pub struct HostPath(Vec<String>);
 
 impl HostPath {
@@ -45,12 +47,6 @@ impl HostPath {
     #[must_use]
     pub fn of_claim(claim: &Uid) -> Option<Self> {
         Self::parse(&format!("{ROOT}/{MADE}/{claim}"))
-    }
-}
-
-impl fmt::Display for HostPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{ROOT}/{}", self.0.join("/"))
     }
 }
 

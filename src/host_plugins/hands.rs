@@ -6,7 +6,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     path::Path,
     time::Duration,
 };
@@ -51,17 +50,13 @@ impl kube::runtime::utils::Backoff for WatchBackoff {
 }
 
 /// Acts on the machine that the binder runs on, and copies the events of recycler pods.
+#[derive(derive_more::Debug)]
+#[debug("MachineHands({following:?})")]
 pub struct MachineHands {
     client: Client,
     recorder: EventRecorder,
     /// The watches, by the UIDs of their pods.
     following: BTreeMap<Uid, AbortOnDropHandle<()>>,
-}
-
-impl fmt::Debug for MachineHands {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MachineHands").field("following", &self.following).finish_non_exhaustive()
-    }
 }
 
 impl MachineHands {

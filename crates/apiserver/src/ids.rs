@@ -2,9 +2,8 @@
 //! volume name belongs. All are cheap to clone (`ArcStr`) and ordered, because everything that
 //! ends in a patch or a printout is sorted.
 
-use std::fmt;
-
 use arcstr::ArcStr;
+use derive_more::{Debug, Display};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
@@ -12,7 +11,12 @@ use super::text;
 
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident) => {
-        text::text_type!($(#[$doc])* $name);
+        text::text_type!(
+            $(#[$doc])*
+            #[derive(derive_more::From)]
+            #[from(ArcStr, &str, String)]
+            $name
+        );
 
         impl $name {
             /// Whether the text is empty, which the API uses for "not set".
@@ -25,24 +29,6 @@ macro_rules! text_id {
             #[must_use]
             pub fn shared(text: &str) -> Self {
                 Self(text::share(text))
-            }
-        }
-
-        impl From<ArcStr> for $name {
-            fn from(text: ArcStr) -> Self {
-                Self(text)
-            }
-        }
-
-        impl From<&str> for $name {
-            fn from(text: &str) -> Self {
-                Self(ArcStr::from(text))
-            }
-        }
-
-        impl From<String> for $name {
-            fn from(text: String) -> Self {
-                Self(ArcStr::from(text))
             }
         }
     };
@@ -76,11 +62,13 @@ text_id!(
 /// `metadata.uid`: tells an object from a later one of the same name.
 ///
 /// The API server makes UUIDs; those are kept as their sixteen bytes. Any other text is kept as it is.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[debug("\"{_0}\"")]
 pub struct Uid(UidText);
 
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum UidText {
+    #[display("{}", _0.hyphenated())]
     Uuid(Uuid),
     Other(ArcStr),
 }
@@ -121,21 +109,6 @@ fn uuid(text: &str) -> Option<Uuid> {
     (uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then_some(uuid)
 }
 
-impl fmt::Display for Uid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            UidText::Other(text) => f.write_str(text),
-            UidText::Uuid(uuid) => uuid.hyphenated().fmt(f),
-        }
-    }
-}
-
-impl fmt::Debug for Uid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
 impl<'de> Deserialize<'de> for Uid {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         std::borrow::Cow::<'de, str>::deserialize(deserializer).map(|text| Self::from(&*text))
@@ -149,7 +122,8 @@ impl Serialize for Uid {
 }
 
 /// Namespace and name of a namespaced object, printed `namespace/name`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{namespace}/{name}")]
 pub struct NamespacedName {
     /// Namespace.
     pub namespace: ArcStr,
@@ -165,16 +139,10 @@ impl NamespacedName {
     }
 }
 
-impl fmt::Display for NamespacedName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
 macro_rules! namespaced_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub NamespacedName);
 
         impl $name {
@@ -196,12 +164,6 @@ macro_rules! namespaced_id {
                 &self.0.name
             }
         }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
-            }
-        }
     };
 }
 
@@ -216,14 +178,8 @@ namespaced_id!(
 
 /// `metadata.resourceVersion` as the integer it is on every server of the built-in kinds, so that
 /// "newer than" is a comparison of numbers (as text, "10" < "9").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceVersion(pub u64);
-
-impl fmt::Display for ResourceVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
 
 impl<'de> Deserialize<'de> for ResourceVersion {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

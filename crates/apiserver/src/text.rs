@@ -8,9 +8,7 @@
 use std::{
     borrow::{Borrow, Cow},
     collections::{BTreeMap, BTreeSet},
-    fmt,
     hash::Hash,
-    ops::Deref,
     sync::{
         Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
@@ -20,7 +18,7 @@ use std::{
 use ahash::RandomState;
 use arcstr::ArcStr;
 use dashmap::DashSet;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The store is not cleared before it holds this many values.
 const SMALLEST_STORE: usize = 1024;
@@ -119,8 +117,11 @@ pub fn share(text: &str) -> ArcStr {
 macro_rules! text_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(arcstr::ArcStr);
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize, serde::Serialize)]
+        #[derive(derive_more::Debug, derive_more::Display)]
+        #[debug("{_0:?}")]
+        #[serde(transparent)]
+        pub struct $name(#[serde(deserialize_with = "crate::text::shared")] arcstr::ArcStr);
 
         impl $name {
             /// The text itself.
@@ -135,52 +136,17 @@ macro_rules! text_type {
                 &self.0
             }
         }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Debug::fmt(&*self.0, f)
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::text::shared(deserializer).map(Self)
-            }
-        }
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
     };
 }
 pub(crate) use text_type;
 
 text_type!(
     /// A text that is likely to repeat, kept once.
+    #[derive(derive_more::AsRef, derive_more::Deref, derive_more::Into)]
+    #[as_ref(str)]
+    #[deref(forward)]
     Text
 );
-
-impl Deref for Text {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl AsRef<str> for Text {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
@@ -197,12 +163,6 @@ impl From<&String> for Text {
 impl From<String> for Text {
     fn from(text: String) -> Self {
         Self(share(&text))
-    }
-}
-
-impl From<Text> for ArcStr {
-    fn from(text: Text) -> Self {
-        text.0
     }
 }
 
@@ -227,7 +187,10 @@ pub fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ArcStr, D::E
 }
 
 /// A collection of few texts that is likely to repeat, kept once. A change makes another one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Debug, derive_more::Deref)]
+#[debug("{_0:?}")]
+#[deref(forward)]
+#[serde(transparent)]
 pub struct Once<T>(Arc<T>);
 
 /// A list of texts.
@@ -288,26 +251,6 @@ impl TextMap {
 impl<T: Repeating> Default for Once<T> {
     fn default() -> Self {
         Self(T::default().kept())
-    }
-}
-
-impl<T> Deref for Once<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for Once<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<T: Serialize> Serialize for Once<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
     }
 }
 

@@ -82,17 +82,13 @@ struct Caches {
 }
 
 /// Decides who may read what.
+#[derive(derive_more::Debug)]
+#[debug("DelegatedAuth({certificates:?})")]
 pub struct DelegatedAuth {
     authentication: Arc<Reviewer>,
     authorization: Reviewer,
     certificates: ClientCertificates,
     caches: Mutex<Caches>,
-}
-
-impl std::fmt::Debug for DelegatedAuth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DelegatedAuth").field("certificates", &self.certificates).finish_non_exhaustive()
-    }
 }
 
 impl DelegatedAuth {

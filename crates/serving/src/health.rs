@@ -34,15 +34,11 @@ pub enum Audience {
 }
 
 /// A named check.
+#[derive(derive_more::Debug)]
+#[debug("Check({name})")]
 pub struct Check {
     name: String,
     find: Box<dyn Fn() -> Finding + Send + Sync>,
-}
-
-impl std::fmt::Debug for Check {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Check").field(&self.name).finish()
-    }
 }
 
 impl Check {

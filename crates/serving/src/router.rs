@@ -29,16 +29,11 @@ use super::{
 pub(super) const LONGEST_SETTING: usize = 4 * 1024;
 
 /// All paths.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("{paths:?}")]
 pub struct Router {
     axum: axum::Router,
     paths: Vec<&'static str>,
-}
-
-impl std::fmt::Debug for Router {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(&self.paths).finish()
-    }
 }
 
 impl Default for Router {

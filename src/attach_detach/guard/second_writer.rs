@@ -4,12 +4,11 @@
 //! follows from them is decided in [`crate::controller::second_writer`]. Of lists,
 //! [`crate::attach_detach::state::actual::node_requests`] tells.
 
-use std::fmt;
-
 use apiserver::{
     ids::{AttachmentName, NodeName},
     kinds::VolumeAttachment,
 };
+use derive_more::Display;
 
 use crate::{
     attach_detach::state::actual::{AttachmentCall, Deletion, NodeVolume},
@@ -35,11 +34,13 @@ pub(in crate::attach_detach) const ROLE: Role = Role {
 };
 
 /// The object of an act, which tells who did it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ActTarget {
     /// Its list was changed.
+    #[display("node/{_0}")]
     Node(NodeName),
     /// It was created, for this node.
+    #[display("volumeattachment/{_1}")]
     Attachment(NodeName, AttachmentName),
 }
 
@@ -65,15 +66,6 @@ impl second_writer::WrittenObject for ActTarget {
         match self {
             Self::Node(_) => LIST_CHANGED,
             Self::Attachment(..) => CREATED,
-        }
-    }
-}
-
-impl fmt::Display for ActTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(name) => write!(f, "node/{name}"),
-            Self::Attachment(_, name) => write!(f, "volumeattachment/{name}"),
         }
     }
 }

@@ -13,16 +13,11 @@ use sha2::{Digest, Sha256};
 const SECRET: usize = 16;
 
 /// What a request has to show.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Guard({hosts:?})")]
 pub struct Guard {
     secret: String,
     hosts: Vec<String>,
-}
-
-impl std::fmt::Debug for Guard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("hosts", &self.hosts).finish_non_exhaustive()
-    }
 }
 
 impl Guard {

@@ -132,18 +132,14 @@ pub enum Unreachable {
 pub type ReadProgress<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// Reads with one user's rights.
+#[derive(derive_more::Debug)]
+#[debug("Reader({host})")]
 pub struct Reader {
     client: Client,
     fetcher: Fetcher,
     host: String,
     patience: Duration,
     clock: Mutex<Option<ReadClock>>,
-}
-
-impl std::fmt::Debug for Reader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").field("host", &self.host).finish_non_exhaustive()
-    }
 }
 
 /// The server's time in an answer, and ours when it came.

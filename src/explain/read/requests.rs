@@ -3,13 +3,12 @@
 //! In: what an answer needs. Out: the path and query of a `GET`. Names come from people and from other objects' references: one
 //! that no object can have is not sent, and so cannot lead to another path.
 
-use std::fmt;
-
 use apiserver::{
     ids::NodeName,
     kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, api_root},
     tables::Stored,
 };
+use derive_more::Display;
 
 use crate::explain::{
     snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE},
@@ -24,7 +23,8 @@ const MOST_EVENTS: usize = 500;
 const MOST_LISTED_EVENTS: usize = 5_000;
 
 /// One question.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
+#[display("{what}")]
 pub struct Read {
     /// As what could not be seen is named.
     what: String,
@@ -44,12 +44,6 @@ pub(super) enum Comes {
     Few(&'static str, Option<&'static str>),
     /// A list of many, narrow, in pages: the plural of its kind, and what has been read with it.
     Narrow(&'static str, &'static str),
-}
-
-impl fmt::Display for Read {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
 }
 
 impl Read {

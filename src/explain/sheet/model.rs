@@ -1,5 +1,6 @@
 //! A sheet: sections of items and tables, made of words that know what they stand for.
 
+use derive_more::From;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -21,9 +22,10 @@ pub trait Printed {
 }
 
 /// A part of a line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, From)]
 pub(in crate::explain) enum Word {
     /// As it is.
+    #[from(&str, String)]
     Text(String),
     /// A reason's code, which leads to its page.
     Reason(String),
@@ -35,18 +37,6 @@ pub(in crate::explain) enum Word {
     Since(Timestamp),
     /// A time to come.
     Until(Timestamp),
-}
-
-impl From<&str> for Word {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Word {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
 }
 
 impl Word {

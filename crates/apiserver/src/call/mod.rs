@@ -63,7 +63,8 @@ const MAX_IN_FLIGHT: usize = 64;
 const LONGEST_NAME: usize = 253;
 
 /// Sends requests, within the right to write and the budget.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Caller")]
 pub struct Caller {
     client: Client,
     leadership: Leadership,
@@ -83,12 +84,6 @@ pub struct Caller {
     may_be_late: fn(&Request) -> bool,
     /// Where writes go in place of the API server, in a process that only observes.
     wishes: Option<Wishes>,
-}
-
-impl std::fmt::Debug for Caller {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Caller").finish_non_exhaustive()
-    }
 }
 
 /// What came back for a request: the HTTP status, 0 if there was none, and what it means.

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::{ApiServer, Authority, ConnectError, config_of, proxy::is_this_machine, refused, uri};
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
-#[derive(Clone, Default, PartialEq, Eq, Args)]
+#[derive(Clone, derive_more::Debug, Default, PartialEq, Eq, Args)]
 pub struct Choice {
     /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config, else the pod's service account].
     #[arg(long, value_name = "FILE")]
@@ -51,6 +51,7 @@ pub struct Choice {
 
     /// Bearer token, in place of the user's credentials.
     #[arg(long, value_name = "TOKEN", hide_default_value = true)]
+    #[debug(skip)]
     pub token: Option<String>,
 
     /// Client certificate, as PEM, in place of the user's.
@@ -76,20 +77,6 @@ pub struct Choice {
     /// Do not verify the API server's certificate. Refused unless the kubeconfig sets the same for its cluster.
     #[arg(long = "insecure-skip-tls-verify")]
     pub skips_verification: bool,
-}
-
-impl std::fmt::Debug for Choice {
-    // Never the token.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Choice")
-            .field("kubeconfig", &self.kubeconfig)
-            .field("context", &self.context)
-            .field("cluster", &self.cluster)
-            .field("user", &self.user)
-            .field("server", &self.server)
-            .field("impersonated", &self.impersonated)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ApiServer {

@@ -160,7 +160,8 @@ fn first_line(error: &KubeconfigError) -> String {
 }
 
 /// The API server and how to talk to it.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("ApiServer({origin})")]
 pub struct ApiServer {
     connection: Connection,
     plugin: Option<Arc<Plugin>>,
@@ -174,12 +175,6 @@ pub struct ApiServer {
 enum Connection {
     Network(Box<Config>),
     InProcess(Client),
-}
-
-impl std::fmt::Debug for ApiServer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ApiServer").field("origin", &self.origin).finish_non_exhaustive()
-    }
 }
 
 impl ApiServer {

@@ -3,7 +3,7 @@
 //! In: objects as watches and lists bring them. Out: a [`ToldOf`] for each, before the table has it, which can be played on
 //! other tables later. Each holds a copy of its object; without a reader nothing is copied.
 
-use std::{fmt, sync::OnceLock};
+use std::sync::OnceLock;
 
 use tokio::{sync::mpsc, time::Instant};
 
@@ -26,6 +26,8 @@ pub enum Way {
 }
 
 /// One revision of one object, or its end, in tables of that type.
+#[derive(derive_more::Debug)]
+#[debug("{object} at {revision} by {way:?}")]
 pub struct ToldOf<World> {
     /// The object.
     pub object: ObjectRef,
@@ -44,12 +46,6 @@ impl<World> ToldOf<World> {
     /// Makes other tables show it.
     pub fn play(&self, world: &World) {
         (self.play)(world);
-    }
-}
-
-impl<World> fmt::Debug for ToldOf<World> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {} by {:?}", self.object, self.revision, self.way)
     }
 }
 

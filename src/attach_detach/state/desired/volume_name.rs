@@ -2,13 +2,14 @@
 //! the unique volume name, by which `node.status` lists a volume, and the name of the
 //! VolumeAttachment (attach-detach §2.5, §7.1).
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 use apiserver::{
     ids::{AttachmentName, DriverName, NodeName},
     text,
 };
 use arcstr::ArcStr;
+use derive_more::{Debug, Display};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -28,7 +29,8 @@ pub enum VolumeKind {
 
 /// Unique volume name: one storage volume, also if several PersistentVolumes stand for it. Kept once, as the node that
 /// lists it, its attachment and its pod each lead to it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[debug("{_0:?}")]
 pub struct VolumeId(ArcStr);
 
 impl VolumeId {
@@ -136,16 +138,4 @@ fn is_no_op(name: &str) -> bool {
         return false;
     };
     !names.is_empty() && (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_lun))
-}
-
-impl fmt::Display for VolumeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for VolumeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
-    }
 }
