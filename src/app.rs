@@ -49,6 +49,7 @@ use crate::{
     configz::configz,
     controller::{late::may_be_late, second_writer::MEMORY},
     debugging,
+    fence::vigil::VigilState,
     metrics::{
         Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, Requester, WatchMetrics, process,
         slis::Slis,
@@ -67,7 +68,7 @@ mod patience;
 mod shutdown_tests;
 mod subsystems;
 
-use fence::watch_fence;
+use fence::{FenceSigns, watch_fence};
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
@@ -180,7 +181,7 @@ impl Daemon {
         let api_metrics = Arc::new(api_metrics);
         let objects = Arc::new(tables(&config, grace));
         let leadership = right_to_write(&config);
-        let fenced = config.fence.then(CancellationToken::new);
+        let fence = config.fence.then(FenceSigns::default);
         let alarms = Alarms::new(&metrics)?;
         let caller = build_caller(api, &config, &leadership, &api_metrics, &alarms)?;
 
@@ -210,11 +211,12 @@ impl Daemon {
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
                 let barrier_fetcher = fetchers()?;
+                let proven = fence.as_ref().map(|fence| fence.proven.clone());
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
-                    let elector = elector.with_pulse(pulse.clone());
+                    let elector = elector.with_pulse(pulse.clone()).with_fence(proven);
                     let elector = elector.with_note(lease_note.clone().unwrap_or_default());
                     anyhow::Ok(elector.with_grace(grace.clone()))
                 })?;
@@ -222,7 +224,8 @@ impl Daemon {
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
-                let synced = ready_to_lead(Arc::clone(&objects), fenced.clone());
+                let listed = Arc::clone(&objects);
+                let synced = async move { listed.synced().await };
                 let running = elector.run(synced, barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
@@ -256,8 +259,11 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
-        watch_fence(&parts, &mut tasks, api.clone(), fenced);
-        let router = build_router(&parts, view, (pulse, tasks.dead()))?;
+        let standing = fence.as_ref().map(|fence| fence.standing.subscribe());
+        if let Some(fence) = fence {
+            watch_fence(&parts, &mut tasks, api.clone(), fence)?;
+        }
+        let router = build_router(&parts, (view, standing), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
         let config = &parts.config;
         let router = zpages::add(router, COMPONENT, config.flags.clone(), configz(config));
@@ -330,7 +336,7 @@ fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {
 
 fn build_router(
     parts: &Parts,
-    view: Option<watch::Receiver<ElectionView>>,
+    (view, fence): (Option<watch::Receiver<ElectionView>>, Option<watch::Receiver<VigilState>>),
     (pulse, dead): (Pulse, Dead),
 ) -> Result<Router, prometheus::Error> {
     let sources = routes::Sources {
@@ -339,6 +345,7 @@ fn build_router(
         watches: parts.watches.clone(),
         leadership: parts.leadership.clone(),
         election: view.zip(parts.config.election),
+        fence,
         pulse,
         dead,
         alarms: parts.alarms.clone(),
@@ -406,14 +413,6 @@ fn tables(config: &Config, grace: &RestoreGrace) -> Objects {
     let objects = Objects::within(grace.clone());
     let has_classes = config.controllers.running.contains(&StorageController::AttributesClassProtection);
     if has_classes { objects.with_attributes_classes() } else { objects }
-}
-
-/// Waits until every kind has been listed, and the fence is proven, if one is asked for.
-async fn ready_to_lead(objects: Arc<Objects>, fenced: Option<CancellationToken>) {
-    objects.synced().await;
-    if let Some(fenced) = fenced {
-        fenced.cancelled().await;
-    }
 }
 
 /// Tells the elector since when the first kind is blind that all controllers need, if one is.

@@ -19,6 +19,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    fence::vigil::VigilState,
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport, slis::Slis},
     supervise::Dead,
 };
@@ -54,6 +55,8 @@ pub struct Sources {
     pub leadership: Leadership,
     /// The election and its durations, unless it is switched off.
     pub election: Option<(watch::Receiver<ElectionView>, Timing)>,
+    /// How the fence stands, if one is asked for.
+    pub fence: Option<watch::Receiver<VigilState>>,
     /// Whether the thread goes on that watches and decides.
     pub pulse: Pulse,
     /// Tasks that died.
@@ -137,6 +140,10 @@ fn readiness(sources: &Sources) -> Vec<Check> {
             if index < ALWAYS { found } else { Ok(found.unwrap_or_else(Some)) }
         }));
     }
+    if let Some(fence) = sources.fence.clone() {
+        let election = sources.election.clone();
+        checks.push(Check::new("fence", move || fenced(&fence.borrow(), election.as_ref(), Instant::now())));
+    }
     let election = sources.election.clone();
     checks.push(Check::new("leader-election", move || Ok(Some(leadership(election.as_ref())))));
     let alarms = sources.alarms.clone();
@@ -169,10 +176,25 @@ fn watched(status: &KindStatus, report: &WatchReport, now: Instant) -> Finding {
     }
 }
 
+/// A replica that waits for the fence cannot follow a leader, so a rollout must not take it for one that can. Where nobody has
+/// led for the length of a lease, there is none to keep, and `mooring switch` waits for a replica that has listed everything.
+fn fenced(
+    standing: &VigilState,
+    election: Option<&(watch::Receiver<ElectionView>, Timing)>,
+    now: Instant,
+) -> Finding {
+    let VigilState::Waiting(why) = standing else { return Ok(None) };
+    let text = format!("waiting for the fence: {why}");
+    let nobody_leads = election.is_some_and(|(view, timing)| {
+        view.borrow().free_since.is_some_and(|since| now >= since + timing.lease_duration)
+    });
+    if nobody_leads { Ok(Some(format!("{text}; nobody leads"))) } else { Err(text) }
+}
+
 /// A standby is as ready as a leader, so this is a remark, not a condition.
 fn leadership(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> String {
     let Some((view, _)) = election else { return "switched off".to_owned() };
-    let ElectionView { leading, taking_over, holder, error, fitness } = view.borrow().clone();
+    let ElectionView { leading, taking_over, holder, error, fitness, .. } = view.borrow().clone();
     let mut text = match (leading, holder.as_str()) {
         (true, _) => "leading".to_owned(),
         (false, _) if taking_over => "taking over: reading what the last leader wrote".to_owned(),
@@ -184,6 +206,7 @@ fn leadership(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> Str
         Some(Fitness::Unready) => {
             text.push_str(", not standing for it: not everything is listed yet, or it stands still");
         }
+        Some(Fitness::Unfenced) => text.push_str(", not standing for it: the fence is not proven"),
         Some(Fitness::Blind) => text.push_str(", left to others: a watch hears nothing"),
         Some(Fitness::Fit) | None => {}
     }
@@ -220,6 +243,8 @@ mod tests {
     use apiserver::kinds::{Pod, StorageClass};
 
     use super::*;
+    use crate::fence::state::Proven;
+
     const TIMING: Timing = Timing {
         lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),
@@ -238,6 +263,7 @@ mod tests {
             watches: WatchMetrics::new(&Metrics::default()).unwrap(),
             leadership: Leadership::new(Term::None),
             election: None,
+            fence: None,
             pulse: Pulse::default(),
             dead: Dead::default(),
             alarms: Alarms::new(&Metrics::default()).unwrap(),
@@ -278,6 +304,7 @@ mod tests {
                 Fitness::Unready,
                 "standing by, held by b, not standing for it: not everything is listed yet, or it stands still\n",
             ),
+            (Fitness::Unfenced, "standing by, held by b, not standing for it: the fence is not proven\n"),
             (Fitness::Blind, "standing by, held by b, left to others: a watch hears nothing\n"),
             (Fitness::Fit, "standing by, held by b\n"),
         ] {
@@ -287,6 +314,37 @@ mod tests {
         stopping.cancel();
         assert!(get(&router, "/readyz").1.contains("[-]shutdown failed"));
         assert!(get(&router, "/debug/watches").1.contains("connection refused"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s14_who_waits_for_the_fence_is_ready_only_where_nobody_has_led_for_a_lease() {
+        let view = watch::Sender::<ElectionView>::default();
+        let fence = watch::Sender::<VigilState>::default();
+        let sources = Sources {
+            election: Some((view.subscribe(), TIMING)),
+            fence: Some(fence.subscribe()),
+            ..sources()
+        };
+        let router = router(&sources);
+        let check = || {
+            let (_, body) = get(&router, "/readyz?verbose");
+            body.lines().find(|line| line.contains("]fence ")).unwrap().to_owned()
+        };
+        assert_eq!(check(), "[-]fence failed: waiting for the fence: it has not been looked at");
+        fence.send_replace(VigilState::Waiting("another content".to_owned()));
+        view.send_modify(|view| view.holder = "b".to_owned());
+        assert_eq!(check(), "[-]fence failed: waiting for the fence: another content", "the rollout halts");
+        view.send_modify(|view| view.free_since = Some(Instant::now()));
+        tokio::time::advance(TIMING.lease_duration - Duration::from_secs(1)).await;
+        assert_eq!(check(), "[-]fence failed: waiting for the fence: another content", "a standby takes it");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(check(), "[+]fence ok: waiting for the fence: another content; nobody leads");
+        view.send_modify(|view| view.free_since = None);
+        assert_eq!(check(), "[-]fence failed: waiting for the fence: another content");
+        for standing in [VigilState::Enforced(Proven::ByTime), VigilState::Lost("gone".to_owned())] {
+            fence.send_replace(standing);
+            assert_eq!(check(), "[+]fence ok");
+        }
     }
 
     #[tokio::test(start_paused = true)]

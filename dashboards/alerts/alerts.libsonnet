@@ -79,11 +79,8 @@
           'critical',
           '3m',
           |||
-            (
-              max %(by)s (max_over_time(%(up)s[1d]))
-              unless max %(by)s (%(up)s == 1)
-            )
-            or on () absent(%(up)s == 1)
+            max %(by)s (max_over_time(%(up)s[1d]))
+            unless max %(by)s (%(up)s == 1)
           ||| % { by: by([]), up: up },
           'mooring is down.',
           'Prometheus has not reached any replica of mooring for three minutes. Running pods are not affected; no volume is bound, attached or detached.'
@@ -92,7 +89,11 @@
           'MooringLeaderAbsent',
           'critical',
           '3m',
-          'sum %s (leader_election_master_status{%s}) == 0' % [by(['job']), job],
+          // Before the switch there is no fence, and kube-controller-manager rules.
+          |||
+            sum %(by)s (leader_election_master_status{%(job)s}) == 0
+            unless %(on)s max %(by)s (mooring_fence{state="absent", %(job)s}) == 1
+          ||| % { by: by(['job']), on: on(['job']), job: job },
           'No replica of mooring leads.',
           'Replicas run, but none has held the lease for three minutes: no volume is bound, attached or detached.'
         ),
@@ -111,13 +112,18 @@
           'MooringTwoControllers',
           'critical',
           '0m',
+          // Behind the fence kube-controller-manager has its queues, and writes nothing. For ten minutes after the fence is lost,
+          // mooring takes nothing away, and MooringAlarm tells of it.
           |||
             max %(by_alarm)s (mooring_alarm{alarm=~"second_(attach_detach_controller|binder)", %(job)s}) == 1
             or on (cluster) (
               count %(by_name)s (workqueue_depth{name=~"claims|pvcs", %(kcm)s})
-              and on (cluster) max by (cluster) (leader_election_master_status{%(job)s}) == 1
+              and on (cluster) (
+                leader_election_master_status{%(job)s} == 1
+                unless %(on)s max_over_time(mooring_fence{state="enforced", %(job)s}[10m]) == 1
+              )
             )
-          ||| % { job: job, kcm: kcm, by_alarm: by(['alarm']), by_name: by(['name']) },
+          ||| % { job: job, kcm: kcm, on: replica.on, by_alarm: by(['alarm']), by_name: by(['name']) },
           'Two controllers manage the same volumes.',
           'Another attach/detach controller or binder is at work beside mooring ({{ with $labels.alarm }}{{ . }}{{ end }}{{ with $labels.name }}kube-controller-manager’s work queue {{ . }}{{ end }}). Until it is quiet, mooring detaches or releases nothing. Turn one of them off.'
         ),

@@ -140,6 +140,15 @@ local refused(created) = oldest('ephemeral_volumes', 'RetryBackoff', 50) + {
   'claims created': ['ephemeral_volume_controller_create_total', { instance: 'a' }, created],
   'claims failed': ['ephemeral_volume_controller_create_failures_total', { instance: 'a' }, '0x300'],
 };
+// kube-controller-manager with the two loops, and a mooring with `--fence`: how the fence stands to both replicas.
+local beside(fence) = {
+  'k claims': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'claims' }, '3x300'],
+  'k pvcs': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'pvcs' }, '3x300'],
+} + {
+  [instance + ' fence ' + state]: ['mooring_fence', { instance: instance, state: state }, ({ absent: '0x300', waiting: '0x300', enforced: '0x300', lost: '0x300' } + fence)[state]]
+  for instance in ['a', 'b']
+  for state in ['absent', 'waiting', 'enforced', 'lost']
+};
 local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b began': null, 'b claims': null, 'b pods silent': null, 'b synced': null };
 
 {
@@ -154,7 +163,20 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringDown', 'critical', 6, 12, 20, { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a leads': '1x5 _x11 1x300', 'b leads': '0x5 _x11 0x300' }, 'only the metrics are not served'),
     // kube-controller-manager's absence has an alert of its own, which is not ours.
     outage('MooringDown', 'critical', 6, 12, 20, { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a leads': '1x5 _x11 1x300', 'b leads': '0x5 _x11 0x300', 'k up': '1x5 0x10 1x300' }, 'with kube-controller-manager'),
+    // Its series end in the fifth minute. What is not there for a day is not known to be wanted.
+    {
+      name: 'not MooringDown: a day after the way back to kube-controller-manager',
+      interval: '1m',
+      input_series: [series('up', { cluster: 'c', job: 'mooring', instance: 'a', metrics_path: '/metrics' }, '1x5 stale')],
+      promql_expr_test: [
+        { expr: firing, eval_time: '12m', exp_samples: [{ labels: '{alertname="MooringDown", cluster="c", severity="critical"}', value: 1 }] },
+        { expr: firing, eval_time: '1460m', exp_samples: [] },
+      ],
+    },
     outage('MooringLeaderAbsent', 'critical', 7, 12, 20, { 'a leads': '1x5 0x10 1x300' }),
+    // Who is in the way of kube-controller-manager's loops, too, while nobody leads, is a fence that somebody has put up.
+    outage('MooringLeaderAbsent', 'critical', 7, 12, 20, beside({ waiting: '0x5 1x10 0x300', enforced: '1x5 0x10 1x300' }) + { 'a leads': '1x5 0x10 1x300' }, 'all replicas wait behind a fence of another content'),
+    ordinary(['MooringLeaderAbsent', 'MooringTwoControllers'], 'standbys wait for the switch, while kube-controller-manager rules', beside({ absent: '1x60 0x300', enforced: '0x60 1x300' }) + { 'a leads': '0x60 1x300' }),
     ordinary(['MooringDown', 'MooringLeaderAbsent', 'MooringReplicasMissing', 'MooringRestarting', 'MooringNotSynced', 'MooringTwoControllers'], 'a rolling update, one replica after the other', {
       'a up': '1x10 0 1x300',
       'b up': '1x8 0 1x300',
@@ -195,6 +217,10 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'a up': ['up', { instance: 'a', metrics_path: '/metrics' }, '1x300'],
       'b up': ['up', { instance: 'b', metrics_path: '/metrics' }, '1x300'],
     }),
+    ordinary(['MooringTwoControllers'], 'a whole kube-controller-manager behind the fence', beside({ enforced: '1x300' })),
+    // The fence is down for long, and kube-controller-manager has its loops. From the first minute on there is the alarm, too.
+    outage('MooringTwoControllers', 'critical', 14, 18, 32, beside({ enforced: '1x5 0x20 1x300', lost: '0x5 1x20 0x300' }), 'the fence is lost', count=2),
+    outage('MooringAlarm', 'warning', 5, 11, 20, beside({ enforced: '1x5 0x8 1x300', lost: '0x5 1x8 0x300' }) + { 'fence lost': ['mooring_alarm', { instance: 'a', alarm: 'fence_lost' }, '0x5 1x8 0x300'] }, 'the fence of a new version, before its daemon'),
     outage('MooringForeignWriter', 'warning', 12, 16, 40, { 'foreign deletes': '0x10 0+2x4 8x300' }),
     ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl delete volumeattachment', { 'foreign deletes': '0x10 1x300' }),
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.

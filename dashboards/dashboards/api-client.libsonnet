@@ -93,7 +93,7 @@ function(config)
               size=[8, 8],
               value='Runs'),
       p.lines('Fit to lead',
-              'Replicas by how fit they are to lead when they stand by: fit; blind, a watch receives nothing; unready, not everything is listed yet.',
+              'Replicas by how fit they are to lead when they stand by: fit; blind, a watch receives nothing; unready, not everything is listed yet; unfenced, the fence is not proven.',
               'none',
               [p.target('sum by (fitness) (%s)' % q.of('mooring_election_fitness'), '{{fitness}}')]),
       p.lines('Starts',

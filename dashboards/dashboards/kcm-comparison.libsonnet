@@ -23,7 +23,7 @@ function(config)
               size=[8, 6],
               thresholds=[[2, 'red']]),
       p.lines('Who runs the two loops',
-              'A line at 1 for each loop and job that runs it; the loop’s work queue is the only sign of kube-controller-manager. Two lines for one loop: both are at work, runbook MooringTwoControllers.',
+              'A line at 1 for each loop and job that runs it; the loop’s work queue is the only sign of kube-controller-manager. Two lines for one loop: both are at work, runbook MooringTwoControllers. Behind the fence both lines are normal.',
               'none',
               [
                 p.target(runs('persistentvolume-attach-detach-controller', 'pvcs'), '{{job}}: attach/detach'),

@@ -14,13 +14,17 @@ use apiserver::{
     leadership::{Leadership, Term},
     tables::Objects,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::subsystems::Parts;
 use crate::{
     controller::second_writer::MEMORY,
     fence::{
+        metrics::FenceMetrics,
         policies::{Fence, POLICIES},
         probe::look,
         vigil::{Vigil, VigilState},
@@ -36,14 +40,22 @@ const WAITING: Duration = Duration::from_secs(1);
 /// Between two looks from then on.
 const WATCHING: Duration = Duration::from_secs(5);
 
-/// Watches over the fence, if one is asked for; `proven` is cancelled when it is proven for the first time.
+/// What is known of the fence.
+#[derive(Default)]
+pub(super) struct FenceSigns {
+    /// Cancelled when it is proven for the first time.
+    pub(super) proven: CancellationToken,
+    /// How it stands.
+    pub(super) standing: watch::Sender<VigilState>,
+}
+
+/// Watches over the fence.
 pub(super) fn watch_fence(
     parts: &Parts,
     tasks: &mut Supervisor,
     api: ApiServer,
-    proven: Option<CancellationToken>,
-) {
-    let Some(proven) = proven else { return };
+    signs: FenceSigns,
+) -> Result<(), prometheus::Error> {
     let running = parts.config.controllers.running.iter();
     let watch = FenceWatch {
         api,
@@ -51,10 +63,12 @@ pub(super) fn watch_fence(
         objects: Arc::clone(&parts.objects),
         alarms: parts.alarms.clone(),
         events: parts.events.for_component("mooring"),
-        proven,
+        metrics: FenceMetrics::new(&parts.metrics)?,
+        signs,
         leadership: parts.config.election.is_none().then(|| parts.leadership.clone()),
     };
     tasks.spawn(Stage::Watch, "fence", watch.run());
+    Ok(())
 }
 
 struct FenceWatch {
@@ -63,7 +77,8 @@ struct FenceWatch {
     objects: Arc<Objects>,
     alarms: Alarms,
     events: EventRecorder,
-    proven: CancellationToken,
+    metrics: FenceMetrics,
+    signs: FenceSigns,
     /// The right to write that begins with the proof; `None` if a lease gives it.
     leadership: Option<Leadership>,
 }
@@ -78,10 +93,12 @@ impl FenceWatch {
             let now = Instant::now();
             let (standing, is_news) = vigil.take(&look, now);
             self.follow(standing, now);
+            self.metrics.set(standing, &look);
             if is_news {
+                self.signs.standing.send_replace(standing.clone());
                 self.tell(standing);
             }
-            sleep(if self.proven.is_cancelled() { WATCHING } else { WAITING }).await;
+            sleep(if self.signs.proven.is_cancelled() { WATCHING } else { WAITING }).await;
         }
     }
 
@@ -90,10 +107,12 @@ impl FenceWatch {
             VigilState::Waiting(_) => {}
             VigilState::Enforced(_) => {
                 self.objects.unfenced().found();
-                if let Some(leadership) = self.leadership.as_ref().filter(|_| !self.proven.is_cancelled()) {
+                if let Some(leadership) =
+                    self.leadership.as_ref().filter(|_| !self.signs.proven.is_cancelled())
+                {
                     leadership.set(Term::Unlimited);
                 }
-                self.proven.cancel();
+                self.signs.proven.cancel();
             }
             VigilState::Lost(_) => self.objects.unfenced().lost(now, MEMORY),
         }

@@ -102,7 +102,7 @@ impl Observation {
             history: History::default(),
             planning: CancellationToken::new(),
         };
-        let router = build_router(&parts, None, (pulse, tasks.dead()))?;
+        let router = build_router(&parts, (None, None), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
         if let Some(BoundServer { server, tls, own }) = server {
             let gate = Arc::new(Gate::new(router, auth, serving, measures));

@@ -9,6 +9,7 @@
 
 pub mod arguments;
 pub mod ask;
+pub mod metrics;
 pub mod policies;
 pub mod probe;
 pub mod state;

@@ -144,6 +144,12 @@ impl FenceLook {
         self.states.iter().all(FenceState::is_enforced)
     }
 
+    /// Whether there is none of them.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.states.iter().all(|state| *state == FenceState::Absent)
+    }
+
     /// What is wrong with the first that is not.
     #[must_use]
     pub fn wrong(&self) -> Option<&FenceState> {

@@ -23,19 +23,18 @@ pub enum VigilState {
     Lost(String),
 }
 
+impl Default for VigilState {
+    fn default() -> Self {
+        Self::Waiting("it has not been looked at".to_owned())
+    }
+}
+
 /// The looks of one process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Vigil {
     proof: FenceProof,
     standing: VigilState,
     in_doubt_since: Option<Instant>,
-}
-
-impl Default for Vigil {
-    fn default() -> Self {
-        let standing = VigilState::Waiting("it has not been looked at".to_owned());
-        Self { proof: FenceProof::default(), standing, in_doubt_since: None }
-    }
 }
 
 impl Vigil {

@@ -30,6 +30,7 @@ use crate::{
     binder::{Binder, BinderOptions, calls::WriteKind, durations::BindMode},
     build_info::BUILD,
     ephemeral::EphemeralVolumes,
+    fence::metrics::{FenceMetrics, STATES},
     observe::{metrics::ObserveMetrics, mutation::MutationKind, summary::DifferenceKind},
 };
 
@@ -240,8 +241,9 @@ fn table() -> Vec<MetricRow> {
         ),
         stable("mooring_detach_oldest_seconds", vec![driver()]),
         stable("mooring_detach_overhead_seconds", vec![driver()]),
-        stable("mooring_election_fitness", vec![("fitness", of(&["fit", "blind", "unready"]))]),
+        stable("mooring_election_fitness", vec![("fitness", of(&["fit", "blind", "unready", "unfenced"]))]),
         alpha("mooring_events_dropped_total", vec![("cause", of(&["queue_full", "failed", "spam"]))]),
+        stable("mooring_fence", vec![("state", of(&STATES))]),
         stable("mooring_force_detach_pending", vec![driver()]),
         stable("mooring_foreign_volume_attachments", vec![]),
         stable(
@@ -327,6 +329,8 @@ fn everything() -> [Metrics; 2] {
     Measures::new(&metrics).unwrap();
     WatchMetrics::new(&metrics).unwrap();
     ElectionMetrics::new(&metrics, "mooring").unwrap();
+    // With --fence.
+    FenceMetrics::new(&metrics).unwrap();
     let alarms = Alarms::new(&metrics).unwrap();
     let api = Arc::new(ApiMetrics::new(&metrics, "host").unwrap().with_subsystems(Requester::VARIANTS));
     let (events, _) = EventQueue::new(&metrics).unwrap();

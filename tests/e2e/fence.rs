@@ -286,9 +286,10 @@ async fn is_waited_for(stage: Stage) {
     let launch = Launch::replica(DAEMON_NAMESPACE).with("--fence");
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     leases.delete("mooring", &DeleteParams::default()).await.ok();
-    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    let daemon = stage.begin_daemon(&launch, &stage.proxy);
     let log = stage.log_of(&daemon);
     log.find(|line| line.contains("waiting for the fence").then_some(())).await.expect("it waits");
+    daemon.shows("mooring_fence{state=\"absent\"} 1").await;
     let is_led = async || leases.get_opt("mooring").await.unwrap().is_some();
     assert!(!is_led().await, "it must not stand for election");
     cluster.node("n1").await;
@@ -303,6 +304,12 @@ async fn is_waited_for(stage: Stage) {
     patch(&bindings, &attach_detach.name(), actions("Audit")).await;
     daemon.shows("mooring_alarm{alarm=\"fence_lost\"} 1").await;
     daemon.page_says("/readyz?verbose", "has another content than this version's").await;
+    daemon.shows("mooring_fence{state=\"lost\"} 1").await;
+    // What a rollout starts meanwhile waits, and must not end who leads.
+    let next = stage.begin_daemon(&launch, &stage.proxy);
+    next.shows("mooring_election_fitness{fitness=\"unfenced\"} 1").await;
+    next.shows("mooring_fence{state=\"waiting\"} 1").await;
+    assert_eq!(next.visit("/readyz", None).await.0, 500);
     cluster.delete_pod("p1").await;
     cluster.pod_gone("p1").await;
     daemon.page_says("/debug/attach-detach", "the fence is gone").await;
@@ -313,5 +320,6 @@ async fn is_waited_for(stage: Stage) {
 
     patch(&bindings, &attach_detach.name(), actions("Deny")).await;
     daemon.shows("mooring_alarm{alarm=\"fence_lost\"} 0").await;
+    next.ready().await;
     cluster.detached("v1", "n1").await;
 }

@@ -317,9 +317,15 @@ impl Stage {
 
     /// Starts a daemon in a certain way and waits until it is ready.
     pub async fn start_daemon(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
+        let daemon = self.begin_daemon(launch, proxy);
+        daemon.ready().await;
+        daemon
+    }
+
+    /// Starts a daemon that need not become ready.
+    pub fn begin_daemon(&self, launch: &Launch, proxy: &Proxy) -> Daemon {
         let daemon = self.backend.start(launch, proxy);
         self.logs.lock().unwrap().extend(daemon.log().cloned());
-        daemon.ready().await;
         daemon
     }
 

@@ -8,7 +8,7 @@ use kube::{Api, api::DeleteParams};
 use mooring::fence::policies::FENCES;
 use serde_json::{Value, json};
 use test_support::{
-    cluster::{create, patch_status},
+    cluster::{create, patch_status, until},
     daemon::{Daemon, Launch},
 };
 use tokio::{
@@ -164,6 +164,12 @@ async fn over_and_back(stage: Stage) {
     cluster.running("p").await;
     churn(&stage, 1).await;
 
+    // Where nobody leads, one that waits for the fence is ready after a while.
+    let is_ready = |found: Option<&Deployment>| {
+        found
+            .is_some_and(|found| found.status.as_ref().is_some_and(|status| status.ready_replicas == Some(1)))
+    };
+    until(deployments.clone(), "mooring", "a replica that is ready", is_ready).await;
     let (code, said) = switch(&kubeconfig, &["--to", "mooring"]).await;
     assert!(code == Some(1) && said.contains("next: raise the fence"), "{code:?} {said}");
     let over = ["--to", "mooring", "--yes"];

@@ -274,6 +274,8 @@ pub enum Fitness {
     Blind,
     /// It has not seen yet what there is: it does not take the lease.
     Unready,
+    /// What keeps another writer from writing was not found in force yet: it does not take the lease.
+    Unfenced,
 }
 
 impl Fitness {
@@ -340,7 +342,7 @@ pub(crate) fn evaluate(
     match fitness {
         Fitness::Fit => action,
         Fitness::Blind if now >= free_at + timing.lease_duration => action,
-        Fitness::Blind | Fitness::Unready => Action::StandAside,
+        Fitness::Blind | Fitness::Unready | Fitness::Unfenced => Action::StandAside,
     }
 }
 

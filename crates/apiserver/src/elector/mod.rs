@@ -88,6 +88,8 @@ pub struct ElectionView {
     pub error: Option<String>,
     /// How fit this replica was to lead when it last looked at the lease; `None` before.
     pub fitness: Option<Fitness>,
+    /// Since when anybody may take the lease, and this replica is not fit to.
+    pub free_since: Option<Instant>,
 }
 
 /// Why the election ended without being told to.
@@ -149,6 +151,7 @@ pub struct Elector {
     progress: Progress,
     note: LeaseNote,
     listener: Option<Listener>,
+    fenced: Option<CancellationToken>,
     /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
     suspended: Suspended,
     /// The newest revision of the lease that was seen.
@@ -177,6 +180,7 @@ impl Elector {
             progress: Progress::default(),
             note: LeaseNote::default(),
             listener: None,
+            fenced: None,
             suspended: Suspended::default(),
             seen: 0,
         }
@@ -211,6 +215,12 @@ impl Elector {
     #[must_use]
     pub fn with_pulse(self, pulse: Pulse) -> Self {
         Self { listener: Some(Listener::new(pulse)), ..self }
+    }
+
+    /// The same, that does not take the lease before this is cancelled: another writer is kept from writing from then on.
+    #[must_use]
+    pub fn with_fence(self, fenced: Option<CancellationToken>) -> Self {
+        Self { fenced, ..self }
     }
 
     /// How the election stands.
@@ -267,6 +277,7 @@ impl Elector {
     ) -> Option<Instant> {
         let timing = self.candidacy.timing;
         let mut synced = pin!(synced);
+        let fenced = self.fenced.clone().unwrap_or_default();
         let mut is_synced = false;
         let mut noted_until = None;
         while !release.is_cancelled() {
@@ -294,6 +305,7 @@ impl Elector {
             tokio::select! {
                 () = release.cancelled() => return None,
                 () = &mut synced, if !is_synced => is_synced = true,
+                () = fenced.cancelled(), if fitness == Fitness::Unfenced => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -307,10 +319,14 @@ impl Elector {
 
     fn fitness(&mut self, is_synced: bool) -> Fitness {
         let is_standing_still = self.silence().is_some();
-        match (is_synced && !is_standing_still, self.sight.blind_since()) {
-            (false, _) => Fitness::Unready,
-            (true, Some(_)) => Fitness::Blind,
-            (true, None) => Fitness::Fit,
+        if !is_synced || is_standing_still {
+            Fitness::Unready
+        } else if self.fenced.as_ref().is_some_and(|fenced| !fenced.is_cancelled()) {
+            Fitness::Unfenced
+        } else if self.sight.blind_since().is_some() {
+            Fitness::Blind
+        } else {
+            Fitness::Fit
         }
     }
 
@@ -425,7 +441,9 @@ impl Elector {
         let changed = self.view.send_if_modified(|view| {
             let next = ElectionView { holder: holder.clone(), error: reason.clone(), ..view.clone() };
             let changed = *view != next;
-            *view = next;
+            let is_free = matches!(error, AttemptError::NotFit);
+            let free_since = is_free.then(|| view.free_since.unwrap_or_else(Instant::now));
+            *view = ElectionView { free_since, ..next };
             changed
         });
         match reason {

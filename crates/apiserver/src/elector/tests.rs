@@ -320,6 +320,30 @@ async fn m2_l14_who_has_not_listed_everything_does_not_stand() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn m2_s14_who_waits_for_the_fence_does_not_stand_and_tells_since_when_the_lease_is_free() {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(FIRST + 1).await;
+    let (leadership, proven) = (Leadership::new(Term::None), CancellationToken::new());
+    let elector = server.elector("b", &leadership, TIMING).with_fence(Some(proven.clone()));
+    let view = elector.view();
+    tokio::spawn(elector.run(ready(()), async {}, CancellationToken::new()));
+    seconds(600).await;
+    let expected = (Some(Fitness::Unfenced), None, "a".to_owned());
+    let seen = view.borrow().clone();
+    assert_eq!((seen.fitness, seen.free_since, seen.holder), expected);
+
+    leader.release.cancel();
+    leader.end().await.unwrap();
+    seconds(600).await;
+    let free = view.borrow().free_since.expect("it is free").elapsed();
+    assert!((Duration::from_secs(590)..Duration::from_secs(600)).contains(&free), "{free:?}");
+    assert_eq!(server.holder(), "");
+    proven.cancel();
+    timeout(Duration::from_secs(1), leadership.acquired()).await.expect("at once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     let server = Server::default();
     let first = start(&server, "a", async {});

@@ -243,7 +243,7 @@ fn m2_who_is_not_fit_leaves_the_lease_to_others() {
     let aside = Action::StandAside;
     let take = |from: &str| Action::TakeOver { from: from.to_owned() };
     let old = "1999-01-01T00:00:00.000000Z";
-    // the lease, seconds since it was seen, what one does that has not seen what there is, and a blind one
+    // the lease, seconds since it was seen, what one does that has not seen what there is or no fence, and a blind one
     let cases = [
         (None, 15, Action::StandAside, Action::StandAside),
         (None, 30, aside.clone(), Action::Create),
@@ -258,6 +258,7 @@ fn m2_who_is_not_fit_leaves_the_lease_to_others() {
         let at = start + Duration::from_secs(seconds);
         let judge = |fitness| evaluate(&observed, at, "me", &TIMING, fitness);
         assert_eq!(judge(Fitness::Unready), unready, "{object:?} {seconds}");
+        assert_eq!(judge(Fitness::Unfenced), unready, "{object:?} {seconds}");
         assert_eq!(judge(Fitness::Blind), blind, "{object:?} {seconds}");
     }
 }

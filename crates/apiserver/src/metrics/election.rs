@@ -13,7 +13,7 @@ pub struct ElectionMetrics {
 }
 
 /// How fit a replica may be to lead, as labels.
-const FITNESS: [&str; 3] = ["fit", "blind", "unready"];
+const FITNESS: [&str; 4] = ["fit", "blind", "unready", "unfenced"];
 
 impl ElectionMetrics {
     /// Registers the metrics for the lease of the given name.
@@ -37,7 +37,8 @@ impl ElectionMetrics {
         let fitness = metrics.gauges(
             "mooring_election_fitness",
             "1 for the fitness of this replica to lead: fit, blind (a watch receives nothing: it leaves the \
-             lease to others), unready (not everything is listed yet: it does not take it).",
+             lease to others), unready (not everything is listed yet: it does not take it), unfenced (the fence is \
+             not proven: it does not take it).",
             &["fitness"],
         )?;
         let election = Self { leading, slow_path, fitness, name: name.to_owned() };
