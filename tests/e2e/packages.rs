@@ -29,7 +29,7 @@ use crate::{
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/mooring");
 
 /// Of `deploy/optional` all but `prometheus-rules`, which the chart does not have.
-const COMPONENTS: [&str; 13] = [
+const COMPONENTS: [&str; 14] = [
     "recycler",
     "host-path",
     "protection",
@@ -43,6 +43,7 @@ const COMPONENTS: [&str; 13] = [
     "pod-monitor",
     "service-monitor",
     "scrape-annotations",
+    "priority-quota",
 ];
 
 pub fn stories() -> Vec<Story> {
@@ -152,6 +153,7 @@ async fn same_objects(stage: Stage) {
         ("mode=observe,components={recycler}", "components"),
         ("replica=3", "replica"),
         ("image.digest=sha256:1", "digest"),
+        ("runAsUser=0", "runAsUser"),
     ] {
         let refused = helm(&["template", "mooring", CHART, "--set", setting]).unwrap_err();
         assert!(
@@ -159,6 +161,25 @@ async fn same_objects(stage: Stage) {
             "{setting}: {refused}"
         );
         assert!(refused.contains(complaint), "{setting}: {refused}");
+    }
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let notes = |components: &str| {
+        let arguments = ["install", "mooring", CHART, "--dry-run=client", "--namespace=mooring-system"];
+        // Other stories have applied the same objects.
+        let more =
+            ["--take-ownership", "--kubeconfig", kubeconfig.to_str().unwrap(), "--set-json", components];
+        helm(&[arguments.as_slice(), &more].concat()).unwrap()
+    };
+    for (components, switches_by_flag) in [("components=[]", true), (r#"components=["fence"]"#, false)] {
+        let said = notes(components);
+        let (flag, command) =
+            ("--controllers=*,-persistentvolume-attach-detach", "mooring switch --to mooring");
+        assert_eq!(
+            (said.contains(flag), said.contains(command)),
+            (switches_by_flag, !switches_by_flag),
+            "{said}"
+        );
     }
     let digest = format!("image.digest=sha256:{}", "0".repeat(64));
     let deployment =
