@@ -26,7 +26,7 @@ pub fn stories() -> Vec<Story> {
         story("deploy_components_add_a_flag_and_its_rights", components)
             .only_real("kubectl builds components, and kube-apiserver validates them."),
         story("deploy_publishes_who_vouches_for_the_daemon", authority)
-            .only_real("A process writes the authority of its certificate, as its role allows."),
+            .only_real("kubectl builds the overlay, and kube-apiserver validates it."),
         story("deploy_monitors_and_rules_fit_the_operators_definitions", monitors)
             .only_real("kube-apiserver validates by definitions of custom resources."),
         story("deploy_flags_of_kube_controller_manager_are_those_pinned", pinned_flags)

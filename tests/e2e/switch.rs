@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, process::Stdio, time::Duration};
 
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::{Api, api::DeleteParams};
-use mooring::fence::policies::FENCES;
+use mooring::fence::policies::{FENCES, Fence};
 use serde_json::{Value, json};
 use test_support::{
     cluster::{create, patch_status, until},
@@ -199,7 +199,7 @@ async fn over_and_back(stage: Stage) {
     rights_are_those_that_are_used(&stage);
 }
 
-/// deploy/switcher is enough, as it has worked with that alone, and no more.
+/// deploy/switcher is enough, as it has worked with that alone, and no more. Of policies it has those of the fence alone.
 fn rights_are_those_that_are_used(stage: &Stage) {
     let account = format!("system:serviceaccount:{DAEMON_NAMESPACE}:switcher");
     let requests = stage.requests();
@@ -224,6 +224,9 @@ fn rights_are_those_that_are_used(stage: &Stage) {
     let mut granted = BTreeSet::new();
     for rule in documents.iter().flat_map(|document| document["rules"].as_array().unwrap()) {
         for resource in list(rule, "resources") {
+            if resource.starts_with("validating") {
+                assert_eq!(list(rule, "resourceNames"), FENCES.each_ref().map(Fence::name), "{resource}");
+            }
             granted.extend(list(rule, "verbs").into_iter().map(|verb| (resource.clone(), verb)));
         }
     }
