@@ -37,6 +37,8 @@ use crate::{
 const FENCE_LOST: &str = "fence_lost";
 /// Between two looks before the fence is proven: API servers read policies every second.
 const WAITING: Duration = Duration::from_secs(1);
+/// While this server enforces it and others are to be seen: each look may reach another server.
+const PROVING: Duration = Duration::from_millis(250);
 /// Between two looks from then on.
 const WATCHING: Duration = Duration::from_secs(5);
 
@@ -98,7 +100,12 @@ impl FenceWatch {
                 self.signs.standing.send_replace(standing.clone());
                 self.tell(standing);
             }
-            sleep(if self.signs.proven.is_cancelled() { WATCHING } else { WAITING }).await;
+            sleep(match standing {
+                VigilState::Waiting(_) if look.is_enforced() => PROVING,
+                VigilState::Waiting(_) => WAITING,
+                VigilState::Enforced(_) | VigilState::Lost(_) => WATCHING,
+            })
+            .await;
         }
     }
 

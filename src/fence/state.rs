@@ -4,7 +4,7 @@
 //! objects show what is meant, but each server reads them by itself, so nothing is believed without its own denial, which
 //! carries the content's hash. Anything else than our own content counts as gone: `Warn` for `Deny`, a changed condition.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -13,6 +13,9 @@ use super::policies::{Fence, MARK};
 
 /// Where the servers cannot be told apart, so long it has to be denied without a break.
 pub const UNBROKEN: Duration = Duration::from_mins(2);
+
+/// A server renews its lease every ten seconds. One that was not seen to for so long is gone.
+const SERVER_IS_GONE: Duration = Duration::from_mins(1);
 
 /// What an API server said to the probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,19 +125,10 @@ impl FenceState {
 pub struct FenceLook {
     /// How each fence stands, in the order in which they were asked for.
     pub states: Vec<FenceState>,
-    /// The server that answered, if it can be told from others.
-    pub server: Option<FenceServer>,
-    /// How many servers there are, if that is known.
-    pub servers: Option<usize>,
-}
-
-/// A process of an API server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FenceServer {
-    /// When it began, as its metrics have it: no other has the same.
-    pub started: String,
-    /// For how long it runs, by the clock here.
-    pub runs: Duration,
+    /// When the process of the server that answered began, as its metrics have it, if it can be told: no other has the same.
+    pub server: Option<String>,
+    /// The leases of the servers and when each was renewed, by the clock of its server, if they can be read.
+    pub leases: Option<BTreeMap<String, String>>,
 }
 
 impl FenceLook {
@@ -168,34 +162,52 @@ pub enum Proven {
     ByTime,
 }
 
-/// What was seen, look by look, each on a fresh connection.
+/// What was seen, look by look, each on a fresh connection. Only the clock of this process is asked.
 #[derive(Clone, Debug, Default)]
 pub struct FenceProof {
     since: Option<Instant>,
-    servers: BTreeSet<String>,
+    /// Each process of a server that was as it should be: when it was seen first and last.
+    servers: BTreeMap<String, (Instant, Instant)>,
+    /// Each lease: its last renewal, and when that was seen first.
+    leases: BTreeMap<String, (String, Instant)>,
 }
 
 impl FenceProof {
-    /// Takes one look, and whether all was as it should be. A look that shows anything else begins the proof anew, and so
-    /// does a server that has started meanwhile: it may be one that was seen before, and would count twice.
+    /// Takes one look, and whether all was as it should be. A look that shows anything else begins the proof anew.
     pub fn note(&mut self, holds: bool, look: &FenceLook, now: Instant) -> Proven {
-        let FenceLook { server, servers, .. } = look;
-        let has_restarted =
-            |since: Instant| server.as_ref().is_some_and(|server| server.runs < now.duration_since(since));
-        if !holds || self.since.is_some_and(has_restarted) {
-            *self = Self::default();
+        let FenceLook { server, leases, .. } = look;
+        if let Some(leases) = leases {
+            self.leases.retain(|name, _| leases.contains_key(name));
+            for (name, renewed) in leases {
+                let (known, since) =
+                    self.leases.entry(name.clone()).or_insert_with(|| (renewed.clone(), now));
+                if known != renewed {
+                    (*known, *since) = (renewed.clone(), now);
+                }
+            }
         }
         if !holds {
+            (self.since, self.servers) = (None, BTreeMap::new());
             return Proven::No;
         }
         let since = *self.since.get_or_insert(now);
-        self.servers.extend(server.as_ref().map(|server| server.started.clone()));
-        if servers.is_some_and(|servers| servers > 0 && self.servers.len() >= servers) {
+        if let Some(server) = server {
+            self.servers.entry(server.clone()).or_insert((now, now)).1 = now;
+        }
+        let count = self.leases.values().filter(|(_, since)| now < *since + SERVER_IS_GONE).count();
+        if leases.is_some() && count > 0 && self.most_at_once() >= count {
             Proven::ByEachServer
         } else if now >= since + UNBROKEN {
             Proven::ByTime
         } else {
             Proven::No
         }
+    }
+
+    /// How many processes of servers are known to have run at one time. One that has restarted is two, which never run at once.
+    fn most_at_once(&self) -> usize {
+        let seen = || self.servers.values();
+        let at = |time: Instant| seen().filter(|(first, last)| *first <= time && time <= *last).count();
+        seen().map(|(first, _)| at(*first)).max().unwrap_or_default()
     }
 }

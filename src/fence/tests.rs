@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     policies::{FENCES, Fence},
-    state::{FenceLook, FenceProof, FenceSeen, FenceServer, FenceState, ProbeAnswer, Proven, UNBROKEN},
+    state::{FenceLook, FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
 };
 
 const HEADER: &str = "# Printed from src/fence/policies.rs (MOORING_WRITE_DOCS=1 cargo test --lib fence). The finalizers keep a deleted fence\n\
@@ -120,42 +120,60 @@ fn with(object: &mut Result<Option<Value>, String>, at: &str, key: &str, value: 
     object.pointer_mut(at).unwrap()[key] = value;
 }
 
+/// A look that this server answered, with each lease and its last renewal.
+fn look(server: Option<&str>, leases: Option<&[(&str, u64)]>) -> FenceLook {
+    let lease = |(name, renewed): &(&str, u64)| ((*name).to_owned(), renewed.to_string());
+    let leases = leases.map(|leases| leases.iter().map(lease).collect());
+    FenceLook { states: Vec::new(), server: server.map(str::to_owned), leases }
+}
+
 #[test]
-fn it_is_proven_by_each_server_or_by_two_unbroken_minutes() {
+fn it_is_proven_by_all_servers_at_one_time() {
     let start = Instant::now();
-    let at = |seconds: u64| start + Duration::from_secs(seconds);
-    // A server with the seconds that it has run for, and how many there are.
-    let look = |server: Option<(&str, u64)>, servers: Option<usize>| {
-        let server = server.map(|(started, runs)| FenceServer {
-            started: started.to_owned(),
-            runs: Duration::from_secs(runs),
-        });
-        FenceLook { states: Vec::new(), server, servers }
-    };
-    let of_two = |started: &str| look(Some((started, 3600)), Some(2));
-    let mut proof = FenceProof::default();
-    assert_eq!(proof.note(true, &of_two("a"), at(0)), Proven::No);
-    assert_eq!(proof.note(true, &of_two("a"), at(1)), Proven::No, "the same server again");
-    assert_eq!(proof.note(false, &of_two("b"), at(2)), Proven::No, "one that is late");
-    assert_eq!(proof.note(true, &of_two("b"), at(3)), Proven::No, "it begins anew");
-    assert_eq!(proof.note(true, &of_two("a"), at(4)), Proven::ByEachServer);
-
-    let mut proof = FenceProof::default();
-    assert_eq!(proof.note(true, &of_two("a"), at(0)), Proven::No);
-    let again = look(Some(("a again", 3)), Some(2));
-    assert_eq!(proof.note(true, &again, at(10)), Proven::No, "it has restarted, and is still one of two");
-    let again = look(Some(("a again", 4)), Some(2));
-    assert_eq!(proof.note(true, &again, at(11)), Proven::No);
-    assert_eq!(proof.note(true, &of_two("b"), at(12)), Proven::ByEachServer);
-
-    let (mut proof, unknown) = (FenceProof::default(), look(None, None));
-    for seconds in 0..UNBROKEN.as_secs() {
-        assert_eq!(proof.note(true, &unknown, at(seconds)), Proven::No);
+    // Each look: the server, whether it was as it should be, and whether that proves it for two servers.
+    let courses: [&[(&str, bool, bool)]; 4] = [
+        &[("a", true, false), ("a", true, false), ("b", true, false), ("a", true, true)],
+        // One is late.
+        &[("a", true, false), ("b", false, false), ("b", true, false), ("a", true, false), ("b", true, true)],
+        // One has restarted, which is told by no clock, and is still one of two.
+        &[
+            ("a", true, false),
+            ("a2", true, false),
+            ("a2", true, false),
+            ("a3", true, false),
+            ("a3", true, false),
+        ],
+        &[("a", true, false), ("a2", true, false), ("b", true, false), ("a2", true, true)],
+    ];
+    for course in courses {
+        let mut proof = FenceProof::default();
+        for (second, (server, holds, expected)) in (0..).zip(course) {
+            let look = look(Some(server), Some(&[("x", second), ("y", second)]));
+            let proven = proof.note(*holds, &look, start + Duration::from_secs(second));
+            assert_eq!(proven == Proven::ByEachServer, *expected, "{course:?} {second}");
+        }
     }
-    assert_eq!(proof.note(true, &unknown, start + UNBROKEN), Proven::ByTime);
-    assert_eq!(
-        proof.note(true, &look(None, Some(0)), start + UNBROKEN),
-        Proven::ByTime,
-        "no lease proves nothing"
-    );
+}
+
+#[test]
+fn a_server_counts_until_its_lease_was_seen_unrenewed_for_a_minute() {
+    // Whatever their clocks say.
+    let (mut proof, start) = (FenceProof::default(), Instant::now());
+    for second in 0..60 {
+        let look = look(Some("a"), Some(&[("late", 1_000 + second), ("gone", 9_000)]));
+        assert_eq!(proof.note(true, &look, start + Duration::from_secs(second)), Proven::No, "{second}");
+    }
+    let last = look(Some("a"), Some(&[("late", 1_060), ("gone", 9_000)]));
+    assert_eq!(proof.note(true, &last, start + Duration::from_mins(1)), Proven::ByEachServer);
+}
+
+#[test]
+fn where_servers_are_not_told_apart_two_unbroken_minutes_prove_it() {
+    for leases in [None, Some(&[] as &[(&str, u64)])] {
+        let (mut proof, unknown, start) = (FenceProof::default(), look(None, leases), Instant::now());
+        for seconds in 0..UNBROKEN.as_secs() {
+            assert_eq!(proof.note(true, &unknown, start + Duration::from_secs(seconds)), Proven::No);
+        }
+        assert_eq!(proof.note(true, &unknown, start + UNBROKEN), Proven::ByTime, "no lease proves nothing");
+    }
 }

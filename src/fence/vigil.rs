@@ -69,14 +69,15 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::state::FenceServer;
 
-    fn server(name: &str) -> FenceServer {
-        FenceServer { started: name.to_owned(), runs: Duration::from_hours(1) }
-    }
-
-    fn look(state: FenceState) -> FenceLook {
-        FenceLook { states: vec![FenceState::Enforced, state], server: Some(server("a")), servers: Some(1) }
+    /// Of a server that answers at this second, when each lease is renewed.
+    fn look(second: u64, server: &str, leases: &[&str], state: FenceState) -> FenceLook {
+        let leases = leases.iter().map(|name| ((*name).to_owned(), second.to_string())).collect();
+        FenceLook {
+            states: vec![FenceState::Enforced, state],
+            server: Some(server.to_owned()),
+            leases: Some(leases),
+        }
     }
 
     #[test]
@@ -103,21 +104,20 @@ mod tests {
         ];
         let (mut vigil, start) = (Vigil::default(), Instant::now());
         for (second, seen, expected) in course {
-            let (standing, _) = vigil.take(&look(seen), start + Duration::from_secs(second));
+            let (standing, _) =
+                vigil.take(&look(second, "a", &["x"], seen), start + Duration::from_secs(second));
             assert_eq!(*standing, expected, "{second}");
         }
     }
 
     #[test]
     fn s14_one_server_of_two_proves_nothing() {
-        let (mut vigil, now) = (Vigil::default(), Instant::now());
-        let of = |name: &str| FenceLook {
-            states: vec![FenceState::Enforced],
-            server: Some(server(name)),
-            servers: Some(2),
-        };
-        assert!(matches!(vigil.take(&of("a"), now), (VigilState::Waiting(_), true)));
-        assert!(matches!(vigil.take(&of("a"), now), (VigilState::Waiting(_), false)));
-        assert!(matches!(vigil.take(&of("b"), now), (VigilState::Enforced(Proven::ByEachServer), true)));
+        let (mut vigil, start) = (Vigil::default(), Instant::now());
+        let course = [("a", false), ("a", false), ("b", false), ("a", true)];
+        for (second, (server, is_proven)) in (0..).zip(course) {
+            let look = look(second, server, &["x", "y"], FenceState::Enforced);
+            let (standing, _) = vigil.take(&look, start + Duration::from_secs(second));
+            assert_eq!(*standing == VigilState::Enforced(Proven::ByEachServer), is_proven, "{second}");
+        }
     }
 }

@@ -29,6 +29,9 @@ use step::{Direction, FenceStanding, SwitchOrder, SwitchSeen, SwitchStep, next};
 /// So many looks and writes may fail one after the other: get no answer, or meet a conflict.
 const MOST_MISSES: u32 = 10;
 
+/// Between two looks while nobody rules: each may reach another API server.
+const PROVING: Duration = Duration::from_millis(250);
+
 /// So often a plan looks again for a leader: leases are renewed every two seconds.
 const LOOKS_OF_A_PLAN: u32 = 5;
 
@@ -84,7 +87,11 @@ pub async fn carry_out(
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
-        sleep(BETWEEN_LOOKS).await;
+        sleep(match last {
+            Some((SwitchStep::ProveFence, _)) => PROVING,
+            _ => BETWEEN_LOOKS,
+        })
+        .await;
         let seen = match observer.look().await {
             Ok(SwitchSeen { fence: FenceStanding::Unknown(_), .. }) | Err(_) if misses < MOST_MISSES => {
                 misses += 1;

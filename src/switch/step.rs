@@ -181,6 +181,8 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 manager.unwritable.as_deref().unwrap_or_default()
             ));
         }
+        // While nobody waits for it: which servers there are, and that each can be asked.
+        FenceStanding::Absent { proven: false } => return SwitchStep::ProveOpen,
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Unknown(_) => {
             return SwitchStep::RaiseFence;
         }
@@ -340,6 +342,7 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
     let over = [
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
+        SwitchStep::ProveOpen,
         SwitchStep::RaiseFence,
         SwitchStep::ProveFence,
         SwitchStep::AwaitLeader,

@@ -63,12 +63,17 @@ fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
 
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
-    use SwitchStep::{AwaitDaemon, AwaitLeader, Done, ProveFence, RaiseFence, StartDaemon, Stop};
+    use SwitchStep::{AwaitDaemon, AwaitLeader, Done, ProveFence, ProveOpen, RaiseFence, StartDaemon, Stop};
     let cases: Vec<Case> = vec![
         ("nothing is there", |seen| seen.daemon = DaemonStanding::default(), Stop("no Deployment".into())),
         ("it would not wait", |seen| seen.daemon.is_fenced = false, Stop("without --fence".into())),
         ("it was stopped", |seen| seen.daemon.replicas = Some(0), StartDaemon),
         ("it is not ready", |seen| seen.daemon.ready = 0, AwaitDaemon),
+        (
+            "not every server was asked",
+            |seen| seen.fence = FenceStanding::Absent { proven: false },
+            ProveOpen,
+        ),
         ("it stands by", |_| {}, RaiseFence),
         ("a raise was cut off", |seen| seen.fence = FenceStanding::Partial("x".into()), RaiseFence),
         ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ProveFence),

@@ -208,7 +208,10 @@ async fn stands_until_its_finalizers_go(stage: Stage) {
     let client = &stage.cluster.client;
     let before = looks(&stage, &fences, "no fence", |look| !look.is_enforced()).await;
     assert_eq!(before.states, [FenceState::Absent, FenceState::Absent], "{before:?}");
-    assert!(before.server.is_some() && before.servers == Some(1), "{before:?}");
+    assert!(
+        before.server.is_some() && before.leases.as_ref().is_some_and(|leases| leases.len() == 1),
+        "{before:?}"
+    );
     raise(&stage, &fences).await;
 
     let [_, binder] = fences;
