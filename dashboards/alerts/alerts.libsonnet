@@ -59,6 +59,10 @@
   // One pod's claim that is refused while others are created is its user's: a quota, for instance.
   local refused = 'kind="ephemeral_volumes", reason="RetryBackoff", ' + job,
 
+  // kube-controller-manager's loops want to write, and the API server denies it. Each replica of mooring asks for such a denial
+  // every five seconds, too.
+  local fenced = 'sum %s (increase(apiserver_validating_admission_policy_check_total{policy=~"mooring-fence-.+", enforcement_action="deny"}[3m])) > 0' % by([]),
+
   // An error is an answer. A try without an answer counts neither as an answer nor as a new wait: mooring gives each try two
   // minutes.
   local noAnswers = |||
@@ -79,9 +83,12 @@
           'critical',
           '3m',
           |||
-            max %(by)s (max_over_time(%(up)s[1d]))
-            unless max %(by)s (%(up)s == 1)
-          ||| % { by: by([]), up: up },
+            (
+              max %(by)s (max_over_time(%(up)s[1d]))
+              unless max %(by)s (%(up)s == 1)
+            )
+            unless on (cluster) %(fenced)s
+          ||| % { by: by([]), up: up, fenced: fenced },
           'mooring is down.',
           'Prometheus has not reached any replica of mooring for three minutes. Running pods are not affected; no volume is bound, attached or detached.'
         ),
@@ -93,9 +100,22 @@
           |||
             sum %(by)s (leader_election_master_status{%(job)s}) == 0
             unless %(on)s max %(by)s (mooring_fence{state="absent", %(job)s}) == 1
-          ||| % { by: by(['job']), on: on(['job']), job: job },
+            unless on (cluster) %(fenced)s
+          ||| % { by: by(['job']), on: on(['job']), job: job, fenced: fenced },
           'No replica of mooring leads.',
           'Replicas run, but none has held the lease for three minutes: no volume is bound, attached or detached.'
+        ),
+        // The API server alone tells of it. A switch leaves it so for some thirty seconds.
+        alert(
+          'MooringFencedWithoutRuler',
+          'critical',
+          '4m',
+          |||
+            %s
+            unless on (cluster) max %s (leader_election_master_status{%s}) == 1
+          ||| % [fenced, by([]), job],
+          'kube-controller-manager is fenced off, and mooring does not lead.',
+          'The API server denies the writes of kube-controller-manager’s storage loops, and no replica of mooring has held the lease for four minutes: nobody binds, attaches or detaches a volume.'
         ),
         alert(
           'MooringLeaderStuck',

@@ -149,6 +149,8 @@ local beside(fence) = {
   for instance in ['a', 'b']
   for state in ['absent', 'waiting', 'enforced', 'lost']
 };
+// kube-controller-manager's loops are fenced off, and denied something from time to time.
+local fenced(values) = { denied: ['apiserver_validating_admission_policy_check_total', { job: 'apiserver', instance: 's', policy: 'mooring-fence-attachdetach-controller', policy_binding: 'mooring-fence-attachdetach-controller', enforcement_action: 'deny', error_type: 'no_error' }, values] };
 local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b began': null, 'b claims': null, 'b pods silent': null, 'b synced': null };
 
 {
@@ -177,6 +179,19 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     // Who is in the way of kube-controller-manager's loops, too, while nobody leads, is a fence that somebody has put up.
     outage('MooringLeaderAbsent', 'critical', 7, 12, 20, beside({ waiting: '0x5 1x10 0x300', enforced: '1x5 0x10 1x300' }) + { 'a leads': '1x5 0x10 1x300' }, 'all replicas wait behind a fence of another content'),
     ordinary(['MooringLeaderAbsent', 'MooringTwoControllers'], 'standbys wait for the switch, while kube-controller-manager rules', beside({ absent: '1x60 0x300', enforced: '0x60 1x300' }) + { 'a leads': '0x60 1x300' }),
+    outage('MooringFencedWithoutRuler', 'critical', 8, 13, 20, fenced('0+2x300') + { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a slis': '1x5 0x10 1x300', 'b slis': '1x5 0x10 1x300', 'a leads': '1x5 stale _x10 1x300', 'b leads': '0x5 stale _x10 0x300' }),
+    outage('MooringFencedWithoutRuler', 'critical', 8, 13, 20, fenced('0+2x300') + { 'a leads': '1x5 0x10 1x300' }, 'replicas run'),
+    ordinary(['MooringFencedWithoutRuler', 'MooringDown', 'MooringLeaderAbsent'], 'a fence behind which mooring leads', fenced('0+2x300')),
+    // mooring leads no more, a minute later the fence is down. It stands by here: scaled to 0, MooringDown would be true and is known.
+    ordinary(['MooringFencedWithoutRuler'], 'the way back to kube-controller-manager', fenced('0+2x8 16x300') + {
+      [key]: null
+      for key in std.objectFields(well)
+      if std.startsWith(key, 'a ') || std.startsWith(key, 'b ')
+    } + {
+      'a up': ['up', { instance: 'a', metrics_path: '/metrics' }, '1x300'],
+      'b up': ['up', { instance: 'b', metrics_path: '/metrics' }, '1x300'],
+      'a leads': ['leader_election_master_status', { name: 'mooring', instance: 'a' }, '1x7 stale'],
+    }),
     ordinary(['MooringDown', 'MooringLeaderAbsent', 'MooringReplicasMissing', 'MooringRestarting', 'MooringNotSynced', 'MooringTwoControllers'], 'a rolling update, one replica after the other', {
       'a up': '1x10 0 1x300',
       'b up': '1x8 0 1x300',

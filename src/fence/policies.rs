@@ -17,6 +17,8 @@ pub const FINALIZER: &str = "mooring.dev/fence";
 /// Who raised the fence, when, and with which versions: an annotation.
 pub const RAISED: &str = "mooring.dev/raised";
 
+/// How the names of all fences begin.
+pub const NAME_BEGINS: &str = "mooring-fence-";
 /// How the mark of a content begins.
 pub const MARK: &str = "(fence ";
 
@@ -95,7 +97,7 @@ impl Fence {
     /// Name of the policy, of its binding, and of the VolumeAttachment of its probe.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("mooring-fence-{}", self.account)
+        format!("{NAME_BEGINS}{}", self.account)
     }
 
     /// The user who is fenced off.

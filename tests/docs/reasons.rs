@@ -102,6 +102,7 @@ const GROUPS: [Group; 8] = [
             "ClockSkew",
             "CsiDriverMissing",
             "ExclusiveAttachedTwice",
+            "FencedWithoutRuler",
             "FinalizerWithoutOwner",
             "ManyDefaultClasses",
             "NoDefaultClass",

@@ -168,6 +168,7 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("DetachWaitingForSettlement", "known to the daemon alone: a write without an answer"),
     ("DynamicProvisioningDisabled", "of a daemon that is told so"),
     ("ForeignWriter", "known to the daemon alone"),
+    ("FencedWithoutRuler", "told by the doctor"),
     ("HandleShared", "told by the doctor"),
     ("AttacherLimited", "told by the doctor"),
     ("AttachmentOfGoneNode", "told by the doctor"),

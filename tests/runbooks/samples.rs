@@ -64,6 +64,17 @@ impl Samples {
         }
     }
 
+    /// What the API server shows of policies: a denial each minute, if there are any.
+    pub fn denied(&mut self, are_denied: bool) {
+        #[expect(clippy::cast_precision_loss, reason = "minutes")]
+        let count = self.minutes as f64;
+        if are_denied {
+            let policy = "policy=\"mooring-fence-attachdetach-controller\",enforcement_action=\"deny\"";
+            let name = "apiserver_validating_admission_policy_check_total";
+            self.add(format!("{name}{{cluster=\"c\",job=\"apiserver\",{policy}}}"), count);
+        }
+    }
+
     /// A minute ends: what was not shown is not there.
     pub fn end(&mut self) {
         for values in self.series.values_mut() {

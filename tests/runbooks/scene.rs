@@ -107,6 +107,8 @@ pub enum Step {
     /// The API server is not there for a replica, or is again.
     Away(Replica),
     Back(Replica),
+    /// Whether kube-controller-manager's loops are denied what they write, as the API server's metrics tell.
+    Fenced(bool),
     /// The server is put back to what it was, after it was told to remember.
     Remember,
     Restore,

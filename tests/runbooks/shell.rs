@@ -5,9 +5,17 @@ use std::{path::PathBuf, process::Command};
 use libtest_mimic::Failed;
 use test_support::{assets::Assets, process::temporary_folder};
 
-/// What shows that a command asks for what an embedded cluster does not have: a Deployment, pods of the daemon, who may what.
-const NOT_HERE: [&str; 7] =
-    [" logs ", "deploy", "port-forward", "auth can-i", "kube-controller-manager", "create token", "openssl"];
+/// What shows that a command asks for what an embedded cluster does not have: a Deployment, pods of the daemon, policies, who may what.
+const NOT_HERE: [&str; 8] = [
+    " logs ",
+    "deploy",
+    "port-forward",
+    "auth can-i",
+    "kube-controller-manager",
+    "create token",
+    "openssl",
+    "validatingadmission",
+];
 
 /// Whether it can be run here. Without jq what it makes of kubectl's answers is not seen.
 pub fn can_run(command: &str) -> bool {

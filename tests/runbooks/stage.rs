@@ -68,6 +68,8 @@ pub struct Stage {
     backup: Option<Box<dyn FnOnce()>>,
     began: Instant,
     samples: Samples,
+    /// Writes of kube-controller-manager's loops are denied.
+    fenced: bool,
     told: Vec<String>,
     _serving: DropGuard,
 }
@@ -103,6 +105,7 @@ impl Stage {
             backup: None,
             began: Instant::now(),
             samples: Samples::since(epoch),
+            fenced: false,
             told: Vec::new(),
             _serving: serving,
         };
@@ -144,6 +147,7 @@ impl Stage {
         for _ in 0..minutes {
             sleep(Duration::from_mins(1)).await;
             self.samples.begin();
+            self.samples.denied(self.fenced);
             for place in 0..self.replicas.len() {
                 if self.replicas[place].daemon.as_ref().is_some_and(Daemon::is_over) {
                     self.start_replica(place);
@@ -275,6 +279,7 @@ impl Stage {
                     self.start_replica(place);
                 }
             }
+            Step::Fenced(are_denied) => self.fenced = *are_denied,
             Step::Remember => {
                 let server = self.server.embedded().unwrap().clone();
                 let backup = server.backup();

@@ -54,7 +54,8 @@ const CLUSTER: &str = "demo";
 const JOB: &str = "mooring";
 
 /// Metrics that show themselves when it happens, and why it does not in the demo. No panel is empty without them.
-const NOT_IN_THE_DEMO: [(&str, &str); 12] = [
+const NOT_IN_THE_DEMO: [(&str, &str); 13] = [
+    ("apiserver_validating_admission_policy_check_total", "it is the API server's"),
     ("container_memory_working_set_bytes", "it is the kubelet's"),
     ("kube_pod_container_resource_limits", "it is kube-state-metrics'"),
     ("ephemeral_volume_controller_create_failures_total", "the demo runs the two controllers"),

@@ -13,6 +13,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::findings::{Finding, Severity};
 use crate::explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject::Subject, table::Facts};
 
+/// Nobody rules, so this comes before all that waits for it.
+pub(super) const FENCED_WITHOUT_RULER: &str = "FencedWithoutRuler";
+
 /// So many objects are named; the others are counted.
 const EXAMPLES: usize = 3;
 
@@ -157,9 +160,10 @@ impl<'a> Groups<'a> {
         findings.sort_by(|one, other| {
             let key = |finding: &Finding| {
                 let oldest = finding.oldest.unwrap_or(Timestamp::MAX);
-                let harms = finding.reason == ATTACHED_TWICE;
+                let rank = [FENCED_WITHOUT_RULER, ATTACHED_TWICE].iter().position(|it| *it == finding.reason);
+                let rank = rank.unwrap_or(usize::MAX);
                 let waits = (Reverse(finding.pods), oldest, Reverse(finding.count));
-                (Reverse(harms), finding.severity, waits, finding.reason)
+                (rank, finding.severity, waits, finding.reason)
             };
             key(one).cmp(&key(other)).then_with(|| one.about.cmp(&other.about))
         });

@@ -26,7 +26,8 @@ use self::groups::Groups;
 use super::{
     report::{API_VERSION, Observed, Verdict},
     snapshot::{
-        CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, NOT_SERVED, PODS_THERE, Snapshot, Unseen,
+        CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE, Snapshot,
+        Unseen,
     },
     view::View,
 };
@@ -61,7 +62,9 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
     waits::look(&view, &mut groups, &mut fine);
     programs::look(snapshot, &view.sidecars, &mut groups, &mut fine);
     let untold = writers::look(snapshot, &mut groups, &mut fine);
-    let mut unchecked = unchecked(snapshot);
+    // Few may read policies, and few clusters have a fence: that is no lack of rights.
+    let (fence, mut unchecked): (Vec<_>, Vec<_>) =
+        unchecked(snapshot).into_iter().partition(|unseen| unseen.what == FENCE);
     let (findings, waiting_pods) = groups.finish();
     let worst = findings.first().map(|finding| finding.severity);
     let verdict = match worst {
@@ -71,7 +74,7 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
         Some(Severity::Risk) | None => Verdict::Healthy,
     };
     // That no managed fields tell who wrote is no lack of rights.
-    unchecked.extend(untold);
+    unchecked.extend(untold.into_iter().chain(fence));
     Findings {
         api_version: API_VERSION,
         kind: "Findings",
@@ -88,7 +91,8 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
 fn unchecked(snapshot: &Snapshot) -> Vec<Unseen> {
     let mut unchecked = snapshot.unseen.clone();
     // A server without the kind has no objects of it.
-    unchecked.retain(|unseen| unseen.what != VolumeAttributesClass::PLURAL || unseen.why != NOT_SERVED);
+    let is_new = |what: &str| [VolumeAttributesClass::PLURAL, FENCE].contains(&what);
+    unchecked.retain(|unseen| !is_new(&unseen.what) || unseen.why != NOT_SERVED);
     for unseen in &mut unchecked {
         if THERE.iter().any(|(what, there)| unseen.what == *what && snapshot.was_read(there)) {
             unseen.what.push_str(" of other namespaces");

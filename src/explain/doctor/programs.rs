@@ -1,6 +1,6 @@
-//! Classes, drivers, side-cars and clocks: what the whole cluster stands on.
+//! Classes, drivers, side-cars, clocks and the fence: what the whole cluster stands on.
 //!
-//! In: classes, drivers and leases. Out: findings that are about no single volume.
+//! In: classes, drivers, leases and policies. Out: findings that are about no single volume.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,18 +8,22 @@ use apiserver::{
     ids::DriverName,
     kinds::{CsiDriver, ObjectRef, StorageClass},
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::Lease,
+    jiff::{SignedDuration, Timestamp},
+};
 
-use super::groups::{Groups, explain};
+use super::groups::{FENCED_WITHOUT_RULER, Groups, explain};
 use crate::{
     binder::annotations::is_default_class,
     explain::{
         age,
         sidecars::{Presence, Sidecar, Sidecars},
-        snapshot::Snapshot,
+        snapshot::{LEASES, Snapshot},
         subject::Subject,
         table::Facts,
     },
+    fence::policies::{NAME_BEGINS, POLICIES},
 };
 
 /// Clocks that differ by less do no harm: times of objects are whole seconds.
@@ -34,6 +38,43 @@ pub(super) fn look(
     default_classes(snapshot, groups);
     drivers(snapshot, sidecars, groups);
     clocks(snapshot, groups, fine);
+    fence(snapshot, groups);
+}
+
+/// The name of mooring's lease, unless a flag gives it another.
+const OUR_LEASE: &str = "mooring";
+
+/// Behind the fence kube-controller-manager's loops cannot write: if mooring does not lead, nobody rules.
+fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
+    let is_fence = |(kind, name): &(String, String)| kind == POLICIES.0 && name.starts_with(NAME_BEGINS);
+    if !snapshot.others.keys().any(is_fence) || !snapshot.was_read(LEASES) {
+        return;
+    }
+    let mut ours = snapshot.leases.iter().filter(|lease| lease.metadata.name.as_deref() == Some(OUR_LEASE));
+    let told = match ours.next() {
+        None => "there is no lease of mooring".to_owned(),
+        Some(lease) => match held_until(lease) {
+            Some(until) if until >= groups.now => return,
+            Some(until) => format!("mooring's lease ran out {} ago", age::between(until, groups.now)),
+            None => "mooring's lease has no holder".to_owned(),
+        },
+    };
+    groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
+}
+
+/// Until when a lease is held, by the API server's clock where it tells when the lease was written.
+fn held_until(lease: &Lease) -> Option<Timestamp> {
+    let spec = lease.spec.as_ref()?;
+    spec.holder_identity.as_ref().filter(|holder| !holder.is_empty())?;
+    let renewed = written(lease).or(spec.renew_time.as_ref().map(|time| time.0))?;
+    let lasts = SignedDuration::from_secs(i64::from(spec.lease_duration_seconds?));
+    renewed.checked_add(lasts).ok()
+}
+
+/// When it was written last, by the API server's clock.
+fn written(lease: &Lease) -> Option<Timestamp> {
+    let managed = lease.metadata.managed_fields.iter().flatten();
+    managed.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
 }
 
 fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
@@ -104,14 +145,14 @@ fn clocks(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) 
         let Some(renewed) = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0) else {
             continue;
         };
-        let managed = lease.metadata.managed_fields.iter().flatten();
-        let written = managed.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
         compared += 1;
         let skew = if differs(snapshot.taken_at, renewed) {
             Some((renewed, snapshot.taken_at, "ahead of"))
         } else {
-            written.filter(|written| differs(renewed, *written)).map(|written| (written, renewed, "behind"))
+            written(lease)
+                .filter(|written| differs(renewed, *written))
+                .map(|written| (written, renewed, "behind"))
         };
         let Some((late, early, word)) = skew else { continue };
         let by = age::between(early, late);

@@ -11,9 +11,10 @@ use apiserver::{
 use derive_more::Display;
 
 use crate::explain::{
-    snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE},
+    snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, FENCE, LEASES, PODS_THERE},
     subject::is_name,
 };
+use crate::fence::policies::{API, POLICIES};
 
 /// Namespace of events about what has none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -93,6 +94,12 @@ impl Read {
         let path = format!("{}/leases?{selector}", api_root("coordination.k8s.io"));
         let comes = Comes::Few("Lease", Some(LEASES));
         Self { what: "leases".to_owned(), path: Some(path), comes }
+    }
+
+    /// The policies that fence kube-controller-manager's loops off.
+    pub(super) fn fence() -> Self {
+        let path = format!("/apis/{API}/{}?labelSelector=app.kubernetes.io%2Fpart-of%3Dmooring", POLICIES.1);
+        Self { what: FENCE.to_owned(), path: Some(path), comes: Comes::Few(POLICIES.0, None) }
     }
 
     /// Leases of a namespace.
