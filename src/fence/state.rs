@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::policies::{Fence, MARK};
 
-/// Where the servers cannot be told apart, so long it has to be denied without a break.
+/// Where the servers cannot be told apart or counted, so long it has to be denied without a break.
 pub const UNBROKEN: Duration = Duration::from_mins(2);
 
 /// A server renews its lease every ten seconds. One that was not seen to for so long is gone.
@@ -85,8 +85,14 @@ impl FenceState {
     #[must_use]
     pub fn of(fence: &Fence, seen: &FenceSeen) -> Self {
         let name = fence.name();
-        if (&seen.policy, &seen.binding, &seen.probe) == (&Ok(None), &Ok(None), &ProbeAnswer::Accepted) {
-            return Self::Absent;
+        if let (Ok(None), Ok(None)) = (&seen.policy, &seen.binding) {
+            match &seen.probe {
+                ProbeAnswer::Accepted => return Self::Absent,
+                // This server denies yet.
+                ProbeAnswer::Refused(words) if words.contains(MARK) => {}
+                // A fence could not be proven here.
+                probe => return Self::untold(&name, probe),
+            }
         }
         let mut leaving = false;
         for (kind, object, spec) in
@@ -112,11 +118,16 @@ impl FenceState {
             // Another content of it.
             ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
             ProbeAnswer::Accepted => Self::NotEnforced,
-            ProbeAnswer::Refused(words) => {
-                Self::Unknown(format!("the probe {name} was refused otherwise: {words}"))
-            }
-            ProbeAnswer::None(why) => Self::Unknown(format!("the probe {name} was not answered: {why}")),
+            probe => Self::untold(&name, probe),
         }
+    }
+
+    fn untold(name: &str, probe: &ProbeAnswer) -> Self {
+        Self::Unknown(match probe {
+            ProbeAnswer::None(why) => format!("the probe {name} was not answered: {why}"),
+            ProbeAnswer::Refused(words) => format!("the probe {name} was refused otherwise: {words}"),
+            ProbeAnswer::Accepted => format!("the probe {name} was accepted"),
+        })
     }
 }
 
@@ -158,7 +169,7 @@ pub enum Proven {
     No,
     /// Each server was seen to.
     ByEachServer,
-    /// All that was asked did, for [`UNBROKEN`]; which servers these were is not known.
+    /// All that was asked did, for [`UNBROKEN`]; which servers these were, or how many there are, is not known.
     ByTime,
 }
 
@@ -170,6 +181,8 @@ pub struct FenceProof {
     servers: BTreeMap<String, (Instant, Instant)>,
     /// Each lease: its last renewal, and when that was seen first.
     leases: BTreeMap<String, (String, Instant)>,
+    /// How many of them are renewed.
+    count: usize,
 }
 
 impl FenceProof {
@@ -186,6 +199,7 @@ impl FenceProof {
                 }
             }
         }
+        self.count = self.leases.values().filter(|(_, since)| now < *since + SERVER_IS_GONE).count();
         if !holds {
             (self.since, self.servers) = (None, BTreeMap::new());
             return Proven::No;
@@ -194,14 +208,20 @@ impl FenceProof {
         if let Some(server) = server {
             self.servers.entry(server.clone()).or_insert((now, now)).1 = now;
         }
-        let count = self.leases.values().filter(|(_, since)| now < *since + SERVER_IS_GONE).count();
-        if leases.is_some() && count > 0 && self.most_at_once() >= count {
+        let is_counted = leases.is_some() && self.count > 0;
+        if is_counted && self.most_at_once() >= self.count {
             Proven::ByEachServer
-        } else if now >= since + UNBROKEN {
+        } else if now >= since + UNBROKEN && !(is_counted && server.is_some()) {
             Proven::ByTime
         } else {
             Proven::No
         }
+    }
+
+    /// How many servers were seen at one time, of how many.
+    #[must_use]
+    pub fn seen(&self) -> (usize, usize) {
+        (self.most_at_once(), self.count)
     }
 
     /// How many processes of servers are known to have run at one time. One that has restarted is two, which never run at once.

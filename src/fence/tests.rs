@@ -55,7 +55,7 @@ fn seen(fence: &Fence) -> FenceSeen {
 fn only_our_own_content_that_the_server_enforces_is_a_fence() {
     /// What is done to a fence that is as it should be, and what it is then.
     type Case = (&'static str, fn(&mut FenceSeen), &'static str);
-    let cases: [Case; 13] = [
+    let cases: [Case; 15] = [
         ("as it should be", |_| {}, "enforced"),
         (
             "deleted, and kept by its finalizer",
@@ -68,6 +68,19 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             "absent",
         ),
         ("no policy", |seen| seen.policy = Ok(None), "does not exist"),
+        (
+            "not there, and another policy refuses the probe, as it would a fence's",
+            |seen| {
+                let probe = ProbeAnswer::Refused("volumeattachments is forbidden".to_owned());
+                *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe };
+            },
+            "unknown",
+        ),
+        (
+            "taken down, and this server is late",
+            |seen| (seen.policy, seen.binding) = (Ok(None), Ok(None)),
+            "does not exist",
+        ),
         ("no binding", |seen| seen.binding = Ok(None), "does not exist"),
         (
             "Warn instead of Deny",
@@ -165,6 +178,16 @@ fn a_server_counts_until_its_lease_was_seen_unrenewed_for_a_minute() {
     }
     let last = look(Some("a"), Some(&[("late", 1_060), ("gone", 9_000)]));
     assert_eq!(proof.note(true, &last, start + Duration::from_mins(1)), Proven::ByEachServer);
+}
+
+#[test]
+fn servers_that_are_counted_have_to_be_seen() {
+    let (mut proof, start) = (FenceProof::default(), Instant::now());
+    for second in 0..300 {
+        let look = look(Some("a"), Some(&[("x", second), ("y", second), ("z", second)]));
+        assert_eq!(proof.note(true, &look, start + Duration::from_secs(second)), Proven::No, "{second}");
+    }
+    assert_eq!(proof.seen(), (1, 3));
 }
 
 #[test]

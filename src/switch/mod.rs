@@ -56,7 +56,7 @@ pub async fn plan(
     let mut observer = Observer::new(api, fences, "");
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
-        if step != SwitchStep::AwaitLeader {
+        if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager) {
             break;
         }
         sleep(BETWEEN_LOOKS).await;
@@ -113,7 +113,7 @@ pub async fn carry_out(
                 now
             }
         };
-        if let Some(why) = step.given_up(now.duration_since(since)) {
+        if let Some(why) = step.given_up(now.duration_since(since), &seen) {
             break SwitchEnd::Stopped(why);
         }
         match &step {

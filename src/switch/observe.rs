@@ -48,6 +48,8 @@ pub(super) struct Observer<'a> {
     lasts: Duration,
     /// Those of mooring's lease.
     renewals: Renewals,
+    /// Those of KCM's lease, and whether a process of KCM was ever seen to renew it.
+    manager_renewals: (Renewals, bool),
     unlisted: Option<(Instant, Vec<String>)>,
 }
 
@@ -62,13 +64,14 @@ impl<'a> Observer<'a> {
             held_since: None,
             lasts: Duration::ZERO,
             renewals: Renewals::default(),
+            manager_renewals: Default::default(),
             unlisted: None,
         }
     }
 
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
         let client = self.api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
-        let fence = self.fence(&look(self.api, self.fences).await);
+        let (fence, servers) = self.fence(&look(self.api, self.fences).await);
         let deployment = read(&client, DEPLOYMENT).await?;
         let daemon_lease = read(&client, &daemon_lease(deployment.as_ref())).await?.unwrap_or_default();
         let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
@@ -81,15 +84,16 @@ impl<'a> Observer<'a> {
             self.unlisted = Some((now, unlisted(&client).await?));
         }
         let unlisted = self.unlisted.as_ref().map(|(_, volumes)| volumes.clone()).unwrap_or_default();
-        Ok(SwitchSeen { fence, daemon, manager, unlisted })
+        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers })
     }
 
-    fn fence(&mut self, look: &FenceLook) -> FenceStanding {
+    fn fence(&mut self, look: &FenceLook) -> (FenceStanding, (usize, usize)) {
         let now = Instant::now();
         let is_absent = look.states.iter().all(|state| *state == FenceState::Absent);
         let up = self.up.note(look.is_enforced(), look, now);
         let open = self.open.note(is_absent, look, now);
-        match look.wrong() {
+        let servers = if is_absent { self.open.seen() } else { self.up.seen() };
+        let standing = match look.wrong() {
             None => FenceStanding::Up { proven: up != Proven::No },
             Some(_) if is_absent => FenceStanding::Absent { proven: open != Proven::No },
             Some(FenceState::Unknown(why)) => FenceStanding::Unknown(why.clone()),
@@ -97,7 +101,8 @@ impl<'a> Observer<'a> {
                 Some(wrong) => FenceStanding::Partial(wrong.why().to_owned()),
                 None => FenceStanding::Up { proven: false },
             },
-        }
+        };
+        (standing, servers)
     }
 
     fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
@@ -106,9 +111,13 @@ impl<'a> Observer<'a> {
         if !is_ours {
             self.lasts = lasts(lease).max(self.lasts);
         }
+        let leads = !holder.is_empty() && !holder.starts_with(SWITCH_HOLDER);
+        let (renewals, renews) = &mut self.manager_renewals;
+        *renews |= renewals.note(lease, now).0 && leads;
         self.held_since = is_ours.then(|| self.held_since.unwrap_or(now));
         ManagerStanding {
-            leads: !holder.is_empty() && !holder.starts_with(SWITCH_HOLDER),
+            leads,
+            renews: self.manager_renewals.1,
             held: self.held_since.map(|since| now.duration_since(since)),
             lasts: self.lasts,
             unwritable,

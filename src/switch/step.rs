@@ -1,6 +1,7 @@
 //! What is next: a function of how the cluster stands. Pure.
 //!
-//! The order is what makes it safe. Over: mooring stands by, the fence is up and proven, mooring leads. Back: no exclusive
+//! The order is what makes it safe. What would keep it from ending is found out first, while somebody rules. Over: mooring
+//! stands by, the fence is up and proven, mooring leads. Back: no exclusive
 //! volume has an attachment that its node does not list, mooring has stopped, KCM's lease is held for longer than it
 //! lasts, so that no process of KCM is left that was ever denied a write, the fence is off and that is proven, KCM leads.
 
@@ -77,6 +78,8 @@ pub struct DaemonStanding {
 pub struct ManagerStanding {
     /// Whether a process of KCM holds the lease.
     pub leads: bool,
+    /// Whether a process of KCM was seen to renew it. One that is left over from other flags is no hold on KCM.
+    pub renews: bool,
     /// For how long this process has held it.
     pub held: Option<Duration>,
     /// How long it lasts.
@@ -96,6 +99,8 @@ pub struct SwitchSeen {
     pub manager: ManagerStanding,
     /// Exclusive volumes with an attachment that its node does not list.
     pub unlisted: Vec<String>,
+    /// How many API servers were seen to do the same with the probe, of how many there are.
+    pub servers: (usize, usize),
 }
 
 /// One step. Each can be repeated.
@@ -107,6 +112,8 @@ pub enum SwitchStep {
     StartDaemon,
     /// A replica is not ready yet.
     AwaitDaemon,
+    /// See a process of KCM renew its lease.
+    FindManager,
     /// Apply the policies and their bindings.
     RaiseFence,
     /// Ask until each API server was seen to enforce the fence.
@@ -136,8 +143,12 @@ pub enum SwitchStep {
 /// Longer than KCM's lease lasts, for a leader that is slow to exit.
 const EXIT_SLACK: Duration = Duration::from_secs(5);
 
-/// A daemon that may lead begins within a few seconds, or after the lease of a predecessor that was killed.
+/// A daemon that may lead begins within a few seconds, or after the lease of a predecessor that was killed. A lease is renewed
+/// every few seconds, too.
 const MOST_TO_LEAD: Duration = Duration::from_mins(1);
+
+/// A server that is gone counts for a minute, and two minutes without a break are a proof where servers are not counted.
+const MOST_TO_PROVE: Duration = Duration::from_mins(3);
 
 /// What is next.
 #[must_use]
@@ -181,6 +192,9 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 manager.unwritable.as_deref().unwrap_or_default()
             ));
         }
+        FenceStanding::Absent { .. } | FenceStanding::Partial(_) if !manager.renews && !order.one_way => {
+            return SwitchStep::FindManager;
+        }
         // While nobody waits for it: which servers there are, and that each can be asked.
         FenceStanding::Absent { proven: false } => return SwitchStep::ProveOpen,
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Unknown(_) => {
@@ -198,7 +212,7 @@ const BY_HAND: &str = "stop mooring with kubectl -n mooring-system scale deploym
     kube-controller-manager, and run this again with --manager-was-restarted";
 
 fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
-    let SwitchSeen { fence, daemon, manager, unlisted } = seen;
+    let SwitchSeen { fence, daemon, manager, unlisted, .. } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
     if daemon.replicas.is_none() && !is_open {
@@ -212,9 +226,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         if is_open {
             return SwitchStep::StopDaemon;
         }
-        if !unlisted.is_empty() {
-            return SwitchStep::Drain(unlisted.clone());
-        }
+        // While nobody waits for it: what would keep this from ending.
         if let Some(why) = &manager.unwritable {
             return SwitchStep::Stop(format!(
                 "kube-controller-manager's lease cannot be held: {why}; {BY_HAND}"
@@ -222,6 +234,15 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         }
         if order.manager_restarted {
             return SwitchStep::Stop(format!("a restart counts after mooring has stopped: {BY_HAND}"));
+        }
+        if !manager.renews {
+            return SwitchStep::FindManager;
+        }
+        if *fence == (FenceStanding::Up { proven: false }) {
+            return SwitchStep::ProveFence;
+        }
+        if !unlisted.is_empty() {
+            return SwitchStep::Drain(unlisted.clone());
         }
         return SwitchStep::StopDaemon;
     }
@@ -243,6 +264,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 Some(why) => SwitchStep::Stop(format!(
                     "kube-controller-manager's lease cannot be held: {why}; {BY_HAND}"
                 )),
+                None if !manager.renews && manager.held.is_none() => SwitchStep::FindManager,
                 None => SwitchStep::HoldLease,
             };
         }
@@ -264,15 +286,30 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
 impl SwitchStep {
     /// Why it is not waited for any longer, if this step has been next for so long.
     #[must_use]
-    pub fn given_up(&self, lasted: Duration) -> Option<String> {
-        let is_over = *self == Self::AwaitLeader && lasted >= MOST_TO_LEAD;
-        is_over.then(|| {
-            format!(
-                "mooring does not lead after {} s behind the fence, and nobody rules: see why in kubectl -n mooring-system \
-                 logs deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes",
-                MOST_TO_LEAD.as_secs()
-            )
-        })
+    pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
+        let (most, why) = match self {
+            Self::AwaitLeader => (
+                MOST_TO_LEAD,
+                "mooring does not lead behind the fence, and nobody rules: see why in kubectl -n mooring-system logs \
+                 deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes"
+                    .to_owned(),
+            ),
+            Self::FindManager => (
+                MOST_TO_LEAD,
+                format!(
+                    "nobody renews kube-controller-manager's lease, so holding it would end no process: see whether it runs, \
+                     with --leader-elect and this lease; else say --one-way, or, on the way back, {BY_HAND}"
+                ),
+            ),
+            // While KCM's lease is held, to stop would leave it to a process that some server may deny writes.
+            Self::ProveFence | Self::ProveOpen if seen.manager.held.is_none() => {
+                let (asked, servers) = seen.servers;
+                let why = "not each API server was seen to do the same with the probe";
+                (MOST_TO_PROVE, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
+            }
+            _ => return None,
+        };
+        (lasted >= most).then(|| format!("after {} s: {why}", most.as_secs()))
     }
 
     /// The step for people.
@@ -301,6 +338,10 @@ impl SwitchStep {
             Self::AwaitDaemon => {
                 ("wait until a replica of mooring is ready", "kubectl -n mooring-system get pods")
             }
+            Self::FindManager => (
+                "see kube-controller-manager renew its lease",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
             Self::RaiseFence => ("raise the fence", "kubectl apply --server-side -k deploy/fence"),
             Self::ProveFence => (
                 "prove that each API server enforces the fence",
@@ -342,12 +383,15 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
     let over = [
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
+        SwitchStep::FindManager,
         SwitchStep::ProveOpen,
         SwitchStep::RaiseFence,
         SwitchStep::ProveFence,
         SwitchStep::AwaitLeader,
     ];
     let back = [
+        SwitchStep::FindManager,
+        SwitchStep::ProveFence,
         SwitchStep::Drain(Vec::new()),
         SwitchStep::StopDaemon,
         SwitchStep::AwaitStop,

@@ -27,11 +27,13 @@ fn ruled_by_the_manager() -> SwitchSeen {
         },
         manager: ManagerStanding {
             leads: true,
+            renews: true,
             held: None,
             lasts: Duration::from_secs(15),
             unwritable: None,
         },
         unlisted: Vec::new(),
+        servers: (1, 1),
     }
 }
 
@@ -63,12 +65,15 @@ fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
 
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
-    use SwitchStep::{AwaitDaemon, AwaitLeader, Done, ProveFence, ProveOpen, RaiseFence, StartDaemon, Stop};
+    use SwitchStep::{
+        AwaitDaemon, AwaitLeader, Done, FindManager, ProveFence, ProveOpen, RaiseFence, StartDaemon, Stop,
+    };
     let cases: Vec<Case> = vec![
         ("nothing is there", |seen| seen.daemon = DaemonStanding::default(), Stop("no Deployment".into())),
         ("it would not wait", |seen| seen.daemon.is_fenced = false, Stop("without --fence".into())),
         ("it was stopped", |seen| seen.daemon.replicas = Some(0), StartDaemon),
         ("it is not ready", |seen| seen.daemon.ready = 0, AwaitDaemon),
+        ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
         (
             "not every server was asked",
             |seen| seen.fence = FenceStanding::Absent { proven: false },
@@ -87,11 +92,14 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
 #[test]
 fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     use SwitchStep::{
-        AwaitManager, AwaitStop, Done, Drain, GiveLeaseUp, HoldLease, LowerFence, ProveOpen, Stop, StopDaemon,
+        AwaitManager, AwaitStop, Done, Drain, FindManager, GiveLeaseUp, HoldLease, LowerFence, ProveFence,
+        ProveOpen, Stop, StopDaemon,
     };
     let unlisted = || vec!["v1 on n1".to_owned()];
     let cases: Vec<Case> = vec![
         ("it rules", |_| {}, StopDaemon),
+        ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
+        ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ProveFence),
         ("a volume is under way", |seen| seen.unlisted = vec!["v1 on n1".into()], Drain(unlisted())),
         (
             "somebody took the fence down by hand: nothing is waited for",
@@ -124,6 +132,22 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             Stop("no Deployment".into()),
         ),
         ("it has stopped", stopped, HoldLease),
+        (
+            "it has stopped, and the lease is one that nobody renews",
+            |seen| {
+                stopped(seen);
+                seen.manager.renews = false;
+            },
+            FindManager,
+        ),
+        (
+            "the lease is ours, and this run has seen nobody else renew it",
+            |seen| {
+                holding(seen, 3);
+                seen.manager.renews = false;
+            },
+            HoldLease,
+        ),
         (
             "it has left something under way",
             |seen| {
@@ -284,11 +308,23 @@ fn a_lease_is_led_by_whoever_was_seen_to_renew_it_and_free_when_it_has_expired()
 }
 
 #[test]
-fn a_leader_that_does_not_come_is_waited_for_one_minute() {
-    let after = |step: &SwitchStep, seconds: u64| step.given_up(Duration::from_secs(seconds));
-    assert_eq!(after(&SwitchStep::AwaitLeader, 59), None);
-    assert!(after(&SwitchStep::AwaitLeader, 60).unwrap().contains("logs deployment/mooring"));
+fn what_does_not_come_is_waited_for_a_while() {
+    let seen = SwitchSeen { servers: (1, 3), ..ruled_by_mooring() };
+    let after = |step: &SwitchStep, seconds: u64| step.given_up(Duration::from_secs(seconds), &seen);
+    let cases = [
+        (SwitchStep::AwaitLeader, 60, "logs deployment/mooring"),
+        (SwitchStep::FindManager, 60, "--manager-was-restarted"),
+        (SwitchStep::ProveFence, 180, "(1 of 3)"),
+        (SwitchStep::ProveOpen, 180, "(1 of 3)"),
+    ];
+    for (step, seconds, part) in cases {
+        assert_eq!(after(&step, seconds - 1), None, "{step:?}");
+        assert!(after(&step, seconds).unwrap().contains(part), "{step:?}");
+    }
     assert_eq!(after(&SwitchStep::AwaitStop, 600), None);
+    let mut held = seen.clone();
+    holding(&mut held, 200);
+    assert_eq!(SwitchStep::ProveOpen.given_up(Duration::from_mins(10), &held), None, "nobody else may lead");
 }
 
 #[test]
@@ -368,7 +404,7 @@ fn the_plan_shows_each_step_with_its_command_and_which_is_next() {
     let seen = ruled_by_mooring();
     let to = Direction::KubeControllerManager;
     let plan = printed(to, &next(order(to), &seen));
-    assert!(plan.contains("> 2. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
+    assert!(plan.contains("> 4. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
     assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
-    assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 8, "{plan}");
+    assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 10, "{plan}");
 }
