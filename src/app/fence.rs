@@ -2,8 +2,8 @@
 //! the fence is lost.
 //!
 //! In: looks at the fence ([`crate::fence`]), every second until it is proven and every five seconds from then on. Out: the
-//! first proof, which the election waits for; [`apiserver::unfenced`], which every destructive request asks; alarm, log
-//! and event. Attaching and binding go on without the fence: they are as safe beside another controller as S14 says.
+//! first proof, which the election waits for; [`apiserver::unfenced`], which every destructive request and every create of a
+//! VolumeAttachment asks; alarm, log and event. Attaching and binding go on without the fence: they are as safe beside another controller as S14 says.
 
 use std::{sync::Arc, time::Duration};
 
@@ -93,7 +93,12 @@ impl FenceWatch {
         loop {
             let look = look(&self.api, &self.fences).await;
             let now = Instant::now();
-            let (standing, is_news) = vigil.take(&look, now);
+            let is_news = vigil.take(&look, now).1;
+            let standing = vigil.standing();
+            if let Some(until) = vigil.settles() {
+                self.objects.unfenced().settle(until);
+            }
+            self.objects.unfenced().drain(vigil.drains(now));
             self.follow(standing, now);
             self.metrics.set(standing, &look);
             if is_news {

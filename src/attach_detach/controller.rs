@@ -19,6 +19,7 @@ use apiserver::{
     kinds::ObjectRef,
     lease_note::LeaseNote,
     tables::Objects,
+    unfenced::Unbegun,
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -82,8 +83,10 @@ pub struct AttachDetach {
     pub(super) blocked: BTreeMap<VolumeId, BTreeSet<String>>,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
-    /// When to look for the fence again, if it is gone.
+    /// When to look for the fence again, if it holds something up.
     pub(super) fence_looked_for_at: Option<Instant>,
+    /// Whether it is gone, and why nothing new is begun.
+    pub(super) fence_holds: (bool, Option<Unbegun>),
 }
 
 impl controller::Controller for AttachDetach {
@@ -272,6 +275,7 @@ impl AttachDetach {
             blocked: BTreeMap::new(),
             grace_ends_at: None,
             fence_looked_for_at: None,
+            fence_holds: (false, None),
         }
     }
 

@@ -232,6 +232,9 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
             "and nothing is detached until {}, as etcd was restored from a backup",
             until.strftime("%Y-%m-%dT%H:%M:%SZ")
         ),
+        Some(Waiting::HandOver { why, until: _ }) => {
+            format!("and nothing is detached there for now, as {why}")
+        }
         Some(Waiting::Unreadable { object }) => format!("and {object} cannot be read"),
         Some(
             Waiting::AttachError { .. } | Waiting::WaitingForAttacher | Waiting::WaitingForVolumeAttachment,

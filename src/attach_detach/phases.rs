@@ -131,6 +131,7 @@ fn stand(waiting: &Waiting, node_volume: &NodeVolume, wanted: bool) -> (Phase, b
         | Waiting::DetachWaitingForNode { .. }
         | Waiting::ForeignWriter { .. }
         | Waiting::RestoreGrace { .. }
+        | Waiting::HandOver { .. }
         | Waiting::Unreadable { .. }
         | Waiting::ForeignAttachment { .. } => (first, false),
     }

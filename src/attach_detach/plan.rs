@@ -172,6 +172,7 @@ impl AttachDetach {
             policy: self.options.force,
             exclusive,
             stand_off: self.stand_off(now),
+            hand_over: self.hand_over(now),
             beside: names.iter().copied().filter(is_beside).cloned().collect(),
             leftovers: names.iter().copied().filter(|node| self.is_left(volume, node)).cloned().collect(),
             unreadable,

@@ -247,7 +247,8 @@ impl Waiting {
             Self::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
             | Self::DetachWaitingForNode { unforced: Unforced::Until(at) }
             | Self::ForeignWriter { until: at, .. }
-            | Self::RestoreGrace { until: at } => Some(*at),
+            | Self::RestoreGrace { until: at }
+            | Self::HandOver { until: Some(at), .. } => Some(*at),
             _ => None,
         }
     }

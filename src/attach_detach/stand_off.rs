@@ -1,5 +1,6 @@
 //! What the controller does about another one that writes to the same objects (S14) or that no fence keeps from it any
-//! more, and after a restore of etcd (E11): while one of these lasts, it takes nothing away.
+//! more, after a restore of etcd (E11), and while the cluster changes hands: while one of these lasts, it takes nothing away,
+//! and while the cluster changes hands it creates nothing.
 //!
 //! In: writes of others, and what a live read says of who made them. Out: reads, why nothing is taken away now, and one
 //! more look at everything when that begins or ends.
@@ -11,13 +12,14 @@ use apiserver::{
     events::{Event, EventType, Involved, Novelty},
     ids::{AttachmentName, NodeName, Uid},
     kinds::{Node, VolumeAttachment},
+    unfenced::Unbegun,
 };
 use tokio::time::Instant;
 
 use super::{
     calls::{Answer, Call},
     controller::AttachDetach,
-    decide::verdict::StandOff,
+    decide::verdict::{StandOff, Waiting},
     facts::Fact,
     guard::second_writer::{Act, ActTarget, DELETED, act_of},
     queue::Key,
@@ -27,6 +29,10 @@ use crate::controller::{
     report::events::EventUpdate,
     second_writer::{UNFENCED, seconds},
 };
+
+/// Why nothing is created for a minute behind a new fence.
+const SETTLES: &str =
+    "a request of kube-controller-manager that was sent before it was fenced off may still be carried out";
 
 /// After so long, and at most twice that, it is asked again who made an attachment, if no answer came: as long as questions
 /// about new ones are limited, so that these do not add up.
@@ -40,11 +46,26 @@ impl AttachDetach {
         if let Some(left) = self.objects.restore_grace().left(now) {
             return Some(StandOff::Restored { until: clock.wall(now + left) });
         }
+        if self.objects.unfenced().begins_nothing(now) == Some(Unbegun::Draining) {
+            return Some(StandOff::HandOver);
+        }
         if let Some(by) = self.second_writer.signal() {
             return Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) });
         }
         let until = self.objects.unfenced().until(now)?;
         Some(StandOff::ForeignWriter { by: UNFENCED.into(), until: clock.wall(until) })
+    }
+
+    /// Why no VolumeAttachment is created now. A create has no precondition, so one of kube-controller-manager for another node
+    /// may be carried out after it (S1).
+    pub(super) fn hand_over(&self, now: Instant) -> Option<Waiting> {
+        let why = self.objects.unfenced().begins_nothing(now)?;
+        Some(match why {
+            Unbegun::Draining => Waiting::HAND_OVER,
+            Unbegun::Settling(until) => {
+                Waiting::HandOver { why: SETTLES, until: Some(self.clock.wall(until)) }
+            }
+        })
     }
 
     /// Looks at everything again when one of them has ended, or the fence is gone.
@@ -54,9 +75,10 @@ impl AttachDetach {
         if grace_ends {
             self.outbox.push(Fact::GraceOver);
         }
-        let look_again = self.objects.unfenced().look_again(now);
-        let fence_turns =
-            mem::replace(&mut self.fence_looked_for_at, look_again).is_some() != look_again.is_some();
+        let unfenced = self.objects.unfenced();
+        self.fence_looked_for_at = unfenced.look_again(now);
+        let holds = (unfenced.until(now).is_some(), unfenced.begins_nothing(now));
+        let fence_turns = mem::replace(&mut self.fence_holds, holds) != holds;
         if self.second_writer.settle(now) || grace_ends || fence_turns {
             self.queue.add_all();
         }
@@ -230,6 +252,26 @@ mod tests {
         controller.objects.unfenced().found();
         controller.end_stand_offs(now);
         assert_eq!(controller.stand_off(now), None);
+    }
+
+    #[test]
+    fn s1_nothing_is_created_while_the_cluster_changes_hands() {
+        let now = Instant::now();
+        let (mut controller, _) = controller(now);
+        let waits = |controller: &AttachDetach, now| {
+            controller.hand_over(now).map(|waiting| (waiting.code(), waiting.until().is_some()))
+        };
+        controller.objects.unfenced().settle(now + Duration::from_mins(1));
+        controller.end_stand_offs(now);
+        assert_eq!(waits(&controller, now), Some(("HandOver", true)));
+        assert_eq!(controller.stand_off(now), None, "what has a precondition goes on");
+        let later = now + Duration::from_mins(1);
+        assert_eq!(waits(&controller, later), None);
+        controller.objects.unfenced().drain(true);
+        controller.end_stand_offs(later);
+        assert_eq!(waits(&controller, later), Some(("HandOver", false)));
+        assert_eq!(controller.stand_off(later), Some(StandOff::HandOver));
+        assert!(controller.wake_at().is_some_and(|at| at <= later + Duration::from_secs(5)));
     }
 
     #[test]

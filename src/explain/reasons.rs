@@ -17,7 +17,7 @@ const PAGES: &[(&str, &str)] = pages! {
     Deleting DetachError DetachWaitingForAttacher DetachWaitingForNode DetachWaitingForSettlement
     DetachWaitingForUnmount DetachWaitingForUnpublish DriverNotRegistered DynamicProvisioningDisabled
     ExclusiveAttachedTwice FencedWithoutRuler FinalizerWithoutOwner FlexVolumeUnsupported Forbidden ForeignAttachment
-    ForeignWriter HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest LeftToProvisioner
+    ForeignWriter HandOver HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest LeftToProvisioner
     LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim MalformedSource
     ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing
     NamedVolumeTaken NoCapacity NoClassAndNoMatch NoDefaultClass NoPodScheduled NoProvisioner

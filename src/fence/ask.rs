@@ -55,6 +55,25 @@ pub async fn ask(
     }
 }
 
+/// Objects on a page of a list.
+const PAGE: usize = 500;
+
+/// Reads a list page by page, and takes each of its objects; of a kind that is not served there are none.
+///
+/// # Errors
+/// See [`NoAnswer`].
+pub async fn each(client: &Client, path: &str, mut take: impl FnMut(&Value)) -> Result<(), NoAnswer> {
+    let mut next = String::new();
+    loop {
+        let page = read(client, &format!("{path}?limit={PAGE}&continue={next}")).await?.unwrap_or_default();
+        page.get("items").and_then(Value::as_array).into_iter().flatten().for_each(&mut take);
+        match page.pointer("/metadata/continue").and_then(Value::as_str) {
+            Some(token) if !token.is_empty() => token.clone_into(&mut next),
+            _ => return Ok(()),
+        }
+    }
+}
+
 /// Reads an object; `None` if it is not there.
 ///
 /// # Errors

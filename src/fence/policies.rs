@@ -17,6 +17,8 @@ pub const FINALIZER: &str = "mooring.dev/fence";
 /// Who raised the fence, when, and with which versions: an annotation.
 pub const RAISED: &str = "mooring.dev/raised";
 
+/// A switch asks mooring, on a policy, to begin nothing new: an annotation, whose value changes as long as it is asked for.
+pub const DRAIN: &str = "mooring.dev/drain";
 /// How the names of all fences begin.
 pub const NAME_BEGINS: &str = "mooring-fence-";
 /// How the mark of a content begins.

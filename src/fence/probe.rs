@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{
     ask::{NoAnswer, ask, read},
-    policies::{API, BINDINGS, Fence, POLICIES},
+    policies::{API, BINDINGS, DRAIN, Fence, POLICIES},
     state::{FenceLook, FenceSeen, FenceState, ProbeAnswer},
 };
 
@@ -30,20 +30,24 @@ pub async fn look(api: &ApiServer, fences: &[&Fence]) -> FenceLook {
         Ok(client) => client,
         Err(error) => {
             let states = vec![FenceState::Unknown(error.to_string())];
-            return FenceLook { states, server: None, leases: None };
+            return FenceLook { states, drain: None, server: None, leases: None };
         }
     };
-    let mut states = Vec::new();
+    let (mut states, mut drain) = (Vec::new(), None);
     for fence in fences {
         let seen = FenceSeen {
             policy: object(&client, POLICIES.1, fence).await,
             binding: object(&client, BINDINGS.1, fence).await,
             probe: probe(&client, fence).await,
         };
+        let policy = seen.policy.as_ref().ok().and_then(Option::as_ref);
+        let annotations = policy.and_then(|policy| policy.pointer("/metadata/annotations"));
+        let asks = annotations.and_then(|all| all.get(DRAIN)?.as_str());
+        drain = drain.or(asks.map(str::to_owned));
         states.push(FenceState::of(fence, &seen));
     }
     let server = started(&client).await;
-    FenceLook { states, server, leases: leases(&client).await }
+    FenceLook { states, drain, server, leases: leases(&client).await }
 }
 
 async fn object(client: &Client, plural: &str, fence: &Fence) -> Result<Option<Value>, String> {

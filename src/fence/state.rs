@@ -138,6 +138,8 @@ pub struct FenceLook {
     pub states: Vec<FenceState>,
     /// When the process of the server that answered began, as its metrics have it, if it can be told: no other has the same.
     pub server: Option<String>,
+    /// What a policy says that asks for nothing new to be begun ([`super::policies::DRAIN`]).
+    pub drain: Option<String>,
     /// The leases of the servers and when each was renewed, by the clock of its server, if they can be read.
     pub leases: Option<BTreeMap<String, String>>,
 }

@@ -1,7 +1,8 @@
 //! What the daemon makes of one look at the fence after another. Pure.
 //!
 //! In: looks, each on a fresh connection. Out: a [`VigilState`]. It waits until the fence is proven; from then on a fence that
-//! is gone is lost, until it is proven anew. That nothing can be told for a minute counts as gone, too.
+//! is gone is lost, until it is proven anew. That nothing can be told for a minute counts as gone, too. Beside, it says what is
+//! not begun: behind a fence that this process has seen open, and while a switch asks for it.
 
 use std::time::Duration;
 
@@ -11,6 +12,12 @@ use super::state::{FenceLook, FenceProof, FenceState, Proven};
 
 /// An API server that cannot be asked for so long tells nothing of the fence any more.
 const LONGEST_DOUBT: Duration = Duration::from_mins(1);
+
+/// For so long an API server may carry out a request that it has admitted: its time limit for requests.
+const LONGEST_REQUEST: Duration = Duration::from_mins(1);
+
+/// A switch that has not said for so long that nothing new is to be begun is gone.
+const DRAIN_LASTS: Duration = Duration::from_mins(1);
 
 /// How the fence stands to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,19 +37,41 @@ impl Default for VigilState {
 }
 
 /// The looks of one process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Vigil {
     proof: FenceProof,
     standing: VigilState,
     in_doubt_since: Option<Instant>,
+    /// Whether it was seen open since it was proven last.
+    was_open: bool,
+    /// Until when requests may be carried out that were admitted while it was open.
+    settles: Option<Instant>,
+    /// What asks for nothing new to be begun, and when it was seen to change.
+    drain: (Option<String>, Option<Instant>),
+}
+
+impl Default for Vigil {
+    fn default() -> Self {
+        Self {
+            proof: FenceProof::default(),
+            standing: VigilState::default(),
+            in_doubt_since: None,
+            was_open: false,
+            settles: None,
+            // A first word may be left over from a switch that is gone.
+            drain: (Some(String::new()), None),
+        }
+    }
 }
 
 impl Vigil {
     /// Takes a look. Returns how it stands, and whether that has changed.
     pub fn take(&mut self, look: &FenceLook, now: Instant) -> (&VigilState, bool) {
         let proven = self.proof.note(look.is_enforced(), look, now);
+        self.note_drain(look, now);
         let was_proven = !matches!(self.standing, VigilState::Waiting(_));
         let is_unknown = matches!(look.wrong(), Some(FenceState::Unknown(_)));
+        self.was_open |= look.wrong().is_some() && !is_unknown;
         let doubt = is_unknown.then(|| *self.in_doubt_since.get_or_insert(now));
         self.in_doubt_since = doubt;
         let standing = match look.wrong() {
@@ -62,7 +91,38 @@ impl Vigil {
         if let Some(changed) = changed {
             self.standing = changed;
         }
+        if is_news && matches!(self.standing, VigilState::Enforced(_)) && std::mem::take(&mut self.was_open) {
+            self.settles = Some(now + LONGEST_REQUEST);
+        }
         (&self.standing, is_news)
+    }
+
+    fn note_drain(&mut self, look: &FenceLook, now: Instant) {
+        let (known, changed) = &mut self.drain;
+        if look.states.iter().any(|state| matches!(state, FenceState::Unknown(_))) || *known == look.drain {
+            return;
+        }
+        let is_left_over = *known == Some(String::new());
+        *changed = look.drain.is_some().then_some(now).filter(|_| !is_left_over);
+        known.clone_from(&look.drain);
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn standing(&self) -> &VigilState {
+        &self.standing
+    }
+
+    /// Until when requests may be carried out that were admitted before the fence.
+    #[must_use]
+    pub fn settles(&self) -> Option<Instant> {
+        self.settles
+    }
+
+    /// Whether a switch asks for nothing new to be begun.
+    #[must_use]
+    pub fn drains(&self, now: Instant) -> bool {
+        self.drain.1.is_some_and(|changed| now < changed + DRAIN_LASTS)
     }
 }
 
@@ -75,6 +135,7 @@ mod tests {
         let leases = leases.iter().map(|name| ((*name).to_owned(), second.to_string())).collect();
         FenceLook {
             states: vec![FenceState::Enforced, state],
+            drain: None,
             server: Some(server.to_owned()),
             leases: Some(leases),
         }
@@ -108,6 +169,54 @@ mod tests {
                 vigil.take(&look(second, "a", &["x"], seen), start + Duration::from_secs(second));
             assert_eq!(*standing, expected, "{second}");
         }
+    }
+
+    #[test]
+    fn s1_requests_settle_behind_a_fence_that_was_seen_open() {
+        let gone = || FenceState::Gone("g".to_owned());
+        let (enforced, unknown) = (FenceState::Enforced, FenceState::Unknown("u".to_owned()));
+        let minute = |second: u64| Some(second + 60);
+        // What is seen second by second, and until when requests settle then.
+        let courses = [
+            vec![(enforced.clone(), None), (enforced.clone(), None)],
+            vec![(unknown, None), (enforced.clone(), None)],
+            vec![(FenceState::Absent, None), (FenceState::NotEnforced, None), (enforced.clone(), minute(2))],
+            vec![(enforced.clone(), None), (gone(), None), (enforced, minute(2))],
+        ];
+        for course in courses {
+            let (mut vigil, start) = (Vigil::default(), Instant::now());
+            for (second, (seen, expected)) in (0..).zip(course) {
+                vigil.take(&look(second, "a", &["x"], seen), start + Duration::from_secs(second));
+                let settles = vigil.settles().map(|until| until.duration_since(start).as_secs());
+                assert_eq!(settles, expected, "{second}");
+            }
+        }
+    }
+
+    #[test]
+    fn s1_a_switch_is_believed_while_it_says_so_anew() {
+        let course = [
+            (0, Some("left over"), false),
+            (5, Some("left over"), false),
+            (10, Some("1"), true),
+            (15, Some("2"), true),
+            (74, Some("2"), true),
+            (75, Some("2"), false),
+            (80, None, false),
+            (85, Some("3"), true),
+            (86, None, false),
+        ];
+        let (mut vigil, start) = (Vigil::default(), Instant::now());
+        for (second, drain, expected) in course {
+            let now = start + Duration::from_secs(second);
+            let drain = drain.map(str::to_owned);
+            vigil.take(&FenceLook { drain, ..look(second, "a", &["x"], FenceState::Enforced) }, now);
+            assert_eq!(vigil.drains(now), expected, "{second}");
+        }
+        let now = start + Duration::from_secs(87);
+        let unread = look(87, "a", &["x"], FenceState::Unknown("u".to_owned()));
+        vigil.take(&FenceLook { drain: Some("4".to_owned()), ..unread }, now);
+        assert!(!vigil.drains(now), "nothing is concluded from what was not read");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::fence::{
-    ask::{NoAnswer, ask, read},
+    ask::{NoAnswer, ask, each, read},
     policies::{BINDINGS, Fence, POLICIES, apply_path},
 };
 
@@ -59,7 +59,7 @@ pub enum PreflightTopic {
 }
 
 /// What is read with one GET.
-const SINGLE_READS: [(PreflightTopic, &str); 8] = [
+const SINGLE_READS: [(PreflightTopic, &str); 6] = [
     (PreflightTopic::Version, "/version"),
     (PreflightTopic::Policies, "/apis/admissionregistration.k8s.io/v1"),
     (PreflightTopic::Accounts, "/api/v1/namespaces/kube-system/serviceaccounts"),
@@ -69,8 +69,13 @@ const SINGLE_READS: [(PreflightTopic, &str); 8] = [
         "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager",
     ),
     (PreflightTopic::Deployment, DEPLOYMENT),
-    (PreflightTopic::Volumes, "/api/v1/persistentvolumes"),
-    (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments"),
+];
+
+/// What is read page by page, and which of it is kept.
+const PAGED_READS: [(PreflightTopic, &str, fn(&Value) -> bool); 3] = [
+    (PreflightTopic::Volumes, "/api/v1/persistentvolumes", |_| true),
+    (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments", |_| true),
+    (PreflightTopic::Pods, "/api/v1/pods", |pod| is_recycler(pod) || has_flex_volume(pod)),
 ];
 
 /// The answers: null is "there is none".
@@ -95,7 +100,9 @@ impl PreflightFacts {
             let answer = read(client, path).await.map(Option::unwrap_or_default);
             seen.insert(topic, answer.map_err(|error| error.to_string()));
         }
-        seen.insert(PreflightTopic::Pods, unfenced_pods(client).await.map_err(|error| error.to_string()));
+        for (topic, path, is_kept) in PAGED_READS {
+            seen.insert(topic, kept(client, path, is_kept).await.map_err(|error| error.to_string()));
+        }
         seen.insert(
             PreflightTopic::LeaseRight,
             may_write_lease(client).await.map_err(|error| error.to_string()),
@@ -134,18 +141,11 @@ pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.get("items").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Reads all pods, a page at a time as they may be many, and keeps those of the topic.
-async fn unfenced_pods(client: &Client) -> Result<Value, NoAnswer> {
-    let (mut kept, mut next) = (Vec::new(), String::new());
-    loop {
-        let page =
-            read(client, &format!("/api/v1/pods?limit=500&continue={next}")).await?.unwrap_or_default();
-        kept.extend(items(&page).filter(|pod| is_recycler(pod) || has_flex_volume(pod)).cloned());
-        match page.pointer("/metadata/continue").and_then(Value::as_str) {
-            Some(token) if !token.is_empty() => token.clone_into(&mut next),
-            _ => return Ok(json!({ "items": kept })),
-        }
-    }
+/// A list whose objects may be many, of which some are kept.
+async fn kept(client: &Client, path: &str, is_kept: fn(&Value) -> bool) -> Result<Value, NoAnswer> {
+    let mut kept = Vec::new();
+    each(client, path, |object| kept.extend(Some(object).filter(|object| is_kept(object)).cloned())).await?;
+    Ok(json!({ "items": kept }))
 }
 
 /// Whether it is a pod of KCM's recycler, in whatever namespace its template names.

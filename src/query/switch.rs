@@ -35,8 +35,12 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         // Whichever are there.
         Direction::KubeControllerManager => FENCES.iter().collect(),
     };
-    let order =
-        SwitchOrder { to: args.to, one_way: args.one_way, manager_restarted: args.manager_was_restarted };
+    let order = SwitchOrder {
+        to: args.to,
+        one_way: args.one_way,
+        max_pause: args.max_pause,
+        manager_restarted: args.manager_was_restarted,
+    };
     if !args.yes {
         let step = plan(&api, order, &fences).await.map_err(|error| stop(&error))?;
         print(&clean_lines(&printed(args.to, &step)));
@@ -49,9 +53,12 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     }
     let tell = |line: &str| complain(&clean(line));
     match carry_out(&api, order, &fences, tell).await.map_err(|error| stop(&error))? {
-        SwitchEnd::Done(pause) => {
-            let told = pause.map(|pause| format!("; nobody ruled for {:.1} s", pause.as_secs_f64()));
-            print(&format!("done{}\n", told.unwrap_or_default()));
+        SwitchEnd::Done(pauses) => {
+            let words = ["nobody ruled", "all loops of kube-controller-manager stood still"];
+            let told = words.iter().zip(pauses).filter_map(|(words, pause)| {
+                pause.map(|pause| format!("; {words} for {:.1} s", pause.as_secs_f64()))
+            });
+            print(&format!("done{}\n", told.collect::<String>()));
             Ok(Verdict::Healthy)
         }
         SwitchEnd::Stopped(why) => {

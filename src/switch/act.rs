@@ -16,7 +16,7 @@ use super::{
 use crate::{
     fence::{
         ask::{NoAnswer, ask, read},
-        policies::{API, BINDINGS, FINALIZER, Fence, POLICIES, RAISED, apply_path},
+        policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
     },
     preflight::facts::DEPLOYMENT,
 };
@@ -143,6 +143,10 @@ impl<'a> Switcher<'a> {
         let is_held = seen.manager.held.is_some();
         match step {
             SwitchStep::RaiseFence => self.raise().await,
+            SwitchStep::Resume => self.ask_to_drain(&Value::Null).await,
+            SwitchStep::Drain(_) => {
+                self.ask_to_drain(&json!(format!("{} {}", self.identity, Timestamp::now()))).await
+            }
             SwitchStep::StartDaemon => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
             SwitchStep::ProveOpen if !is_held => Ok(()),
@@ -183,6 +187,19 @@ impl<'a> Switcher<'a> {
             }
         }
         self.event("Fenced kube-controller-manager off").await
+    }
+
+    /// Asks the daemon to begin nothing new, for a minute from now on; or, with nothing, to go on.
+    pub(super) async fn ask_to_drain(&self, asked: &Value) -> Result<(), NoAnswer> {
+        for fence in self.fences {
+            let path = format!("/apis/{API}/{}/{}", POLICIES.1, fence.name());
+            let Some(policy) = read(&self.client, &path).await? else { continue };
+            let revision = policy.pointer("/metadata/resourceVersion");
+            let body =
+                json!({ "metadata": { "resourceVersion": revision, "annotations": { DRAIN: asked } } });
+            self.send(Method::PATCH, &path, &body).await?;
+        }
+        Ok(())
     }
 
     async fn lower(&self, fence: &Fence) -> Result<(), NoAnswer> {

@@ -13,6 +13,7 @@ mod tests;
 use std::time::Duration;
 
 use apiserver::connect::ApiServer;
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -38,8 +39,8 @@ const LOOKS_OF_A_PLAN: u32 = 5;
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchEnd {
-    /// The other one rules, and for how long nobody did, as far as this run saw it.
-    Done(Option<Duration>),
+    /// The other one rules. For how long nobody did, and for how long all of KCM stood still, as far as this run saw it.
+    Done([Option<Duration>; 2]),
     /// It cannot go on: why.
     Stopped(String),
 }
@@ -53,7 +54,7 @@ pub async fn plan(
     order: SwitchOrder,
     fences: &[&'static Fence],
 ) -> Result<SwitchStep, NoAnswer> {
-    let mut observer = Observer::new(api, fences, "");
+    let mut observer = Observer::new(api, fences, "", order.to);
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
         if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager) {
@@ -82,8 +83,8 @@ pub async fn carry_out(
     }
     let switcher = Switcher::new(api, fences).await?;
     switcher.lock(&tell).await?;
-    let mut observer = Observer::new(api, fences, switcher.identity());
-    let (mut nobody_since, mut pause, mut misses) = (None, None, 0);
+    let mut observer = Observer::new(api, fences, switcher.identity(), order.to);
+    let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
@@ -101,23 +102,28 @@ pub async fn carry_out(
         };
         let now = Instant::now();
         let step = next(order, &seen);
-        if nobody_rules(order.to, &seen, &step) {
-            nobody_since.get_or_insert(now);
-        } else if let Some(since) = nobody_since {
-            pause.get_or_insert(now.duration_since(since));
-        }
+        nobody_rules.note(is_without_ruler(order.to, &seen, &step), now);
+        all_stand_still.note(!seen.manager.leads, now);
         let since = match last {
-            Some((known, since)) if known == step => since,
+            Some((known, since)) if known.is_same(&step) => {
+                if known != step {
+                    tell(&step.told());
+                }
+                since
+            }
             _ => {
                 tell(&step.told());
                 now
             }
         };
         if let Some(why) = step.given_up(now.duration_since(since), &seen) {
+            if matches!(step, SwitchStep::Drain(_)) {
+                switcher.ask_to_drain(&Value::Null).await?;
+            }
             break SwitchEnd::Stopped(why);
         }
         match &step {
-            SwitchStep::Done => break SwitchEnd::Done(pause),
+            SwitchStep::Done => break SwitchEnd::Done([nobody_rules.lasted, all_stand_still.lasted]),
             SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
             step => {
                 let taken = match switcher.lock(&tell).await {
@@ -138,6 +144,23 @@ pub async fn carry_out(
     };
     switcher.unlock().await?;
     Ok(end)
+}
+
+/// The first time for which something was so.
+#[derive(Default)]
+struct Pause {
+    since: Option<Instant>,
+    lasted: Option<Duration>,
+}
+
+impl Pause {
+    fn note(&mut self, is_so: bool, now: Instant) {
+        if is_so {
+            self.since.get_or_insert(now);
+        } else if let Some(since) = self.since {
+            self.lasted.get_or_insert(now.duration_since(since));
+        }
+    }
 }
 
 /// Why no fence can tell KCM's loops apart, if a pod of it shows that.
@@ -161,7 +184,7 @@ async fn shared_user(api: &ApiServer, tell: &impl Fn(&str)) -> Result<Option<Str
 }
 
 /// Whether the loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads.
-fn nobody_rules(to: Direction, seen: &SwitchSeen, step: &SwitchStep) -> bool {
+fn is_without_ruler(to: Direction, seen: &SwitchSeen, step: &SwitchStep) -> bool {
     let is_open = matches!(seen.fence, FenceStanding::Absent { .. });
     match to {
         Direction::Mooring => {

@@ -3,22 +3,19 @@
 //! In: the API server. Out: a [`SwitchSeen`]. What only shows over time is kept from look to look: which servers were seen to
 //! enforce the fence or to let the probe pass, since when KCM's lease is held, whether a lease is still renewed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{connect::ApiServer, ids::NodeName};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::step::{DaemonStanding, FenceStanding, ManagerStanding, SwitchSeen};
+use super::step::{DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen};
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     fence::{
         arguments::{is_on, value, words},
-        ask::{NoAnswer, ask, read},
+        ask::{NoAnswer, ask, each, read},
         policies::Fence,
         probe::look,
         state::{FenceLook, FenceProof, FenceState, Proven},
@@ -35,6 +32,16 @@ pub(super) const SWITCH_HOLDER: &str = "mooring-switch_";
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Volumes and nodes are many: they are read this seldom.
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
+/// The daemon looks every five seconds, and a look takes a moment.
+const HEARD_AFTER: Duration = Duration::from_secs(10);
+
+/// Exclusive volumes with an attachment that its node does not list.
+struct Unlisted {
+    volumes: Vec<String>,
+    read_at: Instant,
+    /// Whether mooring had stopped, or drained, before it was read: what was read earlier says nothing of what it did then.
+    of: (bool, bool),
+}
 
 /// Looks again and again.
 pub(super) struct Observer<'a> {
@@ -50,11 +57,20 @@ pub(super) struct Observer<'a> {
     renewals: Renewals,
     /// Those of KCM's lease, and whether a process of KCM was ever seen to renew it.
     manager_renewals: (Renewals, bool),
-    unlisted: Option<(Instant, Vec<String>)>,
+    /// Since when the daemon is asked by this run to begin nothing new.
+    asked_since: Option<Instant>,
+    /// None are looked for on the way over.
+    is_back: bool,
+    unlisted: Option<Unlisted>,
 }
 
 impl<'a> Observer<'a> {
-    pub(super) fn new(api: &'a ApiServer, fences: &'a [&'static Fence], identity: &'a str) -> Self {
+    pub(super) fn new(
+        api: &'a ApiServer,
+        fences: &'a [&'static Fence],
+        identity: &'a str,
+        to: Direction,
+    ) -> Self {
         Self {
             api,
             fences,
@@ -65,25 +81,34 @@ impl<'a> Observer<'a> {
             lasts: Duration::ZERO,
             renewals: Renewals::default(),
             manager_renewals: Default::default(),
+            asked_since: None,
+            is_back: to == Direction::KubeControllerManager,
             unlisted: None,
         }
     }
 
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
         let client = self.api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
-        let (fence, servers) = self.fence(&look(self.api, self.fences).await);
+        let look = look(self.api, self.fences).await;
+        let (fence, servers) = self.fence(&look);
         let deployment = read(&client, DEPLOYMENT).await?;
         let daemon_lease = read(&client, &daemon_lease(deployment.as_ref())).await?.unwrap_or_default();
         let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
         let now = Instant::now();
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
-        let daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
+        let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
+        daemon.is_asked = look.drain.is_some();
+        let is_ours =
+            look.drain.is_some_and(|asks| asks.starts_with(self.identity)) && !self.identity.is_empty();
+        self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
+        daemon.drains = self.asked_since.is_some_and(|since| now >= since + HEARD_AFTER);
         let manager = self.manager(&manager_lease, unwritable(&client).await?, now);
-        let is_old = self.unlisted.as_ref().is_none_or(|(read, _)| now >= *read + VOLUMES_EVERY);
-        if is_old {
-            self.unlisted = Some((now, unlisted(&client).await?));
+        let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
+        let is_old = |known: &Unlisted| known.of != of || now >= known.read_at + VOLUMES_EVERY;
+        if self.is_back && self.unlisted.as_ref().is_none_or(is_old) {
+            self.unlisted = Some(Unlisted { volumes: unlisted(&client).await?, read_at: now, of });
         }
-        let unlisted = self.unlisted.as_ref().map(|(_, volumes)| volumes.clone()).unwrap_or_default();
+        let unlisted = self.unlisted.as_ref().map(|known| known.volumes.clone()).unwrap_or_default();
         Ok(SwitchSeen { fence, daemon, manager, unlisted, servers })
     }
 
@@ -185,8 +210,7 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
         ready: number("/status/readyReplicas").unwrap_or_default(),
         running: number("/status/replicas").unwrap_or_default(),
         is_fenced,
-        leads: false,
-        may_lead: false,
+        ..DaemonStanding::default()
     }
 }
 
@@ -203,46 +227,58 @@ async fn unwritable(client: &kube::Client) -> Result<Option<String>, NoAnswer> {
 /// Exclusive volumes with an attachment that its node does not list: a fresh KCM would take it for uncertain, and attach the
 /// volume elsewhere.
 async fn unlisted(client: &kube::Client) -> Result<Vec<String>, NoAnswer> {
-    let list = async |path: &str| {
-        let list = read(client, path).await?.unwrap_or_default();
-        Ok::<_, NoAnswer>(list.get("items").and_then(Value::as_array).cloned().unwrap_or_default())
-    };
-    let attachments = list("/apis/storage.k8s.io/v1/volumeattachments").await?;
-    if attachments.is_empty() {
-        return Ok(Vec::new());
+    let mut found = UnlistedVolumes::default();
+    each(client, "/apis/storage.k8s.io/v1/volumeattachments", |object| found.attachment(object)).await?;
+    if !found.attachments.is_empty() {
+        each(client, "/api/v1/nodes", |object| found.node(object)).await?;
+        each(client, "/api/v1/persistentvolumes", |object| found.volume(object)).await?;
     }
-    let (nodes, volumes) = (list("/api/v1/nodes").await?, list("/api/v1/persistentvolumes").await?);
-    Ok(not_listed(&attachments, &nodes, &volumes))
+    Ok(found.names())
 }
 
-/// The name of an attachment is a hash of volume and node, so a node's list gives the names of what it lists.
-pub(super) fn not_listed(attachments: &[Value], nodes: &[Value], volumes: &[Value]) -> Vec<String> {
-    let mut listed = BTreeSet::new();
-    for node in nodes {
+/// Attachments, as volume and node, of which those go that are listed or shared. The name of an attachment is a hash of volume
+/// and node, so a node's list gives the names of what it lists.
+#[derive(Debug, Default)]
+pub(super) struct UnlistedVolumes {
+    attachments: BTreeMap<String, (String, String)>,
+}
+
+impl UnlistedVolumes {
+    pub(super) fn attachment(&mut self, attachment: &Value) {
+        let own = attachment.pointer("/spec/source/inlineVolumeSpec");
+        if own.is_some_and(is_shared) {
+            return;
+        }
+        let [name, volume, node] = ["/metadata/name", "/spec/source/persistentVolumeName", "/spec/nodeName"]
+            .map(|at| text(attachment, at).to_owned());
+        self.attachments.insert(name, (volume, node));
+    }
+
+    pub(super) fn node(&mut self, node: &Value) {
         let name = NodeName::from(text(node, "/metadata/name"));
         let entries = node.pointer("/status/volumesAttached").and_then(Value::as_array).into_iter().flatten();
-        let ids = entries.filter_map(|entry| VolumeId::parse_csi(text(entry, "/name")));
-        listed.extend(ids.map(|id| id.attachment_name(&name).to_string()));
-    }
-    let modes: BTreeMap<&str, &Value> = volumes
-        .iter()
-        .filter_map(|volume| Some((text(volume, "/metadata/name"), volume.pointer("/spec/accessModes")?)))
-        .collect();
-    // What is not known to be shared is taken for exclusive.
-    let is_shared = |attachment: &Value| {
-        let own = attachment.pointer("/spec/source/inlineVolumeSpec/accessModes");
-        let modes = own.or_else(|| modes.get(text(attachment, "/spec/source/persistentVolumeName")).copied());
-        let modes = modes.and_then(Value::as_array);
-        modes.is_some_and(|modes| Sharing::of(modes.iter().filter_map(Value::as_str)) == Sharing::Shared)
-    };
-    let mut found = Vec::new();
-    for attachment in attachments {
-        let name = text(attachment, "/metadata/name");
-        if !listed.contains(name) && !is_shared(attachment) {
-            let volume = text(attachment, "/spec/source/persistentVolumeName");
-            let volume = if volume.is_empty() { name } else { volume };
-            found.push(format!("{volume} on {}", text(attachment, "/spec/nodeName")));
+        for id in entries.filter_map(|entry| VolumeId::parse_csi(text(entry, "/name"))) {
+            self.attachments.remove(id.attachment_name(&name).as_str());
         }
     }
-    found
+
+    /// What is not known to be shared is taken for exclusive.
+    pub(super) fn volume(&mut self, volume: &Value) {
+        let name = text(volume, "/metadata/name");
+        if volume.get("spec").is_some_and(is_shared) {
+            self.attachments.retain(|_, (of, _)| of != name);
+        }
+    }
+
+    pub(super) fn names(self) -> Vec<String> {
+        let told = |(name, (volume, node)): (String, (String, String))| {
+            format!("{} on {node}", if volume.is_empty() { name } else { volume })
+        };
+        self.attachments.into_iter().map(told).collect()
+    }
+}
+
+fn is_shared(spec: &Value) -> bool {
+    let modes = spec.get("accessModes").and_then(Value::as_array);
+    modes.is_some_and(|modes| Sharing::of(modes.iter().filter_map(Value::as_str)) == Sharing::Shared)
 }

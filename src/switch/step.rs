@@ -2,7 +2,7 @@
 //!
 //! The order is what makes it safe. What would keep it from ending is found out first, while somebody rules. Over: mooring
 //! stands by, the fence is up and proven, mooring leads. Back: no exclusive
-//! volume has an attachment that its node does not list, mooring has stopped, KCM's lease is held for longer than it
+//! volume has an attachment that its node does not list while mooring begins nothing new, mooring has stopped, KCM's lease is held for longer than it
 //! lasts, so that no process of KCM is left that was ever denied a write, the fence is off and that is proven, KCM leads.
 
 use std::{fmt::Write as _, time::Duration};
@@ -25,6 +25,8 @@ pub struct SwitchOrder {
     pub to: Direction,
     /// Over, although nobody can hold KCM's lease for the way back.
     pub one_way: bool,
+    /// Back: for how long KCM's loops may stand still at most.
+    pub max_pause: Option<Duration>,
     /// Back: after mooring had stopped, each process of KCM was started anew by hand, so its lease need not be held.
     pub manager_restarted: bool,
 }
@@ -67,6 +69,10 @@ pub struct DaemonStanding {
     pub running: u64,
     /// Whether it runs with `--fence`.
     pub is_fenced: bool,
+    /// Whether a switch has asked it to begin nothing new.
+    pub is_asked: bool,
+    /// Whether this run has asked for that for so long that it was heard.
+    pub drains: bool,
     /// Whether one of them holds the lease, and was seen to renew it.
     pub leads: bool,
     /// Whether one of them may hold the lease: it has not expired since it was seen first.
@@ -112,6 +118,8 @@ pub enum SwitchStep {
     StartDaemon,
     /// A replica is not ready yet.
     AwaitDaemon,
+    /// Take back that mooring is to begin nothing new.
+    Resume,
     /// See a process of KCM renew its lease.
     FindManager,
     /// Apply the policies and their bindings.
@@ -120,7 +128,7 @@ pub enum SwitchStep {
     ProveFence,
     /// mooring is about to take its lease.
     AwaitLeader,
-    /// These volumes are under way.
+    /// Ask mooring to begin nothing new, and wait until these volumes are not under way.
     Drain(Vec<String>),
     /// Scale the Deployment to 0.
     StopDaemon,
@@ -147,8 +155,15 @@ const EXIT_SLACK: Duration = Duration::from_secs(5);
 /// every few seconds, too.
 const MOST_TO_LEAD: Duration = Duration::from_mins(1);
 
-/// A server that is gone counts for a minute, and two minutes without a break are a proof where servers are not counted.
-const MOST_TO_PROVE: Duration = Duration::from_mins(3);
+/// A server that is gone counts for a minute, and two minutes without a break are a proof where servers are not counted. A driver
+/// that works has attached a volume within this time, too.
+const MOST_TO_WAIT: Duration = Duration::from_mins(3);
+
+/// From KCM's lease given up until a new process has it.
+const TAKE_OVER: Duration = Duration::from_secs(5);
+
+/// As many names as are told.
+const VOLUMES_TOLD: usize = 20;
 
 /// What is next.
 #[must_use]
@@ -200,6 +215,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Unknown(_) => {
             return SwitchStep::RaiseFence;
         }
+        FenceStanding::Up { .. } if daemon.is_asked => return SwitchStep::Resume,
         FenceStanding::Up { proven: false } => return SwitchStep::ProveFence,
         FenceStanding::Up { proven: true } => {}
     }
@@ -241,7 +257,16 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         if *fence == (FenceStanding::Up { proven: false }) {
             return SwitchStep::ProveFence;
         }
-        if !unlisted.is_empty() {
+        let pause = manager.lasts + EXIT_SLACK + TAKE_OVER;
+        if order.max_pause.is_some_and(|most| pause > most) {
+            return SwitchStep::Stop(format!(
+                "all loops of kube-controller-manager would stand still for about {} s, as its lease lasts {} s: more than \
+                 --max-pause",
+                pause.as_secs(),
+                manager.lasts.as_secs()
+            ));
+        }
+        if !(daemon.drains && unlisted.is_empty()) {
             return SwitchStep::Drain(unlisted.clone());
         }
         return SwitchStep::StopDaemon;
@@ -252,7 +277,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     // 2. No process of KCM is left that was denied a write.
     if !is_open {
         if !unlisted.is_empty() {
-            let names = unlisted.join(", ");
+            let names = names(unlisted);
             return SwitchStep::Stop(format!(
                 "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: \
                  {names}; run switch --to mooring --yes, and then this again"
@@ -283,7 +308,20 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
 }
 
+fn names(volumes: &[String]) -> String {
+    let told: Vec<&str> = volumes.iter().take(VOLUMES_TOLD).map(String::as_str).collect();
+    let more = volumes.len().saturating_sub(VOLUMES_TOLD);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    told.join(", ") + &rest
+}
+
 impl SwitchStep {
+    /// Whether it is the same step, whatever it waits for.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+
     /// Why it is not waited for any longer, if this step has been next for so long.
     #[must_use]
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
@@ -301,11 +339,15 @@ impl SwitchStep {
                      with --leader-elect and this lease; else say --one-way, or, on the way back, {BY_HAND}"
                 ),
             ),
+            Self::Drain(volumes) => {
+                let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again";
+                (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
+            }
             // While KCM's lease is held, to stop would leave it to a process that some server may deny writes.
             Self::ProveFence | Self::ProveOpen if seen.manager.held.is_none() => {
                 let (asked, servers) = seen.servers;
                 let why = "not each API server was seen to do the same with the probe";
-                (MOST_TO_PROVE, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
+                (MOST_TO_WAIT, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
             }
             _ => return None,
         };
@@ -316,8 +358,8 @@ impl SwitchStep {
     #[must_use]
     pub fn told(&self) -> String {
         match self {
-            Self::Drain(volumes) => {
-                format!("wait until these volumes are listed by their nodes: {}", volumes.join(", "))
+            Self::Drain(volumes) if !volumes.is_empty() => {
+                format!("wait until these volumes are listed by their nodes: {}", names(volumes))
             }
             Self::Stop(why) => format!("stop: {why}"),
             step => step.words().0.to_owned(),
@@ -338,6 +380,10 @@ impl SwitchStep {
             Self::AwaitDaemon => {
                 ("wait until a replica of mooring is ready", "kubectl -n mooring-system get pods")
             }
+            Self::Resume => (
+                "let mooring begin new work again",
+                "kubectl annotate validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring mooring.dev/drain-",
+            ),
             Self::FindManager => (
                 "see kube-controller-manager renew its lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
@@ -348,7 +394,9 @@ impl SwitchStep {
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
             ),
             Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
-            Self::Drain(_) => ("wait until no exclusive volume is under way", "mooring doctor"),
+            Self::Drain(_) => {
+                ("let mooring finish what is under way, and begin nothing new", "mooring doctor")
+            }
             Self::StopDaemon => {
                 ("stop mooring", "kubectl -n mooring-system scale deployment mooring --replicas=0")
             }
@@ -386,6 +434,7 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
         SwitchStep::FindManager,
         SwitchStep::ProveOpen,
         SwitchStep::RaiseFence,
+        SwitchStep::Resume,
         SwitchStep::ProveFence,
         SwitchStep::AwaitLeader,
     ];

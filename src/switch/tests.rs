@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     act::may_write,
-    observe::{Renewals, daemon, daemon_lease, not_listed},
+    observe::{Renewals, UnlistedVolumes, daemon, daemon_lease},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
         printed,
@@ -42,13 +42,14 @@ fn ruled_by_mooring() -> SwitchSeen {
     let mut seen = ruled_by_the_manager();
     seen.fence = FenceStanding::Up { proven: true };
     (seen.daemon.leads, seen.daemon.may_lead) = (true, true);
+    (seen.daemon.is_asked, seen.daemon.drains) = (true, true);
     seen
 }
 
 type Case = (&'static str, fn(&mut SwitchSeen), SwitchStep);
 
 fn order(to: Direction) -> SwitchOrder {
-    SwitchOrder { to, one_way: false, manager_restarted: false }
+    SwitchOrder { to, one_way: false, max_pause: None, manager_restarted: false }
 }
 
 fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
@@ -66,7 +67,8 @@ fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     use SwitchStep::{
-        AwaitDaemon, AwaitLeader, Done, FindManager, ProveFence, ProveOpen, RaiseFence, StartDaemon, Stop,
+        AwaitDaemon, AwaitLeader, Done, FindManager, ProveFence, ProveOpen, RaiseFence, Resume, StartDaemon,
+        Stop,
     };
     let cases: Vec<Case> = vec![
         ("nothing is there", |seen| seen.daemon = DaemonStanding::default(), Stop("no Deployment".into())),
@@ -83,7 +85,15 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         ("a raise was cut off", |seen| seen.fence = FenceStanding::Partial("x".into()), RaiseFence),
         ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ProveFence),
         ("it may lead", |seen| seen.fence = FenceStanding::Up { proven: true }, AwaitLeader),
-        ("it leads", |seen| *seen = ruled_by_mooring(), Done),
+        (
+            "it leads",
+            |seen| {
+                *seen = ruled_by_mooring();
+                seen.daemon.is_asked = false;
+            },
+            Done,
+        ),
+        ("a switch back was cut off", |seen| *seen = ruled_by_mooring(), Resume),
         ("nothing can be told", |seen| seen.fence = FenceStanding::Unknown("403".into()), Stop("403".into())),
     ];
     check(order(Direction::Mooring), ruled_by_the_manager, cases);
@@ -100,6 +110,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
         ("it rules", |_| {}, StopDaemon),
         ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
         ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ProveFence),
+        ("it was not asked to begin nothing new", |seen| seen.daemon.drains = false, Drain(Vec::new())),
         ("a volume is under way", |seen| seen.unlisted = vec!["v1 on n1".into()], Drain(unlisted())),
         (
             "somebody took the fence down by hand: nothing is waited for",
@@ -316,6 +327,7 @@ fn what_does_not_come_is_waited_for_a_while() {
         (SwitchStep::FindManager, 60, "--manager-was-restarted"),
         (SwitchStep::ProveFence, 180, "(1 of 3)"),
         (SwitchStep::ProveOpen, 180, "(1 of 3)"),
+        (SwitchStep::Drain(vec!["v1 on n1".into()]), 180, "v1 on n1"),
     ];
     for (step, seconds, part) in cases {
         assert_eq!(after(&step, seconds - 1), None, "{step:?}");
@@ -384,19 +396,36 @@ fn an_exclusive_volume_is_listed_by_the_node_that_it_is_attached_to() {
         let id = crate::attach_detach::state::desired::volume_name::VolumeId::csi(&"d".into(), handle);
         id.attachment_name(&node.into()).to_string()
     };
-    let attachments = [
-        attachment(&named("h1", "n1"), "listed", "n1"),
-        attachment(&named("h2", "n1"), "other-node", "n1"),
-        attachment(&named("h3", "n1"), "shared", "n1"),
-        attachment(&named("h4", "n1"), "gone", "n1"),
-    ];
-    let nodes = [node("n1", &["h1"]), node("n2", &["h2"])];
-    let volumes = [
-        volume("listed", "ReadWriteOnce"),
-        volume("other-node", "ReadWriteOnce"),
-        volume("shared", "ReadWriteMany"),
-    ];
-    assert_eq!(not_listed(&attachments, &nodes, &volumes), ["other-node on n1", "gone on n1"]);
+    let mut found = UnlistedVolumes::default();
+    for (name, volume, node) in [
+        (named("h1", "n1"), "listed", "n1"),
+        (named("h2", "n1"), "other-node", "n1"),
+        (named("h3", "n1"), "shared", "n1"),
+        (named("h4", "n1"), "gone", "n1"),
+    ] {
+        found.attachment(&attachment(&name, volume, node));
+    }
+    found.node(&node("n1", &["h1"]));
+    found.node(&node("n2", &["h2"]));
+    for (name, mode) in
+        [("listed", "ReadWriteOnce"), ("other-node", "ReadWriteOnce"), ("shared", "ReadWriteMany")]
+    {
+        found.volume(&volume(name, mode));
+    }
+    let mut names = found.names();
+    names.sort();
+    assert_eq!(names, ["gone on n1", "other-node on n1"]);
+}
+
+#[test]
+fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
+    let after = |seconds: u64| {
+        let max_pause = Some(Duration::from_secs(seconds));
+        let order = SwitchOrder { max_pause, ..order(Direction::KubeControllerManager) };
+        next(order, &ruled_by_mooring())
+    };
+    assert!(matches!(after(24), SwitchStep::Stop(why) if why.contains("for about 25 s")));
+    assert_eq!(after(25), SwitchStep::StopDaemon);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use mooring::{
             multi_attach::Exclusive,
             reconciler::{self, VolumeView, plan},
             scope::Scope,
-            verdict::{AttachStep, StandOff},
+            verdict::{AttachStep, StandOff, Waiting},
         },
         options::ForcePolicy,
         state::{
@@ -55,6 +55,8 @@ pub struct Case {
     stand_off: bool,
     #[serde(default)]
     restored: bool,
+    #[serde(default)]
+    hands_over: bool,
     #[serde(default)]
     unreadable: BTreeMap<String, String>,
     given: BTreeMap<String, Given>,
@@ -155,11 +157,14 @@ fn run(case: &Case, compared: &mut Comparison) {
             nodes,
             policy: ForcePolicy::default(),
             exclusive: exclusive.as_ref(),
-            stand_off: if case.restored {
+            stand_off: if case.hands_over {
+                Some(StandOff::HandOver)
+            } else if case.restored {
                 Some(StandOff::Restored { until: wall() })
             } else {
                 case.stand_off.then(|| StandOff::ForeignWriter { by: "another".into(), until: wall() })
             },
+            hand_over: case.hands_over.then_some(Waiting::HAND_OVER),
             leftovers: BTreeSet::new(),
             beside: BTreeSet::new(),
             unreadable: case

@@ -299,6 +299,8 @@ async fn is_waited_for(stage: Stage) {
     raise(&stage, &fences).await;
     cluster.bound_pair("v1", "c1").await;
     cluster.pod("p1", "n1", &["c1"]).await;
+    // A create of kube-controller-manager may be under way for a minute.
+    daemon.page_says("/debug/attach-detach", "before it was fenced off").await;
     cluster.running("p1").await;
 
     let [attach_detach, _] = fences;

@@ -180,11 +180,17 @@ async fn over_and_back(stage: Stage) {
     assert_eq!((code, said.contains("done\n")), (Some(0), true), "again, nothing is left to do: {said}");
 
     let (code, said) = switch(&kubeconfig, &["--to", "kube-controller-manager"]).await;
-    assert!(code == Some(1) && said.contains("next: stop mooring"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("next: let mooring finish"), "{code:?} {said}");
     let back = ["--to", "kube-controller-manager", "--yes"];
+    let (code, said) = switch(&kubeconfig, &[&back[..], &["--max-pause", "20s"]].concat()).await;
+    assert!(code == Some(2) && said.contains("its lease lasts 15 s"), "{code:?} {said}");
+    // A switch that is gone asks for nothing any more, and the next one takes its word back.
+    killed_at(&kubeconfig, &back, "let mooring finish").await;
+    let (code, said) = switch(&kubeconfig, &over).await;
+    assert_eq!((code, said.contains("done\n")), (Some(0), true), "{said}");
     killed_at(&kubeconfig, &back, "hold kube-controller-manager's lease").await;
     let (code, said) = switch(&kubeconfig, &back).await;
-    assert!(code == Some(0) && said.contains("nobody ruled for"), "{code:?} {said}");
+    assert!(code == Some(0) && said.contains("stood still for"), "{code:?} {said}");
     eprintln!("back: {said}");
     churn(&stage, 3).await;
     // And over again, where it stopped.

@@ -169,6 +169,7 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("DynamicProvisioningDisabled", "of a daemon that is told so"),
     ("ForeignWriter", "known to the daemon alone"),
     ("FencedWithoutRuler", "told by the doctor"),
+    ("HandOver", "known to the daemon alone"),
     ("HandleShared", "told by the doctor"),
     ("AttacherLimited", "told by the doctor"),
     ("AttachmentOfGoneNode", "told by the doctor"),

@@ -39,12 +39,13 @@ const GATHERING: Duration = Duration::from_secs(2);
 /// Rounds in which what waits for time alone is over: six minutes, and what follows.
 const ROUNDS: usize = 90;
 /// Waits of which no object tells: of the process itself.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "DetachWaitingForSettlement",
     // For a report that is newer than what it has seen.
     "DetachWaitingForUnmount",
     "ForeignAttachment",
     "ForeignWriter",
+    "HandOver",
     "NodeStatusRefused",
     "Publishing",
     "RestoreGrace",

@@ -15,7 +15,7 @@ use super::{
     csi,
     multi_attach::Exclusive,
     scope::Scope,
-    verdict::{NodeVerdict, NodeVolumeView, StandOff},
+    verdict::{AttachStep, NodeVerdict, NodeVolumeView, StandOff, Waiting, wait},
 };
 use crate::attach_detach::{
     options::ForcePolicy,
@@ -44,6 +44,8 @@ pub struct VolumeView<'a> {
     pub exclusive: Option<&'a Exclusive>,
     /// Why nothing may be taken away, if that is so (S14, E11).
     pub stand_off: Option<StandOff>,
+    /// For what a VolumeAttachment that is to be created waits, if none may be (S1).
+    pub hand_over: Option<Waiting>,
     /// Nodes whose driver would take another volume in place of this one (S44).
     pub beside: BTreeSet<NodeName>,
     /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
@@ -91,6 +93,12 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let verdict = match stand_off.or(beside.as_ref()) {
             Some(why) => verdict.standing_off(&view_of_node, why),
             None => verdict,
+        };
+        let verdict = match &view.hand_over {
+            Some(waiting) if matches!(verdict.step, Some(AttachStep::Create(_))) => {
+                wait(verdict.report_as_attached, waiting.clone())
+            }
+            _ => verdict,
         };
         verdicts.insert(node.clone(), verdict.confirming(node_volume, now));
     }

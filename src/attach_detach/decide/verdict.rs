@@ -199,6 +199,15 @@ pub enum Waiting {
         /// When it ends.
         until: Timestamp,
     },
+    /// For the cluster to have changed hands: until then nothing is attached, or nothing is detached that is listed (S1).
+    #[error("nothing new is begun there for now, as {why}")]
+    HandOver {
+        /// Why.
+        why: &'static str,
+        /// When that ends, if it is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    },
     /// For an object to be readable: until then nothing is done about this volume on this node (S42).
     #[error("{object} cannot be read")]
     #[strum(serialize = "ObjectUnreadable")]
@@ -242,8 +251,12 @@ fn because(message: Option<&str>) -> String {
 }
 
 impl Waiting {
+    /// kube-controller-manager is about to take over.
+    pub const HAND_OVER: Self =
+        Self::HandOver { why: "mooring hands over to kube-controller-manager", until: None };
+
     /// The codes that say that a safety rule keeps something from being done.
-    pub const GUARDS: [&'static str; 10] = [
+    pub const GUARDS: [&'static str; 11] = [
         "HeldByNode",
         "DetachWaitingForUnmount",
         "DetachWaitingForNode",
@@ -252,6 +265,7 @@ impl Waiting {
         "ClaimOrVolumeChanged",
         "ForeignWriter",
         "RestoreGrace",
+        "HandOver",
         "ObjectUnreadable",
         "ForeignAttachment",
     ];
@@ -278,6 +292,8 @@ pub enum StandOff {
         /// Until when, by this process' clock.
         until: Timestamp,
     },
+    /// kube-controller-manager is about to take over: what is off the list is finished, and no more is begun (S1).
+    HandOver,
     /// The driver would take another volume from this node in its place (S44).
     Beside(NodeName),
 }
@@ -311,7 +327,8 @@ impl NodeVerdict {
         let node_volume = view.node_volume;
         let deletes = matches!(self.step, Some(AttachStep::Delete(..)));
         let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
-        if !(self.unpublishes || deletes || unpublishes) {
+        let is_begun = *why == StandOff::HandOver && !node_volume.is_listed();
+        if !(self.unpublishes || deletes || unpublishes) || is_begun {
             return self;
         }
         let is_attached = node_volume.attachment().is_some_and(|attachment| attachment.status.attached);
@@ -330,6 +347,7 @@ impl NodeVerdict {
                 Waiting::ForeignWriter { writer: by.to_string(), until: *until }
             }
             StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
+            StandOff::HandOver => Waiting::HAND_OVER,
             StandOff::Beside(node) => {
                 Waiting::HeldByNode { conflict: ConflictingNode { node: node.clone(), is_attached: true } }
             }

@@ -1,9 +1,11 @@
 //! Flags of the commands about who rules: `preflight` and `switch`.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{ConnectionArgs, ViewArgs};
-use crate::switch::step::Direction;
+use crate::{cli::values::parse_duration, switch::step::Direction};
 
 /// Exit codes of `preflight`, for its help.
 const EXIT_CODES_OF_PREFLIGHT: &str = "Exit codes: 0 nothing is in the way; 1 warnings; 2 it cannot be switched; 4 usage; \
@@ -56,6 +58,11 @@ pub struct SwitchArgs {
     /// Over, although you cannot write kube-controller-manager's lease: on the way back, somebody has to restart it.
     #[arg(long)]
     pub one_way: bool,
+
+    /// Back: the longest time for which all loops of kube-controller-manager may stand still. It is known from its lease before
+    /// anything is stopped.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub max_pause: Option<Duration>,
 
     /// Back: after mooring had stopped, and while the fence was up, each kube-controller-manager was restarted. Its lease is
     /// not held then.

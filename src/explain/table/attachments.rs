@@ -25,7 +25,7 @@ rows! {
     "WaitingForVolumeAttachment": Waiting, "on {node}: {told}", next("CreateVolumeAttachment", "");
     "Publishing" | "DetachWaitingForUnpublish": Waiting, "on {node}: {told}", next("WriteNodeStatus", "");
     "WaitingForDeletion" | "DetachWaitingForSettlement" | "Uncertain attachment" | "RetryBackoff" |
-    "NodeStatusRefused": Waiting,
+    "NodeStatusRefused" | "HandOver": Waiting,
         "on {node}: {told}";
     "ForeignWriter attachment" | "RestoreGrace attachment": Waiting, "on {node}: {told}", next("Detach", "");
     "WriteUndone": Blocked, "on {node}: {told}",

@@ -38,7 +38,7 @@ pub const ELSEWHERE: &str = "elsewhere";
 /// How many nodes have booted.
 static BOOTS: AtomicU64 = AtomicU64::new(0);
 /// Longer than anything takes that works.
-const DEADLINE: Duration = Duration::from_mins(1);
+const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Waits, but not for ever.
 ///
