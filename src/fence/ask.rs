@@ -33,7 +33,6 @@ pub async fn ask(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Value, NoAnswer> {
-    let unknown = |why: String| NoAnswer::Unknown(why);
     let content = match method {
         Method::PATCH if path.contains("fieldManager=") => "application/apply-patch+yaml",
         Method::PATCH => "application/merge-patch+json",
@@ -44,14 +43,22 @@ pub async fn ask(
         .uri(path)
         .header("content-type", content)
         .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
-        .map_err(|error| unknown(error.to_string()))?;
+        .map_err(|error| NoAnswer::Unknown(error.to_string()))?;
+    answer(client, request).await
+}
+
+/// Sends a request as it is.
+///
+/// # Errors
+/// See [`NoAnswer`]. A status of 500 or more is no refusal.
+pub async fn answer(client: &Client, request: Request<Vec<u8>>) -> Result<Value, NoAnswer> {
     match timeout(LONGEST_ANSWER, client.request::<Value>(request)).await {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
             Err(NoAnswer::Refused(status.code, status.message))
         }
-        Ok(Err(error)) => Err(unknown(error_chain(&error))),
-        Err(_) => Err(unknown(format!("no answer within {LONGEST_ANSWER:?}"))),
+        Ok(Err(error)) => Err(NoAnswer::Unknown(error_chain(&error))),
+        Err(_) => Err(NoAnswer::Unknown(format!("no answer within {LONGEST_ANSWER:?}"))),
     }
 }
 

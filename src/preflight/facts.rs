@@ -10,9 +10,10 @@ use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::dry_runs;
 use crate::fence::{
     ask::{NoAnswer, ask, each, read},
-    policies::{BINDINGS, Fence, POLICIES, apply_path},
+    policies::Fence,
 };
 
 /// The ServiceAccount of the daemon, and its Deployment's namespace.
@@ -22,7 +23,8 @@ pub const MANAGERS: &str =
     "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager";
 /// The Deployment of the daemon.
 pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
-const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
+/// As whom the daemon writes.
+pub(super) const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 /// The rights of the daemon, as they are installed.
 const RIGHTS: &str = include_str!("../../deploy/rbac.yaml");
 /// What `--fence` needs in addition.
@@ -46,6 +48,10 @@ pub enum PreflightTopic {
     LeaseRight,
     /// A dry run of the fence: null, if all of it was accepted, else the server's words.
     Fence,
+    /// Dry runs of the objects of `deploy`: what was refused, and what was not checked.
+    Manifests,
+    /// A dry run of a patch of a node as the daemon, likewise.
+    NodeStatus,
     /// The daemon's Deployment.
     Deployment,
     /// Rights that the daemon does not have.
@@ -107,7 +113,15 @@ impl PreflightFacts {
             PreflightTopic::LeaseRight,
             may_write_lease(client).await.map_err(|error| error.to_string()),
         );
-        seen.insert(PreflightTopic::Fence, dry_run(client, fences).await.map_err(|error| error.to_string()));
+        seen.insert(
+            PreflightTopic::Fence,
+            dry_runs::fence(client, fences).await.map_err(|error| error.to_string()),
+        );
+        seen.insert(PreflightTopic::Manifests, Ok(dry_runs::manifests(client).await));
+        seen.insert(
+            PreflightTopic::NodeStatus,
+            dry_runs::node_status(client).await.map_err(|error| error.to_string()),
+        );
         seen.insert(
             PreflightTopic::MissingRights,
             missing_rights(client).await.map_err(|error| error.to_string()),
@@ -172,21 +186,6 @@ async fn may_write_lease(client: &Client) -> Result<Value, NoAnswer> {
 
 fn allowed(review: Result<Value, NoAnswer>) -> Result<Value, NoAnswer> {
     Ok(review?.pointer("/status/allowed").cloned().unwrap_or_default())
-}
-
-/// Whether the user could put up the fence.
-async fn dry_run(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> {
-    for fence in fences {
-        for (object, (_, plural)) in fence.objects().iter().zip([POLICIES, BINDINGS]) {
-            let path = format!("{}&dryRun=All", apply_path(plural, &fence.name()));
-            match ask(client, Method::PATCH, &path, Some(object)).await {
-                Ok(_) => {}
-                Err(NoAnswer::Refused(_, why)) => return Ok(json!(why)),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(Value::Null)
 }
 
 /// What of its rights the daemon's account does not have.

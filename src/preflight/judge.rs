@@ -48,13 +48,15 @@ type Check = fn(&PreflightFacts, &[&Fence]) -> Result<CheckResult, String>;
 type CheckResult = (Level, String, &'static str);
 
 /// Each check, in the order in which they are printed.
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 15] = [
     ("version", version),
     ("policies", policies),
     ("users", users),
     ("arguments", arguments),
     ("lease", lease),
     ("fence", fence),
+    ("manifests", manifests),
+    ("node-status", node_status),
     ("daemon", daemon),
     ("rights", rights),
     ("recyclers", recyclers),
@@ -182,6 +184,32 @@ fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     };
     let todo = "ask for the rights in deploy/switcher";
     Ok((Level::Stop, format!("a dry run of the fence was refused: {why}"), todo))
+}
+
+fn manifests(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+    dry_runs(facts, PreflightTopic::Manifests, "the objects of deploy")
+}
+
+fn node_status(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+    dry_runs(facts, PreflightTopic::NodeStatus, "a patch of nodes/status as the daemon")
+}
+
+fn dry_runs(facts: &PreflightFacts, topic: PreflightTopic, what: &str) -> Result<CheckResult, String> {
+    let answers = facts.of(topic)?;
+    let told = |field: &str| -> BTreeSet<&str> {
+        let list = answers.get(field).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).collect()
+    };
+    let (refused, unchecked) = (told("refused"), told("unchecked"));
+    if !refused.is_empty() {
+        let todo = "see which admission policy, webhook or quota refuses it: mooring would be refused, too";
+        return Ok((Level::Stop, format!("a dry run was refused: {}", some(&refused)), todo));
+    }
+    if !unchecked.is_empty() {
+        let todo = "run this again as somebody with these rights, once the namespace exists";
+        return Ok((Level::Warn, format!("not checked: {}", some(&unchecked)), todo));
+    }
+    Ok(fine(format!("a dry run of {what} was accepted")))
 }
 
 fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {

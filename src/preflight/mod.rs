@@ -5,6 +5,7 @@
 //! Out: one [`Line`] for each check of [`judge()`]: ok, warn or stop, the evidence, and what to do. The judgement is a function
 //! of the facts; `tests/cases/preflight` has its cases.
 
+mod dry_runs;
 pub mod facts;
 mod judge;
 mod manager;

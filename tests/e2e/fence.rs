@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use apiserver::connect::ApiServer;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::Deployment,
     coordination::v1::Lease,
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
 };
@@ -15,6 +16,7 @@ use mooring::fence::{
     probe::look,
     state::{FenceLook, FenceState},
 };
+use mooring::preflight::facts::{PreflightFacts, PreflightTopic};
 use serde_json::json;
 use test_support::{
     audit::Entry,
@@ -206,6 +208,7 @@ async fn names_every_write(stage: Stage) {
 async fn stands_until_its_finalizers_go(stage: Stage) {
     let fences = the_two();
     let client = &stage.cluster.client;
+    preflight(&stage).await;
     let before = looks(&stage, &fences, "no fence", |look| !look.is_enforced()).await;
     assert_eq!(before.states, [FenceState::Absent, FenceState::Absent], "{before:?}");
     assert!(
@@ -236,6 +239,22 @@ async fn stands_until_its_finalizers_go(stage: Stage) {
     patch(&bindings, &binder.name(), off.clone()).await;
     patch(&policies, &binder.name(), off).await;
     looks(&stage, &fences, "it is gone", |look| look.states[1] == FenceState::Absent).await;
+}
+
+/// All objects of `deploy` and of the fence are accepted, and nothing of it is stored.
+async fn preflight(stage: &Stage) {
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let client = ApiServer::read("--kubeconfig", &kubeconfig).await.unwrap().client().unwrap();
+    let facts = PreflightFacts::read(&client, &the_two()).await.unwrap();
+    for topic in [PreflightTopic::Manifests, PreflightTopic::NodeStatus] {
+        assert_eq!(facts.of(topic), Ok(&json!({ "refused": [], "unchecked": [] })), "{topic:?}");
+    }
+    assert_eq!(facts.of(PreflightTopic::Fence), Ok(&json!(null)));
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    assert!(deployments.get_opt("mooring").await.unwrap().is_none(), "a dry run stores nothing");
 }
 
 /// With the fence up, none of the loops that mooring has taken writes anything, whatever happens.
