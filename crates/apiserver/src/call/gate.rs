@@ -4,7 +4,7 @@
 //! that the connection gets to see only when the server has said so and [`super::deadline`] lets it go. Without
 //! its body no write can be carried out, however late its head arrives; and with it the server's own clock is
 //! known to have begun. A proxy that answers for the server takes this away, and so does one that swallows the answer, once
-//! [`super::overdue`] has found that out; then only the time-outs are left.
+//! [`super::overdue`] has found that out; then only the time-outs are left, and a gate that is open only asks.
 //!
 //! [`Gated`] belongs below the client's other layers, above the connections. Where it is missing (a server in
 //! this process) nothing is kept back.
@@ -58,12 +58,16 @@ pub struct Gate {
     leadership: Leadership,
     landing: Landing,
     server_time: Duration,
+    /// Whether it keeps the body back, or only asks whether the server has begun.
+    keeps: bool,
     state: Mutex<State>,
     changed: Notify,
 }
 
 struct State {
     stage: Stage,
+    /// Whether the server has begun with the write.
+    has_begun: bool,
     body: Option<Waker>,
 }
 
@@ -72,13 +76,13 @@ struct State {
 struct Extension(Arc<Gate>);
 
 impl Gate {
-    /// A gate for a write over which the server may take so long.
-    pub(super) fn new(leadership: Leadership, server_time: Duration) -> Arc<Self> {
+    /// A gate for a write over which the server may take so long, which `keeps` its body back.
+    pub(super) fn new(leadership: Leadership, server_time: Duration, keeps: bool) -> Arc<Self> {
         let landing = leadership.landing();
         // Unless a proxy keeps it back: it may arrive just before we give up waiting.
         landing.leaves(Instant::now() + server_time + server_time);
-        let state = Mutex::new(State { stage: Stage::Unguarded, body: None });
-        Arc::new(Self { leadership, landing, server_time, state, changed: Notify::new() })
+        let state = Mutex::new(State { stage: Stage::Unguarded, has_begun: false, body: None });
+        Arc::new(Self { leadership, landing, server_time, keeps, state, changed: Notify::new() })
     }
 
     /// Puts the gate before a request.
@@ -116,7 +120,7 @@ impl Gate {
 
     /// Whether the server has begun with the write.
     pub(super) fn has_begun(&self) -> bool {
-        matches!(self.state.lock().stage, Stage::Begun | Stage::Open)
+        self.state.lock().has_begun
     }
 
     /// Shuts the gate, if the body is still behind it. Returns why it was, and then it never leaves.
@@ -138,6 +142,7 @@ impl Gate {
 
     fn begin(&self) {
         let mut state = self.state.lock();
+        state.has_begun = true;
         if state.stage == Stage::Kept {
             state.stage = Stage::Begun;
             self.judge(&mut state);
@@ -179,8 +184,10 @@ impl Gated {
         let gate = request.extensions_mut().remove::<Extension>().map(|extension| extension.0);
         let gate = gate.filter(|_| !request.body().is_end_stream());
         if let Some(gate) = &gate {
-            gate.state.lock().stage = Stage::Kept;
-            gate.landing.landed();
+            if gate.keeps {
+                gate.state.lock().stage = Stage::Kept;
+                gate.landing.landed();
+            }
             request.headers_mut().insert(EXPECT, HeaderValue::from_static("100-continue"));
             let gate = Arc::clone(gate);
             hyper::ext::on_informational(&mut request, move |answer| {

@@ -42,7 +42,7 @@ use self::{
     answer::{Answer, classify, retry_after},
     deadline::{ANSWER, Allowance, LONGEST_REQUEST, allowance},
     gate::{Gate, Kept},
-    overdue::{Ending, Overdue},
+    overdue::{Ending, Expectation, Overdue},
     pause::Pause,
 };
 use super::{
@@ -333,18 +333,23 @@ impl Caller {
         result
     }
 
-    /// Waits until the request may be sent. Returns how long the server may take over it.
+    /// Waits until the request may be sent. Returns how long the server may take over it. A write that had to wait for a
+    /// renewal is decided anew, as after a pause (S15).
     async fn allowed(&self, verb: Verb) -> Result<Duration, CallError> {
         if verb == Verb::Get {
             return Ok(self.request_timeout);
         }
         let mut terms = self.leadership.terms();
+        let mut has_waited = false;
         loop {
-            let term = self.leadership.term();
-            match allowance(term, self.leadership.reserve(), self.request_timeout, Instant::now()) {
+            let (term, now) = (self.leadership.term(), Instant::now());
+            match allowance(term, self.leadership.reserve(), self.request_timeout, now) {
+                Allowance::Send(_) if has_waited && self.work.is_some() => {
+                    return Err(pause::refusal(now, 0.0));
+                }
                 Allowance::Send(server_time) => return Ok(server_time),
                 Allowance::NotLeader => return Err(CallError::NotLeader),
-                Allowance::AfterRenewal => {}
+                Allowance::AfterRenewal => has_waited = true,
             }
             let end = if let Term::Until(end) = term { end } else { Instant::now() };
             tokio::select! {
@@ -356,9 +361,10 @@ impl Caller {
 
     /// Sends a write that must be over before another leader's may begin.
     async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Guarded {
-        let gate = Gate::new(self.leadership.clone(), server_time);
-        let waits = (!self.overdue.is_swallowed()).then_some(&gate);
-        let mut exchange = pin!(self.exchange(request, accept, server_time, waits));
+        let expectation = self.overdue.expectation(Instant::now());
+        let gate = Gate::new(self.leadership.clone(), server_time, expectation == Expectation::Waits);
+        let asks = (expectation != Expectation::None).then_some(&gate);
+        let mut exchange = pin!(self.exchange(request, accept, server_time, asks));
         let exchanged = tokio::select! {
             biased;
             exchanged = &mut exchange => Some(exchanged),

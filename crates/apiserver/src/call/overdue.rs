@@ -3,11 +3,13 @@
 //! In: each request and how it ended. Out: a counter, and an alarm with a line in the log when so many of one
 //! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. Another alarm is
 //! of writes that no server began with. An alarm is lowered when one of that kind is answered, or none was tried for
-//! long. Where no server has ever begun with a write, a proxy swallows `100 Continue`: from then on no write waits for it.
+//! long. Where no server has ever begun with a write, a proxy swallows `100 Continue`: from then on no write waits for it,
+//! and one a minute asks for it, for it may have been the server that hung.
 
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
+    mem,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -33,6 +35,9 @@ const TOO_MANY: u32 = 3;
 
 /// After this long nothing that is still wanted has gone unasked: retries are at most two minutes apart.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+
+/// How often a write asks for `100 Continue` where none comes.
+pub(super) const ASK_AGAIN: Duration = Duration::from_mins(1);
 
 /// A verb and a resource.
 type Kind = (&'static str, &'static str);
@@ -91,7 +96,21 @@ enum Continues {
     /// A server has said it: one that does not say it now hangs.
     Seen,
     /// None has, to too many writes in a row.
-    Swallowed,
+    Swallowed {
+        /// When a write asked for it last.
+        asked: Instant,
+    },
+}
+
+/// What a write does about `100 Continue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expectation {
+    /// It waits for it.
+    Waits,
+    /// It asks for it, and does not wait.
+    Asks,
+    /// It does not even ask.
+    None,
 }
 
 /// What is known of each kind.
@@ -142,32 +161,43 @@ impl Overdue {
                 if count == TOO_MANY {
                     tracing::warn!(verb, resource, "requests time out repeatedly");
                     if ending == Ending::NotBegun && state.continues == Continues::Unknown {
-                        state.continues = Continues::Swallowed;
+                        state.continues = Continues::Swallowed { asked: now };
                         tracing::warn!("{SWALLOWED}");
                     }
                 }
             }
         }
         self.tell(&state);
-        if !state.streaks.is_empty() && !std::mem::replace(&mut state.is_being_forgotten, true) {
+        if !state.streaks.is_empty() && !mem::replace(&mut state.is_being_forgotten, true) {
             tokio::spawn(forget(Arc::downgrade(self)));
         }
     }
 
     /// A server has begun with a write.
     pub(super) fn begun(&self) {
-        self.state.lock().continues = Continues::Seen;
+        let mut state = self.state.lock();
+        if let Continues::Swallowed { .. } = mem::replace(&mut state.continues, Continues::Seen) {
+            tracing::info!("100 Continue comes now: writes wait for it");
+            self.tell(&state);
+        }
     }
 
-    /// Whether a write need not wait for `100 Continue`, which never comes.
-    pub(super) fn is_swallowed(&self) -> bool {
-        self.state.lock().continues == Continues::Swallowed
+    /// What a write does about `100 Continue` that is sent now.
+    pub(super) fn expectation(&self, now: Instant) -> Expectation {
+        match &mut self.state.lock().continues {
+            Continues::Unknown | Continues::Seen => Expectation::Waits,
+            Continues::Swallowed { asked } if now < *asked + ASK_AGAIN => Expectation::None,
+            Continues::Swallowed { asked } => {
+                *asked = now;
+                Expectation::Asks
+            }
+        }
     }
 
     fn tell(&self, state: &State) {
         let Some(alarms) = &self.alarms else { return };
         alarms.set(TIMED_OUT, text(state, Ending::TimedOut));
-        let is_swallowed = state.continues == Continues::Swallowed;
+        let is_swallowed = matches!(state.continues, Continues::Swallowed { .. });
         let swallowed = is_swallowed.then(|| SWALLOWED.to_owned());
         alarms.set(NOT_BEGUN, swallowed.or_else(|| text(state, Ending::NotBegun)));
     }
@@ -305,7 +335,8 @@ mod tests {
         let expected = "writes_not_begun: create volumeattachments (3 in a row): no 100 Continue, so nothing was sent; \
                         does the API server hang?";
         assert_eq!(alarms.raised(), [expected]);
-        assert!(!overdue.is_swallowed(), "a server that has begun before hangs now");
+        let expectation = overdue.expectation(Instant::now());
+        assert_eq!(expectation, Expectation::Waits, "a server that has begun before hangs now");
     }
 
     #[tokio::test(start_paused = true)]
@@ -315,9 +346,9 @@ mod tests {
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
-        for is_swallowed in [false, false, true] {
+        for expectation in [Expectation::Waits, Expectation::Waits, Expectation::None] {
             overdue.note(&create, Ending::NotBegun, Instant::now());
-            assert_eq!(overdue.is_swallowed(), is_swallowed);
+            assert_eq!(overdue.expectation(Instant::now()), expectation);
         }
         // It is told for as long as it is so, also when such writes are answered.
         overdue.note(&create, Ending::Answered, Instant::now());

@@ -126,6 +126,7 @@ struct Sent {
     start: Instant,
     wire: DuplexStream,
     metrics: Metrics,
+    overdue: Arc<Overdue>,
     sending: JoinHandle<Result<Vec<u8>, CallError>>,
 }
 
@@ -136,6 +137,10 @@ impl Sent {
     }
 
     async fn create_within(leadership: Leadership) -> Self {
+        Self::create_by(leadership, |_| ()).await
+    }
+
+    async fn create_by(leadership: Leadership, prepare: impl FnOnce(&Caller)) -> Self {
         let (ours, wire) = tokio::io::duplex(1 << 16);
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(ours)).await.unwrap();
         tokio::spawn(connection);
@@ -149,9 +154,11 @@ impl Sent {
         let requests = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let caller = Caller::new(Client::new(service, "default"), leadership.clone(), None, requests)
             .with_request_timeout(TIMING.longest_write());
+        prepare(&caller);
+        let overdue = Arc::clone(&caller.overdue);
         let write = Request { body: Some(json!({"spec": "v1"})), ..request(Verb::Create) };
         let sending = tokio::spawn(async move { caller.send(&write).await });
-        Self { leadership, start, wire, metrics, sending }
+        Self { leadership, start, wire, metrics, overdue, sending }
     }
 
     /// Reads up to the end of the head.
@@ -248,6 +255,29 @@ async fn s37_behind_a_proxy_that_swallows_100_continue_the_fourth_write_is_sent_
     let asked = Instant::now();
     caller.send(&write).await.unwrap();
     assert_eq!(asked.elapsed(), Duration::ZERO);
+}
+
+/// It may have been the server that hung when the process began.
+#[tokio::test(start_paused = true)]
+async fn s37_where_100_continue_was_swallowed_a_write_asks_for_it_and_the_next_waits_once_it_has_come() {
+    let long_ago = Instant::now();
+    tokio::time::sleep(overdue::ASK_AGAIN).await;
+    let term = Term::Until(Instant::now() + TIMING.renew_deadline);
+    let swallowed = |caller: &Caller| {
+        for _ in 0..3 {
+            caller.overdue.note(&request(Verb::Create), Ending::NotBegun, long_ago);
+        }
+    };
+    let leadership = Leadership::new(term).with_reserve(TIMING.reserve());
+    let mut sent = Sent::create_by(leadership, swallowed).await;
+    assert!(sent.head().await.contains("expect: 100-continue\r\n"));
+    assert_eq!(sent.body().await, r#"{"spec":"v1"}"#, "it does not wait");
+    assert!(sent.leadership.unsettled(Instant::now()).is_some());
+    assert_eq!(sent.overdue.expectation(Instant::now()), Expectation::None, "the next does not even ask");
+    sent.say(CONTINUE).await;
+    sent.say(CREATED).await;
+    assert_eq!((&mut sent.sending).await.unwrap().unwrap(), b"{}");
+    assert_eq!(sent.overdue.expectation(Instant::now()), Expectation::Waits);
 }
 
 #[tokio::test(start_paused = true)]
@@ -360,18 +390,21 @@ async fn m8_a_write_that_was_cut_off_may_still_be_carried_out_for_as_long_as_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn m4_a_write_waits_for_a_renewal_if_too_little_is_left_of_the_lease() {
+async fn s15_m4_a_write_for_which_too_little_is_left_of_the_lease_is_decided_anew_after_a_renewal() {
     let (caller, server) = caller();
     let start = Instant::now();
     let leadership = Leadership::new(Term::Until(start + TIMING.renew_deadline));
     let leadership = leadership.with_reserve(TIMING.reserve());
     let caller = Caller { leadership: leadership.clone(), request_timeout: TIMING.longest_write(), ..caller };
     seconds(9).await;
-    let sending = tokio::spawn(async move { caller.send(&request(Verb::Patch)).await });
+    let held = caller.clone();
+    let sending = tokio::spawn(async move { held.send(&request(Verb::Delete)).await });
     tokio::task::yield_now().await;
-    assert_eq!(server.lock().unwrap().asked.len(), 0);
     leadership.set(Term::Until(start + Duration::from_secs(18)));
-    sending.await.unwrap().unwrap();
+    let error = sending.await.unwrap().unwrap_err();
+    assert!(error.is_of_all() && error.is_certain(), "{error}");
+    assert_eq!(server.lock().unwrap().asked.len(), 0);
+    caller.send(&request(Verb::Patch)).await.unwrap();
     let line = server.lock().unwrap().asked.pop().unwrap().0;
     // Of 22 s less the half second to get there 12.5 s are left.
     assert_eq!(line, "PATCH /x?timeout=11500ms");
