@@ -151,6 +151,7 @@ mod tests {
             "--as-group=a",
             "--as-group",
             "b",
+            "--as-user-extra=scopes=a=b",
             "--certificate-authority=ca.crt",
             "--tls-server-name=api.example",
             "--client-certificate=me.crt",
@@ -170,6 +171,8 @@ mod tests {
         let choice = &connection.choice;
         assert_eq!((choice.context.as_deref(), choice.server.as_deref()), (Some("c"), Some("https://x")));
         assert_eq!((choice.impersonated.as_deref(), choice.impersonated_groups.len()), (Some("alice"), 2));
+        assert_eq!(choice.impersonated_extra, [("scopes".to_owned(), "a=b".to_owned())]);
+        assert!(explain(&["--as-user-extra=scopes"]).is_err());
         assert_eq!(
             (choice.impersonated_uid.as_deref(), choice.tls_server_name.as_deref()),
             (Some("7"), Some("api.example"))

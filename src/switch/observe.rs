@@ -214,8 +214,18 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
     }
 }
 
+/// Why KCM's lease must not be taken: what exits then is more than KCM.
+pub(super) fn whole_server(version: &Value) -> Option<String> {
+    let version = text(version, "/gitVersion");
+    let is_whole = version.contains("+k3s") || version.contains("+rke2");
+    is_whole.then(|| format!("on {version} it is a part of the server, which would exit"))
+}
+
 /// Why KCM's lease cannot be written.
 async fn unwritable(client: &kube::Client) -> Result<Option<String>, NoAnswer> {
+    if let Some(why) = whole_server(&read(client, "/version").await?.unwrap_or_default()) {
+        return Ok(Some(why));
+    }
     let path = format!("{MANAGER_LEASE}?dryRun=All");
     match ask(client, Method::PATCH, &path, Some(&json!({}))).await {
         Ok(_) => Ok(None),

@@ -203,7 +203,8 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         {
             return SwitchStep::Stop(format!(
                 "there is no way back, as nobody could hold kube-controller-manager's lease: {}; get the rights of \
-                 deploy/switcher, or say --one-way: then somebody has to restart kube-controller-manager on the way back",
+                 deploy/switcher, or say --one-way: then somebody has to restart kube-controller-manager (k3s, RKE2: each \
+                 server) on the way back",
                 manager.unwritable.as_deref().unwrap_or_default()
             ));
         }
@@ -225,7 +226,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
 
 /// What somebody has to do who cannot hold KCM's lease.
 const BY_HAND: &str = "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0, restart each \
-    kube-controller-manager, and run this again with --manager-was-restarted";
+    kube-controller-manager (k3s, RKE2: each server), and run this again with --manager-was-restarted";
 
 fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let SwitchSeen { fence, daemon, manager, unlisted, .. } = seen;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     act::may_write,
-    observe::{Renewals, UnlistedVolumes, daemon, daemon_lease},
+    observe::{Renewals, UnlistedVolumes, daemon, daemon_lease, whole_server},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
         printed,
@@ -426,6 +426,13 @@ fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
     };
     assert!(matches!(after(24), SwitchStep::Stop(why) if why.contains("for about 25 s")));
     assert_eq!(after(25), SwitchStep::StopDaemon);
+}
+
+#[test]
+fn no_lease_is_taken_whose_holder_is_the_whole_server() {
+    let whole = |version: &str| whole_server(&json!({ "gitVersion": version })).is_some();
+    let found = ["v1.36.3+k3s1", "v1.36.3+rke2r1", "v1.36.3", "v1.36.3-eks-1"].map(whole);
+    assert_eq!(found, [true, true, false, false]);
 }
 
 #[test]

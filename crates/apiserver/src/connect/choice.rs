@@ -74,9 +74,18 @@ pub struct Choice {
     #[arg(long = "as-group", value_name = "GROUP", action = clap::ArgAction::Append)]
     pub impersonated_groups: Vec<String>,
 
+    /// More about the user to impersonate, as KEY=VALUE; may be given more than once.
+    #[arg(long = "as-user-extra", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub impersonated_extra: Vec<(String, String)>,
+
     /// Do not verify the API server's certificate. Refused unless the kubeconfig sets the same for its cluster.
     #[arg(long = "insecure-skip-tls-verify")]
     pub skips_verification: bool,
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("it has to be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 impl ApiServer {
@@ -227,8 +236,15 @@ impl Choice {
         if !self.impersonated_groups.is_empty() {
             user.impersonate_groups = Some(self.impersonated_groups.clone());
         }
-        let needs_a_name =
-            [("--as-group", user.impersonate_groups.is_some()), ("--as-uid", user.impersonate_uid.is_some())];
+        for (key, value) in &self.impersonated_extra {
+            let extra = user.impersonate_user_extra.get_or_insert_default();
+            extra.entry(key.clone()).or_default().push(value.clone());
+        }
+        let needs_a_name = [
+            ("--as-group", user.impersonate_groups.is_some()),
+            ("--as-uid", user.impersonate_uid.is_some()),
+            ("--as-user-extra", user.impersonate_user_extra.is_some()),
+        ];
         match needs_a_name.into_iter().find(|(_, is_given)| *is_given && user.impersonate.is_none()) {
             Some((flag, _)) => Err(refused(flag, "needs --as")),
             None => Ok(()),
@@ -296,6 +312,7 @@ mod tests {
             impersonated: is("alice"),
             impersonated_uid: is("7"),
             impersonated_groups: vec!["dev".to_owned()],
+            impersonated_extra: ["a", "b"].map(|value| ("scopes".to_owned(), value.to_owned())).to_vec(),
             ..Choice::default()
         };
         assert!(!format!("{choice:?}").contains("\"t\""));
@@ -303,6 +320,7 @@ mod tests {
         assert!(user.token.is_some() && user.username.is_none() && user.password.is_none());
         assert_eq!((user.impersonate, user.impersonate_uid), (is("alice"), is("7")));
         assert_eq!(user.impersonate_groups, Some(vec!["dev".to_owned()]));
+        assert_eq!(user.impersonate_user_extra.unwrap()["scopes"], ["a", "b"]);
     }
 
     /// A certificate authority in a file of its own, and what is in it.
@@ -399,6 +417,11 @@ mod tests {
                 "group",
                 Choice { impersonated_groups: vec!["dev".to_owned()], ..Choice::default() },
                 "--as-group: needs --as",
+            ),
+            (
+                "extra",
+                Choice { impersonated_extra: vec![("k".to_owned(), "v".to_owned())], ..Choice::default() },
+                "--as-user-extra: needs --as",
             ),
             ("uid", Choice { impersonated_uid: is("7"), ..Choice::default() }, "--as-uid: needs --as"),
             (

@@ -7,7 +7,7 @@
 //! The proxy looks up the name of the server. An HTTPS proxy is verified as the server is, with its own name. Unlike with client-go,
 //! a server without TLS is reached by CONNECT: a proxy that reads requests could hold a write back ([`super::super::call::gate`]).
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use http::{Uri, uri::Scheme};
 use hyper_rustls::MaybeHttpsStream;
@@ -28,12 +28,16 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use thiserror::Error;
+use tokio::time::timeout;
 use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 
 use super::read_ahead::ReadAhead;
 
 /// Makes connections to the server of a configuration.
 pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<ReadAhead>>, BoxError>;
+
+/// How long a proxy may take: less than all of a connection may, so that the proxy is named.
+const LONGEST_ANSWER: Duration = Duration::from_secs(4);
 
 /// A proxy, and the server behind it. Both addresses have a port.
 #[derive(Clone, Debug)]
@@ -122,15 +126,24 @@ impl Proxy {
             if let Some((user, password)) = intercept.raw_auth() {
                 socks = socks.with_auth(user.to_owned(), password.to_owned());
             }
-            let socks = socks.map_err(move |error| through(error.into()));
+            let socks = socks.map_future(in_time).map_err(through);
             return Ok(Connector::new(socks.map_request(to_server)));
         }
         let mut tunnel = Tunnel::new(address, first_hop);
         if let Some(credentials) = intercept.basic_auth() {
             tunnel = tunnel.with_auth(credentials.clone());
         }
-        let tunnel = tunnel.map_err(move |error| through(error.into()));
+        let tunnel = tunnel.map_future(in_time).map_err(through);
         Ok(Connector::new(tunnel.map_request(to_server)))
+    }
+}
+
+async fn in_time<T, E: Into<BoxError>>(
+    connecting: impl Future<Output = Result<T, E>>,
+) -> Result<T, BoxError> {
+    match timeout(LONGEST_ANSWER, connecting).await {
+        Ok(connected) => connected.map_err(Into::into),
+        Err(_) => Err(format!("no answer within {LONGEST_ANSWER:?}").into()),
     }
 }
 

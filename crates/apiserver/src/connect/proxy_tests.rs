@@ -76,6 +76,9 @@ async fn m3_what_fails_on_the_way_names_the_proxy_and_not_its_password() {
     let (server, proxy) = stage().await;
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let address = proxy.address();
+    // The kernel takes connections that nobody accepts.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent_at = silent.local_addr().unwrap();
     // the name of the server, the proxy; what is said
     let cases = [
         (
@@ -89,6 +92,16 @@ async fn m3_what_fails_on_the_way_names_the_proxy_and_not_its_password() {
             format!("through the proxy {address}: SOCKS error"),
         ),
         (HIDDEN, format!("http://u:secret@{gone}"), format!("through the proxy {gone}: tunnel error")),
+        (
+            HIDDEN,
+            format!("http://u:secret@{silent_at}"),
+            format!("through the proxy {silent_at}: no answer within 4s"),
+        ),
+        (
+            HIDDEN,
+            format!("socks5://u:secret@{silent_at}"),
+            format!("through the proxy {silent_at}: no answer within 4s"),
+        ),
         // An HTTPS proxy that does not speak TLS.
         (HIDDEN, format!("https://u:secret@{address}"), format!("through the proxy {address}: tunnel error")),
     ];
