@@ -78,7 +78,8 @@ const SINGLE_READS: [(PreflightTopic, &str); 6] = [
 ];
 
 /// What is read page by page, and which of it is kept.
-const PAGED_READS: [(PreflightTopic, &str, fn(&Value) -> bool); 3] = [
+type PagedRead = (PreflightTopic, &'static str, fn(&Value) -> bool);
+const PAGED_READS: [PagedRead; 3] = [
     (PreflightTopic::Volumes, "/api/v1/persistentvolumes", |_| true),
     (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments", |_| true),
     (PreflightTopic::Pods, "/api/v1/pods", |pod| is_recycler(pod) || has_flex_volume(pod)),

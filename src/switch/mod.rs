@@ -5,6 +5,8 @@
 //! server enforces the fence, that KCM's old leader has exited) begins anew with each run. A lease keeps a second one out.
 
 mod act;
+#[cfg(test)]
+mod kills;
 mod observe;
 pub mod step;
 #[cfg(test)]

@@ -59,6 +59,7 @@ impl FenceStanding {
 }
 
 /// The daemon, as its Deployment and its lease show it.
+#[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonStanding {
     /// How many replicas it should have; `None` without Deployment.

@@ -1,0 +1,325 @@
+//! Over and back, with a kill of each party at each step, on a model of the cluster, second by second.
+//!
+//! What a process believes is what counts: kube-controller-manager (KCM) writes until it exits, ten seconds after its last
+//! renewal. No process of KCM that was denied a write may write, nobody writes beside mooring without a fence, and the fence
+//! goes down only while no volume is under way.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    act::may_write,
+    observe::{Renewals, SWITCH_HOLDER},
+    step::{
+        DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
+    },
+};
+
+/// KCM's lease, and mooring's.
+const LEASE: u64 = 15;
+/// A leader that could not renew for so long exits.
+const RENEW_DEADLINE: u64 = 10;
+/// From a process that ends until the next one runs.
+const RESTART: u64 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Party {
+    Switch,
+    Daemon,
+    Manager,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Lease {
+    holder: String,
+    renewed: u64,
+    lasts: u64,
+}
+
+impl Lease {
+    fn json(&self) -> Value {
+        json!({ "spec": {
+            "holderIdentity": self.holder, "renewTime": self.renewed.to_string(),
+            "leaseDurationSeconds": self.lasts,
+        }})
+    }
+
+    fn hold(&mut self, holder: &str, now: u64) {
+        *self = Self { holder: holder.to_owned(), renewed: now, lasts: LEASE };
+    }
+
+    fn is_free(&self, now: u64) -> bool {
+        self.holder.is_empty() || now >= self.renewed + self.lasts
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    name: String,
+    starts: u64,
+    /// When it renewed last, if it leads, or believes so.
+    leads: Option<u64>,
+    was_denied: bool,
+}
+
+impl Process {
+    fn new(name: &str, starts: u64) -> Self {
+        Self { name: format!("{name}-{starts}"), starts, leads: None, was_denied: false }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    now: u64,
+    fence: bool,
+    replicas: u64,
+    /// None while no replica runs; when it ends, if it was told to.
+    daemon: Option<Process>,
+    ends: Option<u64>,
+    daemon_lease: Lease,
+    manager: Process,
+    manager_lease: Lease,
+    /// From when and until when mooring begins nothing, and whether the annotation is there.
+    drain: (u64, u64, bool),
+    /// Until when a volume is under way.
+    under_way: u64,
+}
+
+impl World {
+    /// KCM rules, and mooring stands by.
+    fn new() -> Self {
+        Self {
+            now: 0,
+            fence: false,
+            replicas: 2,
+            daemon: Some(Process::new("mooring", 0)),
+            ends: None,
+            daemon_lease: Lease::default(),
+            manager: Process::new("kcm", 0),
+            manager_lease: Lease::default(),
+            drain: (0, 0, false),
+            under_way: 0,
+        }
+    }
+
+    fn second(&mut self) {
+        self.now += 1;
+        let now = self.now;
+        self.manage();
+        if self.ends.is_some_and(|ends| now >= ends) {
+            let ended = self.daemon.take();
+            if ended.is_some_and(|ended| ended.name == self.daemon_lease.holder) {
+                self.daemon_lease.holder.clear();
+            }
+            self.ends = None;
+        }
+        let Some(daemon) = self.daemon.as_mut().filter(|daemon| now >= daemon.starts) else { return };
+        let is_ours = self.daemon_lease.holder == daemon.name;
+        if is_ours || self.fence && self.ends.is_none() && self.daemon_lease.is_free(now) {
+            self.daemon_lease.hold(&daemon.name, now);
+            daemon.leads = Some(now);
+        }
+        let drains = (self.drain.0..self.drain.1).contains(&now);
+        if daemon.leads.is_some() && !drains && self.ends.is_none() {
+            self.under_way = now + 4;
+        }
+        let both = daemon.leads.is_some() && self.manager.leads.is_some() && !self.fence;
+        assert!(!both, "nobody writes beside mooring: {self:?}");
+    }
+
+    fn manage(&mut self) {
+        let (now, manager) = (self.now, &mut self.manager);
+        if now < manager.starts {
+            return;
+        }
+        if self.manager_lease.holder == manager.name
+            || manager.leads.is_none() && self.manager_lease.is_free(now)
+        {
+            self.manager_lease.hold(&manager.name, now);
+            manager.leads = Some(now);
+        }
+        match manager.leads {
+            Some(renewed) if now >= renewed + RENEW_DEADLINE => *manager = Process::new("kcm", now + RESTART),
+            Some(_) if self.fence => manager.was_denied = true,
+            Some(_) => assert!(!manager.was_denied, "one that was denied writes: {self:?}"),
+            None => {}
+        }
+    }
+
+    fn kill(&mut self, party: Party) {
+        let starts = self.now + RESTART;
+        match party {
+            Party::Switch => {}
+            Party::Daemon if self.daemon.is_none() => {}
+            // One that was told to end does not come again.
+            Party::Daemon if self.ends.is_some() => (self.daemon, self.ends) = (None, None),
+            Party::Daemon => self.daemon = Some(Process::new("mooring", starts)),
+            Party::Manager => self.manager = Process::new("kcm", starts),
+        }
+    }
+}
+
+/// One run of the program, and what it has seen.
+struct Run {
+    name: String,
+    start: Instant,
+    renewals: Renewals,
+    manager_renewals: Renewals,
+    renews: bool,
+    held: Option<u64>,
+    asked: Option<u64>,
+}
+
+impl Run {
+    fn new(now: u64) -> Self {
+        let (renewals, manager_renewals) = (Renewals::default(), Renewals::default());
+        let name = format!("{SWITCH_HOLDER}{now}");
+        Self {
+            name,
+            start: Instant::now(),
+            renewals,
+            manager_renewals,
+            renews: false,
+            held: None,
+            asked: None,
+        }
+    }
+
+    fn look(&mut self, world: &World) -> SwitchSeen {
+        let now = world.now;
+        let at = self.start + Duration::from_secs(now);
+        let (leads, may_lead) = self.renewals.note(&world.daemon_lease.json(), at);
+        let lease = &world.manager_lease;
+        let manager_leads = !lease.holder.is_empty() && !lease.holder.starts_with(SWITCH_HOLDER);
+        self.renews |= self.manager_renewals.note(&lease.json(), at).0 && manager_leads;
+        self.held = (lease.holder == self.name).then(|| self.held.unwrap_or(now));
+        let running = u64::from(world.daemon.is_some());
+        let fence = match world.fence {
+            true => FenceStanding::Up { proven: true },
+            false => FenceStanding::Absent { proven: true },
+        };
+        SwitchSeen {
+            fence,
+            daemon: DaemonStanding {
+                replicas: Some(world.replicas),
+                ready: u64::from(world.daemon.as_ref().is_some_and(|daemon| now >= daemon.starts)),
+                running,
+                is_fenced: true,
+                is_asked: world.drain.2,
+                drains: self.asked.is_some_and(|asked| now >= asked + 10),
+                leads,
+                may_lead,
+            },
+            manager: ManagerStanding {
+                leads: manager_leads,
+                renews: self.renews,
+                held: self.held.map(|held| Duration::from_secs(now - held)),
+                lasts: Duration::from_secs(LEASE),
+                unwritable: None,
+            },
+            unlisted: if now < world.under_way { vec!["v".to_owned()] } else { Vec::new() },
+            servers: (1, 1),
+        }
+    }
+
+    fn take(&mut self, step: &SwitchStep, world: &mut World) {
+        let now = world.now;
+        let may_write = may_write(step, &world.manager_lease.json(), &self.name);
+        match step {
+            SwitchStep::StartDaemon => {
+                world.replicas = 2;
+                world.daemon.get_or_insert_with(|| Process::new("mooring", now + RESTART));
+                world.ends = None;
+            }
+            SwitchStep::StopDaemon => (world.replicas, world.ends) = (0, Some(now + 2)),
+            SwitchStep::RaiseFence => world.fence = true,
+            SwitchStep::Drain(_) => {
+                self.asked.get_or_insert(now);
+                let heard = if now < world.drain.1 { world.drain.0 } else { now + 5 };
+                world.drain = (heard, now + 60, true);
+            }
+            SwitchStep::Resume => world.drain = (0, 0, false),
+            SwitchStep::HoldLease | SwitchStep::ProveOpen if may_write => {
+                world.manager_lease.hold(&self.name, now);
+            }
+            SwitchStep::LowerFence if may_write => {
+                assert!(now >= world.under_way, "a volume is under way: {world:?}");
+                (world.fence, world.drain.2) = (false, false);
+            }
+            SwitchStep::GiveLeaseUp if may_write => world.manager_lease = Lease::default(),
+            _ => {}
+        }
+    }
+}
+
+/// Goes there, and kills one at a step: by its place among the steps that this run has begun, and before or after what it does.
+fn go(world: &mut World, to: Direction, kill: Option<(usize, Party, bool)>) -> Result<usize, String> {
+    let order = SwitchOrder { to, one_way: false, max_pause: None, manager_restarted: false };
+    let (mut run, mut begun, mut kill): (Run, Vec<SwitchStep>, _) = (Run::new(world.now), Vec::new(), kill);
+    for _ in 0..600 {
+        world.second();
+        let step = next(order, &run.look(world));
+        if !begun.last().is_some_and(|last| last.is_same(&step)) {
+            begun.push(step.clone());
+        }
+        match &step {
+            SwitchStep::Done => return Ok(begun.len()),
+            SwitchStep::Stop(why) => return Err(why.clone()),
+            _ => {}
+        }
+        let killed = kill.take_if(|(place, ..)| *place + 1 == begun.len());
+        if killed.is_none_or(|(_, party, is_done)| party != Party::Switch || is_done) {
+            run.take(&step, world);
+        }
+        let Some((_, party, _)) = killed else { continue };
+        world.kill(party);
+        if party == Party::Switch {
+            // Its lock has to run out first.
+            (0..30).for_each(|_| world.second());
+            run = Run::new(world.now);
+        }
+    }
+    Err(format!("it does not end: {begun:?} {world:?}"))
+}
+
+#[test]
+fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
+    use Direction::{KubeControllerManager, Mooring};
+    let mut ruled_by_the_manager = World::new();
+    (0..20).for_each(|_| ruled_by_the_manager.second());
+    let mut ruled_by_mooring = ruled_by_the_manager.clone();
+    go(&mut ruled_by_mooring, Mooring, None).unwrap();
+    (0..20).for_each(|_| ruled_by_mooring.second());
+    let mut killed = 0;
+    for (base, to, other) in [
+        (&ruled_by_the_manager, Mooring, KubeControllerManager),
+        (&ruled_by_mooring, KubeControllerManager, Mooring),
+    ] {
+        let steps = go(&mut base.clone(), to, None).unwrap();
+        assert!(steps >= 4, "{to:?}: {steps}");
+        for place in 0..steps {
+            for party in [Party::Switch, Party::Daemon, Party::Manager] {
+                for is_done in [false, true] {
+                    let (mut world, told) = (base.clone(), format!("{to:?} {place} {party:?} {is_done}"));
+                    let mut end = go(&mut world, to, Some((place, party, is_done)));
+                    if end.as_ref().is_err_and(|why| why.contains("run switch --to mooring --yes")) {
+                        // It says what to do.
+                        go(&mut world, other, None).unwrap_or_else(|why| panic!("{told}: {why}"));
+                        end = go(&mut world, to, None);
+                    }
+                    end.unwrap_or_else(|why| panic!("{told}: {why}"));
+                    (0..60).for_each(|_| world.second());
+                    let rules = match to {
+                        Mooring => world.daemon.is_some_and(|daemon| daemon.leads.is_some()),
+                        KubeControllerManager => !world.fence && world.manager.leads.is_some(),
+                    };
+                    assert!(rules, "{told}");
+                    killed += 1;
+                }
+            }
+        }
+    }
+    assert!(killed > 60, "{killed}");
+}
