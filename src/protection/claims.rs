@@ -9,11 +9,10 @@ use std::collections::BTreeSet;
 use apiserver::{
     call::{CallError, Caller},
     ids::{ClaimKey, PodKey},
-    kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
+    kinds::{InTreeSource, Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolume, PodVolumeSource},
     tables::Objects,
 };
 
-use super::listed::{ListedPod, is_owned, uses};
 use crate::controller::{
     Identity,
     claim_pods::ClaimPods,
@@ -75,23 +74,7 @@ impl Users<ClaimKey> for ClaimUsers {
     fn user(&self, claim: &PersistentVolumeClaim, objects: &Objects) -> Option<&'static str> {
         let key = claim.key();
         let mut pods = self.0.of(&key).filter_map(|pod| objects.pods.get(pod));
-        let is_used = pods.any(|pod| {
-            pod.spec.volumes.iter().filter(|volume| pod.claim_of(volume).as_ref() == Some(&key)).any(
-                |volume| {
-                    match volume.source {
-                        PodVolumeSource::PersistentVolumeClaim(_) => true,
-                        // Of one that is being deleted, and of which no container runs, a list tells whether its
-                        // containers are gone for good.
-                        PodVolumeSource::Ephemeral => {
-                            let may_be_over = pod.metadata.is_terminating() && !pod.status.is_running;
-                            !may_be_over && is_owned(claim, &pod.metadata.uid)
-                        }
-                        PodVolumeSource::InTree(_) => false,
-                    }
-                },
-            )
-        });
-        is_used.then_some("a pod uses it")
+        pods.any(|pod| uses(&pod, claim)).then_some("a pod uses it")
     }
 
     fn list_of(&self, key: &ClaimKey) -> Option<NamespacePods> {
@@ -99,21 +82,41 @@ impl Users<ClaimKey> for ClaimUsers {
     }
 }
 
+/// Whether a pod uses the claim: it is on a node and names it, in any phase; or the claim is its own, and its containers
+/// are not gone for good. A name that cannot be read may be the claim's (S42).
+// KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC and podIsShutDown.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let meta = &pod.metadata;
+    let is_shut_down = meta.is_terminating() && meta.deletion_grace_period_seconds.as_deref() == Some(&0);
+    let made_claim =
+        claim.metadata.controller().is_some_and(|owner| *owner.kind == *Pod::KIND && owner.uid == meta.uid);
+    let names_it = |volume: &PodVolume| pod.claim_of(volume).is_some_and(|named| named == claim.key());
+    let mut volumes = pod.spec.volumes.iter();
+    !pod.spec.node_name.is_empty()
+        && volumes.any(|volume| match &volume.source {
+            PodVolumeSource::PersistentVolumeClaim(_) => names_it(volume),
+            PodVolumeSource::Ephemeral => made_claim && !is_shut_down && names_it(volume),
+            PodVolumeSource::InTree(source) => {
+                matches!(&**source, InTreeSource::Malformed(what) if what.key == "persistentVolumeClaim")
+            }
+        })
+}
+
 /// The pods of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamespacePods(String);
 
 impl UserList<ClaimKey> for NamespacePods {
-    type Shown = Vec<ListedPod>;
+    type Shown = Vec<Pod>;
 
-    async fn send(&self, caller: &Caller) -> Result<Vec<ListedPod>, CallError> {
+    async fn send(&self, caller: &Caller) -> Result<Vec<Pod>, CallError> {
         let mut pods = Vec::new();
         let path = format!("/api/v1/namespaces/{}/pods", self.0);
         pages::list(caller, &path, "PodList", |pod| pods.push(pod)).await?;
         Ok(pods)
     }
 
-    fn user(pods: &Vec<ListedPod>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+    fn user(pods: &Vec<Pod>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
         pods.iter().any(|pod| uses(pod, claim)).then_some("a pod uses it, as a live list shows")
     }
 

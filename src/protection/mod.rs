@@ -7,5 +7,4 @@
 //! Both are [`crate::controller::finalizer`]; what uses a claim, and what a volume, is here.
 
 pub mod claims;
-mod listed;
 pub mod volumes;

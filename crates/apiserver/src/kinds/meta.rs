@@ -34,6 +34,8 @@ pub struct Meta {
     pub creation_timestamp: Option<Timestamp>,
     /// Set once deletion was asked for; the object is gone when its finalizers are.
     pub deletion_timestamp: Option<Box<Timestamp>>,
+    /// How long after that, in seconds: 0 of a pod whose containers are gone for good, or that was deleted by force.
+    pub deletion_grace_period_seconds: Option<Box<i64>>,
     /// Finalizers; kept for PersistentVolumes, claims and VolumeAttachments.
     pub finalizers: TextList,
     /// Owners that a rule asks for: of a pod PersistentVolumes, of a claim its controller.
@@ -51,6 +53,7 @@ message!(Meta {
     resource_version: 6,
     creation_timestamp: 8 by time,
     deletion_timestamp: 9 by time,
+    deletion_grace_period_seconds: 10,
     labels: 11 by unread,
     annotations: 12 by kept_annotations,
     owner_references: 13,
@@ -115,6 +118,7 @@ impl PartialEq for Meta {
             resource_version: _,
             creation_timestamp,
             deletion_timestamp,
+            deletion_grace_period_seconds,
             finalizers,
             owner_references,
             annotations,
@@ -125,6 +129,7 @@ impl PartialEq for Meta {
             && *uid == other.uid
             && *creation_timestamp == other.creation_timestamp
             && *deletion_timestamp == other.deletion_timestamp
+            && *deletion_grace_period_seconds == other.deletion_grace_period_seconds
             && *finalizers == other.finalizers
             && *owner_references == other.owner_references
             && *annotations == other.annotations

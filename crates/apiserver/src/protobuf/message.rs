@@ -237,6 +237,12 @@ impl FromProtobuf for i32 {
     }
 }
 
+impl FromProtobuf for i64 {
+    fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
+        values.number().map(u64::cast_signed)
+    }
+}
+
 impl FromProtobuf for ResourceVersion {
     fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
         match values.text()? {
