@@ -110,18 +110,20 @@ impl Expander {
             }
             Err(error) => ExpansionReason::Malformed(error.to_string()),
             Ok(None) => ExpansionReason::Settled,
-            Ok(Some(expansion)) => match self.expansions.get(key) {
+            Ok(Some(expansion)) => match self.expansions.get_mut(key) {
                 Some((known, resizer, is_told)) if *known == expansion => {
-                    if let Resizer::Migrated { driver, .. } = resizer
-                        && !is_told
-                        && claim.metadata.annotation(STORAGE_RESIZER) != Some(driver)
-                    {
-                        let events = ExpansionReason::Waits(*resizer).event(&claim).into_iter().collect();
-                        self.events.push(EventUpdate::Hold(key.clone(), EXPANSION, events));
-                        self.keys.begins_to_read(key);
-                        return Some(Call::Annotate(key.clone(), annotate(&claim, driver)));
+                    let resizer = *resizer;
+                    if let Resizer::Migrated { driver, .. } = resizer {
+                        // Whoever has told it.
+                        *is_told |= claim.metadata.annotation(STORAGE_RESIZER) == Some(driver);
+                        if !*is_told {
+                            let events = ExpansionReason::Waits(resizer).event(&claim).into_iter().collect();
+                            self.events.push(EventUpdate::Hold(key.clone(), EXPANSION, events));
+                            self.keys.begins_to_read(key);
+                            return Some(Call::Annotate(key.clone(), annotate(&claim, driver)));
+                        }
                     }
-                    ExpansionReason::Waits(*resizer)
+                    ExpansionReason::Waits(resizer)
                 }
                 _ => {
                     self.keys.begins_to_read(key);
