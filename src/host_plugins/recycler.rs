@@ -15,6 +15,7 @@ use apiserver::{
         ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, RECYCLER_PREFIX, ReclaimPolicy,
         VolumePhase,
     },
+    tables::Objects,
 };
 use serde_json::{Value, json};
 
@@ -184,17 +185,20 @@ impl HostPlugins {
         })
     }
 
-    /// The pods that may still use a volume. If a claim of that name is there, the pods that are younger are that one's;
-    /// an older one has what it was given (S44).
+    /// The pods that may still use a volume. If a claim of that name is there, the pods that are younger are that one's; an
+    /// older one has what it was given, which is nothing as long as it waits for a node beside that claim (S44).
     fn users_of(&self, reference: &ClaimRef, view: &State) -> Vec<PodKey> {
-        let key = reference.key();
-        let made = view.objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
-        let is_older = |pod: &&PodKey| {
-            made.is_none_or(|made| {
-                view.objects.pods.get(pod).is_some_and(|pod| pod.metadata.creation_timestamp < made)
+        let (key, Objects { claims, pods, .. }) = (reference.key(), &*view.objects);
+        let anew = claims.get(&key).map(|claim| claim.metadata.clone());
+        let is_user = |pod: &&PodKey| {
+            let Some(anew) = &anew else { return true };
+            let waits_beside =
+                |pod: &Pod| pod.spec.node_name.is_empty() && pods.observed() >= anew.resource_version;
+            pods.get(pod).is_some_and(|pod| {
+                pod.metadata.creation_timestamp < anew.creation_timestamp && !waits_beside(&pod)
             })
         };
-        self.users.of(&key).filter(is_older).cloned().collect()
+        self.users.of(&key).filter(is_user).cloned().collect()
     }
 }
 
