@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Shown, Target},
     controller::Planner,
+    matching::predicate::was_bound,
 };
 
 impl Planner {
@@ -194,8 +195,8 @@ impl Planner {
                 self.queue.add(target, now);
                 // Whose a volume without claimRef is, the phase of a claim that names it says, too (S45).
                 let name = &claim.spec.volume_name;
-                if self.state.objects.volumes.get(name).is_some_and(|volume| volume.spec.claim_ref.is_none())
-                {
+                let volume = self.state.objects.volumes.get(name).filter(|_| was_bound(&claim));
+                if volume.is_some_and(|volume| volume.spec.claim_ref.is_none()) {
                     self.queue.add(Target::Volume(name.clone()), now);
                 }
             }

@@ -329,15 +329,20 @@ impl Planner {
             return;
         }
         // 1. The claims go first: if one takes the volume, writing "Available" in between would only make its own write
-        //    fail. Of a volume that refers to none, these are the claims that name it (S45).
+        //    fail. Of a volume that refers to none, these are those that name it and may take it (S45).
         let reference = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
         let claims: Vec<ClaimKey> = match &reference {
             Some(key) => vec![key.clone()],
-            None => self.state.claims.naming(name).cloned().collect(),
+            None => self.state.takers(&volume).map(|claim| claim.key()).collect(),
         };
         for key in &claims {
             if let Some(since) = self.queue.take(&Target::Claim(key.clone()), now) {
                 self.plan_claim(key, (since, now), plan);
+                // There may be many: the rest goes first in the next plan.
+                if self.is_long(plan) {
+                    self.queue.add(target, now);
+                    return;
+                }
             }
         }
         if let Some(key) = reference

@@ -35,7 +35,7 @@ use super::{
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::VolumeIndex,
-        predicate::{Comparisons, Requirements, mismatch_for_named},
+        predicate::{Comparisons, Requirements, mismatch_for_named, was_bound},
     },
 };
 use crate::controller::{claim_pods::ClaimPods, second_writer::SecondWriters};
@@ -177,8 +177,9 @@ impl State {
     /// marker says, and lives. Of several the one that is Bound, or else the oldest: a copy is younger.
     #[must_use]
     pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
-        let bound = self.naming(volume).filter(|claim| was_bound(claim));
+        let bound = self.claims.bound_to(volume).filter_map(|key| self.namer(volume, key));
         bound
+            .filter(|claim| was_bound(claim))
             .min_by_key(|claim| {
                 let is_bound = claim.status.phase == ClaimPhase::Bound;
                 (!is_bound, claim.metadata.creation_timestamp, claim.key())
@@ -186,9 +187,27 @@ impl State {
             .map(|claim| claim.key())
     }
 
-    pub(super) fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
-        let claims = self.claims.naming(volume).filter_map(|key| self.objects.claims.get(key));
-        claims.filter(|claim| claim.spec.volume_name == *volume)
+    /// The claims that name a volume: there may be as many as the cluster has.
+    pub(super) fn naming(&self, volume: VolumeName) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        self.claims.naming(&volume).filter_map(move |key| self.namer(&volume, key))
+    }
+
+    /// The claims that name a volume and take it if it refers to none: those that were bound to it, and those that it suits.
+    pub(super) fn takers(
+        &self,
+        volume: &PersistentVolume,
+    ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        let suits = |claim: &PersistentVolumeClaim| {
+            Requirements::of(claim)
+                .is_ok_and(|requirements| mismatch_for_named(volume, &requirements).is_none())
+        };
+        self.naming(volume.key()).filter(move |claim| was_bound(claim) || suits(claim))
+    }
+
+    /// A claim, if it names the volume, as the tables show it.
+    fn namer(&self, volume: &VolumeName, key: &ClaimKey) -> Option<Arc<PersistentVolumeClaim>> {
+        self.compared.note();
+        self.objects.claims.get(key).filter(|claim| claim.spec.volume_name == *volume)
     }
 
     /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back, and none
@@ -196,12 +215,7 @@ impl State {
     #[must_use]
     pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
         let volume = self.volume(name)?;
-        let suits = |claim: &PersistentVolumeClaim| {
-            Requirements::of(claim)
-                .is_ok_and(|requirements| mismatch_for_named(&volume, &requirements).is_none())
-        };
-        let is_taken = volume.spec.claim_ref.is_none()
-            && self.naming(name).any(|claim| was_bound(&claim) || suits(&claim));
+        let is_taken = volume.spec.claim_ref.is_none() && self.takers(&volume).next().is_some();
         (!is_taken).then_some(volume)
     }
 
@@ -235,12 +249,6 @@ impl State {
             self.proofs.forget_claim_unless(key, seen);
         }
     }
-}
-
-/// Whether the claim was bound to the volume that it names. The phase is written by controllers alone.
-pub(super) fn was_bound(claim: &PersistentVolumeClaim) -> bool {
-    matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
-        || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
 }
 
 /// The class for claims without one: the newest of those marked, the first by name among equals

@@ -28,12 +28,12 @@ use crate::binder::{
         choose_volume::Search,
         predicate::{
             Mismatch, Requirements, held_by, is_of_another, mismatch_for_named, mismatch_for_search,
-            refers_to,
+            refers_to, was_bound,
         },
     },
     patches,
     reasons::ClaimReason,
-    state::{State, was_bound},
+    state::State,
 };
 
 /// What to do about a claim as things are.

@@ -23,10 +23,10 @@ use crate::binder::{
     annotations::{self, PROVISIONED_BY},
     calls::{Call, Purpose, Write},
     events,
-    matching::predicate::modes_differ,
+    matching::predicate::{modes_differ, was_bound},
     patches,
     reasons::VolumeReason,
-    state::{State, was_bound},
+    state::State,
 };
 
 /// What to do about a volume as things are.
@@ -102,7 +102,7 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
     let is_its = |claim: &Arc<PersistentVolumeClaim>| {
         was_bound(claim) && (claim.metadata.uid == reference.uid || !is_kept)
     };
-    let owner = state.naming(&volume.key()).find(is_its);
+    let owner = state.naming(volume.key()).find(is_its);
     owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
 }
 
@@ -111,7 +111,7 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
 /// (S45).
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
-    let is_anothers = state.naming(&volume.key()).any(|claim| was_bound(&claim));
+    let is_anothers = state.owner(&volume.key()).is_some();
     if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && !is_anothers {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }

@@ -21,7 +21,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     buckets::{Bucket, Buckets},
-    predicate::{AccessModes, Group, Requirements, capacity, claim_class, mismatch_for_search},
+    predicate::{AccessModes, Group, Requirements, capacity, claim_class, mismatch_for_search, was_bound},
     quantity::Quantity,
 };
 use crate::binder::annotations;
@@ -32,6 +32,7 @@ type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
 #[derive(Debug, Default, PartialEq, Eq)]
 struct IndexedClaim {
     volume: VolumeName,
+    never_bound: bool,
     /// Of a claim that has and names no volume.
     class: Option<Text>,
 }
@@ -40,7 +41,8 @@ struct IndexedClaim {
 #[derive(Debug, Default)]
 pub struct ClaimIndex {
     entries: HashMap<ClaimKey, IndexedClaim>,
-    by_volume: Relation<VolumeName, ClaimKey>,
+    /// With whether each was never bound to the volume that it names: those that were come first.
+    by_volume: Relation<VolumeName, (bool, ClaimKey)>,
     by_class: Relation<Text, ClaimKey>,
     /// Waiting claims of a group: those that accept any label, or those that insist on this one (and
     /// perhaps on others).
@@ -49,13 +51,15 @@ pub struct ClaimIndex {
 }
 
 impl ClaimIndex {
-    /// Takes a claim's current content, or its absence. Returns the volume that it named before, if it does no longer.
+    /// Takes a claim's current content, or its absence. Returns the volume that it named before, or that it was bound to, if
+    /// that is so no longer.
     pub fn update(&mut self, key: &ClaimKey, claim: Option<&PersistentVolumeClaim>) -> Option<VolumeName> {
         let entry = claim.map(|claim| {
             let open = claim.spec.volume_name.is_empty()
                 && !annotations::has(&claim.metadata, annotations::BIND_COMPLETED);
             IndexedClaim {
                 volume: claim.spec.volume_name.clone(),
+                never_bound: !was_bound(claim),
                 class: open.then(|| claim_class(claim).into()),
             }
         });
@@ -63,18 +67,20 @@ impl ClaimIndex {
             return None;
         }
         let before = self.entries.remove(key).unwrap_or_default();
-        self.by_volume.remove(&before.volume, key);
+        self.by_volume.remove(&before.volume, &(before.never_bound, key.clone()));
         if let Some(class) = &before.class {
             self.by_class.remove(class, key);
         }
-        let named = entry.as_ref().map(|entry| entry.volume.clone()).unwrap_or_default();
-        let left = Some(before.volume).filter(|volume| !volume.is_empty() && *volume != named);
+        let keeps =
+            |now: &IndexedClaim| now.volume == before.volume && (before.never_bound || !now.never_bound);
+        let is_kept = before.volume.is_empty() || entry.as_ref().is_some_and(keeps);
+        let left = (!is_kept).then_some(before.volume);
         let Some(entry) = entry else {
             give_back_room(&mut self.entries);
             return left;
         };
         if !entry.volume.is_empty() {
-            self.by_volume.insert(entry.volume.clone(), key.clone());
+            self.by_volume.insert(entry.volume.clone(), (entry.never_bound, key.clone()));
         }
         if let Some(class) = &entry.class {
             self.by_class.insert(class.clone(), key.clone());
@@ -84,8 +90,14 @@ impl ClaimIndex {
     }
 
     /// The claims that name a volume.
-    pub fn naming(&self, volume: &VolumeName) -> impl Iterator<Item = &ClaimKey> {
-        self.by_volume.of(volume.clone())
+    pub fn naming<'a>(&'a self, volume: &VolumeName) -> impl Iterator<Item = &'a ClaimKey> + use<'a> {
+        self.by_volume.of(volume.clone()).map(|(_, key)| key)
+    }
+
+    /// Those of them that were bound to it: one, unless people copy claims.
+    pub fn bound_to(&self, volume: &VolumeName) -> impl Iterator<Item = &ClaimKey> {
+        let namers = self.by_volume.of(volume.clone());
+        namers.take_while(|(never_bound, _)| !never_bound).map(|(_, key)| key)
     }
 
     /// The claims of a class that have and name no volume; that without name also holds those without class.

@@ -8,7 +8,9 @@
 use std::cell::Cell;
 
 use apiserver::{
-    kinds::{ClaimRef, LabelSelector, Meta, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+    kinds::{
+        ClaimPhase, ClaimRef, LabelSelector, Meta, PersistentVolume, PersistentVolumeClaim, VolumePhase,
+    },
     text::{Text, TextMap},
 };
 use strum::VariantArray;
@@ -292,6 +294,13 @@ pub fn is_of_another(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> boo
 pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let reference = volume.spec.claim_ref.as_ref();
     reference.is_some_and(|reference| !reference.uid.is_empty() && refers_to(reference, claim))
+}
+
+/// Whether the claim was bound to the volume that it names. The phase is written by controllers alone.
+#[must_use]
+pub fn was_bound(claim: &PersistentVolumeClaim) -> bool {
+    matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
+        || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
 }
 
 /// Whether file system and block device are confused between the two.

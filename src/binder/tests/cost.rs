@@ -5,6 +5,8 @@ use std::cell::Cell;
 use apiserver::kinds::StorageClass;
 
 use super::*;
+use crate::binder::plan::LOOKS;
+
 /// Claims first, then the volumes one by one: every claim is bound, and no step looks at more than
 /// its own pair.
 #[test]
@@ -141,6 +143,48 @@ fn a_size_costs_its_own_candidates() {
     let candidate = waiting.candidate(&sized("pv", "4Gi"), &current, &BTreeSet::new());
     assert_eq!(candidate, Some(ClaimKey::new("ns", "least")));
     assert_eq!(looked.get(), 1);
+}
+
+/// Claims that all name one free volume, which suits none of them: a look at one of them, or at the volume, is not a look at
+/// all.
+#[test]
+fn l15_claims_that_name_a_volume_that_does_not_suit_them_cost_one_look_each() {
+    const CLAIMS: usize = 3_000;
+    let naming = |number: usize| {
+        let mut claim = claim(&format!("c{number:04}"));
+        claim.spec.volume_name = "v".into();
+        claim.spec.resources.requests.insert("storage".to_owned(), "5Gi".to_owned());
+        claim
+    };
+    let (objects, mut planner) = planner(vec![volume("v")], (0..CLAIMS).map(naming).collect());
+    let now = Instant::now();
+    let settle = |planner: &mut Recording| {
+        let (mut looks, mut compared) = (0, 0);
+        loop {
+            let plan = planner.plan(now);
+            assert!(plan.ops.is_empty() && plan.looks <= LOOKS + 1, "{} looks", plan.looks);
+            (looks, compared) = (looks + plan.looks, compared + plan.compared);
+            if plan.wake_at != Some(now) {
+                return (looks, compared);
+            }
+        }
+    };
+    settle(&mut planner);
+    for number in 0..CLAIMS {
+        let mut claim = naming(number);
+        claim.metadata.resource_version = ResourceVersion(2);
+        claim.metadata.annotations.insert("pv.kubernetes.io/x", "y");
+        objects.apply(claim.clone());
+        planner.changed(&ObjectRef::Claim(claim.key()), now);
+    }
+    assert_eq!(settle(&mut planner), (CLAIMS, 0));
+    let mut volume = volume("v");
+    volume.metadata.resource_version = ResourceVersion(2);
+    volume.metadata.labels.insert("x", "y");
+    objects.apply(volume);
+    planner.changed(&ObjectRef::Volume("v".into()), now);
+    let (looks, compared) = settle(&mut planner);
+    assert!(looks <= CLAIMS + 2 && compared <= 3 * CLAIMS, "{looks} {compared}");
 }
 
 /// What is settled costs nothing: no request, no event, and no reason to wake up but the resync.
