@@ -7,7 +7,7 @@
 
 use apiserver::{
     call::{Request, Verb},
-    ids::{ClassName, VolumeName},
+    ids::{ClaimKey, ClassName, VolumeName},
     kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
     text::{Text, TextMap},
 };
@@ -84,6 +84,13 @@ pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Write {
         json!({"spec": {"claimRef": {"uid": null}}})
     };
     patch(WriteKind::Unbind, volume, "", changes)
+}
+
+/// Points the reference at a claim that has the volume: it takes it back (S45), and no other meanwhile.
+#[must_use]
+pub fn reserve_by_name(volume: &PersistentVolume, claim: &ClaimKey) -> Write {
+    let reference = json!({"namespace": claim.namespace(), "name": claim.name(), "uid": null});
+    patch(WriteKind::Unbind, volume, "", json!({"spec": {"claimRef": reference}}))
 }
 
 /// Step 2 of a bind, and every other phase of a volume. The message belongs to the phase, so that
@@ -239,6 +246,14 @@ mod tests {
                 unreserve_volume(&volume(), false),
                 pv.to_owned(),
                 json!({"metadata": of_volume, "spec": {"claimRef": {"uid": null}}}),
+            ),
+            (
+                reserve_by_name(&volume(), &claim().key()),
+                pv.to_owned(),
+                json!({
+                    "metadata": of_volume,
+                    "spec": {"claimRef": {"namespace": "ns", "name": "c", "uid": null}},
+                }),
             ),
             (
                 volume_phase(&volume(), VolumePhase::Bound, None),

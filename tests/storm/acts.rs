@@ -98,7 +98,8 @@ pub enum Act {
         volume: usize,
         is_uid_only: bool,
     },
-    /// Its `claimRef` gets the name of that claim, and a UID that none has, as from the manifest of another cluster.
+    /// Its `claimRef` gets the name of that claim, and a UID that none has, as from the manifest of another cluster, or that of
+    /// the claim, if it has a volume.
     EditRef {
         volume: usize,
         claim: usize,

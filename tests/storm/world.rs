@@ -320,10 +320,14 @@ impl World {
                 let body = json!({ "spec": { "claimRef": claim_ref } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
-            Act::EditRef { volume, claim } => {
-                let Some(volume) = self.volume_now(volume).await else { return };
-                let reference =
-                    json!({ "namespace": "default", "name": self.claims[claim], "uid": "of-another" });
+            Act::EditRef { volume: number, claim } => {
+                let Some(volume) = self.volume_now(number).await else { return };
+                // In every second case that of a claim which has another volume, if it has one.
+                let known =
+                    hands.get(&self.claim(claim)).await.filter(|_| (number + claim).is_multiple_of(2));
+                let uid = known.filter(|claim| claim["spec"]["volumeName"].is_string());
+                let uid = uid.map_or(json!("of-another"), |claim| claim["metadata"]["uid"].clone());
+                let reference = json!({ "namespace": "default", "name": self.claims[claim], "uid": uid });
                 let body = json!({ "spec": { "claimRef": reference } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }

@@ -106,17 +106,28 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
     owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
 }
 
-/// The claim names another volume, or cannot take this one, which is being deleted. One made for it on demand is
-/// superfluous and goes; any other gets its reservation undone, and so does what was another claim's, which takes it back
-/// (S45).
+/// The claim names another volume, or cannot take this one, which is being deleted. What was made for it on demand, and is no
+/// other claim's, is superfluous and goes. What is Released has the data of an earlier claim: people alone free it (S25). Of
+/// the rest, what was another claim's is reserved by name for that one, which takes it back (S45).
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
+    let owner = state.owner(&volume.key());
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
-    let is_anothers = state.owner(&volume.key()).is_some();
-    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && !is_anothers {
+    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && owner.is_none() {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
-    let write = binding::undo(volume);
+    if is_parked(volume) && !volume.metadata.is_terminating() {
+        return Decision::rest(VolumeReason::ClaimBindsNext(reference.key()));
+    }
+    let write = match owner {
+        Some(owner) => patches::reserve_by_name(volume, &owner),
+        None => binding::undo(volume),
+    };
     Decision::step(VolumeReason::Undoing(reference.key()), Call::Write(write))
+}
+
+/// Whether the volume waits for its reclaim, or for an administrator.
+fn is_parked(volume: &PersistentVolume) -> bool {
+    matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed)
 }
 
 /// Releases the volume and sees to its reclaim, if a live read has shown what our tables show.
@@ -127,8 +138,7 @@ fn released(
     needed: ClaimProof,
 ) -> VolumeDecision {
     let key = reference.key();
-    let parked = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-    let decision = if parked {
+    let decision = if is_parked(volume) {
         reclaim::reclaim(volume, reference, state)
     } else {
         let write = patches::volume_phase(volume, VolumePhase::Released, None);

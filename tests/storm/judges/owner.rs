@@ -36,6 +36,16 @@ fn lives(objects: &Objects, volume: &str, (key, owner): &Owner) -> bool {
     claim.is_some_and(|claim| uid(claim) == owner && claim["spec"]["volumeName"] == volume)
 }
 
+/// Whether the claim of that UID that a volume refers to names another volume.
+fn has_another(objects: &Objects, volume: &str, reference: &Value) -> bool {
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    let claim = objects.get("persistentvolumeclaims", &format!("{}/{}", text("namespace"), text("name")));
+    claim.is_some_and(|claim| {
+        let named = claim["spec"]["volumeName"].as_str().unwrap_or_default();
+        uid(claim) == text("uid") && !named.is_empty() && named != volume
+    })
+}
+
 fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner>, faults: &mut Vec<Fault>) {
     let name = moment.change.name.as_str();
     let Some(after) = &moment.change.after else { return };
@@ -60,12 +70,14 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     let names_other = reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != owner.1)
         || reference["name"].as_str().is_some_and(|name| !owner.0.ends_with(&format!("/{name}")));
     if !moment.is_ours() {
-        // People and populators hand a volume over by naming another claim.
-        if names_other {
+        // People and populators hand a volume over by naming another claim, but not one that has another volume.
+        if names_other && !has_another(objects, name, reference) {
             owners.remove(name);
         }
         return;
     }
+    let before = moment.change.before.as_ref();
+    let names_other = names_other && before.is_none_or(|before| before["spec"]["claimRef"] != *reference);
     let is_made_available =
         phase(after) == "Available" && moment.change.before.is_some() && !was("Available");
     // Of two claims that were bound to it the older one may have it, where people made it anew without a claimRef.

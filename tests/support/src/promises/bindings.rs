@@ -204,6 +204,11 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     let is_cleared = !before_ref.is_null() && after_ref.is_null();
     let is_own = annotation(before, BOUND_BY_CONTROLLER).is_some();
     broken.unless(!is_cleared || is_own, "S26 a user's reservation is removed");
+    let key = |reference: &Value| format!("{}/{}", text(reference, "/namespace"), text(reference, "/name"));
+    let is_moved = !before_ref.is_null() && !after_ref.is_null() && key(before_ref) != key(after_ref);
+    let claims = known.states(Kind::Claim, &key(after_ref));
+    let is_its = claims.into_iter().flatten().any(|claim| text(claim, "/spec/volumeName") == name);
+    broken.unless(!is_moved || is_its, "S26 a user's reservation is given to another claim");
     // People may have freed it and left the phase to us; then the reference is our own.
     let is_freed = held != holds && holds.is_empty() && is_parked(before) && !known.has_reserved(name);
     broken.unless(!is_freed || known.is_emptied(before), "S25 a volume that is kept is freed");
@@ -212,7 +217,7 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
         "Bound" => broken.unless(!holds.is_empty(), "S22 a volume is Bound without a claim's UID"),
         "Available" => broken.unless(holds.is_empty(), "S25 a volume of a claim becomes Available"),
         "Released" | "Failed" => {
-            let key = format!("{}/{}", text(after_ref, "/namespace"), text(after_ref, "/name"));
+            let key = key(after_ref);
             // A surplus volume of a claim that is bound to another is released, and a provisioned one that is being deleted
             // and that its claim does not name yet.
             let goes = !before["metadata"]["deletionTimestamp"].is_null()

@@ -106,6 +106,8 @@ fn class(mode: &str) -> Value {
 
 fn of_volumes() -> Vec<Row> {
     let bound = bound();
+    let of_other = json!({ "spec": { "claimRef": { "namespace": "shop", "name": "d", "uid": "d" } } });
+    let to_c = json!({ "spec": { "claimRef": { "name": "c", "uid": null } } });
     vec![
         (the_claim(), Kind::Volume, nothing(), reference("u"), ""),
         (
@@ -175,6 +177,14 @@ fn of_volumes() -> Vec<Row> {
             "S28",
         ),
         (vec![], Kind::Volume, reference("u"), json!({ "spec": { "claimRef": null } }), "S26"),
+        (the_claim(), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
+        (
+            vec![("claim", "shop/c", claim(&json!({ "spec": { "volumeName": "v" } })))],
+            Kind::Volume,
+            of_other,
+            to_c,
+            "",
+        ),
         (
             vec![],
             Kind::Volume,
