@@ -8,22 +8,24 @@ use apiserver::{
     tables::{Objects, Stored},
 };
 
-use crate::binder::matching::predicate::{claim_class, volume_class};
+use crate::binder::{
+    annotations::{self, BIND_COMPLETED},
+    matching::predicate::claim_class,
+};
 
-/// What cannot be read of that which decides about a claim.
+/// What cannot be read of that which decides about a claim: its class only if it has yet to find a volume.
 pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {
-    let class = ClassName::from(claim_class(claim));
+    let is_open = claim.spec.volume_name.is_empty() && !annotations::has(&claim.metadata, BIND_COMPLETED);
+    let class = is_open.then(|| ClassName::from(claim_class(claim)));
     of::<PersistentVolumeClaim>(objects, &claim.key())
         .or_else(|| of::<PersistentVolume>(objects, &claim.spec.volume_name))
-        .or_else(|| of::<StorageClass>(objects, &class))
+        .or_else(|| of::<StorageClass>(objects, &class?))
 }
 
 /// What cannot be read of that which decides about a volume.
 pub(crate) fn for_volume(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
     let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
-    of::<PersistentVolume>(objects, &volume.key())
-        .or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
-        .or_else(|| of::<StorageClass>(objects, &ClassName::from(volume_class(volume))))
+    of::<PersistentVolume>(objects, &volume.key()).or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
 }
 
 fn of<T: Stored>(objects: &Objects, key: &T::Key) -> Option<String> {

@@ -502,3 +502,25 @@ fn s45_a_volume_is_its_owners_until_the_owner_is_gone() {
     planner.changed(&ObjectRef::Claim(key("owner")), now);
     assert_eq!(only(planner.plan(now)).subject, Target::Claim(key("rival")));
 }
+
+#[test]
+fn s42_a_class_that_cannot_be_read_blocks_the_claims_alone_that_have_yet_to_find_a_volume() {
+    let (mut volume, mut bound, mut open) = (volume("v"), claim("c"), claim("o"));
+    (bound.spec.storage_class_name, open.spec.storage_class_name) = (Some("odd".into()), Some("odd".into()));
+    volume.spec.storage_class_name = Some("odd".into());
+    let uid = bound.metadata.uid.clone();
+    volume.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid });
+    bound.spec.volume_name = volume.key();
+    let (objects, mut planner) = planner(vec![volume], vec![bound, open]);
+    let (now, revision) = (Instant::now(), Some(ResourceVersion(1)));
+    objects.note_unreadable::<StorageClass>(None, &"odd".into(), None, revision, "bad".to_owned());
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeBound));
+    assert_eq!(planner.waiting().get("ObjectUnreadable"), Some(&1));
+    objects.apply(decode::<StorageClass>(&json!({
+        "metadata": {"name": "odd", "resourceVersion": "2"},
+        "provisioner": "d", "volumeBindingMode": "Immediate",
+    })));
+    planner.changed(&ObjectRef::Class("odd".into()), now);
+    planner.plan(now);
+    assert_eq!(planner.waiting().get("ObjectUnreadable"), None);
+}
