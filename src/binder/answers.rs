@@ -267,8 +267,7 @@ impl Planner {
             && let (Some(volume), Some(revision)) = (&op.volume, op.known)
             && let Some(claim) = self.state.objects.claims.get(key)
         {
-            let until = self.state.doubts.note(&claim, volume, (&write.target, revision), now);
-            self.queue.add_at(&op.subject, until);
+            self.state.doubts.note(&claim, volume, (&write.target, revision), now);
         }
     }
 

@@ -54,21 +54,25 @@ impl Doubts {
         Self { claims: BTreeMap::new(), by_volume: Relation::default(), settle_time }
     }
 
-    /// A request that gives the volume to a claim was not answered: a write to that object, at this revision. Returns when
-    /// it can no longer be carried out: the claim is to be looked at then.
+    /// A request that gives the volume to a claim was not answered: a write to that object, at this revision.
     pub fn note(
         &mut self,
         claim: &PersistentVolumeClaim,
         volume: &VolumeName,
         (object, revision): (&ObjectRef, ResourceVersion),
         now: Instant,
-    ) -> Instant {
+    ) {
         self.forget(&claim.key());
         let write = InDoubt::since(now, self.settle_time, revision);
         self.by_volume.insert(volume.clone(), claim.key());
         let (uid, object) = (claim.metadata.uid.clone(), object.clone());
         self.claims.insert(claim.key(), Doubt { claim: uid, volume: volume.clone(), object, write });
-        write.until
+    }
+
+    /// When the request about a claim can no longer be carried out: it is to be looked at then.
+    #[must_use]
+    pub fn until(&self, claim: &ClaimKey) -> Option<Instant> {
+        self.claims.get(claim).map(|doubt| doubt.write.until)
     }
 
     /// The claim is gone, or in doubt no more.
@@ -145,7 +149,8 @@ mod tests {
         for (object, claim_at, volume_at, ends) in rows {
             let mut doubts = Doubts::default();
             let before = objects(5, Some(5));
-            let until = doubts.note(&claim, &name, (&object, ResourceVersion(5)), now);
+            doubts.note(&claim, &name, (&object, ResourceVersion(5)), now);
+            let until = doubts.until(&key).unwrap();
             assert_eq!((until, doubts.of(&claim, &before)), (now + SETTLE_TIME, Some(&name)));
             let after = objects(claim_at, volume_at);
             assert_eq!(doubts.of(&claim, &after).is_none(), ends, "{object} {claim_at} {volume_at:?}");

@@ -239,6 +239,9 @@ impl Planner {
             return;
         }
         self.state.claims.forget(key);
+        if let Some(until) = self.state.doubts.until(key) {
+            self.queue.add_at(&target, until);
+        }
         // 2. One that is gone leaves nothing to decide; one that cannot be read may be there (S42).
         let Some(claim) = self.state.objects.claims.get(key) else {
             if self.state.objects.unreadable::<PersistentVolumeClaim>(key).is_none() {

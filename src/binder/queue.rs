@@ -134,9 +134,11 @@ impl Lanes {
         }
     }
 
-    /// Adds a key at this time, and not at the one before.
+    /// Adds a key at this time, or at an earlier one that it has: what it waits for beyond that, the look adds again.
     pub fn add_at(&mut self, target: &Target, at: Instant) {
-        self.later.wait_until(target, at);
+        if self.later.until(target).is_none_or(|earlier| at < earlier) {
+            self.later.wait_until(target, at);
+        }
     }
 
     /// Adds the keys whose time has come.

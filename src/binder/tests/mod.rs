@@ -253,6 +253,10 @@ fn s19_a_reservation_that_may_come_late_keeps_the_claim_from_another_volume() {
         assert_eq!(planner.waiting(), [("Uncertain", 1)].into());
         // It may have come, and only the watch not have told of it.
         let later = plan.wake_at.unwrap();
+        // What it waits for until an earlier time does not take the place of that.
+        let earlier = now + Duration::from_secs(1);
+        planner.queue.add_at(&Target::Claim(ClaimKey::new("ns", "c")), earlier);
+        assert_eq!(planner.plan(earlier).wake_at, Some(later));
         let read = only(planner.plan(later));
         let large = ObjectRef::Volume(VolumeName::from("large"));
         assert_eq!(read.call, Call::Read { target: large, purpose: Purpose::Refresh });
