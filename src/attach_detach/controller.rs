@@ -125,9 +125,10 @@ impl controller::Controller for AttachDetach {
             return self.stand_by(objects, now);
         }
         self.queue.at(now);
+        let newest = self.newest_attachment;
         for object in &objects {
             if let ObjectRef::Attachment(name) = object {
-                self.look_at_attachment(name, now);
+                self.look_at_attachment(name, newest, now);
             }
         }
         // What holds a volume up may be readable now, or gone.

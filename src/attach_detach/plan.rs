@@ -23,10 +23,13 @@ use super::{
         node_list::{self, NodeStep, NodeView},
         reconciler::{self, VolumeView},
         scope::Scope,
-        verdict::{AttachStep, NodeVerdict},
+        verdict::{AttachStep, NodeVerdict, StandOff},
     },
     facts::{Fact, Forced, Planned},
-    guard::{second_writer::ActTarget, unreadable::unreadable_on},
+    guard::{
+        second_writer::ActTarget,
+        unreadable::{Needs, needs_of, unreadable_on},
+    },
     queue::{AT_ONCE, Key},
     state::{
         actual::{
@@ -53,16 +56,17 @@ impl AttachDetach {
         // 2. Who holds it, of all its nodes (S1), and on which nodes it is judged.
         let is_exclusive = self.desired.is_exclusive(volume) || self.is_exclusive_by_attachments(volume);
         let desired = self.desired.nodes(volume).filter(|_| is_exclusive);
-        let exclusive = Exclusive::of(volume, desired, &self.actual);
+        let (unreadable, needs) = (unreadable_on(volume, self.known(now)), needs_of(volume, self.known(now)));
+        let exclusive = Exclusive::of(volume, desired, &self.actual, &unreadable);
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let scope = self.turn(volume, scope, exclusive.as_ref());
         // 3. The verdicts.
-        let unreadable = unreadable_on(volume, self.known(now));
-        let blocked_by: BTreeSet<String> = unreadable.values().cloned().collect();
+        let blocked_by: BTreeSet<String> =
+            unreadable.values().chain(needs.values().flatten()).cloned().collect();
         let desired = &self.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
         self.actual.note_undesired(volume, &scope, wanted, self.clock.wall(now));
-        let view = self.view(volume, &scope, (exclusive.as_ref(), unreadable), now);
+        let view = self.view(volume, &scope, (exclusive.as_ref(), &unreadable, &needs), now);
         let verdicts = reconciler::plan(&view, now);
         let work = verdicts.len() + seen / SEEN_FOR_ONE;
         self.outbox.planned(Planned::NodeVolume, verdicts.len());
@@ -82,7 +86,7 @@ impl AttachDetach {
         {
             self.queue.add_new(volume.clone(), Scope::All);
         }
-        let told = self.contention(volume, exclusive.is_some(), &verdicts);
+        let told = self.contention(volume, exclusive.is_some().then_some(&unreadable), &verdicts);
         if self.actual.tell(volume, told) && scope != Scope::All {
             let mut others = self.names(volume);
             others.retain(|name| !verdicts.contains_key(name));
@@ -156,14 +160,18 @@ impl AttachDetach {
         &'a self,
         volume: &'a VolumeId,
         scope: &'a Scope,
-        (exclusive, unreadable): (Option<&'a Exclusive>, BTreeMap<NodeName, String>),
+        (exclusive, unreadable, needs): (Option<&'a Exclusive>, &'a BTreeMap<NodeName, String>, &Needs),
         now: Instant,
     ) -> VolumeView<'a> {
         let (desired_nodes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
         let names = reconciler::names(desired_nodes, state, scope);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
-        let is_beside = |node: &&NodeName| {
+        let is_beside = |node: &NodeName| {
             self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
+        };
+        let stand_off = |node: &NodeName| match needs.contains_key(node) {
+            true => Some(StandOff::Unreadable),
+            false => is_beside(node).then(|| StandOff::Beside(node.clone())),
         };
         VolumeView {
             volume,
@@ -173,7 +181,7 @@ impl AttachDetach {
             exclusive,
             stand_off: self.stand_off(now),
             hand_over: self.hand_over(now),
-            beside: names.iter().copied().filter(is_beside).cloned().collect(),
+            stood_off: names.iter().filter_map(|node| Some(((*node).clone(), stand_off(node)?))).collect(),
             leftovers: names.iter().copied().filter(|node| self.is_left(volume, node)).cloned().collect(),
             unreadable,
             nodes: names.iter().filter_map(|name| Some((*name, self.actual.node(name)?))).collect(),
@@ -185,20 +193,19 @@ impl AttachDetach {
     /// Whether the node lists a volume without attachments for pods that have not started, whose claim or volume does not
     /// lead to it any more, and its kubelet does not report it in use. A list alone gave those pods nothing (S44).
     pub(super) fn is_left(&self, volume: &VolumeId, node: &NodeName) -> bool {
-        let is_wanted = |desired: &DesiredAttachment| {
-            desired.is_current() || desired.runs(&self.objects) || desired.is_unreadable(&self.desired)
-        };
+        let is_wanted = |desired: &DesiredAttachment| desired.is_current() || desired.runs(&self.objects);
         volume.kind() == VolumeKind::NoOp
             && self.desired.get(volume, node).is_some_and(|desired| !is_wanted(desired))
             && self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
     }
 
-    /// What the nodes of the volume are told of one another after these verdicts. Of one that is on one node alone, and that
-    /// no attachment of another party keeps from it, nothing is kept: nearly all volumes are so.
+    /// What the nodes of an exclusive volume, of which these are `unreadable`, are told of one another after these verdicts. Of
+    /// one that is on one node alone, and that no attachment of another party keeps from it, nothing is kept: nearly all
+    /// volumes are so.
     fn contention(
         &self,
         volume: &VolumeId,
-        is_exclusive: bool,
+        unreadable: Option<&BTreeMap<NodeName, String>>,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
     ) -> Option<Box<Contention>> {
         // When the attachment of another party ends, all are looked at that it held up.
@@ -208,7 +215,7 @@ impl AttachDetach {
             return None;
         }
         let desired = self.desired.nodes(volume);
-        let exclusive = Exclusive::of(volume, desired.filter(|_| is_exclusive), &self.actual)?;
+        let exclusive = Exclusive::of(volume, desired, &self.actual, unreadable?)?;
         Some(Box::new(Contention::new(&exclusive, desired, verdicts)))
     }
 

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, mem, time::Duration};
 use apiserver::{
     call::CallError,
     events::{Event, EventType, Involved, Novelty},
-    ids::{AttachmentName, NodeName, Uid},
+    ids::{AttachmentName, NodeName, ResourceVersion, Uid},
     kinds::{Node, VolumeAttachment},
     unfenced::Unbegun,
 };
@@ -160,14 +160,19 @@ impl AttachDetach {
         nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
     }
 
-    /// Looks at what the watch says of an attachment, before the state takes it.
-    pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, now: Instant) {
+    /// Looks at what the watch says of an attachment, before the state takes it. `newest` is the newest revision of any that
+    /// was known before those that have changed with it: they come by name.
+    pub(super) fn look_at_attachment(
+        &mut self,
+        name: &AttachmentName,
+        newest: ResourceVersion,
+        now: Instant,
+    ) {
         let objects = &self.objects;
         let attachment = objects.attachments.get(name);
         let revision =
             attachment.as_ref().map(|attachment| attachment.metadata.resource_version).unwrap_or_default();
-        let newest = self.newest_attachment;
-        self.newest_attachment = newest.max(revision);
+        self.newest_attachment = self.newest_attachment.max(revision);
         // A watch may begin again in the past, where what we did ourselves looks like news.
         if attachment.is_some() && revision <= newest {
             return;

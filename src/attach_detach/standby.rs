@@ -90,7 +90,10 @@ impl AttachDetach {
             self.refresh_pod(&key, now);
         }
         let (desired, objects) = (&self.desired, &self.objects);
-        self.actual.forget_given_up(|volume, node| desired.is_run_with(volume, node, objects));
+        let waits = |volume: &VolumeId, node: &NodeName| {
+            desired.is_exclusive(volume) && desired.get(volume, node).is_some()
+        };
+        self.actual.forget_reports(|volume, node| desired.is_run_with(volume, node, objects), waits);
         self.is_loaded = true;
         let (attachments, pods) = (objects.attachments.len(), objects.pods.len());
         self.outbox.push(Fact::Loaded { attachments, pods });

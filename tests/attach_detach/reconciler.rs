@@ -147,7 +147,11 @@ fn run(case: &Case, compared: &mut Comparison) {
         || desired_nodes.is_some_and(|nodes| {
             nodes.values().any(|wanted| wanted.pods.values().any(|(_, volume)| volume.exclusive))
         });
-    let exclusive = is_exclusive.then(|| Exclusive::of(&volume, desired_nodes, &actual)).flatten();
+    let unreadable = case.unreadable.iter();
+    let unreadable: BTreeMap<NodeName, String> =
+        unreadable.map(|(node, object)| (NodeName::from(node.as_str()), object.clone())).collect();
+    let exclusive =
+        is_exclusive.then(|| Exclusive::of(&volume, desired_nodes, &actual, &unreadable)).flatten();
     let verdicts = plan(
         &VolumeView {
             volume: &volume,
@@ -166,12 +170,8 @@ fn run(case: &Case, compared: &mut Comparison) {
             },
             hand_over: case.hands_over.then_some(Waiting::HAND_OVER),
             leftovers: BTreeSet::new(),
-            beside: BTreeSet::new(),
-            unreadable: case
-                .unreadable
-                .iter()
-                .map(|(node, object)| (NodeName::from(node.as_str()), object.clone()))
-                .collect(),
+            stood_off: BTreeMap::new(),
+            unreadable: &unreadable,
             wall: wall(),
         },
         now,

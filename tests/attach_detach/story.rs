@@ -12,7 +12,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
-    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{CsiDriver, Meta, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     tables::{ChangeSet, Objects, Stored},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -441,8 +441,15 @@ impl<'a> Play<'a> {
 
     fn tell(&self, kind: &str, object: Value, deleted: bool) {
         fn apply<T: Stored>(objects: &Objects, object: Value, deleted: bool) {
-            let object: T = decode(object);
-            if deleted { objects.delete(object) } else { objects.apply(object) }
+            match serde_json::from_value::<T>(object.clone()) {
+                Ok(object) if deleted => objects.delete(object),
+                Ok(object) => objects.apply(object),
+                Err(error) => {
+                    let meta: Meta = decode(object["metadata"].clone());
+                    let (uid, revision) = (Some(meta.uid.clone()), Some(meta.resource_version));
+                    objects.note_unreadable::<T>(None, &T::key_of(&meta), uid, revision, error.to_string());
+                }
+            }
         }
         match kind {
             "node" => apply::<Node>(&self.objects, object, deleted),

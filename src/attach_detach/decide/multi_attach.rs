@@ -56,12 +56,14 @@ impl Contention {
 }
 
 impl Exclusive {
-    /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it.
+    /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it. On the
+    /// `unreadable` nodes nothing is done about it.
     #[must_use]
     pub fn of(
         volume: &VolumeId,
         desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,
         actual: &ActualState,
+        unreadable: &BTreeMap<NodeName, String>,
     ) -> Option<Self> {
         let desired_nodes = desired_nodes?;
         let state = actual.volume(volume);
@@ -91,7 +93,9 @@ impl Exclusive {
             return Some(Self { holders, publisher, of_another, first: None });
         }
         // A desired attachment that may not attach, or cannot, or is refused, must not keep the others waiting.
-        let is_gone = |name| actual.node(name).is_none_or(|state| state.node.is_none());
+        let is_gone = |name| {
+            unreadable.contains_key(name) || actual.node(name).is_none_or(|state| state.node.is_none())
+        };
         let is_used = |name| actual.node(name).is_some_and(|state| state.uses(volume));
         let node_volume = |name| state.and_then(|state| state.nodes.get(name));
         let is_taken = |name| {

@@ -46,12 +46,12 @@ pub struct VolumeView<'a> {
     pub stand_off: Option<StandOff>,
     /// For what a VolumeAttachment that is to be created waits, if none may be (S1).
     pub hand_over: Option<Waiting>,
-    /// Nodes whose driver would take another volume in place of this one (S44).
-    pub beside: BTreeSet<NodeName>,
+    /// Nodes from which it may not be taken away, each with the reason.
+    pub stood_off: BTreeMap<NodeName, StandOff>,
     /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
     pub leftovers: BTreeSet<NodeName>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
-    pub unreadable: BTreeMap<NodeName, String>,
+    pub unreadable: &'a BTreeMap<NodeName, String>,
     /// The time by this process' clock.
     pub wall: Timestamp,
 }
@@ -88,9 +88,8 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             continue;
         }
         let verdict = csi::judge(&view_of_node, now);
-        let beside = view.beside.contains(node).then(|| StandOff::Beside(node.clone()));
         let stand_off = view.stand_off.as_ref().filter(|why| why.holds(view_of_node.node));
-        let verdict = match stand_off.or(beside.as_ref()) {
+        let verdict = match stand_off.or(view.stood_off.get(node)) {
             Some(why) => verdict.standing_off(&view_of_node, why),
             None => verdict,
         };

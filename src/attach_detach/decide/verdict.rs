@@ -296,6 +296,9 @@ pub enum StandOff {
     HandOver,
     /// The driver would take another volume from this node in its place (S44).
     Beside(NodeName),
+    /// An object cannot be read that may lead a pod there to this volume (S42). It is not named: it may be of another
+    /// namespace than that of the pods that wait for the volume (S41), and its pod is told of it.
+    Unreadable,
 }
 
 impl StandOff {
@@ -351,6 +354,7 @@ impl NodeVerdict {
             StandOff::Beside(node) => {
                 Waiting::HeldByNode { conflict: ConflictingNode { node: node.clone(), is_attached: true } }
             }
+            StandOff::Unreadable => Waiting::Unreadable { object: "what a pod there needs".to_owned() },
         };
         wait(report_as_attached, waiting)
     }

@@ -1,11 +1,15 @@
 //! What keeps a volume from being touched although the rules would allow it: an object that cannot be read (S42).
 //!
-//! In: the markers in the tables. Out: per node the object that has to be readable first. An API server that knows the types
-//! serves none, so how long it takes to find them does not matter.
+//! In: the markers in the tables. Out: per node the object that has to be readable before anything is done, and those that
+//! have to be before something is taken away. An API server that knows the types serves none, so how long it takes to
+//! find them does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::{ids::NodeName, kinds::Node};
+use apiserver::{
+    ids::NodeName,
+    kinds::{Node, ObjectRef},
+};
 use litemap::LiteMap;
 
 use crate::attach_detach::{known::Known, state::desired::volume_name::VolumeId};
@@ -39,6 +43,36 @@ pub(in crate::attach_detach) fn unreadable_on(
         blocked.extend(nodes.into_iter().map(|node| (node, format!("volumeattachment/{name}"))));
     }
     blocked
+}
+
+/// By node what ends that it is not known what a pod there needs: the object that cannot be read, or the pod.
+pub(in crate::attach_detach) type Needs = BTreeMap<NodeName, BTreeSet<String>>;
+
+/// The nodes that have a volume and from which it may not be taken away: a claim, PersistentVolume or driver to which a pod
+/// there leads cannot be read, or a pod that may be anywhere.
+pub(in crate::attach_detach) fn needs_of(
+    volume: &VolumeId,
+    Known { objects, desired, actual, .. }: Known<'_>,
+) -> Needs {
+    let mut needs = Needs::new();
+    let Some(state) = actual.volume(volume) else { return needs };
+    for (object, _) in objects.all_unreadable() {
+        let name = object.to_string();
+        // Of a pod that could be read once it is known what it needs, and where.
+        if let ObjectRef::Pod(pod) = &object
+            && objects.pods.get(pod).is_none_or(|pod| pod.spec.node_name.is_empty())
+        {
+            needs.extend(state.nodes.keys().map(|node| (node.clone(), BTreeSet::from([name.clone()]))));
+        }
+        for pod in desired.dependants(&object) {
+            let node = desired.pod(&pod).map(|desired_pod| &desired_pod.node);
+            if let Some(node) = node.filter(|node| state.nodes.contains_key(*node)) {
+                let ends = [name.clone(), ObjectRef::Pod(pod).to_string()];
+                needs.entry(node.clone()).or_default().extend(ends);
+            }
+        }
+    }
+    needs
 }
 
 #[cfg(test)]

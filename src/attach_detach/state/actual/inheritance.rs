@@ -25,10 +25,17 @@ impl ActualState {
         }
     }
 
-    /// Forgets what a predecessor gave up by force: a node that is not Ready reports it in use, no pod runs there with it,
-    /// and it is elsewhere by now. Why, does not show; but a leader forces nothing before its time, and takes off the
-    /// list before it gives to another.
-    pub(in crate::attach_detach) fn forget_given_up(&mut self, runs: impl Fn(&VolumeId, &NodeName) -> bool) {
+    /// Forgets what is reported in use where no pod runs with it, and is elsewhere by now:
+    ///
+    /// * What a predecessor gave up by force: the node is not Ready. Why, does not show; but a leader forces nothing before
+    ///   its time, and takes off the list before it gives to another.
+    /// * What a kubelet only announces: the volume is exclusive, another node lists it, this one has no attachment, and a
+    ///   pod `waits` here.
+    pub(in crate::attach_detach) fn forget_reports(
+        &mut self,
+        runs: impl Fn(&VolumeId, &NodeName) -> bool,
+        waits: impl Fn(&VolumeId, &NodeName) -> bool,
+    ) {
         let stays = |node_volume: &NodeVolume| {
             node_volume.is_listed() || (node_volume.known.is_some() && !node_volume.is_going())
         };
@@ -36,10 +43,14 @@ impl ActualState {
             if !state.nodes.values().any(|node_volume| stays(node_volume)) {
                 continue;
             }
+            let is_listed = state.nodes.values().any(|node_volume| node_volume.is_listed());
             for (name, node_volume) in state.nodes.iter_mut() {
                 let node = self.nodes.get(name).and_then(|state| state.node.as_deref());
                 let is_down = node.is_some_and(|node: &Node| !node.is_ready());
-                if is_down && !stays(node_volume) && !runs(volume, name) {
+                let has_attachment =
+                    node_volume.known.is_some() || state.foreign.values().any(|node| node == name);
+                let is_announced = is_listed && !has_attachment && waits(volume, name);
+                if (is_down || is_announced) && !stays(node_volume) && !runs(volume, name) {
                     node_volume.mount = Mount::No;
                 }
             }

@@ -38,6 +38,8 @@ pub struct NodeState {
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
+    /// Of these, what the kubelet of the other machine has begun to use since it has the name.
+    taken_over: BTreeSet<VolumeId>,
 }
 
 impl NodeState {
@@ -79,11 +81,17 @@ impl NodeState {
             if is_another_machine {
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
+                self.taken_over.clear();
                 self.is_another_machine = !self.distrusted.is_empty();
             } else if is_another_boot && !self.is_another_machine {
                 self.distrusted.clear();
             } else if replaced {
                 self.distrusted.extend(used());
+            }
+            // Until its kubelet has looked at its own volumes, the list of another machine is that of the first one.
+            if let Some(before) = self.node.as_ref().filter(|_| !is_another_machine) {
+                let begins = |it: &&VolumeId| node.uses(it.as_str()) && !before.uses(it.as_str());
+                self.taken_over.extend(self.distrusted.iter().filter(begins).cloned());
             }
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
@@ -158,12 +166,12 @@ impl NodeState {
 
     /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
     /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
-    /// gone.
+    /// gone, and where time may not force, only what this machine has had as well.
     #[must_use]
     pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
         let patience = match self.is_another_machine {
             _ if self.distrusted.is_empty() => return None,
-            true if !policy.on_timeout => return None,
+            true if !policy.on_timeout && self.taken_over.is_empty() => return None,
             true => policy.gone.max(TRUST_AFTER),
             false => TRUST_AFTER,
         };
@@ -179,8 +187,12 @@ impl NodeState {
     ) -> BTreeSet<VolumeId> {
         match self.trusted_at(policy) {
             Some(at) if at <= wall => {
-                self.is_another_machine = false;
-                std::mem::take(&mut self.distrusted)
+                let (is_all, had) = (!self.is_another_machine || policy.on_timeout, &self.taken_over);
+                let trusted =
+                    self.distrusted.extract_if(.., |volume| is_all || had.contains(volume)).collect();
+                self.taken_over.clear();
+                self.is_another_machine &= !self.distrusted.is_empty();
+                trusted
             }
             _ => BTreeSet::new(),
         }

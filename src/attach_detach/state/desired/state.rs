@@ -213,13 +213,6 @@ impl DesiredAttachment {
         self.pods.values().any(|(facts, _)| has_started(facts, objects))
     }
 
-    /// Whether something cannot be read that one of the pods needs (S42).
-    #[must_use]
-    pub fn is_unreadable(&self, desired: &DesiredState) -> bool {
-        let pods = self.pods.values().filter_map(|(facts, _)| desired.pod(&facts.key));
-        pods.flat_map(|pod| &pod.unresolved).any(|it| matches!(it.why, WhyUnresolved::Unreadable(..)))
-    }
-
     /// The pods.
     #[must_use]
     pub fn keys(&self) -> Vec<PodKey> {
