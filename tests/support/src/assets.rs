@@ -51,6 +51,14 @@ impl Assets {
         build("build-chain", "chain: ", "install Go")
     }
 
+    /// Builds `trial-parts`, the kubelets and machines of the field trial, or finds it built.
+    ///
+    /// # Errors
+    /// One line: why there is none, and what helps.
+    pub fn trial() -> Result<Self, String> {
+        build("build-trial", "trial: ", "install Go")
+    }
+
     /// Builds `seed`, which fills etcd, or finds it built.
     ///
     /// # Errors
