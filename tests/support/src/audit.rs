@@ -100,12 +100,17 @@ impl<'a> Authors<'a> {
 
     /// Whether a change is known to be another's than the daemon's.
     pub fn is_by_another(&self, change: &Change) -> bool {
-        let users = match self.by_revision.get(&change.revision) {
+        let users = self.users(change);
+        !users.is_empty() && !users.contains(DAEMON)
+    }
+
+    /// Who may have made a change. Nobody, if the log does not tell.
+    pub fn users(&self, change: &Change) -> BTreeSet<&'a str> {
+        match self.by_revision.get(&change.revision) {
             Some(users) => users.clone(),
             None if change.after.is_none() => self.deleters(change),
             None => BTreeSet::new(),
-        };
-        !users.is_empty() && !users.contains(DAEMON)
+        }
     }
 
     /// Who asked for the deletion of what is gone, where the answer does not tell the revision.

@@ -137,6 +137,24 @@ pub struct ControlPlane {
     etcd: Process,
 }
 
+/// A further API server of a control plane.
+#[derive(Debug)]
+pub struct AnotherApiServer {
+    pub process: Process,
+    pub audit_log: PathBuf,
+    pub port: u16,
+    program: PathBuf,
+    flags: Vec<String>,
+}
+
+impl AnotherApiServer {
+    /// Starts it anew at the same address.
+    pub fn start(&mut self) {
+        self.process.kill();
+        self.process = Process::start("kube-apiserver", &self.program, &self.flags, &[]);
+    }
+}
+
 impl ControlPlane {
     /// Starts a control plane and waits until it serves.
     pub async fn start(assets: &Assets) -> Self {
@@ -202,6 +220,25 @@ impl ControlPlane {
         let program = self.assets.binary("kube-apiserver");
         self.api_server = Process::start("kube-apiserver", &program, &self.api_server_flags, &[]);
         self.started().await;
+    }
+
+    /// Starts another API server on the same etcd, with an audit log of its own. It has the first one's certificate, so both may
+    /// be behind one address.
+    pub fn another_api_server(&self) -> AnotherApiServer {
+        let [port] = free_ports();
+        let audit_log = self.folder.join("audit-of-another.log");
+        let mut flags = self.api_server_flags.clone();
+        flags.push(format!("--secure-port={port}"));
+        flags.push(format!("--audit-log-path={}", audit_log.display()));
+        let program = self.assets.binary("kube-apiserver");
+        let process = Process::start("kube-apiserver", &program, &flags, &[]);
+        AnotherApiServer { process, audit_log, port, program, flags }
+    }
+
+    /// Kills etcd and starts it anew with its data.
+    pub fn crash_etcd(&mut self) {
+        self.etcd.kill();
+        self.start_etcd();
     }
 
     /// Starts the API server anew with a certificate of another authority, which kubeconfigs of before find in its place.
@@ -297,6 +334,11 @@ impl ControlPlane {
     /// Process id of the API server, whose costs a benchmark reports.
     pub fn api_server_id(&self) -> u32 {
         self.api_server.id()
+    }
+
+    /// Process id of etcd.
+    pub fn etcd_id(&self) -> u32 {
+        self.etcd.id()
     }
 
     /// Token of a user.

@@ -34,6 +34,8 @@ struct Message {
 struct Reply {
     #[serde(default)]
     events: Vec<Event>,
+    #[serde(default)]
+    canceled: bool,
 }
 
 #[derive(Deserialize)]
@@ -100,26 +102,57 @@ impl History {
         if last <= revision {
             return changes;
         }
+        // Every revision changes some key, so the last one shows that all are here.
+        let until_last = |events: Vec<(u64, Option<Change>)>| {
+            let at_end = events.iter().any(|(revision, _)| *revision >= last);
+            changes.extend(
+                events.into_iter().filter(|(revision, _)| *revision <= last).filter_map(|(_, it)| it),
+            );
+            !at_end
+        };
+        self.follow(revision, until_last).await.expect("etcd keeps the watch open");
+        changes
+    }
+
+    /// Tells the revisions after one as they come, each with its change if it is one of an object, as long as it is wanted.
+    ///
+    /// # Errors
+    /// etcd does not answer, or has ended the watch.
+    pub async fn follow(
+        &self,
+        revision: u64,
+        mut wants_more: impl FnMut(Vec<(u64, Option<Change>)>) -> bool,
+    ) -> Result<(), String> {
         let start = (revision + 1).to_string();
         let create = json!({ "create_request": {
             "key": base64(b"\0"), "range_end": base64(b"\0"), "start_revision": start, "prev_kv": true,
         }});
-        let stream = self.client.request_stream(post("/v3/watch", &create)).await.expect("watch etcd");
+        let told = |error: &dyn std::fmt::Display| error.to_string();
+        let stream = self.client.request_stream(post("/v3/watch", &create)).await.map_err(|e| told(&e))?;
         let mut lines = Box::pin(stream).lines();
-        // Every revision changes some key, so the last one shows that all are here.
         loop {
-            let line = lines.next().await.expect("etcd keeps the watch open").expect("read from etcd");
-            let message: Message = serde_json::from_str(&line).expect("etcd answers with JSON");
-            let mut at_end = false;
-            for event in message.result.events {
-                let change = change(event);
-                at_end |= change.as_ref().is_some_and(|(revision, _)| *revision >= last);
-                changes.extend(change.and_then(|(revision, change)| change.filter(|_| revision <= last)));
+            let line = lines.next().await.ok_or("the watch is over")?.map_err(|e| told(&e))?;
+            let message: Message = serde_json::from_str(&line).map_err(|e| told(&e))?;
+            if message.result.canceled {
+                return Err("etcd has canceled the watch".to_owned());
             }
-            if at_end {
-                return changes;
+            if !wants_more(message.result.events.into_iter().filter_map(change).collect()) {
+                return Ok(());
             }
         }
+    }
+
+    /// Forgets what was before the present revision, and gives the space back.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn compact(&self) -> Result<(), String> {
+        let ask = async |path: &str, body: Value| {
+            self.client.request::<Value>(post(path, &body)).await.map_err(|error| error.to_string())
+        };
+        let now = ask("/v3/kv/range", json!({ "key": base64(b"none"), "count_only": true })).await?;
+        ask("/v3/kv/compaction", json!({ "revision": now["header"]["revision"], "physical": true })).await?;
+        ask("/v3/maintenance/defragment", json!({})).await.map(drop)
     }
 }
 

@@ -153,7 +153,8 @@ fn lists(node: &Value, volume: &str) -> bool {
     listed(node).any(|name| name == volume)
 }
 
-fn uses(node: &Value, volume: &str) -> bool {
+/// Whether a node reports a volume in use.
+pub fn uses(node: &Value, volume: &str) -> bool {
     node["status"]["volumesInUse"].as_array().into_iter().flatten().any(|name| name == volume)
 }
 

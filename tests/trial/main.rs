@@ -1,0 +1,76 @@
+//! The field trial: the daemon, or kube-controller-manager's two loops in its place, on a real control plane with real kubelets
+//! and sidecars, while actors work, parts fail, and judges that it cannot influence watch.
+//!
+//! It takes root, a mount namespace of its own and minutes, so `tests/trial/run` starts it; without `MOORING_REQUIRE_TRIAL=1`
+//! only its judges are tested. `README.md` beside this file has the faults, and `docs/reliability.md` the runs.
+
+// A failed expectation ends the test, which is what a failed expectation is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+// What it says goes to the person who runs the tests.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod actors;
+mod balancer;
+mod faults;
+mod judges;
+mod plan;
+mod record;
+mod report;
+mod stage;
+mod trial;
+mod waits;
+
+use crate::{plan::Fault, stage::Subject};
+
+/// What is asked for by the environment.
+struct Request {
+    subject: Subject,
+    seed: u64,
+    seconds: u64,
+    nodes: usize,
+    faults: Vec<Vec<Fault>>,
+    /// Where logs and records are kept.
+    keep: Option<String>,
+}
+
+impl Request {
+    fn read() -> Result<Self, String> {
+        let value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let number = |name: &str, default: u64| match value(name) {
+            Some(text) => text.parse::<u64>().map_err(|error| format!("{name}: {error}")),
+            None => Ok(default),
+        };
+        let names = value("MOORING_TRIAL_FAULTS").unwrap_or_default();
+        let names = names.split(',').filter(|name| !name.is_empty());
+        Ok(Self {
+            subject: Subject::parse(&value("MOORING_TRIAL_SUBJECT").unwrap_or_else(|| "mooring".to_owned()))?,
+            seed: number("MOORING_TRIAL_SEED", 1)?,
+            seconds: number("MOORING_TRIAL_SECONDS", 300)?,
+            nodes: usize::try_from(number("MOORING_TRIAL_NODES", 4)?).map_err(|error| error.to_string())?,
+            faults: names.map(Fault::parse).collect::<Result<_, _>>()?,
+            keep: value("MOORING_TRIAL_KEEP"),
+        })
+    }
+}
+
+#[test]
+fn field_trial() {
+    if std::env::var("MOORING_REQUIRE_TRIAL").as_deref() != Ok("1") {
+        eprintln!("The field trial is not run: tests/trial/run starts it.");
+        return;
+    }
+    let request = Request::read().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let outcome = runtime.block_on(trial::play(&request)).unwrap();
+    println!("{}", outcome.text());
+    for (party, violations) in &outcome.violations {
+        for line in violations {
+            println!("{}: {line}", party.name());
+        }
+    }
+    for wait in &outcome.endless {
+        println!("without end: {wait:?}");
+    }
+    // What kube-controller-manager does is reported, and no failure of this repository.
+    assert!(request.subject == Subject::KubeControllerManager || outcome.is_good(), "the trial has failed");
+}

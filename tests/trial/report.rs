@@ -1,0 +1,127 @@
+//! The outcome of a trial, and the tables that say it.
+
+use std::fmt::Write as _;
+
+use crate::{
+    judges::{Violations, parties::Party},
+    waits::{Kind, Wait, quantile},
+};
+
+/// A window of faults as it was played, in milliseconds since 1970.
+#[derive(Clone, Debug)]
+pub struct Played {
+    pub name: String,
+    pub from: i64,
+    pub to: i64,
+}
+
+/// A wait counts for a fault that it meets, also this long after it was healed.
+const AFTERWARDS: i64 = 5_000;
+
+/// All that a trial has shown.
+#[derive(Debug)]
+pub struct Outcome {
+    pub heading: String,
+    pub operations: Vec<(&'static str, usize)>,
+    pub played: Vec<Played>,
+    pub violations: Violations,
+    pub waits: Vec<Wait>,
+    /// Waits that had not ended when all was taken away.
+    pub endless: Vec<Wait>,
+    /// Seconds until everything ran after the last fault, and until nothing was left; else what was missing.
+    pub calm: Result<u64, Vec<String>>,
+    pub clean: Result<u64, Vec<String>>,
+    /// How often a part ended by itself.
+    pub ends: Vec<(String, usize)>,
+}
+
+impl Outcome {
+    /// Whether the subject has kept what it promises.
+    pub fn is_good(&self) -> bool {
+        !self.violations.contains_key(&Party::Subject)
+            && self.endless.is_empty()
+            && self.calm.is_ok()
+            && self.clean.is_ok()
+    }
+
+    /// As Markdown.
+    pub fn text(&self) -> String {
+        let mut text = format!("## {}\n\n", self.heading);
+        let operations = self.operations.iter().map(|(name, count)| format!("{count} {name}"));
+        let _ = writeln!(text, "Operations: {}.", operations.collect::<Vec<_>>().join(", "));
+        let told = |of: &Result<u64, Vec<String>>| match of {
+            Ok(seconds) => format!("after {seconds} s"),
+            Err(missing) => format!("**never**: {}", missing.join("; ")),
+        };
+        let _ = writeln!(
+            text,
+            "Everything runs {}. Nothing is left over {}.",
+            told(&self.calm),
+            told(&self.clean)
+        );
+        let ends =
+            self.ends.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+        let ends = ends.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "Ended by themselves: {}.\n", if ends.is_empty() { "none" } else { &ends });
+        self.violations_into(&mut text);
+        self.waits_into(&mut text);
+        text
+    }
+
+    fn violations_into(&self, text: &mut String) {
+        let _ = writeln!(text, "| Violations by | |\n|---|---|");
+        for party in [Party::Subject, Party::Administrators, Party::Others, Party::Unknown] {
+            let of_party = self.violations.get(&party).map_or(&[][..], Vec::as_slice);
+            // By promise; the lines themselves are long and many.
+            let mut counts = std::collections::BTreeMap::new();
+            for line in of_party {
+                *counts.entry(line.split([' ', ':']).next().unwrap_or_default()).or_insert(0) += 1;
+            }
+            let counts = counts.iter().map(|(rule, count)| format!("{count} × {rule}")).collect::<Vec<_>>();
+            let counts = if counts.is_empty() { "0".to_owned() } else { counts.join(", ") };
+            let _ = writeln!(text, "| {} | {counts} |", party.name());
+        }
+        let _ = writeln!(text);
+    }
+
+    fn waits_into(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "| ms | attaches | p50 | p99 | longest | detaches | p50 | p99 | longest | binds | p50 | p99 | longest |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|---|"
+        );
+        let meets = |wait: &Wait, of: &Played| wait.from <= of.to + AFTERWARDS && wait.to >= of.from;
+        let (anew, usual): (Vec<&Wait>, Vec<&Wait>) = self.waits.iter().partition(|wait| wait.on_new_node);
+        let quiet = usual.iter().copied().filter(|wait| !self.played.iter().any(|of| meets(wait, of)));
+        row(text, "no fault", quiet);
+        row(text, "Node made anew", anew.into_iter());
+        let mut names: Vec<&str> = Vec::new();
+        for played in &self.played {
+            if !names.contains(&played.name.as_str()) {
+                names.push(&played.name);
+            }
+        }
+        for name in names {
+            let windows: Vec<&Played> = self.played.iter().filter(|played| played.name == name).collect();
+            row(text, name, usual.iter().copied().filter(|wait| windows.iter().any(|of| meets(wait, of))));
+        }
+    }
+}
+
+fn row<'a>(text: &mut String, name: &str, waits: impl Iterator<Item = &'a Wait>) {
+    let waits: Vec<&Wait> = waits.collect();
+    let _ = write!(text, "| {name} |");
+    for kind in Kind::ALL {
+        let mut of_kind: Vec<i64> =
+            waits.iter().filter(|wait| wait.kind == kind).map(|wait| wait.to - wait.from).collect();
+        of_kind.sort_unstable();
+        let _ = write!(text, " {} |", of_kind.len());
+        for share in [0.5, 0.99, 1.0] {
+            match quantile(&of_kind, share) {
+                Some(value) => _ = write!(text, " {value} |"),
+                None => text.push_str(" – |"),
+            }
+        }
+    }
+    text.push('\n');
+}
