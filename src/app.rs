@@ -68,7 +68,7 @@ mod patience;
 mod shutdown_tests;
 mod subsystems;
 
-use fence::{FenceSigns, watch_fence};
+use fence::watch_fence;
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
 use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
@@ -181,7 +181,7 @@ impl Daemon {
         let api_metrics = Arc::new(api_metrics);
         let objects = Arc::new(tables(&config, grace));
         let leadership = right_to_write(&config);
-        let fence = config.fence.then(FenceSigns::default);
+        let fenced = config.fence.then(CancellationToken::new);
         let alarms = Alarms::new(&metrics)?;
         let caller = build_caller(api, &config, &leadership, &api_metrics, &alarms)?;
 
@@ -211,12 +211,11 @@ impl Daemon {
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
                 let barrier_fetcher = fetchers()?;
-                let proven = fence.as_ref().map(|fence| fence.proven.clone());
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
                     let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
-                    let elector = elector.with_pulse(pulse.clone()).with_fence(proven);
+                    let elector = elector.with_pulse(pulse.clone()).with_fence(fenced.clone());
                     let elector = elector.with_note(lease_note.clone().unwrap_or_default());
                     anyhow::Ok(elector.with_grace(grace.clone()))
                 })?;
@@ -224,9 +223,7 @@ impl Daemon {
                 // May come to list much, and so has no place among the renewals.
                 let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
-                let listed = Arc::clone(&objects);
-                let synced = async move { listed.synced().await };
-                let running = elector.run(synced, barrier, lease.clone());
+                let running = elector.run(listed(Arc::clone(&objects)), barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
                 Some(view)
             }
@@ -259,11 +256,8 @@ impl Daemon {
             history: History::default(),
             planning: planning.clone(),
         };
-        let standing = fence.as_ref().map(|fence| fence.standing.subscribe());
-        if let Some(fence) = fence {
-            watch_fence(&parts, &mut tasks, api.clone(), fence)?;
-        }
-        let router = build_router(&parts, (view, standing), (pulse, tasks.dead()))?;
+        let fence = watch_fence(&parts, &mut tasks, api.clone(), fenced)?;
+        let router = build_router(&parts, (view, fence), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
         let config = &parts.config;
         let router = zpages::add(router, COMPONENT, config.flags.clone(), configz(config));
@@ -413,6 +407,11 @@ fn tables(config: &Config, grace: &RestoreGrace) -> Objects {
     let objects = Objects::within(grace.clone());
     let has_classes = config.controllers.running.contains(&StorageController::AttributesClassProtection);
     if has_classes { objects.with_attributes_classes() } else { objects }
+}
+
+/// Waits until every kind has been listed.
+async fn listed(objects: Arc<Objects>) {
+    objects.synced().await;
 }
 
 /// Tells the elector since when the first kind is blind that all controllers need, if one is.

@@ -335,7 +335,7 @@ mod tests {
         view.send_modify(|view| view.holder = "b".to_owned());
         assert_eq!(check(), "[-]fence failed: waiting for the fence: another content", "the rollout halts");
         view.send_modify(|view| view.free_since = Some(Instant::now()));
-        tokio::time::advance(TIMING.lease_duration - Duration::from_secs(1)).await;
+        tokio::time::advance(Duration::from_secs(14)).await;
         assert_eq!(check(), "[-]fence failed: waiting for the fence: another content", "a standby takes it");
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(check(), "[+]fence ok: waiting for the fence: another content; nobody leads");

@@ -42,22 +42,16 @@ const PROVING: Duration = Duration::from_millis(250);
 /// Between two looks from then on.
 const WATCHING: Duration = Duration::from_secs(5);
 
-/// What is known of the fence.
-#[derive(Default)]
-pub(super) struct FenceSigns {
-    /// Cancelled when it is proven for the first time.
-    pub(super) proven: CancellationToken,
-    /// How it stands.
-    pub(super) standing: watch::Sender<VigilState>,
-}
-
-/// Watches over the fence.
+/// Watches over the fence, if one is asked for, and returns how it stands; `proven` is cancelled when it is proven for the first
+/// time.
 pub(super) fn watch_fence(
     parts: &Parts,
     tasks: &mut Supervisor,
     api: ApiServer,
-    signs: FenceSigns,
-) -> Result<(), prometheus::Error> {
+    proven: Option<CancellationToken>,
+) -> Result<Option<watch::Receiver<VigilState>>, prometheus::Error> {
+    let Some(proven) = proven else { return Ok(None) };
+    let (told, standing) = watch::channel(VigilState::default());
     let running = parts.config.controllers.running.iter();
     let watch = FenceWatch {
         api,
@@ -66,11 +60,12 @@ pub(super) fn watch_fence(
         alarms: parts.alarms.clone(),
         events: parts.events.for_component("mooring"),
         metrics: FenceMetrics::new(&parts.metrics)?,
-        signs,
+        told,
+        proven,
         leadership: parts.config.election.is_none().then(|| parts.leadership.clone()),
     };
     tasks.spawn(Stage::Watch, "fence", watch.run());
-    Ok(())
+    Ok(Some(standing))
 }
 
 struct FenceWatch {
@@ -80,7 +75,8 @@ struct FenceWatch {
     alarms: Alarms,
     events: EventRecorder,
     metrics: FenceMetrics,
-    signs: FenceSigns,
+    told: watch::Sender<VigilState>,
+    proven: CancellationToken,
     /// The right to write that begins with the proof; `None` if a lease gives it.
     leadership: Option<Leadership>,
 }
@@ -102,7 +98,7 @@ impl FenceWatch {
             self.follow(standing, now);
             self.metrics.set(standing, &look);
             if is_news {
-                self.signs.standing.send_replace(standing.clone());
+                self.told.send_replace(standing.clone());
                 self.tell(standing);
             }
             sleep(match standing {
@@ -119,12 +115,10 @@ impl FenceWatch {
             VigilState::Waiting(_) => {}
             VigilState::Enforced(_) => {
                 self.objects.unfenced().found();
-                if let Some(leadership) =
-                    self.leadership.as_ref().filter(|_| !self.signs.proven.is_cancelled())
-                {
+                if let Some(leadership) = self.leadership.as_ref().filter(|_| !self.proven.is_cancelled()) {
                     leadership.set(Term::Unlimited);
                 }
-                self.signs.proven.cancel();
+                self.proven.cancel();
             }
             VigilState::Lost(_) => self.objects.unfenced().lost(now, MEMORY),
         }

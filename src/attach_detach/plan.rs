@@ -169,9 +169,9 @@ impl AttachDetach {
         let is_beside = |node: &NodeName| {
             self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
         };
-        let stand_off = |node: &NodeName| match needs.contains_key(node) {
-            true => Some(StandOff::Unreadable),
-            false => is_beside(node).then(|| StandOff::Beside(node.clone())),
+        let stand_off = |node: &NodeName| {
+            let beside = || is_beside(node).then(|| StandOff::Beside(node.clone()));
+            if needs.contains_key(node) { Some(StandOff::Unreadable) } else { beside() }
         };
         VolumeView {
             volume,

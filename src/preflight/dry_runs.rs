@@ -7,11 +7,13 @@ use http::{Method, Request};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::facts::{DAEMON_USER, NAMESPACE};
 use crate::fence::{
     ask::{NoAnswer, answer, ask, read},
     policies::{BINDINGS, Fence, POLICIES, apply_path},
 };
+
+/// As whom the daemon writes.
+pub(super) const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 
 /// The objects of `deploy/kustomization.yaml`, each in the order in which it is applied.
 const DEPLOY: [&str; 8] = [
@@ -104,7 +106,7 @@ pub(super) async fn node_status(client: &Client) -> Result<Value, NoAnswer> {
         .header("content-type", "application/merge-patch+json")
         .header("impersonate-user", DAEMON_USER)
         .header("impersonate-group", "system:serviceaccounts")
-        .header("impersonate-group", format!("system:serviceaccounts:{NAMESPACE}"))
+        .header("impersonate-group", "system:serviceaccounts:mooring-system")
         .header("impersonate-group", "system:authenticated")
         .body(b"{\"status\":{}}".to_vec())
         .map_err(|error| NoAnswer::Unknown(error.to_string()))?;

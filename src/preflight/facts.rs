@@ -10,21 +10,17 @@ use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::dry_runs;
+use super::dry_runs::{self, DAEMON_USER};
 use crate::fence::{
     ask::{NoAnswer, ask, each, read},
     policies::Fence,
 };
 
-/// The ServiceAccount of the daemon, and its Deployment's namespace.
-pub const NAMESPACE: &str = "mooring-system";
 /// KCM's pods, where they are to be seen.
 pub const MANAGERS: &str =
     "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager";
 /// The Deployment of the daemon.
 pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
-/// As whom the daemon writes.
-pub(super) const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 /// The rights of the daemon, as they are installed.
 const RIGHTS: &str = include_str!("../../deploy/rbac.yaml");
 /// What `--fence` needs in addition.

@@ -196,10 +196,8 @@ impl Run {
         self.renews |= self.manager_renewals.note(&lease.json(), at).0 && manager_leads;
         self.held = (lease.holder == self.name).then(|| self.held.unwrap_or(now));
         let running = u64::from(world.daemon.is_some());
-        let fence = match world.fence {
-            true => FenceStanding::Up { proven: true },
-            false => FenceStanding::Absent { proven: true },
-        };
+        let proven = true;
+        let fence = if world.fence { FenceStanding::Up { proven } } else { FenceStanding::Absent { proven } };
         SwitchSeen {
             fence,
             daemon: DaemonStanding {

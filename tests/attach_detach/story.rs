@@ -392,7 +392,7 @@ impl<'a> Play<'a> {
         for key in changed {
             let last = self.world.store.objects.remove(&key).unwrap();
             self.delivered.remove(&key);
-            self.tell(key.0, last, true);
+            self.tell(key.0, &last, true);
         }
     }
 
@@ -424,23 +424,23 @@ impl<'a> Play<'a> {
         let before = mem::replace(&mut self.delivered, seen);
         for (key, object) in &self.delivered {
             if before.get(key) != Some(object) {
-                self.tell(key.0, object.clone(), false);
+                self.tell(key.0, object, false);
             }
         }
         for ((kind, name), mut last) in before {
             if !self.delivered.contains_key(&(kind, name)) {
                 let revision = last["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
                 last["metadata"]["resourceVersion"] = json!((revision + 1).to_string());
-                self.tell(kind, last, true);
+                self.tell(kind, &last, true);
             }
         }
         for last in std::mem::take(&mut self.world.strays) {
-            self.tell("node", last, true);
+            self.tell("node", &last, true);
         }
     }
 
-    fn tell(&self, kind: &str, object: Value, deleted: bool) {
-        fn apply<T: Stored>(objects: &Objects, object: Value, deleted: bool) {
+    fn tell(&self, kind: &str, object: &Value, deleted: bool) {
+        fn apply<T: Stored>(objects: &Objects, object: &Value, deleted: bool) {
             match serde_json::from_value::<T>(object.clone()) {
                 Ok(object) if deleted => objects.delete(object),
                 Ok(object) => objects.apply(object),
