@@ -42,7 +42,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         manager_restarted: args.manager_was_restarted,
     };
     if !args.yes {
-        let step = plan(&api, order, &fences).await.map_err(|error| stop(&error))?;
+        let step = plan(&api, order, &fences, &args.leave).await.map_err(|error| stop(&error))?;
         print(&clean_lines(&printed(args.to, &step)));
         print("Nothing was done. The same command with --yes does it.\n");
         return Ok(match step {
@@ -52,7 +52,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         });
     }
     let tell = |line: &str| complain(&clean(line));
-    match carry_out(&api, order, &fences, tell).await.map_err(|error| stop(&error))? {
+    match carry_out(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))? {
         SwitchEnd::Done(pauses) => {
             let words = ["nobody ruled", "all loops of kube-controller-manager stood still"];
             let told = words.iter().zip(pauses).filter_map(|(words, pause)| {

@@ -47,7 +47,7 @@ pub enum SwitchEnd {
     Stopped(String),
 }
 
-/// What is next, without doing it.
+/// What is next, without doing it. Volumes that are left need not come to rest.
 ///
 /// # Errors
 /// The cluster cannot be read.
@@ -55,8 +55,9 @@ pub async fn plan(
     api: &ApiServer,
     order: SwitchOrder,
     fences: &[&'static Fence],
+    leave: &[String],
 ) -> Result<SwitchStep, NoAnswer> {
-    let mut observer = Observer::new(api, fences, "", order.to);
+    let mut observer = Observer::new(api, fences, "", (order.to, leave));
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
         if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager) {
@@ -76,6 +77,7 @@ pub async fn carry_out(
     api: &ApiServer,
     order: SwitchOrder,
     fences: &[&'static Fence],
+    leave: &[String],
     tell: impl Fn(&str),
 ) -> Result<SwitchEnd, NoAnswer> {
     if order.to == Direction::Mooring
@@ -85,7 +87,7 @@ pub async fn carry_out(
     }
     let switcher = Switcher::new(api, fences).await?;
     switcher.lock(&tell).await?;
-    let mut observer = Observer::new(api, fences, switcher.identity(), order.to);
+    let mut observer = Observer::new(api, fences, switcher.identity(), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;

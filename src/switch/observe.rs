@@ -48,6 +48,8 @@ pub(super) struct Observer<'a> {
     api: &'a ApiServer,
     fences: &'a [&'static Fence],
     identity: &'a str,
+    /// Volumes that need not come to rest.
+    leave: &'a [String],
     up: FenceProof,
     open: FenceProof,
     held_since: Option<Instant>,
@@ -69,12 +71,13 @@ impl<'a> Observer<'a> {
         api: &'a ApiServer,
         fences: &'a [&'static Fence],
         identity: &'a str,
-        to: Direction,
+        (to, leave): (Direction, &'a [String]),
     ) -> Self {
         Self {
             api,
             fences,
             identity,
+            leave,
             up: FenceProof::default(),
             open: FenceProof::default(),
             held_since: None,
@@ -106,7 +109,8 @@ impl<'a> Observer<'a> {
         let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
         let is_old = |known: &Unlisted| known.of != of || now >= known.read_at + VOLUMES_EVERY;
         if self.is_back && self.unlisted.as_ref().is_none_or(is_old) {
-            self.unlisted = Some(Unlisted { volumes: unlisted(&client).await?, read_at: now, of });
+            self.unlisted =
+                Some(Unlisted { volumes: unlisted(&client, self.leave).await?, read_at: now, of });
         }
         let unlisted = self.unlisted.as_ref().map(|known| known.volumes.clone()).unwrap_or_default();
         Ok(SwitchSeen { fence, daemon, manager, unlisted, servers })
@@ -236,14 +240,14 @@ async fn unwritable(client: &kube::Client) -> Result<Option<String>, NoAnswer> {
 
 /// Exclusive volumes with an attachment that its node does not list: a fresh KCM would take it for uncertain, and attach the
 /// volume elsewhere.
-async fn unlisted(client: &kube::Client) -> Result<Vec<String>, NoAnswer> {
+async fn unlisted(client: &kube::Client, leave: &[String]) -> Result<Vec<String>, NoAnswer> {
     let mut found = UnlistedVolumes::default();
     each(client, "/apis/storage.k8s.io/v1/volumeattachments", |object| found.attachment(object)).await?;
     if !found.attachments.is_empty() {
         each(client, "/api/v1/nodes", |object| found.node(object)).await?;
         each(client, "/api/v1/persistentvolumes", |object| found.volume(object)).await?;
     }
-    Ok(found.names())
+    Ok(found.names(leave))
 }
 
 /// Attachments, as volume and node, of which those go that are listed or shared. The name of an attachment is a hash of volume
@@ -280,11 +284,14 @@ impl UnlistedVolumes {
         }
     }
 
-    pub(super) fn names(self) -> Vec<String> {
-        let told = |(name, (volume, node)): (String, (String, String))| {
-            format!("{} on {node}", if volume.is_empty() { name } else { volume })
-        };
-        self.attachments.into_iter().map(told).collect()
+    /// All but those volumes. One without a PersistentVolume is named by its attachment.
+    pub(super) fn names(&self, leave: &[String]) -> Vec<String> {
+        let named = self
+            .attachments
+            .iter()
+            .map(|(name, (volume, node))| (if volume.is_empty() { name } else { volume }, node));
+        let remaining = named.filter(|(volume, _)| !leave.contains(volume));
+        remaining.map(|(volume, node)| format!("{volume} on {node}")).collect()
     }
 }
 

@@ -342,7 +342,8 @@ impl SwitchStep {
                 ),
             ),
             Self::Drain(volumes) => {
-                let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again";
+                let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again, \
+                           with --leave for those that no machine uses";
                 (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
             }
             // While KCM's lease is held, to stop would leave it to a process that some server may deny writes.
@@ -390,7 +391,9 @@ impl SwitchStep {
                 "see kube-controller-manager renew its lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
-            Self::RaiseFence => ("raise the fence", "kubectl apply --server-side -k deploy/fence"),
+            Self::RaiseFence => {
+                ("raise the fence", "kubectl apply --server-side --force-conflicts -k deploy/fence")
+            }
             Self::ProveFence => (
                 "prove that each API server enforces the fence",
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",

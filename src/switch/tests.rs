@@ -413,7 +413,8 @@ fn an_exclusive_volume_is_listed_by_the_node_that_it_is_attached_to() {
     {
         found.volume(&volume(name, mode));
     }
-    assert_eq!(found.names(), ["gone on n1", "other-node on n1"]);
+    assert_eq!(found.names(&[]), ["gone on n1", "other-node on n1"]);
+    assert_eq!(found.names(&["gone".to_owned()]), ["other-node on n1"], "one that is left");
 }
 
 #[test]

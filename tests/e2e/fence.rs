@@ -262,7 +262,8 @@ async fn keeps_all_from_writing(stage: Stage) {
     let fences = the_two();
     let (_attacher, _provisioner, _kubelets) = (stage.attacher(), stage.provisioner(), stage.kubelets());
     raise(&stage, &fences).await;
-    let daemon = stage.daemon().await;
+    let launch = Launch::replica(DAEMON_NAMESPACE).with("--fence");
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
     let stock = stock(&stage, &["*"], &[]);
     stock
         .log()
@@ -271,26 +272,46 @@ async fn keeps_all_from_writing(stage: Stage) {
         .expect("it runs");
     churn(&stage).await;
     let cluster = &stage.cluster;
-    for number in 4..12 {
+    for number in 4..16 {
         let (volume, claim, pod) = (format!("v{number}"), format!("c{number}"), format!("p{number}"));
+        let node = if number < 10 { "n1" } else { "n2" };
         cluster.bound_pair(&volume, &claim).await;
-        cluster.pod(&pod, "n1", &[&claim]).await;
+        cluster.pod(&pod, node, &[&claim]).await;
         cluster.running(&pod).await;
     }
-    let node: Node = cluster.all::<Node>().get("n1").await.unwrap();
-    assert_eq!(attached(&node).len(), 8);
+    // It catches up, and writes what is there in an order of its own.
+    let is_list = |entry: &Entry| {
+        entry.resource == "nodes/status" && !entry.request["status"]["volumesAttached"].is_null()
+    };
+    let has_caught_up = async {
+        loop {
+            let requests = stage.requests();
+            let passed = writes(&requests).filter(|(entry, _)| is_list(entry) && entry.code < 300);
+            if passed.map(|(entry, _)| &entry.name).collect::<BTreeSet<_>>().len() == 2 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+    };
+    within_deadline("both lists have another order", has_caught_up)
+        .await
+        .unwrap_or_else(|late| panic!("{late}"));
+    for node in ["n1", "n2"] {
+        assert_eq!(attached(&cluster.all::<Node>().get(node).await.unwrap()).len(), 6);
+    }
+    // That is no second writer, for whom nothing would be detached (S14).
+    cluster.delete_pod("p15").await;
+    cluster.pod_gone("p15").await;
+    cluster.detached("v15", "n2").await;
 
     let requests = stage.requests();
     for fence in fences {
         let denied = |(entry, by): &(&Entry, &Fence)| by.account == fence.account && entry.code == 403;
         assert!(writes(&requests).any(|write| denied(&write)), "{} has tried nothing", fence.account);
     }
-    // A patch of a node that changes no list may pass.
+    // A patch of a node that changes no set may pass.
     let is_taken = |fence: &Fence| fences.iter().any(|taken| taken.account == fence.account);
-    let written = |entry: &Entry| {
-        let list = &entry.request["status"]["volumesAttached"];
-        entry.code < 300 && !(entry.resource == "nodes/status" && list.is_null())
-    };
+    let written = |entry: &Entry| entry.code < 300 && entry.resource != "nodes/status";
     let written: Vec<_> =
         writes(&requests).filter(|(entry, fence)| is_taken(fence) && written(entry)).collect();
     assert!(written.is_empty(), "{written:#?}");

@@ -64,6 +64,11 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub max_pause: Option<Duration>,
 
+    /// Back: a volume that need not come to rest; may be given more than once. kube-controller-manager may then attach it a
+    /// second time: name only what no machine uses.
+    #[arg(long, value_name = "VOLUME", action = clap::ArgAction::Append)]
+    pub leave: Vec<String>,
+
     /// Back: after mooring had stopped, and while the fence was up, each kube-controller-manager was restarted. Its lease is
     /// not held then.
     #[arg(long)]

@@ -17,8 +17,8 @@
 //! ```
 //!
 //! With KCM's durations (15 s, 10 s, 2 s) a write has 11.5 s of the server's time whenever the lease is renewed
-//! as it should be. If too little is left, a write waits for the next renewal: one that is certain to be cut off
-//! is no help.
+//! as it should be. If too little is left, a write waits for the next renewal, for one that is certain to be cut off
+//! is no help, and is then decided anew.
 
 use std::time::Duration;
 

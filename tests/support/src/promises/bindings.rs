@@ -205,7 +205,8 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     let is_own = annotation(before, BOUND_BY_CONTROLLER).is_some();
     broken.unless(!is_cleared || is_own, "S26 a user's reservation is removed");
     let key = |reference: &Value| format!("{}/{}", text(reference, "/namespace"), text(reference, "/name"));
-    let is_moved = !before_ref.is_null() && !after_ref.is_null() && key(before_ref) != key(after_ref);
+    let named = |reference: &Value| !text(reference, "/name").is_empty();
+    let is_moved = named(before_ref) && named(after_ref) && key(before_ref) != key(after_ref);
     let claims = known.states(Kind::Claim, &key(after_ref));
     let is_its = claims.into_iter().flatten().any(|claim| text(claim, "/spec/volumeName") == name);
     broken.unless(!is_moved || is_its, "S26 a user's reservation is given to another claim");
