@@ -12,7 +12,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
-    kinds::{CsiDriver, Meta, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     tables::{ChangeSet, Objects, Stored},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -41,7 +41,7 @@ use tokio::time::Instant;
 
 use super::{
     said::{Written, line, pair, sum, words},
-    world::{Forms, Key, World, decode},
+    world::{Forms, Key, World, apply, decode},
 };
 
 /// Looks at one moment, above which something goes in circles.
@@ -440,17 +440,6 @@ impl<'a> Play<'a> {
     }
 
     fn tell(&self, kind: &str, object: &Value, deleted: bool) {
-        fn apply<T: Stored>(objects: &Objects, object: &Value, deleted: bool) {
-            match serde_json::from_value::<T>(object.clone()) {
-                Ok(object) if deleted => objects.delete(object),
-                Ok(object) => objects.apply(object),
-                Err(error) => {
-                    let meta: Meta = decode(object["metadata"].clone());
-                    let (uid, revision) = (Some(meta.uid.clone()), Some(meta.resource_version));
-                    objects.note_unreadable::<T>(None, &T::key_of(&meta), uid, revision, error.to_string());
-                }
-            }
-        }
         match kind {
             "node" => apply::<Node>(&self.objects, object, deleted),
             "pod" => apply::<Pod>(&self.objects, object, deleted),

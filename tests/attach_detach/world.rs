@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver::{
     call::{CallError, Request},
     ids::{DriverName, NodeName},
+    kinds::Meta,
+    tables::{Objects, Stored},
 };
 use k8s_openapi::jiff::Timestamp;
 use mooring::attach_detach::{
@@ -450,4 +452,17 @@ fn merge(mut object: Value, patch: &Value) -> Value {
 /// A narrow kind reads any object of its kind.
 pub fn decode<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).expect("an object of the kind")
+}
+
+/// Puts an object into a table as a watch does; one that cannot be read is marked.
+pub fn apply<T: Stored>(objects: &Objects, object: &Value, deleted: bool) {
+    match serde_json::from_value::<T>(object.clone()) {
+        Ok(object) if deleted => objects.delete(object),
+        Ok(object) => objects.apply(object),
+        Err(error) => {
+            let meta: Meta = decode(object["metadata"].clone());
+            let (uid, revision) = (Some(meta.uid.clone()), Some(meta.resource_version));
+            objects.note_unreadable::<T>(None, &T::key_of(&meta), uid, revision, error.to_string());
+        }
+    }
 }
