@@ -185,7 +185,8 @@ fn fenced(
 ) -> Finding {
     let VigilState::Waiting(why) = standing else { return Ok(None) };
     let text = format!("waiting for the fence: {why}");
-    let nobody_leads = election.is_some_and(|(view, timing)| {
+    // Without an election there is nobody to keep, either.
+    let nobody_leads = election.is_none_or(|(view, timing)| {
         view.borrow().free_since.is_some_and(|since| now >= since + timing.lease_duration)
     });
     if nobody_leads { Ok(Some(format!("{text}; nobody leads"))) } else { Err(text) }

@@ -115,7 +115,7 @@
             unless on (cluster) max %s (leader_election_master_status{%s}) == 1
           ||| % [fenced, by([]), job],
           'kube-controller-manager is fenced off, and mooring does not lead.',
-          'The API server denies the writes of kube-controller-manager’s storage loops, and no replica of mooring has held the lease for four minutes: nobody binds, attaches or detaches a volume.'
+          'The API server denies the writes of kube-controller-manager’s storage loops, and no replica of mooring that Prometheus reaches has held the lease for four minutes: nobody binds, attaches or detaches a volume.'
         ),
         alert(
           'MooringLeaderStuck',

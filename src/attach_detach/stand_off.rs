@@ -46,14 +46,15 @@ impl AttachDetach {
         if let Some(left) = self.objects.restore_grace().left(now) {
             return Some(StandOff::Restored { until: clock.wall(now + left) });
         }
-        if self.objects.unfenced().begins_nothing(now) == Some(Unbegun::Draining) {
-            return Some(StandOff::HandOver);
-        }
         if let Some(by) = self.second_writer.signal() {
             return Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) });
         }
-        let until = self.objects.unfenced().until(now)?;
-        Some(StandOff::ForeignWriter { by: UNFENCED.into(), until: clock.wall(until) })
+        let unfenced = self.objects.unfenced();
+        if let Some(until) = unfenced.until(now) {
+            return Some(StandOff::ForeignWriter { by: UNFENCED.into(), until: clock.wall(until) });
+        }
+        // The only one that lets what is off the list be finished.
+        (unfenced.begins_nothing(now) == Some(Unbegun::Draining)).then_some(StandOff::HandOver)
     }
 
     /// Why no VolumeAttachment is created now. A create has no precondition, so one of kube-controller-manager for another node
@@ -276,6 +277,9 @@ mod tests {
         controller.end_stand_offs(later);
         assert_eq!(waits(&controller, later), Some(("HandOver", false)));
         assert_eq!(controller.stand_off(later), Some(StandOff::HandOver));
+        controller.objects.unfenced().lost(later, Duration::from_mins(10));
+        let strict = controller.stand_off(later);
+        assert!(matches!(strict, Some(StandOff::ForeignWriter { .. })), "it finishes nothing: {strict:?}");
         assert!(controller.wake_at().is_some_and(|at| at <= later + Duration::from_secs(5)));
     }
 

@@ -183,10 +183,22 @@ impl<'a> Switcher<'a> {
                 {
                     annotations.insert(RAISED.to_owned(), json!(raised));
                 }
+                self.replace_spec(&format!("/apis/{API}/{plural}/{}", fence.name()), &object).await?;
                 self.send(Method::PATCH, &apply_path(plural, &fence.name()), &object).await?;
             }
         }
         self.event("Fenced kube-controller-manager off").await
+    }
+
+    /// Takes out of an object that is there what others have added to its spec. To apply it does not: what another owns of a
+    /// set or of a map stays.
+    async fn replace_spec(&self, path: &str, ours: &Value) -> Result<(), NoAnswer> {
+        let Some(there) = read(&self.client, path).await? else { return Ok(()) };
+        let revision = there.pointer("/metadata/resourceVersion");
+        let spec = replacing(ours.get("spec"), there.get("spec"));
+        let body = json!({ "metadata": { "resourceVersion": revision }, "spec": spec });
+        self.send(Method::PATCH, path, &body).await?;
+        Ok(())
     }
 
     /// Asks the daemon to begin nothing new, for a minute from now on; or, with nothing, to go on.
@@ -278,5 +290,17 @@ impl<'a> Switcher<'a> {
         });
         self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await?;
         Ok(())
+    }
+}
+
+/// The merge patch that makes one value of another.
+pub(super) fn replacing(ours: Option<&Value>, there: Option<&Value>) -> Value {
+    match (ours, there) {
+        (Some(Value::Object(ours)), Some(Value::Object(there))) => {
+            let fields = there.keys().chain(ours.keys());
+            let patch = fields.map(|field| (field.clone(), replacing(ours.get(field), there.get(field))));
+            Value::Object(patch.collect())
+        }
+        (ours, _) => ours.cloned().unwrap_or_default(),
     }
 }

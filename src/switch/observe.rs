@@ -118,7 +118,13 @@ impl<'a> Observer<'a> {
 
     fn fence(&mut self, look: &FenceLook) -> (FenceStanding, (usize, usize)) {
         let now = Instant::now();
-        let is_absent = look.states.iter().all(|state| *state == FenceState::Absent);
+        let is_absent = look.is_absent();
+        // On the way back all are looked at, also those that were never raised.
+        let mut look = look.clone();
+        if self.is_back && !is_absent {
+            look.states.retain(|state| *state != FenceState::Absent);
+        }
+        let look = &look;
         let up = self.up.note(look.is_enforced(), look, now);
         let open = self.open.note(is_absent, look, now);
         let servers = if is_absent { self.open.seen() } else { self.up.seen() };

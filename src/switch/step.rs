@@ -241,6 +241,13 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         );
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
+        if is_open && daemon.is_fenced && daemon.may_lead {
+            return SwitchStep::Stop(
+                "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
+                 switch --to mooring --yes, and then this again"
+                    .to_owned(),
+            );
+        }
         if is_open {
             return SwitchStep::StopDaemon;
         }
@@ -328,6 +335,14 @@ impl SwitchStep {
     #[must_use]
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
         let (most, why) = match self {
+            Self::AwaitDaemon => (
+                MOST_TO_WAIT,
+                "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again".to_owned(),
+            ),
+            Self::RaiseFence => {
+                let why = if let FenceStanding::Partial(why) = &seen.fence { why } else { "" };
+                (MOST_TO_LEAD, format!("the fence was applied, and is not as it should be: {why}"))
+            }
             Self::AwaitLeader => (
                 MOST_TO_LEAD,
                 "mooring does not lead behind the fence, and nobody rules: see why in kubectl -n mooring-system logs \

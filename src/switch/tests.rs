@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    act::may_write,
+    act::{may_write, replacing},
     observe::{Renewals, UnlistedVolumes, daemon, daemon_lease, whole_server},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
@@ -114,9 +114,10 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
         ("it was not asked to begin nothing new", |seen| seen.daemon.drains = false, Drain(Vec::new())),
         ("a volume is under way", |seen| seen.unlisted = vec!["v1 on n1".into()], Drain(unlisted())),
         (
-            "somebody took the fence down by hand: nothing is waited for",
+            "there is no fence, and mooring has not ruled behind one: nothing is waited for",
             |seen| {
                 seen.fence = FenceStanding::Absent { proven: true };
+                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
                 seen.unlisted = vec!["v1 on n1".into()];
             },
             StopDaemon,
@@ -426,6 +427,33 @@ fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
     };
     assert!(matches!(after(24), SwitchStep::Stop(why) if why.contains("for about 25 s")));
     assert_eq!(after(25), SwitchStep::StopDaemon);
+}
+
+#[test]
+fn a_fence_that_is_gone_is_raised_again_before_the_way_back() {
+    let seen = SwitchSeen { fence: FenceStanding::Absent { proven: true }, ..ruled_by_mooring() };
+    let step = next(order(Direction::KubeControllerManager), &seen);
+    assert!(matches!(&step, SwitchStep::Stop(why) if why.contains("a fence that is gone")), "{step:?}");
+}
+
+#[test]
+fn what_others_have_added_to_a_spec_is_taken_out() {
+    let ours = json!({ "actions": ["Deny"], "match": { "rules": [1] }, "fail": "Fail" });
+    let there = json!({ "actions": ["Audit"], "match": { "rules": [1, 2], "except": [3] }, "more": {} });
+    let patch = json!({
+        "actions": ["Deny"], "match": { "rules": [1], "except": null }, "fail": "Fail", "more": null,
+    });
+    assert_eq!(replacing(Some(&ours), Some(&there)), patch);
+}
+
+#[test]
+fn no_step_waits_for_ever_while_somebody_could_rule() {
+    let seen = ruled_by_mooring();
+    for step in
+        [SwitchStep::AwaitDaemon, SwitchStep::RaiseFence, SwitchStep::FindManager, SwitchStep::ProveFence]
+    {
+        assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
+    }
 }
 
 #[test]

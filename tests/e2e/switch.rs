@@ -3,12 +3,15 @@
 
 use std::{collections::BTreeSet, path::PathBuf, process::Stdio, time::Duration};
 
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicyBinding, apps::v1::Deployment,
+    coordination::v1::Lease,
+};
 use kube::{Api, api::DeleteParams};
 use mooring::fence::policies::{FENCES, Fence};
 use serde_json::{Value, json};
 use test_support::{
-    cluster::{create, patch_status, until},
+    cluster::{create, patch, patch_status, until},
     daemon::{Daemon, Launch},
 };
 use tokio::{
@@ -19,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    fence::stock,
+    fence::{stock, the_two},
     stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, story},
 };
 
@@ -178,6 +181,24 @@ async fn over_and_back(stage: Stage) {
     eprintln!("over: {said}");
     let (code, said) = switch(&kubeconfig, &["--to", "mooring", "--yes"]).await;
     assert_eq!((code, said.contains("done\n")), (Some(0), true), "again, nothing is left to do: {said}");
+
+    // What somebody has changed of the fence is repaired.
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(cluster.client.clone());
+    let [_, binder] = the_two();
+    let name = binder.name();
+    for changed in [json!(["Audit"]), json!(["Warn"])] {
+        let matched = json!({ "namespaceSelector": { "matchLabels": { "a": "b" } } });
+        patch(
+            &bindings,
+            &name,
+            json!({ "spec": { "validationActions": changed, "matchResources": matched } }),
+        )
+        .await;
+        let (code, said) = switch(&kubeconfig, &over).await;
+        assert_eq!((code, said.contains("done")), (Some(0), true), "{said}");
+        let spec = bindings.get(&name).await.unwrap().spec.unwrap();
+        assert_eq!(spec.validation_actions, Some(vec!["Deny".to_owned()]));
+    }
 
     let (code, said) = switch(&kubeconfig, &["--to", "kube-controller-manager"]).await;
     assert!(code == Some(1) && said.contains("next: let mooring finish"), "{code:?} {said}");

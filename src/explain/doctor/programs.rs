@@ -50,14 +50,13 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     if !snapshot.others.keys().any(is_fence) || !snapshot.was_read(LEASES) {
         return;
     }
-    let mut ours = snapshot.leases.iter().filter(|lease| lease.metadata.name.as_deref() == Some(OUR_LEASE));
-    let told = match ours.next() {
+    // One may be left over in another namespace.
+    let ours = snapshot.leases.iter().filter(|lease| lease.metadata.name.as_deref() == Some(OUR_LEASE));
+    let told = match ours.map(held_until).max() {
         None => "there is no lease of mooring".to_owned(),
-        Some(lease) => match held_until(lease) {
-            Some(until) if until >= groups.now => return,
-            Some(until) => format!("mooring's lease ran out {} ago", age::between(until, groups.now)),
-            None => "mooring's lease has no holder".to_owned(),
-        },
+        Some(Some(until)) if until >= groups.now => return,
+        Some(Some(until)) => format!("mooring's lease ran out {} ago", age::between(until, groups.now)),
+        Some(None) => "mooring's lease has no holder".to_owned(),
     };
     groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
 }
