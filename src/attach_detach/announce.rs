@@ -158,7 +158,7 @@ impl Look<'_> {
                 failed(events::being_deleted(error.map(|error| &*error.message)), lasts)
             }
             Waiting::ClaimOrVolumeChanged => failed(self.what_changed(), NOTEWORTHY),
-            Waiting::Unreadable { .. } => failed(waiting.to_string(), NOTEWORTHY),
+            Waiting::Unreadable { .. } | Waiting::HandOver { .. } => failed(waiting.to_string(), NOTEWORTHY),
             Waiting::NodeStatusRefused { message } => {
                 let refused = Announcement::NotPublished(self.node.clone(), message.to_string());
                 Some((FAILURE, refused, IMMEDIATELY))

@@ -59,6 +59,8 @@ pub struct Case {
     hands_over: bool,
     #[serde(default)]
     unreadable: BTreeMap<String, String>,
+    #[serde(default)]
+    unread_needs: BTreeSet<String>,
     given: BTreeMap<String, Given>,
     then: BTreeMap<String, Then>,
 }
@@ -170,7 +172,11 @@ fn run(case: &Case, compared: &mut Comparison) {
             },
             hand_over: case.hands_over.then_some(Waiting::HAND_OVER),
             leftovers: BTreeSet::new(),
-            stood_off: BTreeMap::new(),
+            stood_off: case
+                .unread_needs
+                .iter()
+                .map(|node| (NodeName::from(node.as_str()), StandOff::Unreadable))
+                .collect(),
             unreadable: &unreadable,
             wall: wall(),
         },

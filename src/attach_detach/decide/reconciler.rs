@@ -89,7 +89,9 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         }
         let verdict = csi::judge(&view_of_node, now);
         let stand_off = view.stand_off.as_ref().filter(|why| why.holds(view_of_node.node));
-        let verdict = match view.stood_off.get(node).or(stand_off) {
+        // That of a hand-over comes last: it alone lets what is off the list be finished.
+        let strict = stand_off.filter(|why| **why != StandOff::HandOver);
+        let verdict = match strict.or(view.stood_off.get(node)).or(stand_off) {
             Some(why) => verdict.standing_off(&view_of_node, why),
             None => verdict,
         };

@@ -38,6 +38,10 @@ impl Answered {
             CallError::Throttled { after, .. } => *after,
             _ => Duration::ZERO,
         };
+        if error.is_of_all() && asked_pause.is_zero() {
+            // Nothing was tried, and nothing is to be waited for any more: it is decided anew (S15).
+            return retry;
+        }
         let retry = retry.after_failure(self.now, self.jitter, asked_pause);
         if error.is_of_all() {
             return retry;

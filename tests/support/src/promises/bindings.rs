@@ -208,10 +208,20 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     let named = |reference: &Value| !text(reference, "/name").is_empty();
     let is_moved = named(before_ref) && named(after_ref) && key(before_ref) != key(after_ref);
     let claims = known.states(Kind::Claim, &key(after_ref));
-    let is_its = claims.into_iter().flatten().any(|claim| text(claim, "/spec/volumeName") == name);
+    // Anybody can make a claim that names a volume; only one that had it is its owner.
+    let had_it = |claim: &Value| {
+        annotation(claim, BIND_COMPLETED).is_some()
+            || matches!(text(claim, "/status/phase"), "Bound" | "Lost")
+    };
+    let is_its =
+        claims.into_iter().flatten().any(|claim| text(claim, "/spec/volumeName") == name && had_it(claim));
     broken.unless(!is_moved || is_its, "S26 a user's reservation is given to another claim");
     // People may have freed it and left the phase to us; then the reference is our own.
-    let is_freed = held != holds && holds.is_empty() && is_parked(before) && !known.has_reserved(name);
+    let is_freed = held != holds
+        && holds.is_empty()
+        && is_parked(before)
+        && before["metadata"]["deletionTimestamp"].is_null()
+        && !known.has_reserved(name);
     broken.unless(!is_freed || known.is_emptied(before), "S25 a volume that is kept is freed");
     match is {
         _ if was == is => {}

@@ -108,8 +108,11 @@ fn class(mode: &str) -> Value {
 fn of_moved_volumes() -> Vec<Row> {
     let of_other = json!({ "spec": { "claimRef": { "namespace": "shop", "name": "d", "uid": "d" } } });
     let to_c = json!({ "spec": { "claimRef": { "name": "c", "uid": null } } });
-    let has_it = vec![("claim", "shop/c", claim(&json!({ "spec": { "volumeName": "v" } })))];
+    let names_it = json!({ "spec": { "volumeName": "v" } });
+    let names = vec![("claim", "shop/c", claim(&names_it))];
+    let has_it = vec![("claim", "shop/c", claim(&merged(names_it, &phase("Bound"))))];
     vec![
+        (names, Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
         (the_claim(), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
         (has_it, Kind::Volume, of_other, to_c, ""),
     ]
