@@ -71,6 +71,13 @@ pub(super) async fn manifests(client: &Client) -> Value {
     let mut runs = DryRuns::default();
     for object in DEPLOY.iter().flat_map(|file| serde_saphyr::from_multiple(file).unwrap_or_default()) {
         let (what, path) = applied(&object);
+        // One that is there was accepted, with the images of this cluster, which the one that is shipped does not have.
+        let is_there = async |path| matches!(read(client, path).await, Ok(Some(_)));
+        if object.get("kind") == Some(&json!("Deployment"))
+            && is_there(path.split('?').next().unwrap_or_default()).await
+        {
+            continue;
+        }
         runs.note(&what, ask(client, Method::PATCH, &path, Some(&object)).await);
     }
     runs.value()

@@ -93,7 +93,7 @@ pub async fn carry_out(
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
         sleep(match last {
-            Some((SwitchStep::ProveFence, _)) => PROVING,
+            Some((SwitchStep::ProveFence | SwitchStep::ProveOpen, _)) => PROVING,
             _ => BETWEEN_LOOKS,
         })
         .await;

@@ -428,6 +428,11 @@ fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
     };
     assert!(matches!(after(24), SwitchStep::Stop(why) if why.contains("for about 25 s")));
     assert_eq!(after(25), SwitchStep::StopDaemon);
+    // Servers that cannot be told apart are proven by two minutes.
+    let max_pause = Some(Duration::from_secs(144));
+    let order = SwitchOrder { max_pause, ..order(Direction::KubeControllerManager) };
+    let seen = SwitchSeen { servers: (0, 3), ..ruled_by_mooring() };
+    assert!(matches!(next(order, &seen), SwitchStep::Stop(why) if why.contains("for about 145 s")));
 }
 
 #[test]
