@@ -39,6 +39,9 @@ const FENCE_LOST: &str = "fence_lost";
 const WAITING: Duration = Duration::from_secs(1);
 /// While this server enforces it and others are to be seen: each look may reach another server.
 const PROVING: Duration = Duration::from_millis(250);
+/// So many such looks in a row: where a balancer never leads to the others, haste is no help, and each look costs the API
+/// server a connection and some ten requests.
+const HASTY_LOOKS: u32 = 240;
 /// Between two looks from then on.
 const WATCHING: Duration = Duration::from_secs(5);
 
@@ -84,7 +87,7 @@ struct FenceWatch {
 impl FenceWatch {
     /// Looks for as long as the daemon runs.
     async fn run(self) {
-        let mut vigil = Vigil::default();
+        let (mut vigil, mut hasty) = (Vigil::default(), 0_u32);
         self.alarms.set(FENCE_LOST, None);
         loop {
             let look = look(&self.api, &self.fences).await;
@@ -101,8 +104,10 @@ impl FenceWatch {
                 self.told.send_replace(standing.clone());
                 self.tell(standing);
             }
+            let is_proving = matches!(standing, VigilState::Waiting(_)) && look.is_enforced();
+            hasty = if is_proving { hasty.saturating_add(1) } else { 0 };
             sleep(match standing {
-                VigilState::Waiting(_) if look.is_enforced() => PROVING,
+                VigilState::Waiting(_) if is_proving && hasty <= HASTY_LOOKS => PROVING,
                 VigilState::Waiting(_) => WAITING,
                 VigilState::Enforced(_) | VigilState::Lost(_) => WATCHING,
             })
