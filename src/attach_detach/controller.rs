@@ -33,6 +33,7 @@ use super::{
     guard::{
         force_waits::ForceWaits,
         second_writer::{ActTarget, ROLE},
+        unreadable::UnknownNeeds,
     },
     known::Known,
     options::{AttachDetachOptions, ForcePolicy},
@@ -81,6 +82,8 @@ pub struct AttachDetach {
     pub(super) newest_attachment: ResourceVersion,
     /// Volumes about which nothing is done, as an object cannot be read (S42).
     pub(super) blocked: BTreeMap<VolumeId, BTreeSet<String>>,
+    /// What pods need that cannot be read, as the plan began.
+    pub(super) unknown_needs: UnknownNeeds,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
     /// When to look for the fence again, if it holds something up.
@@ -217,6 +220,7 @@ impl controller::Controller for AttachDetach {
         self.end_stand_offs(now);
         self.ask_owners(now);
         self.survey(now);
+        self.unknown_needs = UnknownNeeds::of(&self.objects, &self.desired);
         // 2. Volumes, until there is no room, or it was enough for once.
         let mut judged = 0;
         while judged < AT_ONCE
@@ -274,6 +278,7 @@ impl AttachDetach {
             ended: HashMap::new(),
             newest_attachment: ResourceVersion::default(),
             blocked: BTreeMap::new(),
+            unknown_needs: UnknownNeeds::default(),
             grace_ends_at: None,
             fence_looked_for_at: None,
             fence_holds: (false, None),

@@ -26,10 +26,7 @@ use super::{
         verdict::{AttachStep, NodeVerdict, StandOff},
     },
     facts::{Fact, Forced, Planned},
-    guard::{
-        second_writer::ActTarget,
-        unreadable::{Needs, needs_of, unreadable_on},
-    },
+    guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
     state::{
         actual::{
@@ -56,17 +53,18 @@ impl AttachDetach {
         // 2. Who holds it, of all its nodes (S1), and on which nodes it is judged.
         let is_exclusive = self.desired.is_exclusive(volume) || self.is_exclusive_by_attachments(volume);
         let desired = self.desired.nodes(volume).filter(|_| is_exclusive);
-        let (unreadable, needs) = (unreadable_on(volume, self.known(now)), needs_of(volume, self.known(now)));
+        let unreadable = unreadable_on(volume, self.known(now));
         let exclusive = Exclusive::of(volume, desired, &self.actual, &unreadable);
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let scope = self.turn(volume, scope, exclusive.as_ref());
         // 3. The verdicts.
-        let blocked_by: BTreeSet<String> =
-            unreadable.values().chain(needs.values().flatten()).cloned().collect();
+        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
+        let needs = held.flat_map(|node| self.unknown_needs.on(node));
+        let blocked_by: BTreeSet<String> = unreadable.values().chain(needs).cloned().collect();
         let desired = &self.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
         self.actual.note_undesired(volume, &scope, wanted, self.clock.wall(now));
-        let view = self.view(volume, &scope, (exclusive.as_ref(), &unreadable, &needs), now);
+        let view = self.view(volume, &scope, (exclusive.as_ref(), &unreadable), now);
         let verdicts = reconciler::plan(&view, now);
         let work = verdicts.len() + seen / SEEN_FOR_ONE;
         self.outbox.planned(Planned::NodeVolume, verdicts.len());
@@ -160,7 +158,7 @@ impl AttachDetach {
         &'a self,
         volume: &'a VolumeId,
         scope: &'a Scope,
-        (exclusive, unreadable, needs): (Option<&'a Exclusive>, &'a BTreeMap<NodeName, String>, &Needs),
+        (exclusive, unreadable): (Option<&'a Exclusive>, &'a BTreeMap<NodeName, String>),
         now: Instant,
     ) -> VolumeView<'a> {
         let (desired_nodes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
@@ -171,7 +169,9 @@ impl AttachDetach {
         };
         let stand_off = |node: &NodeName| {
             let beside = || is_beside(node).then(|| StandOff::Beside(node.clone()));
-            if needs.contains_key(node) { Some(StandOff::Unreadable) } else { beside() }
+            let is_held = state.is_some_and(|state| state.nodes.contains_key(node));
+            let is_unreadable = is_held && self.unknown_needs.on(node).next().is_some();
+            if is_unreadable { Some(StandOff::Unreadable) } else { beside() }
         };
         VolumeView {
             volume,

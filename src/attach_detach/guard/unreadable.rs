@@ -9,10 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver::{
     ids::NodeName,
     kinds::{Node, ObjectRef},
+    tables::Objects,
 };
 use litemap::LiteMap;
 
-use crate::attach_detach::{known::Known, state::desired::volume_name::VolumeId};
+use crate::attach_detach::{
+    known::Known,
+    state::desired::{DesiredState, volume_name::VolumeId},
+};
 
 /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node itself, or a
 /// VolumeAttachment of the volume. By that one the volume may be attached on any node, so it must not get to another. Of
@@ -45,34 +49,45 @@ pub(in crate::attach_detach) fn unreadable_on(
     blocked
 }
 
-/// By node what ends that it is not known what a pod there needs: the object that cannot be read, or the pod.
-pub(in crate::attach_detach) type Needs = BTreeMap<NodeName, BTreeSet<String>>;
+/// From which nodes nothing may be taken away, each with what ends that it is not known what a pod there needs: the object
+/// that cannot be read, and the pod. It is found once for all volumes of a plan: one driver may be that of every pod.
+#[derive(Clone, Debug, Default)]
+pub(in crate::attach_detach) struct UnknownNeeds {
+    /// Of pods that may be on any node.
+    anywhere: BTreeSet<String>,
+    by_node: BTreeMap<NodeName, BTreeSet<String>>,
+}
 
-/// The nodes that have a volume and from which it may not be taken away: a claim, PersistentVolume or driver to which a pod
-/// there leads cannot be read, or a pod that may be anywhere.
-pub(in crate::attach_detach) fn needs_of(
-    volume: &VolumeId,
-    Known { objects, desired, actual, .. }: Known<'_>,
-) -> Needs {
-    let mut needs = Needs::new();
-    let Some(state) = actual.volume(volume) else { return needs };
-    for (object, _) in objects.all_unreadable() {
-        let name = object.to_string();
-        // Of a pod that could be read once it is known what it needs, and where.
-        if let ObjectRef::Pod(pod) = &object
-            && objects.pods.get(pod).is_none_or(|pod| pod.spec.node_name.is_empty())
-        {
-            needs.extend(state.nodes.keys().map(|node| (node.clone(), BTreeSet::from([name.clone()]))));
-        }
-        for pod in desired.dependants(&object) {
-            let node = desired.pod(&pod).map(|desired_pod| &desired_pod.node);
-            if let Some(node) = node.filter(|node| state.nodes.contains_key(*node)) {
-                let ends = [name.clone(), ObjectRef::Pod(pod).to_string()];
-                needs.entry(node.clone()).or_default().extend(ends);
+impl UnknownNeeds {
+    /// Those of pods that cannot be read, and of pods that lead to a claim, PersistentVolume or driver that cannot be.
+    pub(in crate::attach_detach) fn of(objects: &Objects, desired: &DesiredState) -> Self {
+        let mut needs = Self::default();
+        for (object, _) in objects.all_unreadable() {
+            let name = object.to_string();
+            // Of a pod that could be read once it is known what it needs, and where.
+            if let ObjectRef::Pod(pod) = &object
+                && objects.pods.get(pod).is_none_or(|pod| pod.spec.node_name.is_empty())
+            {
+                needs.anywhere.insert(name.clone());
+            }
+            for pod in desired.dependants(&object) {
+                let Some(node) = desired.pod(&pod).map(|desired_pod| desired_pod.node.clone()) else {
+                    continue;
+                };
+                needs
+                    .by_node
+                    .entry(node)
+                    .or_default()
+                    .extend([name.clone(), ObjectRef::Pod(pod).to_string()]);
             }
         }
+        needs
     }
-    needs
+
+    /// What has to be known before anything is taken from the node.
+    pub(in crate::attach_detach) fn on(&self, node: &NodeName) -> impl Iterator<Item = &String> {
+        self.anywhere.iter().chain(self.by_node.get(node).into_iter().flatten())
+    }
 }
 
 #[cfg(test)]
@@ -82,7 +97,6 @@ mod tests {
     use apiserver::{
         ids::ResourceVersion,
         kinds::{PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
-        tables::Objects,
     };
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
