@@ -88,6 +88,11 @@ impl NodeState {
             } else if replaced {
                 self.distrusted.extend(used());
             }
+            // A kubelet that had it on its list and takes it off knows of it.
+            if let Some(before) = self.node.as_ref().filter(|_| !(replaced || self.is_another_machine)) {
+                let ends = |it: &VolumeId| before.uses(it.as_str()) && !node.uses(it.as_str());
+                self.distrusted.retain(|volume| !ends(volume));
+            }
             // Until its kubelet has looked at its own volumes, the list of another machine is that of the first one.
             if let Some(before) = self.node.as_ref().filter(|_| !is_another_machine) {
                 let begins = |it: &&VolumeId| node.uses(it.as_str()) && !before.uses(it.as_str());
@@ -337,6 +342,36 @@ mod tests {
             assert!(state.trust(&ForcePolicy::default(), at(159)).is_empty());
             assert_eq!(state.trust(&ForcePolicy::default(), at(160)), BTreeSet::from([volume()]));
             assert!(!state.uses(&volume()));
+        }
+    }
+
+    #[test]
+    fn s3_what_the_kubelet_of_a_recreated_node_had_in_use_and_has_no_more_is_out_of_use() {
+        let using = |uid: &str, uuid: &str| {
+            let mut node = Node::clone(&node(uid, "boot", "True", 0));
+            node.status.node_info.system_uuid = uuid.into();
+            node.status.volumes_in_use = std::iter::once(volume().as_str().into()).collect();
+            Arc::new(node)
+        };
+        let idle = |uid: &str, uuid: &str| {
+            let mut node = Node::clone(&using(uid, uuid));
+            node.status.volumes_in_use = std::iter::empty().collect();
+            Arc::new(node)
+        };
+        let cases = [
+            ("reported and taken off", vec![idle("2", "A"), using("2", "A"), idle("2", "A")], false),
+            ("reported with the object", vec![using("2", "A"), idle("2", "A")], false),
+            ("never reported", vec![idle("2", "A"), idle("2", "A")], true),
+            ("made anew once more", vec![using("2", "A"), idle("3", "A")], true),
+            ("another machine", vec![using("2", "B"), idle("2", "B")], true),
+        ];
+        for (name, seen, expected) in cases {
+            let mut state = NodeState::default();
+            state.observe(Some(&using("1", "A")), BTreeSet::new, at(0));
+            for node in seen {
+                state.observe(Some(&node), || BTreeSet::from([volume()]), at(10));
+            }
+            assert_eq!(state.uses(&volume()), expected, "{name}");
         }
     }
 
