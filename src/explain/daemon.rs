@@ -25,6 +25,11 @@ const MOST_CHANGES: usize = 40;
 /// What starts a forced detach, as the answer names it.
 const FORCE: &str = "ForceDetach";
 
+/// Rows of the controllers about a claim, by their kind.
+const CLAIM_KINDS: &[&str] = &["claim", "expanding_claim", "protected_claim"];
+/// The same about a volume.
+const VOLUME_KINDS: &[&str] = &["volume", "protected_volume"];
+
 /// A page of the daemon, of what was asked for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -41,6 +46,8 @@ struct DaemonWait {
     claim: Option<String>,
     volume: Option<String>,
     node: Option<String>,
+    pod: Option<String>,
+    vac: Option<String>,
     reason: String,
     message: String,
     since: Option<Timestamp>,
@@ -62,21 +69,37 @@ struct DaemonChange {
 /// The pages to ask for.
 #[must_use]
 pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
-    let (mut attach_detach, mut binder) = (BTreeSet::new(), BTreeSet::new());
+    let (mut attach_detach, mut claims_and_volumes) = (BTreeSet::new(), BTreeSet::new());
+    let (mut pods, mut attributes_classes) = (BTreeSet::new(), BTreeSet::new());
     for subject in subjects(explanation) {
         // Rows about attachments have the volume as kubelets name it.
         let id = persistent_volume(&subject, snapshot).and_then(|name| volume_of(&snapshot.objects, &name));
         attach_detach.extend(id.map(|id| ("volume", id.to_string())));
         match subject {
-            Subject::Claim(key) => binder.insert(("claim", key.to_string())),
-            Subject::Volume(name) => binder.insert(("volume", name.to_string())),
-            Subject::Pod(key) => attach_detach.insert(("pod", key.to_string())),
+            Subject::Claim(key) => claims_and_volumes.insert(("claim", key.to_string())),
+            Subject::Volume(name) => claims_and_volumes.insert(("volume", name.to_string())),
+            Subject::Pod(key) => pods.insert(("pod", key.to_string())),
             Subject::Node(name) => attach_detach.insert(("node", name.to_string())),
             Subject::Attachment(name) => attach_detach.insert(("attachment", name.to_string())),
-            Subject::Class(_) | Subject::AttributesClass(_) => false,
+            Subject::AttributesClass(name) => attributes_classes.insert(("vac", name.to_string())),
+            Subject::Class(_) => false,
         };
     }
-    let pages = [("/debug/attach-detach", attach_detach), ("/debug/binder", binder)];
+    attach_detach.extend(pods.iter().cloned());
+    let only = |field: &str| -> BTreeSet<_> {
+        claims_and_volumes.iter().filter(|(is, _)| *is == field).cloned().collect()
+    };
+    let (claims, volumes) = (only("claim"), only("volume"));
+    // Who decides what an object waits for comes before who protects or enlarges it.
+    let pages: [(&str, BTreeSet<_>); 7] = [
+        ("/debug/attach-detach", attach_detach),
+        ("/debug/binder", claims_and_volumes.clone()),
+        ("/debug/ephemeral-volumes", pods),
+        ("/debug/expander", claims.clone()),
+        ("/debug/claim-protection", claims),
+        ("/debug/volume-protection", volumes),
+        ("/debug/vac-protection", attributes_classes),
+    ];
     let asked = pages.into_iter().filter(|(_, names)| !names.is_empty()).map(|(page, names)| {
         let mut query = form_urlencoded::Serializer::new(String::new());
         // By their fields' names: what waits before what was.
@@ -112,7 +135,9 @@ pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
     let is_well = explanation.verdict == Verdict::Healthy;
     for step in &mut explanation.steps {
         let Some(subject) = Subject::of(&step.object) else { continue };
-        let Some(wait) = waits.iter().find(|wait| wait.is_of(&subject)) else { continue };
+        let own = || waits.iter().filter(|wait| wait.is_of(&subject));
+        let same = own().find(|wait| wait.reason == step.reason);
+        let Some(wait) = same.or_else(|| own().next()) else { continue };
         let node = wait.node.as_deref();
         if tell(step, wait, node) && is_well {
             // Objects show no reason to wait, and the controller has one.
@@ -133,19 +158,21 @@ pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
 
 impl DaemonWait {
     fn is_of(&self, subject: &Subject) -> bool {
-        let is = |kind: &str, field: &Option<String>, name: &str| {
-            self.kind == kind && field.as_deref() == Some(name) && self.since.is_some()
+        let is = |kinds: &[&str], field: &Option<String>, name: &str| {
+            kinds.contains(&&*self.kind) && field.as_deref() == Some(name) && self.since.is_some()
         };
         match subject {
-            Subject::Claim(key) => is("claim", &self.claim, &key.to_string()),
-            Subject::Volume(name) => is("volume", &self.volume, name.as_str()),
+            Subject::Claim(key) => is(CLAIM_KINDS, &self.claim, &key.to_string()),
+            Subject::Volume(name) => is(VOLUME_KINDS, &self.volume, name.as_str()),
+            Subject::Pod(key) => is(&["ephemeral_volumes"], &self.pod, &key.to_string()),
+            Subject::AttributesClass(name) => is(&["protected_vac"], &self.vac, name.as_str()),
             Subject::Attachment(name) => {
                 let id = self.volume.as_deref().and_then(VolumeId::parse_csi);
                 let node = self.node.as_deref().map(NodeName::from);
                 let own = id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string());
-                is("attachment", &own, name.as_str())
+                is(&["attachment"], &own, name.as_str())
             }
-            Subject::Pod(_) | Subject::Node(_) | Subject::Class(_) | Subject::AttributesClass(_) => false,
+            Subject::Node(_) | Subject::Class(_) => false,
         }
     }
 }
@@ -211,7 +238,9 @@ fn past(explanation: &mut Explanation, boards: &[DaemonBoard]) {
             Happened { at: *at, text }
         }));
     }
-    explanation.timeline.sort_by_key(|happened| happened.at);
+    explanation.timeline.sort_by(|one, other| (one.at, &one.text).cmp(&(other.at, &other.text)));
+    // Each page tells all that happened to an object.
+    explanation.timeline.dedup();
     let rest = explanation.timeline.len().saturating_sub(MOST_CHANGES);
     explanation.timeline.drain(..rest);
 }

@@ -165,7 +165,8 @@ mod tests {
     #[tokio::test]
     async fn l18_what_the_controller_acts_on_is_told_with_its_times_and_the_past() {
         let (told, paths) = added(200, page(true)).await;
-        assert_eq!(paths, ["/debug/binder?claim=shop%2Fdata"]);
+        let pages = ["binder", "expander", "claim-protection"];
+        assert_eq!(paths, pages.map(|page| format!("/debug/{page}?claim=shop%2Fdata")));
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let step = &told.steps[0];
         assert_eq!((told.reason.as_str(), told.summary.as_str()), ("RetryBackoff", "the API server says no"));
