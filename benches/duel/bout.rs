@@ -22,6 +22,7 @@ use super::{
     load::{Load, each},
     sightings::{Sight, Sightings},
     subject::{Kind, Subject},
+    traffic::{Bytes, Traffic},
 };
 
 /// How long the API server must take no write until a phase is over for good.
@@ -46,7 +47,16 @@ pub struct Measured {
     pub tail: Tail,
     /// From the first "go" to the end of the tail.
     pub requests: Requests,
+    /// In the same time, if they are counted.
+    pub bytes: Option<Bytes>,
     pub peak_memory: u64,
+}
+
+/// What is read before a phase.
+struct Before {
+    requests: Requests,
+    bytes: Option<Bytes>,
+    cpu: Cpu,
 }
 
 /// What a subject still does after the last sighting.
@@ -74,6 +84,7 @@ pub struct Bout<'a> {
     pub load: &'a Load,
     pub subject: Subject,
     pub sightings: Sightings,
+    pub traffic: Option<Traffic>,
 }
 
 impl Bout<'_> {
@@ -95,14 +106,14 @@ impl Bout<'_> {
             Some(process) => Counter::start(process).await,
             None => None,
         };
-        let (requests, cpu) = (self.requests().await, self.cpu());
+        let before = self.before().await;
         let go = Instant::now();
         self.subject.resume();
         let times = self.seen(numbers.map(sight).collect()).await;
         let instructions = counter.and_then(Counter::read);
         let latencies = times.values().map(|at| at.saturating_duration_since(go)).collect();
         let wall = times.values().max().map(|last| last.saturating_duration_since(go)).unwrap_or_default();
-        let measured = self.measured(phase, true, latencies, wall, cpu, &requests).await;
+        let measured = self.measured(phase, true, latencies, wall, &before).await;
         Measured { instructions, ..measured }
     }
 
@@ -122,7 +133,7 @@ impl Bout<'_> {
             Some(process) => Counter::start(process).await,
             None => None,
         };
-        let (requests, cpu, begin) = (self.requests().await, self.cpu(), Instant::now());
+        let (before, begin) = (self.before().await, Instant::now());
         let (load, answered) = (self.load, Mutex::new(BTreeMap::new()));
         let making = each(numbers.clone(), async |number| {
             make(load, number..number + 1).await;
@@ -134,7 +145,7 @@ impl Bout<'_> {
         let latencies =
             times.iter().map(|(sight, at)| at.saturating_duration_since(answered[sight])).collect();
         let wall = times.values().max().map(|last| last.saturating_duration_since(begin)).unwrap_or_default();
-        let measured = self.measured(phase, true, latencies, wall, cpu, &requests).await;
+        let measured = self.measured(phase, true, latencies, wall, &before).await;
         Measured { instructions, ..measured }
     }
 
@@ -149,7 +160,7 @@ impl Bout<'_> {
         eprintln!("{}: {phase}", self.kind.name());
         self.load.heartbeats().await;
         self.quiet().await;
-        let (requests, cpu, begin) = (self.requests().await, self.cpu(), Instant::now());
+        let (before, begin) = (self.before().await, Instant::now());
         let mut latencies = Vec::new();
         for number in numbers {
             make(self.load, number..number + 1).await;
@@ -158,7 +169,7 @@ impl Bout<'_> {
                 latencies.push(at.saturating_duration_since(answered));
             }
         }
-        self.measured(phase, false, latencies, begin.elapsed(), cpu, &requests).await
+        self.measured(phase, false, latencies, begin.elapsed(), &before).await
     }
 
     async fn measured(
@@ -167,20 +178,39 @@ impl Bout<'_> {
         together: bool,
         mut latencies: Vec<Duration>,
         wall: Duration,
-        cpu_before: Cpu,
-        requests_before: &Requests,
+        before: &Before,
     ) -> Measured {
-        let cpu = self.cpu().since(cpu_before);
+        let cpu = self.cpu().since(before.cpu);
         latencies.sort_unstable();
         let (tail_begin, tail_cpu) = (Instant::now(), self.cpu());
-        let requests = self.quiet().await.since(requests_before);
+        let requests = self.quiet().await.since(&before.requests);
+        let bytes = self.bytes().zip(before.bytes).map(|(now, before)| now.since(before));
         let tail = Tail {
             // Quiet is noticed after it has lasted.
             wall: tail_begin.elapsed().saturating_sub(QUIET),
             cpu: self.cpu().since(tail_cpu).subject,
         };
         let peak_memory = self.subject.id().map_or(0, cost::peak_memory);
-        Measured { phase, together, latencies, wall, cpu, instructions: None, tail, requests, peak_memory }
+        Measured {
+            phase,
+            together,
+            latencies,
+            wall,
+            cpu,
+            instructions: None,
+            tail,
+            requests,
+            bytes,
+            peak_memory,
+        }
+    }
+
+    async fn before(&self) -> Before {
+        Before { requests: self.requests().await, bytes: self.bytes(), cpu: self.cpu() }
+    }
+
+    fn bytes(&self) -> Option<Bytes> {
+        self.traffic.as_ref().map(Traffic::read)
     }
 
     /// Watches the subject do nothing.

@@ -130,6 +130,8 @@ pub struct Requests {
     counts: BTreeMap<(String, String), u64>,
     /// Watches that it ended because their reader was too slow, by resource.
     terminated_watches: BTreeMap<String, u64>,
+    /// Events that it sent on all watches, those of the stand-ins included.
+    watch_events: u64,
 }
 
 impl Requests {
@@ -153,6 +155,8 @@ impl Requests {
                     };
                     *requests.counts.entry((verb.to_owned(), resource)).or_default() += value;
                 }
+            } else if name.starts_with("apiserver_watch_events_total{") {
+                requests.watch_events += value;
             } else if name.starts_with("apiserver_terminated_watchers_total{") {
                 *requests.terminated_watches.entry(label(name, "resource").to_owned()).or_default() += value;
             }
@@ -165,6 +169,7 @@ impl Requests {
         Self {
             counts: difference(&self.counts, &before.counts),
             terminated_watches: difference(&self.terminated_watches, &before.terminated_watches),
+            watch_events: self.watch_events - before.watch_events,
         }
     }
 
@@ -172,6 +177,11 @@ impl Requests {
     pub fn slow_watches(&self) -> String {
         let each = self.terminated_watches.iter().map(|(resource, count)| format!("{resource} {count}"));
         each.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Events that were sent on all watches.
+    pub fn watch_events(&self) -> u64 {
+        self.watch_events
     }
 
     /// How many, of which resource or of all.

@@ -1,6 +1,6 @@
 //! The floor under all subjects: the very writes of each bind, attach and detach, and nothing else.
 //!
-//! Who gets what is made up beforehand, from lists; nothing is searched or told, and what a write has to know
+//! Who gets what is made up beforehand, from lists; nothing is searched, and of what is told only the event of an attach. What a write has to know
 //! is in the answer to the one before. VolumeAttachments alone are watched, for the driver's part of an
 //! attach: a node is written to once, when all that it gets is attached. So every
 //! wait is for the API server. It is as fast as the machine happens to be in that minute: two subjects are comparable
@@ -22,6 +22,7 @@ use apiserver::{
     wire::Accept,
 };
 use futures::{StreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
 use mooring::{
     attach_detach::{
@@ -32,7 +33,10 @@ use mooring::{
     metrics::{ApiMetrics, Metrics},
 };
 use serde_json::json;
-use test_support::{actors::attachment_name, cluster::DRIVER};
+use test_support::{
+    actors::attachment_name,
+    cluster::{DRIVER, NAMESPACE},
+};
 
 use super::{sightings::events, watched::Watched};
 
@@ -144,7 +148,7 @@ async fn attach(client: &Client, caller: &Caller, pairs: Vec<(String, String)>) 
                 && let Some((mut volumes, _)) = nodes.remove(node)
             {
                 volumes.sort();
-                tokio::spawn(publish(caller.clone(), node.to_owned(), volumes));
+                tokio::spawn(publish_and_tell(caller.clone(), node.to_owned(), volumes));
             }
         }
     };
@@ -181,6 +185,35 @@ async fn delete_attachment(caller: Caller, name: String) {
     let path = VolumeAttachment::path(&name.as_str().into());
     let request = Request { verb: Verb::Delete, path, body: Some(json!({})) };
     caller.send(&request).await.expect("delete a VolumeAttachment");
+}
+
+/// Lists them as attached, and says so of each.
+async fn publish_and_tell(caller: Caller, node: String, volumes: Vec<VolumeId>) {
+    publish(caller.clone(), node, volumes.clone()).await;
+    for volume in volumes {
+        tell(&caller, &volume).await;
+    }
+}
+
+/// The event about the pod that an attach is for.
+async fn tell(caller: &Caller, volume: &VolumeId) {
+    let ((_, name), now) =
+        (volume.driver_and_handle(), Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": { "name": format!("{name}.0123456789abcdef"), "namespace": NAMESPACE },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": NAMESPACE, "name": name,
+            "uid": "00000000-0000-0000-0000-000000000000", "resourceVersion": "1",
+        },
+        "type": "Normal", "reason": "SuccessfulAttachVolume",
+        "message": format!("AttachVolume.Attach succeeded for volume \"{name}\" "),
+        "source": { "component": "attachdetach-controller" },
+        "reportingComponent": "attachdetach-controller", "reportingInstance": "floor",
+        "count": 1, "firstTimestamp": now, "lastTimestamp": now,
+    });
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/events");
+    caller.send(&Request { verb: Verb::Create, path, body: Some(event) }).await.expect("create an event");
 }
 
 /// Lists these volumes as attached to the node, and no others.

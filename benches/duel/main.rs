@@ -14,9 +14,13 @@
 //!
 //! Mooring beside the bare writes of each operation: the most that the API server of this machine allows.
 //!
+//! `cargo bench --bench duel -- --subjects mooring,kcm,floor --traffic`
+//!
+//! What an operation costs the API server in bytes, too.
+//!
 //! [`subject`] runs what is measured, [`floor`] is what none can go below, [`load`] makes the work, [`sightings`] sees it done,
 //! [`bout`] measures one by the other, [`phases`] are the course of it, [`cost`] and
-//! [`instructions`] read who paid, [`report`] prints.
+//! [`instructions`] read who paid, [`traffic`] counts bytes, [`report`] prints.
 
 // A benchmark ends at the first thing that goes wrong, and says so on the terminal.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -33,6 +37,7 @@ mod phases;
 mod report;
 mod sightings;
 mod subject;
+mod traffic;
 mod watched;
 
 use std::{path::PathBuf, time::Duration};
@@ -75,6 +80,9 @@ pub struct Options {
     /// How long to watch a subject in such a cluster, in seconds.
     #[arg(long, default_value_t = 600)]
     idle_for: u64,
+    /// Counts the bytes between subject and API server with a proxy, which takes time of the machine.
+    #[arg(long)]
+    traffic: bool,
     /// Another build of mooring, to be compared with this one.
     #[arg(long)]
     mooring: Option<PathBuf>,

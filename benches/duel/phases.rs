@@ -17,6 +17,7 @@ use super::{
     load::{Load, name},
     sightings::{Sight, Sightings},
     subject::{Kind, Subject},
+    traffic::Traffic,
 };
 
 /// Writes of the attacher at once: enough that it never is what one waits for.
@@ -51,8 +52,8 @@ pub async fn run(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
     load.volumes(first.clone()).await;
     load.claims(first.clone()).await;
     load.pods(first.clone()).await;
-    let subject = Subject::start(kind, &plane, options.mooring.as_deref());
-    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings };
+    let (subject, traffic) = subject(kind, &plane, options).await;
+    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings, traffic };
     bout.seen([Sight::Listed(name(all))].into()).await;
     load.heartbeats().await;
     load.remove_pods(first).await;
@@ -93,8 +94,8 @@ pub async fn run_floor(assets: &Assets, kind: Kind, options: &Options) -> Outcom
     let many = 0..options.volumes;
     load.volumes(many.clone()).await;
     load.available(many.clone()).await;
-    let subject = Subject::start(kind, &plane, options.mooring.as_deref());
-    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings };
+    let (subject, traffic) = subject(kind, &plane, options).await;
+    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings, traffic };
     let bound = |number| Sight::Bound(name(number));
     let mut phases = vec![bout.together(BIND_ALL, many.clone(), Load::claims, &bound).await];
     let volumes = load.volumes_of(many.clone()).await;
@@ -115,6 +116,13 @@ async fn plane(assets: &Assets, kind: Kind) -> ControlPlane {
     ControlPlane::start_with(assets, &plane_options).await
 }
 
+/// Starts a subject, with a proxy before it if bytes are to be counted.
+async fn subject(kind: Kind, plane: &ControlPlane, options: &Options) -> (Subject, Option<Traffic>) {
+    let traffic = if options.traffic { Some(Traffic::start(plane.url()).await) } else { None };
+    let url = traffic.as_ref().map_or_else(|| plane.url().to_owned(), Traffic::url);
+    (Subject::start(kind, plane, &url, options.mooring.as_deref()), traffic)
+}
+
 /// Shows one subject a cluster in which nothing happens.
 pub async fn run_at_rest(assets: &Assets, kind: Kind, options: &Options) -> Outcome {
     let plane = plane(assets, kind).await;
@@ -124,8 +132,8 @@ pub async fn run_at_rest(assets: &Assets, kind: Kind, options: &Options) -> Outc
     load.bound_pairs(0..options.idle_bound).await;
     load.released(0..options.idle_released, options.idle_bound).await;
     let sightings = Sightings::start(&plane.client(User::Kubelets));
-    let subject = Subject::start(kind, &plane, options.mooring.as_deref());
-    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings };
+    let (subject, traffic) = subject(kind, &plane, options).await;
+    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings, traffic };
     // Once a pair that came last is bound, the subject has looked at everything.
     let last = options.idle_bound..options.idle_bound + 1;
     load.volumes(last.clone()).await;

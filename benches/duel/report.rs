@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write, time::Duration};
 
-use super::{Options, bout::Measured, cost, phases::Outcome, subject::Kind};
+use super::{Options, bout::Measured, cost, phases::Outcome, subject::Kind, traffic::Bytes};
 
 /// Under what conditions this was measured.
 #[derive(Debug)]
@@ -72,7 +72,11 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
     line("instr/op", "instructions of the subject in user mode, which the machine's speed does not change");
     line(
         "floor",
-        "the writes of each operation alone, nothing searched and nothing decided; one patch per node; its CPU is in the stand-ins'",
+        "the writes of each operation alone and the event of an attach, nothing searched and nothing decided; one patch per node; its CPU is in the stand-ins'",
+    );
+    line(
+        "watch events",
+        "on all watches: those of the stand-ins, which are the same for each subject, and those of the subject",
     );
     line(
         "others",
@@ -83,6 +87,8 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         text.push_str(&aligned(&main_table(results), &[0, 1]));
         text.push('\n');
         text.push_str(&aligned(&cost_table(results), &[0, 1, 13]));
+        text.push('\n');
+        text.push_str(&aligned(&cluster_table(results), &[0, 1]));
         text.push('\n');
     }
     text.push_str(&aligned(&idle_table(results), &[0, 1, 2, 7]));
@@ -123,6 +129,41 @@ fn main_table(results: &[Outcome]) -> Vec<Vec<String>> {
                 format!("{:.2}", per_operation(one, one.cpu.subject)),
                 one.instructions.map_or_else(|| "-".to_owned(), |count| thousands(count, one)),
                 format!("{:.0}", one.peak_memory as f64 / 1024.0 / 1024.0),
+            ]);
+        }
+    }
+    rows
+}
+
+/// What an operation costs the cluster. The CPU time is that until the last sighting, the rest until all is quiet.
+fn cluster_table(results: &[Outcome]) -> Vec<Vec<String>> {
+    let mut rows = vec![cells([
+        "cost to the cluster",
+        "subject",
+        "API server ms/op",
+        "etcd ms/op",
+        "requests/op",
+        "watch events/op",
+        "KiB sent/op",
+        "KiB received/op",
+    ])];
+    for (phase, measured) in by_phase(results) {
+        for (number, (kind, one)) in measured.iter().filter(|(_, one)| one.together).enumerate() {
+            let each = |all: u64| all as f64 / one.latencies.len().max(1) as f64;
+            let kibibytes = |of: fn(&Bytes) -> u64| {
+                one.bytes
+                    .as_ref()
+                    .map_or_else(|| "-".to_owned(), |bytes| format!("{:.2}", each(of(bytes)) / 1024.0))
+            };
+            rows.push(vec![
+                if number == 0 { phase.to_owned() } else { String::new() },
+                kind.name().to_owned(),
+                format!("{:.2}", per_operation(one, one.cpu.api_server)),
+                format!("{:.2}", per_operation(one, one.cpu.etcd)),
+                format!("{:.2}", each(one.requests.count(|_, _| true))),
+                format!("{:.2}", each(one.requests.watch_events())),
+                kibibytes(|bytes| bytes.sent),
+                kibibytes(|bytes| bytes.received),
             ]);
         }
     }

@@ -64,15 +64,16 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Starts it; mooring as built with the benchmark, unless another build is named.
-    pub fn start(kind: Kind, plane: &ControlPlane, mooring: Option<&Path>) -> Self {
-        let floor = |accept| Self::Floor(Floor::new(plane.client(User::ControllerManager), accept));
+    /// Starts it before the API server of this URL; mooring as built with the benchmark, unless another build is named.
+    pub fn start(kind: Kind, plane: &ControlPlane, url: &str, mooring: Option<&Path>) -> Self {
+        let token = plane.token(User::ControllerManager);
+        let floor = |accept| Self::Floor(Floor::new(plane.client_at(url, Some(&token)), accept));
+        let kubeconfig = || format!("--kubeconfig={}", plane.kubeconfig(url, &token).display());
         let process = match kind {
             Kind::Mooring | Kind::MooringJson | Kind::MooringStorage => {
-                let token = plane.token(User::ControllerManager);
                 let mut arguments = vec![
                     "run".to_owned(),
-                    format!("--kubeconfig={}", plane.kubeconfig(plane.url(), &token).display()),
+                    kubeconfig(),
                     "--leader-elect=false".to_owned(),
                     "--secure-port=0".to_owned(),
                 ];
@@ -87,7 +88,7 @@ impl Subject {
             }
             Kind::Kcm => plane.controller_manager(
                 &["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"],
-                &["--kube-api-qps=-1", "--kube-api-burst=-1"],
+                &["--kube-api-qps=-1", "--kube-api-burst=-1", &kubeconfig()],
             ),
             Kind::Floor => return floor(Accept::Protobuf),
             Kind::FloorJson => return floor(Accept::Json),

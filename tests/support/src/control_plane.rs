@@ -353,7 +353,12 @@ impl ControlPlane {
 
     /// A client with any token, or with none (what it forwards brings its own).
     pub fn client_with_token(&self, token: Option<&str>) -> Client {
-        let mut config = plain_config(&self.url);
+        self.client_at(&self.url, token)
+    }
+
+    /// A client of a server that need not be this one (a proxy before it).
+    pub fn client_at(&self, url: &str, token: Option<&str>) -> Client {
+        let mut config = plain_config(url);
         config.root_cert = Some(self.authorities.clone());
         config.auth_info =
             AuthInfo { token: token.map(|token| token.to_owned().into()), ..AuthInfo::default() };
