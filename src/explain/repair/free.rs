@@ -5,13 +5,13 @@
 use apiserver::{
     ids::{Uid, VolumeName},
     kinds::{
-        ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment,
+        ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment,
         VolumePhase,
     },
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, attached_to, claimants, forget, listed, patch, suits, twins};
+use super::proof::{Proof, Proposal, claimants, demand_alone, demand_detached, forget, listed, patch, suits};
 use crate::{
     binder::{
         annotations::{BOUND_BY_CONTROLLER, has},
@@ -31,6 +31,7 @@ pub(super) fn propose(
     proof.demand_list::<PersistentVolume>(snapshot);
     proof.demand_list::<PersistentVolumeClaim>(snapshot);
     proof.demand_list::<VolumeAttachment>(snapshot);
+    proof.demand_list::<Node>(snapshot);
     let volume = volume?;
     proof.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
     proof.demand(
@@ -66,7 +67,8 @@ pub(super) fn propose(
     );
     let lists = snapshot.is_listed::<PersistentVolume>()
         && snapshot.is_listed::<PersistentVolumeClaim>()
-        && snapshot.is_listed::<VolumeAttachment>();
+        && snapshot.is_listed::<VolumeAttachment>()
+        && snapshot.is_listed::<Node>();
     if !lists {
         return None;
     }
@@ -76,21 +78,11 @@ pub(super) fn propose(
         "no claim names it",
         format!("it is named by {}: mooring repair relink is what leads a claim to it", listed(&others)),
     );
-    let nodes = attached_to(snapshot, &volume);
-    proof.demand(
-        nodes.is_empty(),
-        "it is attached to no node",
-        format!("it is still attached to {}: its last user may write yet", listed(&nodes)),
-    );
+    demand_detached(snapshot, &volume, proof);
     if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| !for_anyone) {
         suits(&claim, &volume, proof);
     }
-    let twins = twins(snapshot, &volume);
-    proof.demand(
-        twins.is_empty(),
-        "no other volume has its handle",
-        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
-    );
+    demand_alone(snapshot, &volume, proof);
     if !proof.against.is_empty() {
         return None;
     }

@@ -1,9 +1,9 @@
 //! What is demanded of a repair, and what speaks against it; and what the three repairs have in common.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
-    ids::{ClaimKey, VolumeName},
+    ids::{ClaimKey, NodeName, VolumeName},
     kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
     tables::Stored,
 };
@@ -11,7 +11,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    attach_detach::state::desired::volume_name::VolumeId,
+    attach_detach::state::desired::{
+        volume_name::VolumeId,
+        volume_source::{Storage, of_persistent_volume},
+    },
     binder::matching::predicate::{Requirements, mismatch_for_named},
     explain::snapshot::Snapshot,
 };
@@ -100,17 +103,29 @@ pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> 
     RepairWrite { method: "PATCH", path: T::path(&object.key()), body }
 }
 
-/// Other volumes of the same handle.
-pub(super) fn twins(snapshot: &Snapshot, volume: &PersistentVolume) -> Vec<VolumeName> {
+/// The volume as kubelets name it, an in-tree one as the CSI volume that it is today; `None` of one that is never attached.
+fn identity(volume: &PersistentVolume) -> Option<VolumeId> {
+    of_persistent_volume(&volume.metadata, &volume.spec).ok().and_then(Storage::id)
+}
+
+/// No other volume may be the same disk. Of what is never attached (a directory, an export) nothing tells.
+pub(super) fn demand_alone(snapshot: &Snapshot, volume: &PersistentVolume, proof: &mut Proof) {
+    if let Err(error) = of_persistent_volume(&volume.metadata, &volume.spec) {
+        proof.against.push(format!("its source leads nowhere: {error}"));
+    }
+    let Some(id) = identity(volume) else { return };
     let mut twins = Vec::new();
-    let Some(csi) = &volume.spec.csi else { return twins };
     snapshot.objects.volumes.for_each(|other| {
-        if other.spec.csi.as_ref() == Some(csi) && other.metadata.name != volume.metadata.name {
-            twins.push(other.metadata.name.clone().into());
+        if other.metadata.name != volume.metadata.name && identity(other).as_ref() == Some(&id) {
+            twins.push(VolumeName::from(other.metadata.name.clone()));
         }
     });
     twins.sort();
-    twins
+    proof.demand(
+        twins.is_empty(),
+        "no other volume has its handle",
+        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
+    );
 }
 
 /// Claims that name a volume, other than this one.
@@ -126,22 +141,28 @@ pub(super) fn claimants(snapshot: &Snapshot, name: &VolumeName, but: Option<&Cla
     claimants
 }
 
-/// Nodes to which the volume is attached, or may be.
-pub(super) fn attached_to(snapshot: &Snapshot, volume: &PersistentVolume) -> Vec<String> {
-    let mut nodes = Vec::new();
-    let id = volume.spec.csi.as_ref().map(|csi| VolumeId::csi(&csi.driver, &csi.volume_handle));
+/// It may be attached to no node, nor listed or used there. What is never attached is not asked for.
+pub(super) fn demand_detached(snapshot: &Snapshot, volume: &PersistentVolume, proof: &mut Proof) {
+    let Some(id) = identity(volume) else { return };
+    let mut nodes = BTreeSet::new();
     snapshot.objects.attachments.for_each(|attachment| {
         let source = attachment.spec.source.persistent_volume_name.as_ref();
         let is_named = source.is_some_and(|name| name.as_str() == volume.metadata.name.as_str());
-        let is_hashed = id.as_ref().is_some_and(|id| {
-            id.attachment_name(&attachment.spec.node_name).as_str() == attachment.metadata.name.as_str()
-        });
-        if is_named || is_hashed {
-            nodes.push(attachment.spec.node_name.to_string());
+        if is_named || id.attachment_name(&attachment.spec.node_name) == attachment.key() {
+            nodes.insert(attachment.spec.node_name.clone());
         }
     });
-    nodes.sort();
-    nodes
+    snapshot.objects.nodes.for_each(|node| {
+        if node.lists(id.as_str()) || node.uses(id.as_str()) {
+            nodes.insert(node.key());
+        }
+    });
+    let nodes: Vec<NodeName> = nodes.into_iter().collect();
+    proof.demand(
+        nodes.is_empty(),
+        "it is attached to no node",
+        format!("it is still attached to {}: its last user may write yet", listed(&nodes)),
+    );
 }
 
 pub(super) fn listed<T: ToString>(names: &[T]) -> String {

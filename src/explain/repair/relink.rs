@@ -9,7 +9,7 @@ use apiserver::{
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, claimants, forget, listed, patch, suits, twins};
+use super::proof::{Proof, Proposal, claimants, demand_alone, forget, listed, patch, suits};
 use crate::{
     binder::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
@@ -145,10 +145,5 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
         format!("pvc/{} holds no other volume", key.name()),
         format!("{} refers to this pvc/{}, and a claim holds one volume", listed(&held), key.name()),
     );
-    let twins = twins(snapshot, volume);
-    proof.demand(
-        twins.is_empty(),
-        "no other volume has its handle".to_owned(),
-        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
-    );
+    demand_alone(snapshot, volume, proof);
 }
