@@ -10,9 +10,12 @@ use apiserver::{
 };
 
 use super::{
-    decide::{force::Unforced, verdict::Waiting},
+    decide::{
+        force::Unforced,
+        verdict::{ANOTHER_MACHINE, BY_TAINT, Waiting},
+    },
     state::{
-        actual::ForceReason,
+        actual::{ForceReason, node::NodeDoubt},
         desired::{
             DesiredAttachment, PodFacts,
             volume_name::{VolumeId, VolumeKind},
@@ -205,6 +208,14 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
 fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> String {
     let forced = |node: &str, unforced: &Unforced| match unforced {
         Unforced::NodeReady => "whose kubelet has not unmounted it".to_owned(),
+        Unforced::Distrusted(NodeDoubt::Until(until)) => {
+            let until = until.map(|at| format!(" before {}", at.strftime("%Y-%m-%dT%H:%M:%SZ")));
+            let until = until.unwrap_or_else(|| " yet".to_owned());
+            format!(
+                "whose object is new, and that it does not report the volume in use proves nothing{until}"
+            )
+        }
+        Unforced::Distrusted(NodeDoubt::AnotherMachine) => format!("as {ANOTHER_MACHINE}; {BY_TAINT}"),
         Unforced::SwitchedOff => {
             format!("which {node} and may still use it; nothing is forced because of time")
         }

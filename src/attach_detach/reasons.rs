@@ -18,7 +18,7 @@ use super::{
     decide::{force::Unforced, verdict::Waiting},
     phases::Progress,
     state::{
-        actual::{AttachmentCall, Mount, NodeVolume},
+        actual::{AttachmentCall, Mount, NodeVolume, node::NodeDoubt},
         desired::{
             WhyUnresolved,
             volume_name::{VolumeId, VolumeKind},
@@ -244,7 +244,9 @@ impl Waiting {
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         match self {
-            Self::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
+            Self::DetachWaitingForUnmount {
+                unforced: Unforced::Until(at) | Unforced::Distrusted(NodeDoubt::Until(Some(at))),
+            }
             | Self::DetachWaitingForNode { unforced: Unforced::Until(at) }
             | Self::ForeignWriter { until: at, .. }
             | Self::RestoreGrace { until: at }

@@ -234,6 +234,7 @@ mod tests {
             is_listed_elsewhere: false,
             publishes: None,
             policy: &controller.options.force,
+            doubt: None,
             wall: controller.clock.wall(now),
         };
         let waiting = verdict.standing_off(&view, &why).waiting.expect("a wait");

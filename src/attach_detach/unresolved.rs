@@ -102,6 +102,7 @@ fn is_attached_for(pod: &Pod, desired: &DesiredPod, unresolved: &Unresolved, kno
 fn sentence(why: &WhyUnresolved) -> String {
     match why {
         WhyUnresolved::NodeNotManaged(node) => format!("the kubelet of node \"{node}\" attaches by itself"),
+        WhyUnresolved::NodeGone(node) => format!("node \"{node}\" does not exist"),
         WhyUnresolved::ClaimMissing(claim) => {
             format!("PersistentVolumeClaim \"{}\" does not exist", claim.name())
         }

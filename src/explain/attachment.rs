@@ -404,7 +404,8 @@ fn unmounts(
     let state =
         if is_gone { "does not exist".to_owned() } else { format!("is not Ready{}", silent_for(view, node)) };
     let (kind, patience) = match unforced {
-        Unforced::NodeReady => ("", None),
+        // What is distrusted, objects do not show.
+        Unforced::NodeReady | Unforced::Distrusted(_) => ("", None),
         Unforced::Until(at) => ("timed", Some(at.duration_since(view.now()))),
         Unforced::SwitchedOff => ("never forced", None),
     };
@@ -424,7 +425,7 @@ fn unmounts(
         next.not_before = from.filter(|from| *from > view.now());
     }
     match unforced {
-        Unforced::NodeReady => link,
+        Unforced::NodeReady | Unforced::Distrusted(_) => link,
         _ if is_gone => link.and("+gone node", &[("node", node)]),
         _ => brought_back(link, node, object.as_deref(), "the detach follows"),
     }

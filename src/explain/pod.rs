@@ -275,7 +275,8 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
     let other = other.split_once('/').map(|(_, name)| name).unwrap_or_default();
     let facts: Facts<'_> = &[("volume", &name), ("told", why), ("other", &other), ("node", &other)];
     match why {
-        WhyUnresolved::NodeNotManaged(node) if view.is_gone(node) => Some(node_gone(view, pod, facts)),
+        // Whether it is gone, only a list of nodes or a read of this one tells.
+        WhyUnresolved::NodeGone(node) => view.is_gone(node).then(|| node_gone(view, pod, facts)),
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,

@@ -146,6 +146,8 @@ struct Counts {
 #[serde(rename_all = "kebab-case")]
 enum Reply {
     Refused,
+    /// Answered as if it were done, without the change.
+    Unchanged,
     Conflict,
     /// Another writer has written to the attachment just before.
     Overtaken,
@@ -533,6 +535,7 @@ impl<'a> Play<'a> {
                 self.relist();
                 return Ok(Some(answer));
             }
+            Some(Reply::Unchanged) => return Ok(Some(self.world.leave(call)?)),
             Some(Reply::Refused) => CallError::Refused { code: 403, message: "forbidden".to_owned() },
             Some(Reply::Conflict) => CallError::Conflict("modified".to_owned()),
             Some(Reply::Busy) => {

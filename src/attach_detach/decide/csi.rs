@@ -162,7 +162,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
         if let Some(until) = node_volume.deletion_in_doubt() {
             return in_doubt(node_volume, until, now);
         }
-        match force(node_volume, view.node, view.policy, view.wall) {
+        match force(node_volume, (view.node, view.doubt), view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
             Err(unforced) => {
                 // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
@@ -215,7 +215,7 @@ fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let is_gone = view.node.is_none_or(|state| state.node.is_none());
     let mut forced = None;
     if node_volume.in_use {
-        match force(node_volume, view.node, view.policy, view.wall) {
+        match force(node_volume, (view.node, view.doubt), view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
             // Where time may not force, who deletes the attachment of a node that is gone says that it is off.
             Err(Unforced::SwitchedOff) if is_gone => {}

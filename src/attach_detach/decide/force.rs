@@ -10,7 +10,10 @@ use thiserror::Error;
 
 use crate::attach_detach::{
     options::ForcePolicy,
-    state::actual::{ForceReason, NodeVolume, node::NodeState},
+    state::actual::{
+        ForceReason, NodeVolume,
+        node::{NodeDoubt, NodeState},
+    },
 };
 
 /// Why a detach is not forced; printed, what is added to the sentence about the wait.
@@ -20,6 +23,9 @@ pub enum Unforced {
     /// The node is Ready: its kubelet will unmount (S5).
     #[error("")]
     NodeReady,
+    /// The node is Ready and does not report it in use, which proves nothing (S3).
+    #[error("")]
+    Distrusted(NodeDoubt),
     /// Time may not force.
     #[error("; nothing is forced because of time")]
     SwitchedOff,
@@ -32,13 +38,14 @@ fn display<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok,
     serializer.collect_str(at)
 }
 
-/// Whether the detach of an undesired volume may be forced now.
+/// Whether the detach of an undesired volume may be forced now. `doubt` is why it counts as in use though its node does not
+/// say so.
 ///
 /// # Errors
 /// The reason why not.
 pub fn force(
     node_volume: &NodeVolume,
-    node: Option<&NodeState>,
+    (node, doubt): (Option<&NodeState>, Option<NodeDoubt>),
     policy: &ForcePolicy,
     wall: Timestamp,
 ) -> Result<ForceReason, Unforced> {
@@ -47,7 +54,7 @@ pub fn force(
         return Ok(ForceReason::OutOfService);
     }
     if object.is_some_and(apiserver::kinds::Node::is_ready) {
-        return Err(Unforced::NodeReady);
+        return Err(doubt.map_or(Unforced::NodeReady, Unforced::Distrusted));
     }
     if !policy.on_timeout {
         return Err(Unforced::SwitchedOff);
@@ -193,7 +200,7 @@ mod tests {
             let mut state = NodeState::default();
             state.node = node.map(Arc::new);
             state.unready_since = unready.map(at);
-            assert_eq!(force(&node_volume, Some(&state), &policy, at(minute)), expected, "{name}");
+            assert_eq!(force(&node_volume, (Some(&state), None), &policy, at(minute)), expected, "{name}");
         }
     }
 }

@@ -54,7 +54,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     }
     let mut forced = None;
     if node_volume.in_use {
-        match force(node_volume, view.node, view.policy, view.wall) {
+        match force(node_volume, (view.node, view.doubt), view.policy, view.wall) {
             Ok(reason) => forced = Some(reason),
             Err(unforced) => {
                 // Not put back where another party has given it to another node meanwhile, nor listed where it may

@@ -20,8 +20,11 @@ use super::{
 use crate::attach_detach::{
     options::ForcePolicy,
     state::{
-        actual::{NodeVolume, VolumeState, node::NodeState},
-        desired::{DesiredAttachment, volume_name::VolumeId},
+        actual::{Mount, NodeVolume, ReportAsAttached, VolumeState, node::NodeState},
+        desired::{
+            DesiredAttachment,
+            volume_name::{VolumeId, VolumeKind},
+        },
     },
 };
 
@@ -81,6 +84,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             is_listed_elsewhere: first_listing.iter().any(|other| *other != node),
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
+            doubt: view.nodes.get(node).and_then(|state| state.doubts(view.volume, &view.policy)),
             wall: view.wall,
         };
         if let Some(object) = view.unreadable.get(node) {
@@ -95,10 +99,15 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             Some(why) => verdict.standing_off(&view_of_node, why),
             None => verdict,
         };
+        // Of a volume without attachments, a list that another controller wrote before the hand-over may land late.
+        let begins_listing = view_of_node.kind == VolumeKind::NoOp
+            && verdict.report_as_attached == ReportAsAttached::Yes
+            && !(node_volume.is_listed() || node_volume.mount == Mount::Possible);
         let verdict = match &view.hand_over {
             Some(waiting) if matches!(verdict.step, Some(AttachStep::Create(_))) => {
                 wait(verdict.report_as_attached, waiting.clone())
             }
+            Some(waiting) if begins_listing => wait(ReportAsAttached::Unchanged, waiting.clone()),
             _ => verdict,
         };
         verdicts.insert(node.clone(), verdict.confirming(node_volume, now));

@@ -20,7 +20,7 @@ use crate::{
         state::{
             actual::{
                 AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached, WhyRead,
-                node::NodeState,
+                node::{NodeDoubt, NodeState},
                 unpublishing::{Unpublished, Unpublishing},
             },
             desired::{AttachSource, DesiredAttachment, volume_name::VolumeKind},
@@ -48,6 +48,8 @@ pub struct NodeVolumeView<'a> {
     pub publishes: Option<bool>,
     /// When a detach may be forced.
     pub policy: &'a ForcePolicy,
+    /// Why it counts as in use though the node does not say so.
+    pub doubt: Option<NodeDoubt>,
     /// The time by this process' clock.
     pub wall: Timestamp,
 }
@@ -151,7 +153,7 @@ pub enum Waiting {
     #[error("the pod's claim or its volume is not bound as it was: nothing is attached for it")]
     ClaimOrVolumeChanged,
     /// For the kubelet to unmount.
-    #[error("{} kubelet has not unmounted the volume{unforced}", whose(*unforced))]
+    #[error("{}", unmounted(*unforced))]
     DetachWaitingForUnmount {
         /// Why it is not forced.
         unforced: Unforced,
@@ -241,10 +243,26 @@ pub enum Waiting {
     },
 }
 
-/// Whose kubelet has not unmounted.
-fn whose(unforced: Unforced) -> &'static str {
-    if unforced == Unforced::NodeReady { "the node's" } else { "the node is not Ready and its" }
+/// Why it is not known to be unmounted.
+fn unmounted(unforced: Unforced) -> String {
+    match unforced {
+        Unforced::NodeReady => "the node's kubelet has not unmounted the volume".to_owned(),
+        Unforced::Distrusted(NodeDoubt::Until(until)) => {
+            let until = until.map(|until| format!("; at {until} it is believed")).unwrap_or_default();
+            format!(
+                "the node's object is new, and that it does not list the volume in use proves nothing yet{until}"
+            )
+        }
+        Unforced::Distrusted(NodeDoubt::AnotherMachine) => format!("{ANOTHER_MACHINE}: {BY_TAINT}"),
+        unforced => format!("the node is not Ready and its kubelet has not unmounted the volume{unforced}"),
+    }
 }
+
+/// What is said of the machine that a node had before.
+pub const ANOTHER_MACHINE: &str =
+    "another machine has the node's name, and the one before it may still use the volume";
+/// What ends that where time may not.
+pub const BY_TAINT: &str = "only the taint node.kubernetes.io/out-of-service on the node detaches it";
 
 fn because(message: Option<&str>) -> String {
     message.map(|message| format!(": {message}")).unwrap_or_default()
@@ -254,6 +272,18 @@ impl Waiting {
     /// kube-controller-manager is about to take over.
     pub const HAND_OVER: Self =
         Self::HandOver { why: "mooring hands over to kube-controller-manager", until: None };
+
+    /// Whether it is on its way to the node, or cannot be looked at.
+    #[must_use]
+    pub fn is_attaching(&self) -> bool {
+        matches!(
+            self,
+            Self::AttachError { .. }
+                | Self::WaitingForAttacher
+                | Self::WaitingForVolumeAttachment
+                | Self::Unreadable { .. }
+        )
+    }
 
     /// The codes that say that a safety rule keeps something from being done.
     pub const GUARDS: [&'static str; 11] = [

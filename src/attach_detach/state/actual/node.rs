@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use apiserver::kinds::{Node, NodeInfo};
 use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
 
 use super::node_requests::NodeRequests;
 use crate::attach_detach::{options::ForcePolicy, state::desired::volume_name::VolumeId};
@@ -14,6 +15,16 @@ use crate::attach_detach::{options::ForcePolicy, state::desired::volume_name::Vo
 /// How long a kubelet must have been Ready before an empty list of a re-created node is believed: several
 /// times its status period of 10 s.
 const TRUST_AFTER: Duration = Duration::from_mins(1);
+
+/// Why a volume that a Ready node does not report in use may be in use all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeDoubt {
+    /// The node's object is new, or another machine has its name: until then, if it is known.
+    Until(Option<Timestamp>),
+    /// Another machine has the node's name, and what the one before it may still have is not given up because of time.
+    AnotherMachine,
+}
 
 /// One node.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +49,7 @@ pub struct NodeState {
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
-    /// Of these, what the kubelet of the other machine has begun to use since it has the name.
+    /// Of these, what a pod has run with on the other machine, whose kubelet reported it in use.
     taken_over: BTreeSet<VolumeId>,
 }
 
@@ -93,11 +104,6 @@ impl NodeState {
                 let ends = |it: &VolumeId| before.uses(it.as_str()) && !node.uses(it.as_str());
                 self.distrusted.retain(|volume| !ends(volume));
             }
-            // Until its kubelet has looked at its own volumes, the list of another machine is that of the first one.
-            if let Some(before) = self.node.as_ref().filter(|_| !is_another_machine) {
-                let begins = |it: &&VolumeId| node.uses(it.as_str()) && !before.uses(it.as_str());
-                self.taken_over.extend(self.distrusted.iter().filter(begins).cloned());
-            }
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
             (_, None) => None,
@@ -150,6 +156,31 @@ impl NodeState {
     #[must_use]
     pub(in crate::attach_detach) fn uses(&self, volume: &VolumeId) -> bool {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
+    }
+
+    /// Notes that a pod runs here with a volume. Of one that another machine may have, a report alone would prove nothing:
+    /// a kubelet reports what it is to mount.
+    pub(in crate::attach_detach) fn note_mounted(&mut self, volume: &VolumeId) {
+        let is_reported = self.node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
+        if self.is_another_machine && is_reported && self.distrusted.contains(volume) {
+            self.taken_over.insert(volume.clone());
+        }
+    }
+
+    /// Why a volume that the node's list does not show counts as in use: until when, if time ends that.
+    #[must_use]
+    pub(in crate::attach_detach) fn doubts(
+        &self,
+        volume: &VolumeId,
+        policy: &ForcePolicy,
+    ) -> Option<NodeDoubt> {
+        let is_shown = self.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
+        let ends = !self.is_another_machine || policy.on_timeout || self.taken_over.contains(volume);
+        let until = self.trusted_at(policy).filter(|_| ends);
+        (self.distrusted.contains(volume) && !is_shown).then_some(match until {
+            _ if !ends => NodeDoubt::AnotherMachine,
+            until => NodeDoubt::Until(until.filter(|until| *until < Timestamp::MAX)),
+        })
     }
 
     /// Notes that the node's list proves nothing about a volume.

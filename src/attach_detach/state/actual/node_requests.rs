@@ -217,13 +217,21 @@ impl NodeRequests {
         self.is_under_way = false;
     }
 
-    /// A patch has landed.
-    pub fn patch_landed(&mut self, answered: &Answered) {
+    /// A patch was answered with the node.
+    ///
+    /// # Errors
+    /// The list is not what was asked for: something on the way took the change out, and would the next time.
+    pub fn patch_answered(&mut self, node: &Node, answered: &Answered) -> Result<(), CallError> {
+        if self.own_list.as_ref().is_some_and(|own| !same_set(&own.list, &node.status.volumes_attached)) {
+            let message = "the answer is without the change: a webhook may have taken it out".to_owned();
+            return Err(CallError::Refused { code: 200, message });
+        }
         self.undone.landed(answered.now, answered.jitter);
         if let Some(own) = &mut self.own_list {
             own.has_landed = true;
         }
         self.retry = Retry::default();
+        Ok(())
     }
 
     /// A patch was refused: it named an outdated revision.
@@ -418,7 +426,8 @@ mod tests {
             let mut requests = NodeRequests::default();
             requests.patch("1".into(), Vec::new(), Instant::now());
             if landed {
-                requests.patch_landed(&at(Instant::now()));
+                let answer = at_revision(4, "1", &[]);
+                requests.patch_answered(&answer, &at(Instant::now())).expect("it is what was asked for");
             }
             requests.patch("1".into(), list(own), Instant::now());
             let known = at_revision(5, "1", known);

@@ -87,11 +87,14 @@ impl ActualState {
         volumes.filter_map(move |volume| Some((volume, self.node_volume(volume, node)?)))
     }
 
-    /// The PersistentVolumes that VolumeAttachments of ours on a node name.
+    /// The PersistentVolumes that VolumeAttachments of ours on a node name, each with the volume that it was.
     #[must_use]
-    pub fn sources_on(&self, node: &NodeName) -> Vec<VolumeName> {
-        let attachments = self.volumes_on(node).filter_map(|(_, node_volume)| node_volume.attachment());
-        attachments.filter_map(|attachment| attachment.spec.source.persistent_volume_name.clone()).collect()
+    pub fn sources_on(&self, node: &NodeName) -> Vec<(VolumeName, VolumeId)> {
+        let source = |node_volume: &NodeVolume| {
+            node_volume.attachment().and_then(|it| it.spec.source.persistent_volume_name.clone())
+        };
+        let volumes = self.volumes_on(node);
+        volumes.filter_map(|(volume, node_volume)| Some((source(node_volume)?, volume.clone()))).collect()
     }
 
     /// A volume on a node, if something is known of it.

@@ -55,14 +55,19 @@ pub fn populate(
                 want(&mut desired_pod.volumes, id, wanted);
                 continue;
             }
+            Ok(Resolved::Attachable(..)) if objects.nodes.get(&desired_pod.node).is_none() => {
+                WhyUnresolved::NodeGone(desired_pod.node.clone())
+            }
             Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(desired_pod.node.clone()),
             Err(why) => why,
         };
         desired_pod.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
     }
     for (id, wanted) in before.into_iter().flat_map(|before| &before.volumes) {
+        // The modes of a PersistentVolume may change; another one of the same volume changes nothing of what it was given.
         let is_so_now = |now: &Arc<DesiredVolume>| {
-            now.pod_volumes == wanted.pod_volumes && now.exclusive == wanted.exclusive
+            now.pod_volumes == wanted.pod_volumes
+                && (now.exclusive == wanted.exclusive || now.spec_name == wanted.spec_name)
         };
         if desired_pod.volumes.get(id).is_some_and(is_so_now) || !has(id) {
             continue;
@@ -83,13 +88,14 @@ pub fn populate(
     Some(desired_pod)
 }
 
-/// What a pod was given before this process watched: it is older than its claim, or has none any more, and its node has
-/// a VolumeAttachment of a volume that names that claim (S44). `attached` are the volumes of such attachments.
+/// What a pod was given before this process watched (S44), if its node has a VolumeAttachment of a volume that names the
+/// pod's claim: the pod is older than that claim, or has none any more; or the volume's source leads nowhere since (S42).
+/// `attached` are the PersistentVolumes of such attachments, each with the volume that it was.
 #[must_use]
 pub fn given_before(
     pod: &Pod,
     objects: &Objects,
-    attached: impl Fn() -> Vec<VolumeName>,
+    attached: impl Fn() -> Vec<(VolumeName, VolumeId)>,
 ) -> Option<DesiredPod> {
     let mut given = nothing(pod);
     for volume in &pod.spec.volumes {
@@ -97,20 +103,19 @@ pub fn given_before(
             continue;
         };
         let made = objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
-        if made.is_some_and(|made| made <= pod.metadata.creation_timestamp) {
-            continue;
-        }
-        for found in attached().iter().filter_map(|name| objects.volumes.get(name)) {
+        let is_older = made.is_none_or(|made| made > pod.metadata.creation_timestamp);
+        let found = |(name, was)| Some((objects.volumes.get(&name)?, was));
+        for (found, was) in attached().into_iter().filter_map(found) {
             let claim_ref = found.spec.claim_ref.as_ref();
             if claim_ref
                 .is_none_or(|named| *named.namespace != *key.namespace() || *named.name != *key.name())
             {
                 continue;
             }
-            let Ok(Storage::Csi(CsiVolume { id, sharing, .. })) =
-                volume_source::of_persistent_volume(&found.metadata, &found.spec)
-            else {
-                continue;
+            let (id, sharing) = match volume_source::of_persistent_volume(&found.metadata, &found.spec) {
+                Ok(Storage::Csi(CsiVolume { id, sharing, .. })) if is_older => (id, sharing),
+                Err(_) => (was, Sharing::of(found.spec.access_modes.iter().map(|mode| &**mode))),
+                Ok(_) => continue,
             };
             let wanted = DesiredVolume {
                 pod_volumes: [volume.name.clone()].into(),
@@ -255,4 +260,36 @@ fn bound_volume(
         return Err(WhyUnresolved::VolumeBoundElsewhere(name.clone()));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn s42_s44_a_volume_whose_source_leads_nowhere_since_is_still_what_the_pod_was_given() {
+        let meta = |name: &str| {
+            json!({"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z"})
+        };
+        let was = VolumeId::csi(&"pd.csi.storage.gke.io".into(), "projects/UNSPECIFIED/zones/a-b/disks/d");
+        for (zone, expected) in [("a-b", None), ("a-b__c-d", Some(&was))] {
+            let objects = Objects::default();
+            let mut pv = json!({"metadata": meta("v"), "spec": {"gcePersistentDisk": {"pdName": "d"},
+                "accessModes": ["ReadWriteOnce"], "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}});
+            pv["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": zone});
+            objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+            let claim =
+                json!({"metadata": meta("c"), "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+            objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim).unwrap());
+            let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+            let pod = json!({"metadata": meta("p"), "spec": {"nodeName": "n1", "volumes": source}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            let given = given_before(&pod, &objects, || vec![("v".into(), was.clone())]);
+            let given = given.iter().flat_map(|given| &given.volumes).map(|(id, _)| id).next();
+            assert_eq!(given, expected, "{zone}");
+        }
+    }
 }

@@ -92,6 +92,9 @@ pub enum WhyUnresolved {
     /// The pod's node is not handed to the controller by its kubelet.
     #[error("node {0} attaches volumes itself: it lacks the annotation of its kubelet")]
     NodeNotManaged(NodeName),
+    /// The pod's node has no object.
+    #[error("node {0} has no object: nothing can be attached to it")]
+    NodeGone(NodeName),
     /// The claim does not exist.
     #[error("claim {0} does not exist")]
     ClaimMissing(ClaimKey),
@@ -141,7 +144,7 @@ impl WhyUnresolved {
     #[must_use]
     pub fn object(&self) -> Option<ObjectRef> {
         match self {
-            Self::NodeNotManaged(node) => Some(ObjectRef::Node(node.clone())),
+            Self::NodeNotManaged(node) | Self::NodeGone(node) => Some(ObjectRef::Node(node.clone())),
             Self::ClaimMissing(claim) | Self::ClaimNotOwnedByPod(claim) | Self::ClaimNotBound(claim) => {
                 Some(ObjectRef::Claim(claim.clone()))
             }
