@@ -102,12 +102,13 @@ pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, opt
     let requests = settled_requests(&load).await;
 
     eprintln!("{}: start", kind.name());
-    let (begin, subject) = (Instant::now(), Subject::start(kind, &plane, options.mooring.as_deref()));
+    let (begin, subject) =
+        (Instant::now(), Subject::start(kind, &plane, plane.url(), options.mooring.as_deref()));
     let process = subject.id().expect("the subject is a process");
     let seen = timeout(PATIENCE, await_condition(first, &attachment, Exists)).await;
     assert!(matches!(seen, Ok(Ok(_))), "nothing is attached after a start:\n{}", subject.log());
     let first_write = (begin.elapsed(), cost::cpu(process));
-    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings };
+    let mut bout = Bout { kind, plane: &plane, load: &load, subject, sightings, traffic: None };
     bout.seen([Sight::Listed(name(waiting))].into()).await;
     rest(process).await;
     let (start_cpu, start_peak) = (cost::cpu(process), cost::peak_memory(process));

@@ -37,6 +37,9 @@ mod sightings;
 #[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/subject.rs"]
 mod subject;
+#[expect(dead_code, reason = "only the duel counts bytes")]
+#[path = "../duel/traffic.rs"]
+mod traffic;
 #[path = "../duel/watched.rs"]
 mod watched;
 mod world;

@@ -186,9 +186,8 @@ impl Look<'_> {
         let is_elsewhere = holder != self.node;
         let waiting = self.others.verdicts.get(holder).filter(|_| is_elsewhere);
         let waiting = waiting.and_then(|verdict| verdict.waiting.as_ref());
-        // Where pods want it, nothing is being detached.
         let is_wanted = known.desired.get(self.volume, holder).is_some();
-        let waiting = waiting.filter(|waiting| !is_wanted || waiting.is_attaching());
+        let waiting = waiting.filter(|waiting| !is_wanted || waiting.is_of_wanted());
         let lasts = match waiting {
             // The driver's time, not ours.
             Some(Waiting::DetachWaitingForAttacher | Waiting::WaitingForDeletion) => LONG,

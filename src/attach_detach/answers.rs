@@ -148,9 +148,7 @@ impl AttachDetach {
         let requests = &mut self.actual.node_mut(name).requests;
         match result {
             Ok(Answer::Node(node)) => {
-                if let Err(error) = requests.patch_answered(&node, answered) {
-                    self.node_call_failed(name, &error, |requests| requests.failed(&error, answered));
-                }
+                requests.patch_answered(&node, answered);
                 self.node_answered(name, &node, sent, answered.now);
             }
             Ok(_) | Err(CallError::NotLeader) => {}

@@ -220,12 +220,14 @@ impl controller::Controller for AttachDetach {
         self.end_stand_offs(now);
         self.ask_owners(now);
         self.survey(now);
-        self.unknown_needs = UnknownNeeds::of(&self.objects, &self.desired);
         // 2. Volumes, until there is no room, or it was enough for once.
         let mut judged = 0;
         while judged < AT_ONCE
             && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
         {
+            if judged == 0 {
+                self.unknown_needs = UnknownNeeds::of(&self.objects, &self.desired);
+            }
             judged += self.plan_volume(&volume, scope, now).max(1);
         }
         // 3. Nodes, likewise: what their volumes need of them is decided.

@@ -86,6 +86,7 @@ fn run(case: &Case, compared: &mut Comparison) {
 fn wishes(pod: &str, step: &Step) -> DesiredPod {
     let volumes = step.wants.iter().map(|name| {
         let wanted = DesiredVolume {
+            exclusive_by_another: false,
             pod_volumes: [name.as_str()].into(),
             source: Some(AttachSource::PersistentVolume(VolumeName::from(name.as_str()))),
             spec_name: arcstr::ArcStr::from(name.as_str()),

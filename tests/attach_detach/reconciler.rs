@@ -219,6 +219,7 @@ fn wish(desired: &mut DesiredState, volume: &VolumeId, node: &NodeName, given: &
     let Some(age) = given.wanted else { return };
     let key = PodKey::new("ns", &format!("pod-{node}"));
     let wanted = DesiredVolume {
+        exclusive_by_another: false,
         pod_volumes: ["data"].into(),
         source: Some(AttachSource::PersistentVolume(VolumeName::from("pv"))),
         spec_name: arcstr::ArcStr::from("pv"),

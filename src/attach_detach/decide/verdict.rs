@@ -273,12 +273,13 @@ impl Waiting {
     pub const HAND_OVER: Self =
         Self::HandOver { why: "mooring hands over to kube-controller-manager", until: None };
 
-    /// Whether it is on its way to the node, or cannot be looked at.
+    /// Whether that is what the volume waits for where pods want it, and no step of a detach that is not to be.
     #[must_use]
-    pub fn is_attaching(&self) -> bool {
+    pub fn is_of_wanted(&self) -> bool {
         matches!(
             self,
             Self::AttachError { .. }
+                | Self::WaitingForDeletion
                 | Self::WaitingForAttacher
                 | Self::WaitingForVolumeAttachment
                 | Self::Unreadable { .. }

@@ -83,6 +83,10 @@ pub(super) fn propose(
         suits(&claim, &volume, proof);
     }
     demand_alone(snapshot, &volume, proof);
+    proof.refuse_if(
+        for_anyone && volume.spec.csi.is_none(),
+        "one disk has many names in a source that is not CSI's: that no other volume is the same is not proven",
+    );
     if !proof.against.is_empty() {
         return None;
     }

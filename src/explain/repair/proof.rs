@@ -104,7 +104,7 @@ pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> 
 }
 
 /// The volume as kubelets name it, an in-tree one as the CSI volume that it is today; `None` of one that is never attached.
-fn identity(volume: &PersistentVolume) -> Option<VolumeId> {
+pub(super) fn identity(volume: &PersistentVolume) -> Option<VolumeId> {
     of_persistent_volume(&volume.metadata, &volume.spec).ok().and_then(Storage::id)
 }
 
@@ -116,16 +116,29 @@ pub(super) fn demand_alone(snapshot: &Snapshot, volume: &PersistentVolume, proof
     let Some(id) = identity(volume) else { return };
     let mut twins = Vec::new();
     snapshot.objects.volumes.for_each(|other| {
-        if other.metadata.name != volume.metadata.name && identity(other).as_ref() == Some(&id) {
+        let is_same = |other: VolumeId| may_be_same(&id, &other);
+        if other.metadata.name != volume.metadata.name && identity(other).is_some_and(is_same) {
             twins.push(VolumeName::from(other.metadata.name.clone()));
         }
     });
     twins.sort();
-    proof.demand(
-        twins.is_empty(),
-        "no other volume has its handle",
-        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins)),
-    );
+    let against =
+        format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins));
+    if volume.spec.csi.is_some() {
+        proof.demand(twins.is_empty(), "no other volume has its handle", against);
+    } else {
+        // One disk has many names in a source that is not CSI's.
+        proof.refuse_if(!twins.is_empty(), against);
+    }
+}
+
+/// Whether two names may be of one disk: what in-tree plugins leave unspecified may be anything, and some clouds know no case.
+pub(super) fn may_be_same(one: &VolumeId, other: &VolumeId) -> bool {
+    let (one, other) = (one.as_str().split('/'), other.as_str().split('/'));
+    let is_same = |(one, other): (&str, &str)| {
+        one.eq_ignore_ascii_case(other) || [one, other].iter().any(|part| part.ends_with("UNSPECIFIED"))
+    };
+    one.clone().count() == other.clone().count() && one.zip(other).all(is_same)
 }
 
 /// Claims that name a volume, other than this one.

@@ -14,7 +14,7 @@ use apiserver::{
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, patch};
+use super::proof::{Proof, Proposal, identity, may_be_same, patch};
 use crate::explain::{
     sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
     snapshot::Snapshot,
@@ -89,10 +89,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &AttachmentName, proof: &mut Pr
         wanted.volume.attachment_name(&wanted.node) == *name
             || source.is_some_and(|source| {
                 let volume = snapshot.objects.volumes.get(source);
-                let csi = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
-                csi.is_some_and(|csi| {
-                    wanted.volume.driver_and_handle() == (csi.driver.as_str(), &*csi.volume_handle)
-                })
+                volume.and_then(|volume| identity(&volume)).is_some_and(|id| may_be_same(&id, &wanted.volume))
             })
     });
     proof.demand(!is_wanted, "no pod wants its volume", "a pod wants its volume");

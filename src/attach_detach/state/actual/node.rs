@@ -3,7 +3,7 @@
 //! In: the Node, or its absence, and the time. Out: whether its volumes have to be looked at again, and
 //! which of them count as in use.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use apiserver::kinds::{Node, NodeInfo};
 use k8s_openapi::jiff::Timestamp;
@@ -49,8 +49,6 @@ pub struct NodeState {
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
-    /// Of these, what a pod has run with on the other machine, whose kubelet reported it in use.
-    taken_over: BTreeSet<VolumeId>,
 }
 
 impl NodeState {
@@ -92,17 +90,11 @@ impl NodeState {
             if is_another_machine {
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
-                self.taken_over.clear();
                 self.is_another_machine = !self.distrusted.is_empty();
             } else if is_another_boot && !self.is_another_machine {
                 self.distrusted.clear();
             } else if replaced {
                 self.distrusted.extend(used());
-            }
-            // A kubelet that had it on its list and takes it off knows of it.
-            if let Some(before) = self.node.as_ref().filter(|_| !(replaced || self.is_another_machine)) {
-                let ends = |it: &VolumeId| before.uses(it.as_str()) && !node.uses(it.as_str());
-                self.distrusted.retain(|volume| !ends(volume));
             }
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
@@ -158,15 +150,6 @@ impl NodeState {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
-    /// Notes that a pod runs here with a volume. Of one that another machine may have, a report alone would prove nothing:
-    /// a kubelet reports what it is to mount.
-    pub(in crate::attach_detach) fn note_mounted(&mut self, volume: &VolumeId) {
-        let is_reported = self.node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
-        if self.is_another_machine && is_reported && self.distrusted.contains(volume) {
-            self.taken_over.insert(volume.clone());
-        }
-    }
-
     /// Why a volume that the node's list does not show counts as in use: until when, if time ends that.
     #[must_use]
     pub(in crate::attach_detach) fn doubts(
@@ -175,10 +158,8 @@ impl NodeState {
         policy: &ForcePolicy,
     ) -> Option<NodeDoubt> {
         let is_shown = self.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
-        let ends = !self.is_another_machine || policy.on_timeout || self.taken_over.contains(volume);
-        let until = self.trusted_at(policy).filter(|_| ends);
-        (self.distrusted.contains(volume) && !is_shown).then_some(match until {
-            _ if !ends => NodeDoubt::AnotherMachine,
+        (self.distrusted.contains(volume) && !is_shown).then(|| match self.trusted_at(policy) {
+            None => NodeDoubt::AnotherMachine,
             until => NodeDoubt::Until(until.filter(|until| *until < Timestamp::MAX)),
         })
     }
@@ -202,12 +183,12 @@ impl NodeState {
 
     /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
     /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
-    /// gone, and where time may not force, only what this machine has had as well.
+    /// gone, and never where time may not force.
     #[must_use]
     pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
         let patience = match self.is_another_machine {
             _ if self.distrusted.is_empty() => return None,
-            true if !policy.on_timeout && self.taken_over.is_empty() => return None,
+            true if !policy.on_timeout => return None,
             true => policy.gone.max(TRUST_AFTER),
             false => TRUST_AFTER,
         };
@@ -223,12 +204,8 @@ impl NodeState {
     ) -> BTreeSet<VolumeId> {
         match self.trusted_at(policy) {
             Some(at) if at <= wall => {
-                let (is_all, had) = (!self.is_another_machine || policy.on_timeout, &self.taken_over);
-                let trusted =
-                    self.distrusted.extract_if(.., |volume| is_all || had.contains(volume)).collect();
-                self.taken_over.clear();
-                self.is_another_machine &= !self.distrusted.is_empty();
-                trusted
+                self.is_another_machine = false;
+                mem::take(&mut self.distrusted)
             }
             _ => BTreeSet::new(),
         }
@@ -373,36 +350,6 @@ mod tests {
             assert!(state.trust(&ForcePolicy::default(), at(159)).is_empty());
             assert_eq!(state.trust(&ForcePolicy::default(), at(160)), BTreeSet::from([volume()]));
             assert!(!state.uses(&volume()));
-        }
-    }
-
-    #[test]
-    fn s3_what_the_kubelet_of_a_recreated_node_had_in_use_and_has_no_more_is_out_of_use() {
-        let using = |uid: &str, uuid: &str| {
-            let mut node = Node::clone(&node(uid, "boot", "True", 0));
-            node.status.node_info.system_uuid = uuid.into();
-            node.status.volumes_in_use = std::iter::once(volume().as_str().into()).collect();
-            Arc::new(node)
-        };
-        let idle = |uid: &str, uuid: &str| {
-            let mut node = Node::clone(&using(uid, uuid));
-            node.status.volumes_in_use = std::iter::empty().collect();
-            Arc::new(node)
-        };
-        let cases = [
-            ("reported and taken off", vec![idle("2", "A"), using("2", "A"), idle("2", "A")], false),
-            ("reported with the object", vec![using("2", "A"), idle("2", "A")], false),
-            ("never reported", vec![idle("2", "A"), idle("2", "A")], true),
-            ("made anew once more", vec![using("2", "A"), idle("3", "A")], true),
-            ("another machine", vec![using("2", "B"), idle("2", "B")], true),
-        ];
-        for (name, seen, expected) in cases {
-            let mut state = NodeState::default();
-            state.observe(Some(&using("1", "A")), BTreeSet::new, at(0));
-            for node in seen {
-                state.observe(Some(&node), || BTreeSet::from([volume()]), at(10));
-            }
-            assert_eq!(state.uses(&volume()), expected, "{name}");
         }
     }
 

@@ -217,21 +217,21 @@ impl NodeRequests {
         self.is_under_way = false;
     }
 
-    /// A patch was answered with the node.
-    ///
-    /// # Errors
-    /// The list is not what was asked for: something on the way took the change out, and would the next time.
-    pub fn patch_answered(&mut self, node: &Node, answered: &Answered) -> Result<(), CallError> {
-        if self.own_list.as_ref().is_some_and(|own| !same_set(&own.list, &node.status.volumes_attached)) {
-            let message = "the answer is without the change: a webhook may have taken it out".to_owned();
-            return Err(CallError::Refused { code: 200, message });
-        }
+    /// A patch has landed, and was answered with the node. If the list is not the one that was asked for, a webhook on the
+    /// way changed it, and would the next time.
+    pub fn patch_answered(&mut self, node: &Node, answered: &Answered) {
         self.undone.landed(answered.now, answered.jitter);
-        if let Some(own) = &mut self.own_list {
-            own.has_landed = true;
-        }
         self.retry = Retry::default();
-        Ok(())
+        let Some(own) = &mut self.own_list else { return };
+        own.has_landed = true;
+        let answer = &node.status.volumes_attached;
+        let has =
+            |list: &[AttachedVolume], entry: &AttachedVolume| list.iter().any(|it| it.name == entry.name);
+        if !own.list.iter().all(|entry| has(answer, entry))
+            || !answer.iter().all(|entry| has(&own.list, entry))
+        {
+            self.undone.undone(answered.now);
+        }
     }
 
     /// A patch was refused: it named an outdated revision.
@@ -427,7 +427,7 @@ mod tests {
             requests.patch("1".into(), Vec::new(), Instant::now());
             if landed {
                 let answer = at_revision(4, "1", &[]);
-                requests.patch_answered(&answer, &at(Instant::now())).expect("it is what was asked for");
+                requests.patch_answered(&answer, &at(Instant::now()));
             }
             requests.patch("1".into(), list(own), Instant::now());
             let known = at_revision(5, "1", known);

@@ -148,21 +148,15 @@ impl ActualState {
         }
     }
 
-    /// The volumes that a kubelet reports in use, of which nothing else tells whether this machine has them.
+    /// The volumes that a kubelet reports in use, of which nothing else tells whether it has them.
     pub fn merely_in_use(&self, node: &NodeName) -> impl Iterator<Item = &VolumeId> {
-        let is_another = self.nodes.get(node).is_some_and(NodeState::is_another_machine);
-        let in_use = move |node_volume: &NodeVolume| {
-            node_volume.in_use && (is_another || node_volume.mount != Mount::Possible)
-        };
+        let in_use = |node_volume: &NodeVolume| node_volume.in_use && node_volume.mount != Mount::Possible;
         self.volumes_on(node).filter(move |(_, node_volume)| in_use(node_volume)).map(|(volume, _)| volume)
     }
 
     /// Notes that a pod runs here with the volume: if its kubelet reports it in use, it is mounted. Returns whether that
     /// is news.
     pub fn note_mounted(&mut self, volume: &VolumeId, node: &NodeName) -> bool {
-        if let Some(state) = self.nodes.get_mut(node) {
-            state.note_mounted(volume);
-        }
         let node_volume = self.volumes.get_mut(volume).and_then(|state| state.nodes.get_mut(node));
         let news =
             node_volume.filter(|node_volume| node_volume.in_use && node_volume.mount != Mount::Possible);
@@ -177,7 +171,7 @@ impl ActualState {
         wall: Timestamp,
     ) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        let is_given_up = state.is_another_machine() && policy.on_timeout;
+        let is_given_up = state.is_another_machine();
         let volumes = state.trust(policy, wall);
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));

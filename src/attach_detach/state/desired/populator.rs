@@ -64,10 +64,10 @@ pub fn populate(
         desired_pod.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
     }
     for (id, wanted) in before.into_iter().flat_map(|before| &before.volumes) {
-        // The modes of a PersistentVolume may change; another one of the same volume changes nothing of what it was given.
+        // The modes of a PersistentVolume may change; another one of the same storage changes nothing of what it was given.
         let is_so_now = |now: &Arc<DesiredVolume>| {
-            now.pod_volumes == wanted.pod_volumes
-                && (now.exclusive == wanted.exclusive || now.spec_name == wanted.spec_name)
+            let is_own = now.spec_name == wanted.spec_name && !wanted.exclusive_by_another;
+            now.pod_volumes == wanted.pod_volumes && (now.exclusive == wanted.exclusive || is_own)
         };
         if desired_pod.volumes.get(id).is_some_and(is_so_now) || !has(id) {
             continue;
@@ -99,29 +99,30 @@ pub fn given_before(
 ) -> Option<DesiredPod> {
     let mut given = nothing(pod);
     for volume in &pod.spec.volumes {
-        let Some(key) = pod.claim_of(volume).filter(|_| volume.source != PodVolumeSource::Ephemeral) else {
-            continue;
-        };
-        let made = objects.claims.get(&key).map(|claim| claim.metadata.creation_timestamp);
-        let is_older = made.is_none_or(|made| made > pod.metadata.creation_timestamp);
+        let Some(key) = pod.claim_of(volume) else { continue };
+        let claim = objects.claims.get(&key);
+        let made = claim.as_ref().map(|claim| claim.metadata.creation_timestamp);
+        let is_older = volume.source != PodVolumeSource::Ephemeral
+            && made.is_none_or(|made| made > pod.metadata.creation_timestamp);
         let found = |(name, was)| Some((objects.volumes.get(&name)?, was));
         for (found, was) in attached().into_iter().filter_map(found) {
-            let claim_ref = found.spec.claim_ref.as_ref();
-            if claim_ref
-                .is_none_or(|named| *named.namespace != *key.namespace() || *named.name != *key.name())
-            {
+            let Some(named) = found.spec.claim_ref.as_ref().filter(|named| named.key() == key) else {
                 continue;
-            }
+            };
+            let is_its = claim.as_ref().is_some_and(|claim| {
+                claim.spec.volume_name == found.key() && claim.metadata.uid == named.uid
+            });
             let (id, sharing) = match volume_source::of_persistent_volume(&found.metadata, &found.spec) {
                 Ok(Storage::Csi(CsiVolume { id, sharing, .. })) if is_older => (id, sharing),
-                Err(_) => (was, Sharing::of(found.spec.access_modes.iter().map(|mode| &**mode))),
-                Ok(_) => continue,
+                Err(_) if is_its => (was, Sharing::of(found.spec.access_modes.iter().map(|mode| &**mode))),
+                _ => continue,
             };
             let wanted = DesiredVolume {
                 pod_volumes: [volume.name.clone()].into(),
                 source: Some(AttachSource::PersistentVolume(found.key())),
                 spec_name: found.metadata.name.clone(),
                 exclusive: sharing == Sharing::Exclusive,
+                exclusive_by_another: false,
                 current: false,
             };
             want(&mut given.volumes, id, wanted);
@@ -152,7 +153,10 @@ fn want(volumes: &mut LiteMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut w
         if other.current || !wanted.current {
             mem::swap(&mut other, &mut wanted);
         }
-        wanted.exclusive |= other.exclusive;
+        if !wanted.exclusive && other.exclusive {
+            wanted.exclusive = true;
+            wanted.exclusive_by_another = other.exclusive_by_another || other.spec_name != wanted.spec_name;
+        }
         let mut names: Vec<Text> =
             wanted.pod_volumes.iter().chain(other.pod_volumes.iter()).cloned().collect();
         names.sort();
@@ -214,6 +218,7 @@ fn resolve(
         source: source.filter(|_| id.kind() == VolumeKind::Csi),
         spec_name,
         exclusive: sharing == Sharing::Exclusive,
+        exclusive_by_another: false,
         current: persistent_volume.is_none_or(|found| !found.metadata.is_terminating()),
     };
     Ok(Resolved::Attachable(id, wanted))
@@ -275,21 +280,34 @@ mod tests {
                 "creationTimestamp": "2026-01-01T00:00:00Z"})
         };
         let was = VolumeId::csi(&"pd.csi.storage.gke.io".into(), "projects/UNSPECIFIED/zones/a-b/disks/d");
-        for (zone, expected) in [("a-b", None), ("a-b__c-d", Some(&was))] {
+        // The zones of the volume, the claim that its reference means, whether the volume is an ephemeral one of the pod.
+        let cases = [
+            ("a-b", "c", false, None),
+            ("a-b__c-d", "c", false, Some(&was)),
+            ("a-b__c-d", "another", false, None),
+            ("a-b__c-d", "c", true, Some(&was)),
+        ];
+        for (zone, uid, is_ephemeral, expected) in cases {
+            let claim = if is_ephemeral { "p-data" } else { "c" };
             let objects = Objects::default();
             let mut pv = json!({"metadata": meta("v"), "spec": {"gcePersistentDisk": {"pdName": "d"},
-                "accessModes": ["ReadWriteOnce"], "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}});
+                "accessModes": ["ReadWriteOnce"], "claimRef": {"namespace": "ns", "name": claim, "uid": uid}}});
             pv["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": zone});
             objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
-            let claim =
+            let mut bound =
                 json!({"metadata": meta("c"), "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
-            objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim).unwrap());
-            let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+            bound["metadata"]["name"] = claim.into();
+            objects.apply::<PersistentVolumeClaim>(serde_json::from_value(bound).unwrap());
+            let source = if is_ephemeral {
+                json!([{"name": "data", "ephemeral": {}}])
+            } else {
+                json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}])
+            };
             let pod = json!({"metadata": meta("p"), "spec": {"nodeName": "n1", "volumes": source}});
             let pod: Pod = serde_json::from_value(pod).unwrap();
             let given = given_before(&pod, &objects, || vec![("v".into(), was.clone())]);
             let given = given.iter().flat_map(|given| &given.volumes).map(|(id, _)| id).next();
-            assert_eq!(given, expected, "{zone}");
+            assert_eq!(given, expected, "{zone}, {uid}, ephemeral: {is_ephemeral}");
         }
     }
 }

@@ -53,6 +53,9 @@ pub struct PodFacts {
 /// A volume that a pod needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredVolume {
+    /// Whether only another PersistentVolume of the same storage says that it is exclusive: one that the pod has as well, or
+    /// was given before.
+    pub exclusive_by_another: bool,
     /// Names of the volume inside the pod: more than one if several claims of the pod lead to it.
     pub pod_volumes: TextList,
     /// What its VolumeAttachment is made of.
