@@ -71,7 +71,7 @@ pub(super) enum Unconfirmed {
 pub enum FinalState<T> {
     /// As the watch told.
     Known(Arc<T>),
-    /// It was missing from a list, so how it looked last is not known.
+    /// It was missing from a list, or another one of that name went before, so how it looked last is not known.
     Unknown,
 }
 
@@ -129,7 +129,9 @@ impl<T: Narrow> Table<T> {
 
     pub(super) fn note_final_state(&self, key: &T::Key, state: impl FnOnce() -> FinalState<T>) {
         if let Some(kept) = self.final_states.get() {
-            kept.insert(key.clone(), state());
+            // Of two objects of that name nobody has seen the end of the first: how the second looked says nothing of it.
+            let state = state();
+            kept.entry(key.clone()).and_modify(|kept| *kept = FinalState::Unknown).or_insert(state);
         }
     }
 
@@ -459,6 +461,29 @@ mod tests {
         table.apply(node(13, &[]));
         table.reset(vec![]);
         assert_eq!(table.take_final_state(&name), Some(FinalState::Unknown));
+    }
+
+    #[test]
+    fn s3_s43_the_last_words_of_a_node_are_not_lost_to_those_of_another_one_of_its_name() {
+        let node = |uid: &str, revision, volumes: &[&str]| {
+            let mut node = Node::default();
+            node.metadata.name = "n1".into();
+            node.metadata.uid = uid.into();
+            node.metadata.resource_version = ResourceVersion(revision);
+            node.status.volumes_in_use = volumes.iter().map(|name| (*name).into()).collect();
+            node
+        };
+        let name = NodeName::from("n1");
+        let table = Table::default();
+        table.keep_final_states();
+        table.apply(node("1", 10, &["v"]));
+        table.delete(node("1", 11, &["v"]));
+        table.apply(node("2", 12, &[]));
+        table.delete(node("2", 13, &[]));
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Unknown));
+        table.apply(node("3", 14, &[]));
+        table.delete(node("3", 15, &[]));
+        assert_eq!(table.take_final_state(&name), Some(FinalState::Known(Arc::new(node("3", 15, &[])))));
     }
 
     #[test]
