@@ -74,9 +74,15 @@ impl Leadership {
         Self { suspended, ..self }
     }
 
+    /// How long the machine has been suspended since it started.
+    #[must_use]
+    pub(crate) fn suspended(&self) -> Suspended {
+        (self.suspended)()
+    }
+
     /// Begins, extends or ends the term.
     pub fn set(&self, term: Term) {
-        self.set_since(term, (self.suspended)());
+        self.set_since(term, self.suspended());
     }
 
     /// Begins or extends the term by a renewal, when it was sent.
@@ -89,7 +95,7 @@ impl Leadership {
     pub fn term(&self) -> Term {
         let (term, suspended) = *self.term.borrow();
         match term {
-            Term::Until(_) if (self.suspended)().is_more_than(suspended) => Term::None,
+            Term::Until(_) if self.suspended().is_more_than(suspended) => Term::None,
             term => term,
         }
     }

@@ -136,6 +136,8 @@ pub struct Observed {
     changed: Instant,
     /// Of a lease that was deleted or blanked: its holder knows nothing of that before it renews it.
     departed: Option<Departed>,
+    /// Whether a person made its holder what it is.
+    by_hand: bool,
 }
 
 impl Observed {
@@ -144,7 +146,7 @@ impl Observed {
     pub fn update(previous: Option<&Self>, object: Option<Value>, now: Instant) -> Self {
         let unchanged = previous.filter(|previous| spec(previous.object.as_ref()) == spec(object.as_ref()));
         let changed = unchanged.map_or(now, |previous| previous.changed);
-        let mut observed = Self { changed, object, departed: None };
+        let mut observed = Self { changed, object, departed: None, by_hand: false };
         if !observed.is_anybodys() && !observed.is_given_up() {
             observed.departed = previous.and_then(Self::departing);
         }
@@ -157,6 +159,22 @@ impl Observed {
         }
         let holder = self.holder().to_owned();
         Some(Departed { holder, duration: self.duration(), changed: self.changed })
+    }
+
+    /// The same, whose holder is a process that has not written it: as good as another's, who leads on until it next renews.
+    #[must_use]
+    pub(crate) fn by_hand(self) -> Self {
+        Self { by_hand: true, ..self }
+    }
+
+    fn is_of(&self, identity: &str) -> bool {
+        self.holder() == identity && !self.by_hand
+    }
+
+    /// When it was renewed by the clock of its holder, as its record says.
+    #[must_use]
+    pub(crate) fn renewed(&self) -> Option<&str> {
+        self.field("renewTime").and_then(Value::as_str)
     }
 
     fn is_anybodys(&self) -> bool {
@@ -183,11 +201,11 @@ impl Observed {
     }
 
     /// From when on no process can believe that it leads. The holder's own record says for how long it may,
-    /// within the range of the field.
+    /// within the range of the field; less than our own does not count, for a person may have written that.
     #[must_use]
     pub(crate) fn free_at(&self, timing: &Timing) -> Instant {
         let of = |changed: Instant, duration: Option<Duration>| {
-            changed + duration.unwrap_or(timing.lease_duration)
+            changed + duration.unwrap_or_default().max(timing.lease_duration)
         };
         match &self.departed {
             _ if self.is_given_up() => self.changed,
@@ -229,7 +247,7 @@ impl Observed {
     #[must_use]
     pub fn told(&self, annotation: &str, wall: Timestamp) -> Option<&str> {
         let (term, text) = self.note(annotation)?.split_once(' ')?;
-        let renewed: Timestamp = self.field("renewTime")?.as_str()?.parse().ok()?;
+        let renewed: Timestamp = self.renewed()?.parse().ok()?;
         let is_fresh = wall.duration_since(renewed).abs() <= NOTE_LASTS;
         (is_fresh && term.parse() == Ok(self.transitions())).then_some(text)
     }
@@ -325,7 +343,7 @@ pub(crate) fn evaluate(
 ) -> Action {
     let departed = observed.departed.as_ref().map(|departed| departed.holder.as_str()).unwrap_or_default();
     let (action, holder) = match &observed.object {
-        Some(_) if observed.holder() == identity => return Action::Renew,
+        Some(_) if observed.is_of(identity) => return Action::Renew,
         // We are asked to go.
         Some(_) if departed == identity => return Action::Wait { holder: String::new() },
         Some(_) if observed.is_anybodys() => {
@@ -381,10 +399,10 @@ pub fn renewal(
     notes: Notes,
     wall: Timestamp,
 ) -> Option<Value> {
-    let ours = observed.holder() == identity;
+    let ours = observed.is_of(identity);
     let transitions = observed.transitions();
     // Others go by its change: with a wall clock that stands still the same content would be no write at all.
-    let is_known = |time: &str| observed.field("renewTime").and_then(Value::as_str) == Some(time);
+    let is_known = |time: &str| observed.renewed() == Some(time);
     let renewed = Some(micro_time(wall)).filter(|time| !is_known(time));
     let renewed = renewed.unwrap_or_else(|| micro_time(wall.checked_add(TICK).unwrap_or(wall)));
     let mut object = changed(observed, |spec| {

@@ -1,4 +1,5 @@
 use std::{
+    cell::Cell,
     convert::Infallible,
     future::{pending, ready},
 };
@@ -31,6 +32,15 @@ const TIMING: Timing = Timing {
 /// How long the first replica of all waits for a holder that may have lost its lease, in seconds.
 const FIRST: u64 = TIMING.lease_duration.as_secs();
 
+thread_local! {
+    /// For how many seconds the machine has slept.
+    static SLEPT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn slept() -> Suspended {
+    Suspended::of(Duration::from_secs(SLEPT.get()))
+}
+
 /// How the server treats requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mood {
@@ -54,6 +64,8 @@ struct Store {
     mood: Mood,
     /// Answers 500 to a POST without doing anything.
     refuses_creation: bool,
+    /// So many writes are not answered.
+    loses: u32,
     log: Vec<String>,
 }
 
@@ -99,6 +111,9 @@ impl Server {
                 let method = request.method().clone();
                 let body = request.into_body().collect().await.unwrap().to_bytes();
                 let (status, answer) = server.with(|store| store.serve(&method, &body));
+                if method != Method::GET && server.with(Store::loses) {
+                    return pending().await;
+                }
                 match server.with(|store| store.mood) {
                     Mood::Silent => return pending().await,
                     Mood::Slow => seconds(3).await,
@@ -158,6 +173,12 @@ impl Store {
         }
     }
 
+    fn loses(&mut self) -> bool {
+        let is_lost = self.loses > 0;
+        self.loses = self.loses.saturating_sub(1);
+        is_lost
+    }
+
     fn store(&mut self, mut lease: Value) -> Value {
         self.revision += 1;
         lease["metadata"]["resourceVersion"] = json!(self.revision.to_string());
@@ -198,7 +219,7 @@ fn start_as(
     synced: impl Future<Output = ()> + Send + 'static,
     barrier: impl Future<Output = ()> + Send + 'static,
 ) -> Running {
-    let leadership = Leadership::new(Term::None).with_reserve(timing.reserve());
+    let leadership = Leadership::new(Term::None).looking_by(slept).with_reserve(timing.reserve());
     let (sight, grace) = (Sight::default(), RestoreGrace::default());
     let (progress, note) = (Progress::default(), LeaseNote::new(NOTE));
     let elector = server

@@ -176,15 +176,32 @@ fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder() {
 }
 
 #[test]
-fn the_holders_own_duration_counts() {
+fn s36_the_holders_own_duration_counts_if_it_is_longer_and_not_what_a_person_makes_shorter() {
     let start = Instant::now();
-    let mut short = lease("other", "1999-01-01T00:00:00.000000Z");
-    short["spec"]["leaseDurationSeconds"] = json!(1);
-    let observed = Observed::update(None, Some(short), start);
-    let after =
-        |seconds| evaluate(&observed, start + Duration::from_secs(seconds), "me", &TIMING, Fitness::Fit);
-    assert!(matches!(after(0), Action::Wait { .. }));
-    assert!(matches!(after(1), Action::TakeOver { .. }));
+    // what the record says, from when on the lease is free
+    for (recorded, free) in [(1, 15), (14, 15), (40, 40)] {
+        let mut edited = lease("other", "1999-01-01T00:00:00.000000Z");
+        let observed = Observed::update(None, Some(edited.clone()), start);
+        edited["spec"]["leaseDurationSeconds"] = json!(recorded);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let observed = Observed::update(Some(&observed), Some(edited), at(2));
+        let after = |seconds: u64| evaluate(&observed, at(2 + seconds), "me", &TIMING, Fitness::Fit);
+        assert_eq!(after(free - 1), wait("other"), "{recorded}");
+        assert_eq!(after(free), take("other"), "{recorded}");
+    }
+}
+
+#[test]
+fn s36_a_lease_that_a_person_gave_to_a_candidate_is_as_good_as_anothers() {
+    let start = Instant::now();
+    let given = Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), start).by_hand();
+    let judge =
+        |seconds, fitness| evaluate(&given, start + Duration::from_secs(seconds), "me", &TIMING, fitness);
+    assert_eq!(judge(14, Fitness::Fit), wait("me"));
+    assert_eq!(judge(15, Fitness::Unready), Action::StandAside);
+    assert_eq!(judge(15, Fitness::Fit), take("me"));
+    let taken = renewal(&given, "me", &TIMING, Notes::default(), wall()).unwrap();
+    assert_eq!(taken["spec"]["leaseTransitions"], json!(4), "another term begins");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A user deletes the lease.
+//! A user deletes or edits the lease.
 
 use super::*;
 
@@ -80,4 +80,58 @@ async fn a_deleted_lease_is_created_anew() {
     server.with(|store| store.lease = None);
     seconds(3).await;
     assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
+}
+
+/// The leader lives, and knows of nothing before it next renews.
+#[tokio::test(start_paused = true)]
+async fn s36_a_lease_that_a_person_edits_is_not_taken_while_its_holder_may_lead() {
+    // what a person writes into the spec, who holds the lease in the end
+    let edits = [(json!({ "leaseDurationSeconds": 1 }), "a"), (json!({ "holderIdentity": "b" }), "b")];
+    for (edit, holder) in edits {
+        let server = Server::default();
+        let leader = start(&server, "a", async {});
+        leader.wins_within(FIRST + 1).await;
+        let standby = start(&server, "b", async {});
+        seconds(5).await;
+        server.with(|store| {
+            let mut lease = store.lease.clone().unwrap();
+            for (field, value) in edit.as_object().unwrap() {
+                lease["spec"][field] = value.clone();
+            }
+            store.store(lease);
+        });
+        for _ in 0..600 {
+            sleep(Duration::from_millis(100)).await;
+            assert!(!(leader.leads() && standby.leads()), "{edit}: two lead");
+        }
+        assert_eq!(
+            (server.holder(), leader.leads(), standby.leads()),
+            (holder.to_owned(), holder == "a", holder == "b")
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s37_a_leader_that_slept_does_not_make_a_deleted_lease_anew() {
+    let server = Server::default();
+    let running = start(&server, "a", async {});
+    running.wins_within(FIRST + 1).await;
+    // Another led meanwhile, and its lease was deleted.
+    SLEPT.set(3_600);
+    server.with(|store| store.lease = None);
+    seconds(3).await;
+    let expected = ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: String::new() };
+    assert_eq!((server.holder(), running.end().await), ("absent".to_owned(), Err(expected)));
+}
+
+/// A candidate whose answer got lost knows its own lease again.
+#[tokio::test(start_paused = true)]
+async fn l14_a_lease_that_was_won_without_an_answer_is_not_waited_for() {
+    let server = Server::default();
+    server.with(|store| {
+        store.store(json!({"kind": "Lease", "metadata": {"name": "mooring"}, "spec": lease::given_up()}));
+        store.loses = 2;
+    });
+    let running = start(&server, "a", async {});
+    running.wins_within(20).await;
 }
