@@ -492,8 +492,7 @@ fn build_caller(
     metrics: &Arc<ApiMetrics>,
     alarms: &Alarms,
 ) -> Result<Caller, ConnectError> {
-    let rate = config.rate_limit.map(crate::config::RateLimit::limiter);
-    let caller = Caller::new(api.client()?, leadership.clone(), rate, Arc::clone(metrics));
+    let caller = Caller::new(api.client()?, leadership.clone(), config.rate_limit, Arc::clone(metrics));
     Ok(caller
         .with_request_timeout(config.request_timeout)
         .with_alarms(alarms.clone())

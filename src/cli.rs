@@ -167,8 +167,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub request_timeout: Option<Duration>,
 
-    /// Requests per second to the API server. Without it there is no limit here: the server's
-    /// priority and fairness decides.
+    /// Requests per second of each client of the API server. Attach/detach is two clients: one for VolumeAttachments, one for
+    /// nodes; each other controller is one, and the writer of events is one. Without it there is no limit here: the
+    /// server's priority and fairness decides.
     #[arg(long, value_name = "QPS", allow_negative_numbers = true)]
     pub kube_api_qps: Option<f64>,
 

@@ -20,7 +20,7 @@ pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 
 use apiserver::{
-    call::deadline::LONGEST_REQUEST,
+    call::{RateLimit, deadline::LONGEST_REQUEST},
     lease::{LEAST_RESERVE, Timing},
     wire::Accept,
 };
@@ -48,39 +48,6 @@ const LEASE_OF_KCM: &str = "kube-controller-manager";
 
 /// KCM's default of `--kube-api-burst`.
 const DEFAULT_BURST: usize = 30;
-
-/// Client-side limit on requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RateLimit {
-    /// Requests per second.
-    pub qps: f64,
-    /// Requests at once.
-    pub burst: usize,
-}
-
-impl RateLimit {
-    /// How many decided requests may wait for the limiter: what it lets through in a tenth of a second.
-    fn at_once(self) -> usize {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 48")]
-        let calls = (self.qps / 10.0).clamp(1.0, 48.0) as usize;
-        calls.min(ATTACHMENT_CALLS)
-    }
-
-    /// A limiter with this rate.
-    #[must_use]
-    pub fn limiter(self) -> leaky_bucket::RateLimiter {
-        // Timers have a resolution of 1 ms: above 20/s several permits come at once, every 50 ms.
-        let at_once = (self.qps / 20.0).ceil().max(1.0);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at least 1, whole")]
-        let refill = at_once as usize;
-        leaky_bucket::RateLimiter::builder()
-            .initial(self.burst)
-            .max(self.burst.max(refill))
-            .refill(refill)
-            .interval(Duration::from_secs_f64(at_once / self.qps))
-            .build()
-    }
-}
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -232,8 +199,15 @@ fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<Attach
             ..ForcePolicy::default()
         },
         sweep_period: (!args.disable_attach_detach_reconcile_sync).then_some(period),
-        attachment_calls: rate_limit.map(RateLimit::at_once),
+        attachment_calls: rate_limit.map(attachment_calls),
     })
+}
+
+/// How many decided requests for volumes on nodes may wait for the limiter: what it lets through in a tenth of a second (S15).
+fn attachment_calls(limit: RateLimit) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 48")]
+    let calls = (limit.qps / 10.0).clamp(1.0, 48.0) as usize;
+    calls.min(ATTACHMENT_CALLS)
 }
 
 fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
@@ -456,24 +430,6 @@ mod tests {
             [("-1", None), ("0.5", Some(1)), ("20", Some(2)), ("1000", Some(ATTACHMENT_CALLS))]
         {
             assert_eq!(calls(qps), expected, "{qps}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_limiter_keeps_to_the_rate() {
-        for (qps, burst) in [(20.0, 5), (2_500.0, 5)] {
-            let limiter = RateLimit { qps, burst }.limiter();
-            let started = tokio::time::Instant::now();
-            let mut granted = 0.0;
-            for _ in 0..burst {
-                limiter.acquire_one().await;
-            }
-            while started.elapsed() < Duration::from_secs(10) {
-                limiter.acquire_one().await;
-                granted += 1.0;
-            }
-            let rate = granted / started.elapsed().as_secs_f64();
-            assert!((qps * 0.9..qps * 1.1).contains(&rate), "{qps}: {rate}");
         }
     }
 

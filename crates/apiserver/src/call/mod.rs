@@ -15,6 +15,7 @@ mod error;
 pub mod gate;
 mod overdue;
 mod pause;
+mod rate;
 mod request;
 mod single;
 mod target;
@@ -33,6 +34,7 @@ use tokio::{
 
 pub use self::{
     error::CallError,
+    rate::RateLimit,
     request::{Request, Verb},
     target::Target,
     wishes::{Wish, Wishes},
@@ -44,6 +46,7 @@ use self::{
     gate::{Gate, Kept},
     overdue::{Ending, Expectation, Overdue},
     pause::Pause,
+    rate::Rate,
 };
 use super::{
     error_chain,
@@ -70,7 +73,7 @@ pub struct Caller {
     leadership: Leadership,
     in_flight: Arc<Semaphore>,
     request_timeout: Duration,
-    rate: Option<Arc<leaky_bucket::RateLimiter>>,
+    rate: Option<Rate>,
     metrics: Arc<ApiMetrics>,
     overdue: Arc<Overdue>,
     /// `None` for a caller that does not pause with the others.
@@ -99,7 +102,7 @@ impl Caller {
     pub fn new(
         client: Client,
         leadership: Leadership,
-        rate: Option<leaky_bucket::RateLimiter>,
+        rate: Option<RateLimit>,
         metrics: Arc<ApiMetrics>,
     ) -> Self {
         Self {
@@ -107,7 +110,7 @@ impl Caller {
             leadership,
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             request_timeout: LONGEST_REQUEST,
-            rate: rate.map(Arc::new),
+            rate: rate.map(Rate::new),
             overdue: Arc::new(Overdue::new(Arc::clone(&metrics), None)),
             pause: Some(Arc::default()),
             metrics,
@@ -163,11 +166,12 @@ impl Caller {
         Arc::clone(&self.metrics)
     }
 
-    /// A caller with a budget of its own, for traffic that must neither wait for the main traffic
+    /// A caller with a budget and a limit per second of its own, for traffic that must neither wait for the main traffic
     /// nor hold it up.
     #[must_use]
     pub fn with_own_budget(&self, in_flight: usize) -> Self {
-        Self { in_flight: Arc::new(Semaphore::new(in_flight)), ..self.clone() }
+        let rate = self.rate.as_ref().map(Rate::anew);
+        Self { in_flight: Arc::new(Semaphore::new(in_flight)), rate, ..self.clone() }
     }
 
     /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
@@ -253,9 +257,12 @@ impl Caller {
         let mut throttled = Duration::ZERO;
         if let Some(rate) = &self.rate {
             let asked = Instant::now();
-            rate.acquire_one().await;
+            let is_admitted = rate.admits(request).await;
             throttled = asked.elapsed();
             self.metrics.throttled(&method, throttled);
+            if !is_admitted {
+                return Err(pause::refusal(Instant::now(), 0.0));
+            }
         }
         let Ok(_permit) = self.in_flight.acquire().await else {
             return Err(CallError::Unknown("shutting down".to_owned()));

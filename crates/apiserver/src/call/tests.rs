@@ -483,6 +483,40 @@ async fn s15_s40_a_write_is_not_kept_until_a_busy_server_has_time_but_decided_an
     assert!(start.elapsed() >= Duration::from_secs(4));
 }
 
+/// Behind the writes of another controller it would leave six seconds after it was decided.
+#[tokio::test(start_paused = true)]
+async fn s15_l15_a_detach_waits_behind_no_other_client_and_not_for_long_behind_its_own() {
+    const TENTH: Duration = Duration::from_millis(100);
+    let (caller, server) = caller();
+    let rate = Some(Rate::new(RateLimit { qps: 20.0, burst: 1 }));
+    let caller = Caller { rate, ..caller };
+    let detach = || Request {
+        path: "/apis/storage.k8s.io/v1/volumeattachments/csi-1".to_owned(),
+        ..request(Verb::Delete)
+    };
+    let fill = async |caller: &Caller| {
+        for _ in 0..128 {
+            let caller = caller.clone();
+            tokio::spawn(async move { caller.send(&request(Verb::Patch)).await });
+        }
+        tokio::task::yield_now().await;
+    };
+    let detaches = || {
+        let server = server.lock().unwrap();
+        server.asked.iter().filter(|(line, ..)| line.starts_with("DELETE")).count()
+    };
+    let [binder, attachments] = [128, 48].map(|in_flight| caller.with_own_budget(in_flight));
+    fill(&binder).await;
+    let start = Instant::now();
+    assert!(matches!(attachments.send(&detach()).await, Err(CallError::Unknown(_))), "no answer to a delete");
+    assert_eq!((start.elapsed(), detaches()), (Duration::ZERO, 1));
+    fill(&attachments).await;
+    let start = Instant::now();
+    let error = attachments.send(&detach()).await.unwrap_err();
+    assert!(start.elapsed() <= TENTH + TENTH / 10, "{:?}", start.elapsed());
+    assert_eq!((error.is_of_all(), error.is_certain(), detaches()), (true, true, 1), "{error}");
+}
+
 /// The API server takes any text where a claim names a volume or a class.
 #[tokio::test]
 async fn s42_what_no_object_can_be_named_is_proven_absent_and_asked_of_nobody() {
