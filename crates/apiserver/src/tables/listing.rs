@@ -93,6 +93,7 @@ impl<T: Narrow> Table<T> {
         let listed = list.map_or_else(|| self.generation.load(Ordering::Acquire), |list| list.generation);
         // Of a revision that cannot be read, this much is known.
         let least = list.map_or_else(|| self.observed(), |list| list.revision);
+        let mut is_another = false;
         if let Some(mut row) = self.objects.get_mut(key) {
             row.listed = listed;
             let known = row.object.metadata();
@@ -101,7 +102,8 @@ impl<T: Narrow> Table<T> {
                 return false;
             }
             // Another object of that name: the one we knew is gone.
-            if uid.as_ref().is_some_and(|uid| known.uid != *uid) {
+            is_another = uid.as_ref().is_some_and(|uid| known.uid != *uid);
+            if is_another {
                 drop(row);
                 self.objects.remove(key);
                 self.note_final_state(key, || FinalState::Unknown);
@@ -111,7 +113,7 @@ impl<T: Narrow> Table<T> {
         let revision = revision.unwrap_or(least);
         let marker = Unreadable { uid, revision, error, listed };
         let before = self.unreadable.insert(key.clone(), marker.clone());
-        before.is_none_or(|before| before.error != marker.error)
+        is_another || before.is_none_or(|before| before.error != marker.error)
     }
 
     /// What is wrong with an object whose newest revision cannot be read.

@@ -150,6 +150,10 @@ fn s42_an_object_that_cannot_be_read_keeps_what_was_known_and_says_so_until_it_c
     assert!(note(&a, "1", 30));
     assert!(!note(&a, "1", 31), "the same reason is no news");
     assert!(note(&new, "2", 32));
+    let another = ClassName::from("another");
+    table.apply(class("another", "3", 26));
+    assert!(note(&another, "3", 27) && note(&another, "4", 28), "the one that was known is gone");
+    assert!(table.get(&another).is_none() && table.delete_unreadable(&another, ResourceVersion(29)));
     assert_eq!(table.get(&a).unwrap().metadata.resource_version, ResourceVersion(10));
     assert_eq!(table.unreadable(&a).unwrap().error, "spec: bad");
     assert_eq!((table.get(&new), table.unreadable_count()), (None, 2));
