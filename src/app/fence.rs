@@ -25,7 +25,7 @@ use crate::{
     controller::second_writer::MEMORY,
     fence::{
         metrics::FenceMetrics,
-        policies::{Fence, POLICIES},
+        policies::{API, Fence, POLICIES},
         probe::look,
         vigil::{Vigil, VigilState},
     },
@@ -142,6 +142,7 @@ impl FenceWatch {
                 self.alarms.set(FENCE_LOST, Some(text.clone()));
                 let name = self.fences.first().map(|fence| fence.name()).unwrap_or_default();
                 let involved = Involved {
+                    api_version: API,
                     kind: POLICIES.0,
                     namespace: "".into(),
                     name: name.as_str().into(),

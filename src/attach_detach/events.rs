@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver::{
-    events::{Event, EventType, Involved, Novelty},
+    events::{CORE, Event, EventType, Involved, Novelty},
     ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
     kinds::{Narrow, Pod},
     tables::Objects,
@@ -122,6 +122,7 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
     match objects.pods.get(&pod.key) {
         Some(object) if object.metadata.uid == pod.uid => Involved::object(&*object),
         _ => Involved {
+            api_version: CORE,
             kind: Pod::KIND,
             namespace: pod.key.0.namespace.clone(),
             name: pod.key.0.name.clone(),

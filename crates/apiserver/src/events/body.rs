@@ -65,7 +65,7 @@ pub(super) fn creation(report: &Report, name: &str, instance: &str) -> Value {
         "kind": "Event",
         "metadata": { "name": name, "namespace": namespace(report) },
         "involvedObject": {
-            "apiVersion": "v1",
+            "apiVersion": involved.api_version,
             "kind": involved.kind,
             "namespace": &*involved.namespace,
             "name": &*involved.name,
@@ -114,13 +114,14 @@ fn truncated(text: &str, bytes: usize) -> &str {
 mod tests {
     use super::*;
     use crate::{
-        events::{Event, EventType, Involved, Novelty},
+        events::{CORE, Event, EventType, Involved, Novelty},
         ids::ResourceVersion,
     };
 
     fn report(namespace: &str, name: &str, message: &str) -> Report {
         let event = Event {
             involved: Involved {
+                api_version: CORE,
                 kind: "PersistentVolumeClaim",
                 namespace: namespace.into(),
                 name: name.into(),
@@ -209,6 +210,12 @@ mod tests {
         let body = creation(&report, "x", "host");
         assert_eq!(body["metadata"]["namespace"], json!("default"));
         assert_eq!(body["involvedObject"]["namespace"], json!(""));
+        let mut of_group = report;
+        of_group.event.involved.api_version = "storage.k8s.io/v1";
+        assert_eq!(
+            creation(&of_group, "x", "host")["involvedObject"]["apiVersion"],
+            json!("storage.k8s.io/v1")
+        );
     }
 
     #[test]

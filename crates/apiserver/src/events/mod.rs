@@ -29,6 +29,9 @@ pub use writer::EventWriter;
 /// client-go: tools/record/event.go, maxQueuedEvents (1000).
 const QUEUE: usize = 8_192;
 
+/// `apiVersion` of the objects of core.
+pub const CORE: &str = "v1";
+
 /// `type` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
 pub enum EventType {
@@ -47,6 +50,8 @@ impl EventType {
 /// The object an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Involved {
+    /// Group and version, as in `apiVersion:`.
+    pub api_version: &'static str,
     /// Kind.
     pub kind: &'static str,
     /// Namespace, empty for cluster-scoped objects.
@@ -65,6 +70,7 @@ impl Involved {
     pub fn object<T: Narrow>(object: &T) -> Self {
         let metadata = object.metadata();
         Self {
+            api_version: CORE,
             kind: T::KIND,
             namespace: metadata.namespace.clone(),
             name: metadata.name.clone(),

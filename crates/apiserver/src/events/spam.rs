@@ -59,12 +59,13 @@ impl SpamFilter {
 mod tests {
     use super::*;
     use crate::{
-        events::{Event, EventType, Involved, Novelty},
+        events::{CORE, Event, EventType, Involved, Novelty},
         ids::ResourceVersion,
     };
 
     fn report(component: &'static str, uid: &str) -> Report {
         let involved = Involved {
+            api_version: CORE,
             kind: "Pod",
             namespace: "ns".into(),
             name: "p".into(),

@@ -67,6 +67,7 @@ fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
 fn event(pod: &str, message: &str) -> Event {
     Event {
         involved: Involved {
+            api_version: CORE,
             kind: "Pod",
             namespace: "apps".into(),
             name: pod.into(),
