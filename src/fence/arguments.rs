@@ -41,14 +41,14 @@ pub fn controllers(words: &[&str]) -> String {
     if lists.is_empty() { "*".to_owned() } else { lists.join(",") }
 }
 
-/// Whether a flag without a value, or with `true`, is given.
+/// Whether a flag without a value, or with `true`, is given; `unset` if it is not given at all.
 #[must_use]
-pub fn is_on(words: &[&str], flag: &str) -> bool {
+pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
     let last = words.iter().rev().find_map(|word| match word.strip_prefix(flag)? {
         "" => Some(true),
         rest => rest.strip_prefix('=').map(|value| value == "true"),
     });
-    last.unwrap_or(false)
+    last.unwrap_or(unset)
 }
 
 #[cfg(test)]
@@ -68,9 +68,8 @@ mod tests {
         assert_eq!(values, [Some("2"), Some("3"), None, None]);
         assert_eq!(controllers(&words), "*");
         assert_eq!(controllers(&["--controllers=*,a", "--controllers", "-b"]), "*,a,-b");
-        assert_eq!(
-            ["--on", "--on-top", "--bare", "--off"].map(|flag| is_on(&words, flag)),
-            [false, true, true, false]
-        );
+        let is_on = |flag: &str| [false, true].map(|unset| is_on(&words, flag, unset));
+        let found = ["--on", "--on-top", "--bare", "--off"].map(is_on);
+        assert_eq!(found, [[false, false], [true, true], [true, true], [false, true]]);
     }
 }

@@ -23,6 +23,12 @@ pub enum NoAnswer {
     Unknown(String),
 }
 
+/// Whether the server's words say that the user has no right to the request: nothing else has judged it then.
+#[must_use]
+pub fn lacks_right(words: &str) -> bool {
+    words.contains("is forbidden: User ")
+}
+
 /// Sends a request. What is sent with PATCH is a merge patch, or with `fieldManager` in the path an apply patch.
 ///
 /// # Errors

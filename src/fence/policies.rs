@@ -37,6 +37,7 @@ pub struct Fence {
 
 const OF_ATTACHMENTS: (&str, &[&str]) =
     ("storage.k8s.io", &["volumeattachments", "volumeattachments/status"]);
+const OF_NODES: (&str, &[&str]) = ("", &["nodes/status", "events"]);
 const NEW_EVENTS: (&str, &[&str]) = ("events.k8s.io", &["events"]);
 const OF_CLAIMS: (&str, &[&str]) = ("", &["persistentvolumeclaims", "persistentvolumeclaims/status"]);
 const OF_VOLUMES: (&str, &[&str]) = ("", &["persistentvolumes", "persistentvolumes/status"]);
@@ -49,7 +50,7 @@ pub const FENCES: [Fence; 7] = [
     Fence {
         controller: "persistentvolume-attach-detach-controller",
         account: "attachdetach-controller",
-        writes: &[OF_ATTACHMENTS, ("", &["nodes/status", "events"]), NEW_EVENTS],
+        writes: &[OF_ATTACHMENTS, OF_NODES, NEW_EVENTS],
     },
     Fence {
         controller: "persistentvolume-binder-controller",
@@ -84,8 +85,8 @@ pub const FENCES: [Fence; 7] = [
     },
 ];
 
-/// Lets the empty patches of nodes pass that KCM sends: denied, it would repeat them many times a second. The order of
-/// that list means nothing.
+/// Denies what it matches, but lets the empty patches of nodes pass that KCM sends: denied, it would repeat them many times a
+/// second. The order of that list means nothing.
 const CHANGES_NO_LIST: &str = "request.resource.resource == 'nodes' && sets.equivalent(\
     dyn(object).?status.?volumesAttached.orValue([]), dyn(oldObject).?status.?volumesAttached.orValue([]))";
 
@@ -151,6 +152,7 @@ impl Fence {
             "request.userInfo.username == '{user}' || (request.operation == 'CREATE' && request.dryRun && \
              request.resource.resource == 'volumeattachments' && request.name == '{name}')"
         );
+        let is_let_pass = if self.writes.contains(&OF_NODES) { CHANGES_NO_LIST } else { "false" };
         let message = format!("mooring rules here, and {} must not write: {mark}", self.controller);
         json!({
             "failurePolicy": "Fail",
@@ -160,7 +162,7 @@ impl Fence {
             },
             "matchConditions": [{ "name": "fenced", "expression": whose }],
             "validations": [{
-                "expression": CHANGES_NO_LIST, "message": message.trim_end(), "reason": "Forbidden",
+                "expression": is_let_pass, "message": message.trim_end(), "reason": "Forbidden",
             }],
         })
     }

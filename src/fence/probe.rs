@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use super::{
     ask::{NoAnswer, ask, read},
-    policies::{API, BINDINGS, DRAIN, Fence, POLICIES},
-    state::{FenceLook, FenceSeen, FenceState, ProbeAnswer},
+    policies::{API, BINDINGS, DRAIN, Fence, NAME_BEGINS, POLICIES},
+    state::{FenceLook, FenceSeen, FenceState, ProbeAnswer, refused_by_others},
 };
 
 /// How long metrics may take.
@@ -38,7 +38,7 @@ pub async fn look(api: &ApiServer, fences: &[&Fence]) -> FenceLook {
         let seen = FenceSeen {
             policy: object(&client, POLICIES.1, fence).await,
             binding: object(&client, BINDINGS.1, fence).await,
-            probe: probe(&client, fence).await,
+            probe: probe(&client, &fence.name()).await,
         };
         let policy = seen.policy.as_ref().ok().and_then(Option::as_ref);
         let annotations = policy.and_then(|policy| policy.pointer("/metadata/annotations"));
@@ -55,9 +55,17 @@ async fn object(client: &Client, plural: &str, fence: &Fence) -> Result<Option<V
     object.map_err(|error| error.to_string())
 }
 
-/// The dry run of a create that the fence denies to everybody.
-async fn probe(client: &Client, fence: &Fence) -> ProbeAnswer {
-    let name = fence.name();
+/// What refuses the probes, apart from fences: no fence denies this one.
+pub async fn hidden(client: &Client) -> Option<String> {
+    let name = format!("{NAME_BEGINS}nobody");
+    match probe(client, &name).await {
+        ProbeAnswer::Refused(words) => Some(refused_by_others(&name, &words)),
+        ProbeAnswer::Accepted | ProbeAnswer::None(_) => None,
+    }
+}
+
+/// The dry run of a create that the fence of that name denies to everybody.
+async fn probe(client: &Client, name: &str) -> ProbeAnswer {
     let attachment = json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "VolumeAttachment",

@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::policies::{Fence, MARK};
+use super::{
+    ask::lacks_right,
+    policies::{Fence, MARK, NAME_BEGINS, RAISED},
+};
 
 /// Where the servers cannot be told apart or counted, so long it has to be denied without a break.
 pub const UNBROKEN: Duration = Duration::from_mins(2);
@@ -52,6 +55,15 @@ pub enum FenceState {
     NotEnforced,
     /// The loop can write, or soon can: why.
     Gone(String),
+    /// The policy is that of another version of mooring: which, and who has raised it.
+    Other(String),
+    /// Something else than the fence refuses the probe, so it shows nothing of this server.
+    Hidden {
+        /// Whether the objects are ours, and not absent.
+        is_there: bool,
+        /// What refuses it, in the server's words, and what helps.
+        why: String,
+    },
     /// It cannot be told: why.
     Unknown(String),
 }
@@ -63,10 +75,22 @@ impl FenceState {
         matches!(self, Self::Enforced | Self::Leaving)
     }
 
+    /// Whether none of its objects is there, and this server was not seen to deny.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        matches!(self, Self::Absent | Self::Hidden { is_there: false, .. })
+    }
+
     /// Whether its objects have to be applied.
     #[must_use]
     pub fn is_to_be_raised(&self) -> bool {
         matches!(self, Self::Absent | Self::Gone(_))
+    }
+
+    /// Whether it cannot be told what this server does.
+    #[must_use]
+    pub fn is_untold(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::Hidden { .. })
     }
 
     /// What is wrong with it, for people.
@@ -77,7 +101,7 @@ impl FenceState {
             Self::Leaving => "it is deleted, and kept by its finalizer",
             Self::Absent => "there is no fence",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
-            Self::Gone(why) | Self::Unknown(why) => why,
+            Self::Gone(why) | Self::Other(why) | Self::Hidden { why, .. } | Self::Unknown(why) => why,
         }
     }
 
@@ -91,8 +115,18 @@ impl FenceState {
                 // This server denies yet.
                 ProbeAnswer::Refused(words) if words.contains(MARK) => {}
                 // A fence could not be proven here.
-                probe => return Self::untold(&name, probe),
+                probe => return Self::untold(&name, false, probe),
             }
+        }
+        if let Ok(Some(policy)) = &seen.policy
+            && let Some(other) = mark_of(policy).filter(|mark| *mark != fence.mark())
+        {
+            let raised = policy.pointer("/metadata/annotations").and_then(|all| all.get(RAISED)?.as_str());
+            let raised = raised.map(|raised| format!(", raised {raised}")).unwrap_or_default();
+            let ours = fence.mark();
+            return Self::Other(format!(
+                "the policy {name} is of another version, {other} for {ours}{raised}"
+            ));
         }
         let mut leaving = false;
         for (kind, object, spec) in
@@ -118,17 +152,34 @@ impl FenceState {
             // Another content of it.
             ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
             ProbeAnswer::Accepted => Self::NotEnforced,
-            probe => Self::untold(&name, probe),
+            probe => Self::untold(&name, true, probe),
         }
     }
 
-    fn untold(name: &str, probe: &ProbeAnswer) -> Self {
-        Self::Unknown(match probe {
-            ProbeAnswer::None(why) => format!("the probe {name} was not answered: {why}"),
-            ProbeAnswer::Refused(words) => format!("the probe {name} was refused otherwise: {words}"),
-            ProbeAnswer::Accepted => format!("the probe {name} was accepted"),
-        })
+    fn untold(name: &str, is_there: bool, probe: &ProbeAnswer) -> Self {
+        match probe {
+            ProbeAnswer::Refused(words) => Self::Hidden { is_there, why: refused_by_others(name, words) },
+            ProbeAnswer::None(why) => Self::Unknown(format!("the probe {name} was not answered: {why}")),
+            ProbeAnswer::Accepted => Self::Unknown(format!("the probe {name} was accepted")),
+        }
     }
+}
+
+/// What somebody is told whose probe something else than the fence refuses.
+#[must_use]
+pub fn refused_by_others(name: &str, words: &str) -> String {
+    let todo = if lacks_right(words) {
+        "get the right to create VolumeAttachments (deploy/switcher)".to_owned()
+    } else {
+        format!("exempt VolumeAttachments from what refuses them whose names begin with {NAME_BEGINS}")
+    };
+    format!("the probe {name} is refused, and not by the fence: {words} ({todo})")
+}
+
+/// The mark within the message of a policy.
+fn mark_of(policy: &Value) -> Option<&str> {
+    let message = policy.pointer("/spec/validations/0/message")?.as_str()?;
+    message.get(message.find(MARK)?..)?.split_inclusive(')').next()
 }
 
 /// One look at all of them.
@@ -151,10 +202,17 @@ impl FenceLook {
         self.states.iter().all(FenceState::is_enforced)
     }
 
-    /// Whether there is none of them.
+    /// Whether there is none of them, and each probe was let pass.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.states.iter().all(|state| *state == FenceState::Absent)
+    }
+
+    /// What refuses a probe that is not the fence.
+    #[must_use]
+    pub fn hidden(&self) -> Option<&str> {
+        let hidden = self.states.iter().find(|state| matches!(state, FenceState::Hidden { .. }));
+        hidden.map(FenceState::why)
     }
 
     /// What is wrong with the first that is not.

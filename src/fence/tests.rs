@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    policies::{FENCES, Fence},
+    policies::{FENCES, Fence, RAISED},
     state::{FenceLook, FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
 };
 
@@ -55,7 +55,7 @@ fn seen(fence: &Fence) -> FenceSeen {
 fn only_our_own_content_that_the_server_enforces_is_a_fence() {
     /// What is done to a fence that is as it should be, and what it is then.
     type Case = (&'static str, fn(&mut FenceSeen), &'static str);
-    let cases: [Case; 15] = [
+    let cases: [Case; 16] = [
         ("as it should be", |_| {}, "enforced"),
         (
             "deleted, and kept by its finalizer",
@@ -74,7 +74,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 let probe = ProbeAnswer::Refused("volumeattachments is forbidden".to_owned());
                 *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe };
             },
-            "unknown",
+            "hidden false",
         ),
         (
             "taken down, and this server is late",
@@ -97,6 +97,20 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             |seen| with(&mut seen.policy, "/spec", "matchConditions", json!([])),
             "another content",
         ),
+        (
+            "another version's",
+            |seen| {
+                let other = json!([{ "message": "must not write: (fence 0000)" }]);
+                with(&mut seen.policy, "/spec", "validations", other);
+                with(
+                    &mut seen.policy,
+                    "/metadata",
+                    "annotations",
+                    json!({ RAISED: "by jane with mooring 0.1" }),
+                );
+            },
+            ", raised by jane with mooring 0.1",
+        ),
         ("the server has not read it yet", |seen| seen.probe = ProbeAnswer::Accepted, "not enforced"),
         (
             "the server has another version of it",
@@ -106,7 +120,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         (
             "another policy denies it",
             |seen| seen.probe = ProbeAnswer::Refused("denied request: no driver of that name".to_owned()),
-            "unknown",
+            "hidden true",
         ),
         ("may not be read", |seen| seen.policy = Err("forbidden".to_owned()), "unknown"),
         ("no answer", |seen| seen.probe = ProbeAnswer::None("timed out".to_owned()), "unknown"),
@@ -120,7 +134,11 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 FenceState::Leaving => "leaving".to_owned(),
                 FenceState::Absent => "absent".to_owned(),
                 FenceState::NotEnforced => "not enforced".to_owned(),
-                FenceState::Gone(why) => why,
+                FenceState::Gone(why) | FenceState::Other(why) => why,
+                FenceState::Hidden { is_there, why } => {
+                    assert!(why.contains("exempt"), "{why}");
+                    format!("hidden {is_there}")
+                }
                 FenceState::Unknown(_) => "unknown".to_owned(),
             };
             assert!(found.contains(expected), "{name}: {found}");

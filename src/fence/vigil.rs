@@ -70,16 +70,12 @@ impl Vigil {
         let proven = self.proof.note(look.is_enforced(), look, now);
         self.note_drain(look, now);
         let was_proven = !matches!(self.standing, VigilState::Waiting(_));
-        let is_unknown = matches!(look.wrong(), Some(FenceState::Unknown(_)));
-        self.was_open |= look.wrong().is_some() && !is_unknown;
-        let doubt = is_unknown.then(|| *self.in_doubt_since.get_or_insert(now));
+        let is_untold = look.wrong().is_some_and(FenceState::is_untold);
+        self.was_open |= look.wrong().is_some() && !is_untold;
+        let doubt = is_untold.then(|| *self.in_doubt_since.get_or_insert(now));
         self.in_doubt_since = doubt;
         let standing = match look.wrong() {
-            Some(FenceState::Unknown(_))
-                if was_proven && doubt.is_some_and(|since| now < since + LONGEST_DOUBT) =>
-            {
-                None
-            }
+            Some(_) if was_proven && doubt.is_some_and(|since| now < since + LONGEST_DOUBT) => None,
             Some(wrong) if was_proven => Some(VigilState::Lost(wrong.why().to_owned())),
             Some(wrong) => Some(VigilState::Waiting(wrong.why().to_owned())),
             None if proven != Proven::No => Some(VigilState::Enforced(proven)),
@@ -144,6 +140,7 @@ mod tests {
     #[test]
     fn s14_a_fence_is_lost_when_it_is_gone_or_in_doubt_for_a_minute() {
         let (gone, unknown) = (|| FenceState::Gone("g".to_owned()), || FenceState::Unknown("u".to_owned()));
+        let hidden = || FenceState::Hidden { is_there: true, why: "h".to_owned() };
         let (waits, lost) =
             (|why: &str| VigilState::Waiting(why.into()), |why: &str| VigilState::Lost(why.into()));
         let enforced = || VigilState::Enforced(Proven::ByEachServer);
@@ -162,6 +159,8 @@ mod tests {
             (124, gone(), lost("g")),
             (125, unknown(), lost("g")),
             (126, FenceState::Enforced, enforced()),
+            (127, hidden(), enforced()),
+            (187, hidden(), lost("h")),
         ];
         let (mut vigil, start) = (Vigil::default(), Instant::now());
         for (second, seen, expected) in course {

@@ -8,8 +8,9 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::fence::{
-    ask::{NoAnswer, answer, ask, read},
+    ask::{NoAnswer, answer, ask, lacks_right, read},
     policies::{BINDINGS, Fence, POLICIES, apply_path},
+    probe::hidden,
 };
 
 /// As whom the daemon writes.
@@ -39,7 +40,7 @@ impl DryRuns {
         match answer {
             Ok(_) => {}
             // A namespace is not there yet, or the server does not let this user write at all: nothing has judged the object.
-            Err(NoAnswer::Refused(code, why)) if code != 404 && !why.contains("is forbidden: User ") => {
+            Err(NoAnswer::Refused(code, why)) if code != 404 && !lacks_right(&why) => {
                 self.refused.push(format!("{what}: {why}"));
             }
             Err(why) => self.unchecked.push(format!("{what}, because {why}")),
@@ -51,7 +52,7 @@ impl DryRuns {
     }
 }
 
-/// Whether the user could put up the fence: null, or why not.
+/// Whether the user could put up the fence, and it could be proven: null, or why not.
 pub(super) async fn fence(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> {
     for fence in fences {
         for (object, (_, plural)) in fence.objects().iter().zip([POLICIES, BINDINGS]) {
@@ -63,7 +64,7 @@ pub(super) async fn fence(client: &Client, fences: &[&Fence]) -> Result<Value, N
             }
         }
     }
-    Ok(Value::Null)
+    Ok(hidden(client).await.map_or(Value::Null, Value::String))
 }
 
 /// Whether the objects of `deploy` would be accepted.

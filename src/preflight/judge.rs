@@ -219,15 +219,16 @@ fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
         return Ok((Level::Warn, "there is no Deployment mooring in mooring-system".to_owned(), todo));
     }
     let ready = deployment.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or_default();
-    let is_fenced =
-        deployment.pointer("/spec/template/spec").is_some_and(|spec| is_on(&words(spec), "--fence"));
+    let words = deployment.pointer("/spec/template/spec").map(words).unwrap_or_default();
     let evidence = format!("{ready} replicas of mooring are ready");
-    if !is_fenced {
-        return Ok((
-            Level::Stop,
-            format!("{evidence}, and run without --fence"),
-            "add the component optional/fence",
-        ));
+    if !is_on(&words, "--fence", false) {
+        let evidence = format!("{evidence}, and run without --fence");
+        return Ok((Level::Stop, evidence, "add the component optional/fence"));
+    }
+    if !is_on(&words, "--leader-elect", true) {
+        let evidence = format!("{evidence}, and run with --leader-elect=false");
+        let todo = "take the flag out: without a lease, switch cannot see whether mooring rules";
+        return Ok((Level::Stop, evidence, todo));
     }
     if ready == 0 {
         return Ok((Level::Warn, evidence, "wait until one is: kubectl -n mooring-system get pods"));

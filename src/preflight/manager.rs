@@ -34,7 +34,7 @@ impl Manager {
         for pod in items(list) {
             let words = pod.get("spec").map(words).unwrap_or_default();
             manager.pods += 1;
-            manager.own_users.push(is_on(&words, "--use-service-account-credentials"));
+            manager.own_users.push(is_on(&words, "--use-service-account-credentials", false));
             manager.controllers.push(controllers(&words));
             let qps = value(&words, "--kube-api-qps").and_then(|qps| qps.parse::<f64>().ok());
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]

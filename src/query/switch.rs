@@ -38,6 +38,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     let order = SwitchOrder {
         to: args.to,
         one_way: args.one_way,
+        replace_fence: args.replace_fence,
         max_pause: args.max_pause,
         manager_restarted: args.manager_was_restarted,
     };

@@ -149,8 +149,8 @@ impl<'a> Switcher<'a> {
             }
             SwitchStep::StartDaemon => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
-            SwitchStep::ProveOpen if !is_held => Ok(()),
-            SwitchStep::HoldLease | SwitchStep::ProveOpen => {
+            SwitchStep::ProveOpen(_) if !is_held => Ok(()),
+            SwitchStep::HoldLease | SwitchStep::ProveOpen(_) => {
                 self.write_manager(step, &self.held(seen.manager.lasts)).await?;
                 Ok(())
             }

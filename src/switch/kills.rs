@@ -205,6 +205,7 @@ impl Run {
                 ready: u64::from(world.daemon.as_ref().is_some_and(|daemon| now >= daemon.starts)),
                 running,
                 is_fenced: true,
+                has_no_lease: false,
                 is_asked: world.drain.2,
                 drains: self.asked.is_some_and(|asked| now >= asked + 10),
                 leads,
@@ -219,6 +220,7 @@ impl Run {
             },
             unlisted: if now < world.under_way { vec!["v".to_owned()] } else { Vec::new() },
             servers: (1, 1),
+            hidden: None,
         }
     }
 
@@ -239,7 +241,7 @@ impl Run {
                 world.drain = (heard, now + 60, true);
             }
             SwitchStep::Resume => world.drain = (0, 0, false),
-            SwitchStep::HoldLease | SwitchStep::ProveOpen if may_write => {
+            SwitchStep::HoldLease | SwitchStep::ProveOpen(_) if may_write => {
                 world.manager_lease.hold(&self.name, now);
             }
             SwitchStep::LowerFence if may_write => {
@@ -254,7 +256,8 @@ impl Run {
 
 /// Goes there, and kills one at a step: by its place among the steps that this run has begun, and before or after what it does.
 fn go(world: &mut World, to: Direction, kill: Option<(usize, Party, bool)>) -> Result<usize, String> {
-    let order = SwitchOrder { to, one_way: false, max_pause: None, manager_restarted: false };
+    let order =
+        SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false };
     let (mut run, mut begun, mut kill): (Run, Vec<SwitchStep>, _) = (Run::new(world.now), Vec::new(), kill);
     for _ in 0..600 {
         world.second();

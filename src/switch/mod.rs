@@ -93,7 +93,9 @@ pub async fn carry_out(
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
         sleep(match last {
-            Some((SwitchStep::ProveFence | SwitchStep::ProveOpen, _)) => PROVING,
+            Some((SwitchStep::ReachServers(_) | SwitchStep::ProveFence | SwitchStep::ProveOpen(_), _)) => {
+                PROVING
+            }
             _ => BETWEEN_LOOKS,
         })
         .await;

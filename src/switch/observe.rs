@@ -17,7 +17,7 @@ use crate::{
         arguments::{is_on, value, words},
         ask::{NoAnswer, ask, each, read},
         policies::Fence,
-        probe::look,
+        probe::{hidden, look},
         state::{FenceLook, FenceProof, FenceState, Proven},
     },
     preflight::facts::DEPLOYMENT,
@@ -50,8 +50,7 @@ pub(super) struct Observer<'a> {
     identity: &'a str,
     /// Volumes that need not come to rest.
     leave: &'a [String],
-    up: FenceProof,
-    open: FenceProof,
+    fence: FenceView,
     held_since: Option<Instant>,
     /// How long KCM's lease lasted before it was held.
     lasts: Duration,
@@ -62,7 +61,6 @@ pub(super) struct Observer<'a> {
     /// Since when the daemon is asked by this run to begin nothing new.
     asked_since: Option<Instant>,
     /// None are looked for on the way over.
-    is_back: bool,
     unlisted: Option<Unlisted>,
 }
 
@@ -78,14 +76,12 @@ impl<'a> Observer<'a> {
             fences,
             identity,
             leave,
-            up: FenceProof::default(),
-            open: FenceProof::default(),
+            fence: FenceView::new(to),
             held_since: None,
             lasts: Duration::ZERO,
             renewals: Renewals::default(),
             manager_renewals: Default::default(),
             asked_since: None,
-            is_back: to == Direction::KubeControllerManager,
             unlisted: None,
         }
     }
@@ -93,51 +89,31 @@ impl<'a> Observer<'a> {
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
         let client = self.api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
         let look = look(self.api, self.fences).await;
-        let (fence, servers) = self.fence(&look);
+        let drain = look.drain.clone();
+        let is_back = self.fence.is_back;
+        if is_back && self.fence.hidden.is_none() {
+            self.fence.hidden = hidden(&client).await;
+        }
+        let (fence, servers) = self.fence.take(look, Instant::now());
         let deployment = read(&client, DEPLOYMENT).await?;
         let daemon_lease = read(&client, &daemon_lease(deployment.as_ref())).await?.unwrap_or_default();
         let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
         let now = Instant::now();
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
-        daemon.is_asked = look.drain.is_some();
-        let is_ours =
-            look.drain.is_some_and(|asks| asks.starts_with(self.identity)) && !self.identity.is_empty();
+        daemon.is_asked = drain.is_some();
+        let is_ours = drain.is_some_and(|asks| asks.starts_with(self.identity)) && !self.identity.is_empty();
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
         daemon.drains = self.asked_since.is_some_and(|since| now >= since + HEARD_AFTER);
         let manager = self.manager(&manager_lease, unwritable(&client).await?, now);
         let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
         let is_old = |known: &Unlisted| known.of != of || now >= known.read_at + VOLUMES_EVERY;
-        if self.is_back && self.unlisted.as_ref().is_none_or(is_old) {
+        if is_back && self.unlisted.as_ref().is_none_or(is_old) {
             self.unlisted =
                 Some(Unlisted { volumes: unlisted(&client, self.leave).await?, read_at: now, of });
         }
         let unlisted = self.unlisted.as_ref().map(|known| known.volumes.clone()).unwrap_or_default();
-        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers })
-    }
-
-    fn fence(&mut self, look: &FenceLook) -> (FenceStanding, (usize, usize)) {
-        let now = Instant::now();
-        let is_absent = look.is_absent();
-        // On the way back all are looked at, also those that were never raised.
-        let mut look = look.clone();
-        if self.is_back && !is_absent {
-            look.states.retain(|state| *state != FenceState::Absent);
-        }
-        let look = &look;
-        let up = self.up.note(look.is_enforced(), look, now);
-        let open = self.open.note(is_absent, look, now);
-        let servers = if is_absent { self.open.seen() } else { self.up.seen() };
-        let standing = match look.wrong() {
-            None => FenceStanding::Up { proven: up != Proven::No },
-            Some(_) if is_absent => FenceStanding::Absent { proven: open != Proven::No },
-            Some(FenceState::Unknown(why)) => FenceStanding::Unknown(why.clone()),
-            Some(_) => match look.states.iter().find(|state| state.is_to_be_raised()) {
-                Some(wrong) => FenceStanding::Partial(wrong.why().to_owned()),
-                None => FenceStanding::Up { proven: false },
-            },
-        };
-        (standing, servers)
+        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, hidden: self.fence.hidden.clone() })
     }
 
     fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
@@ -157,6 +133,59 @@ impl<'a> Observer<'a> {
             lasts: self.lasts,
             unwritable,
         }
+    }
+}
+
+/// What was seen of the fence.
+#[derive(Debug, Default)]
+pub(super) struct FenceView {
+    is_back: bool,
+    /// What refuses a probe that is not the fence, seen on the way back.
+    hidden: Option<String>,
+    up: FenceProof,
+    open: FenceProof,
+}
+
+impl FenceView {
+    pub(super) fn new(to: Direction) -> Self {
+        Self { is_back: to == Direction::KubeControllerManager, ..Self::default() }
+    }
+
+    /// Over, each server has to enforce it, or to let the probe pass. Back, a server that answers is enough while anything of
+    /// it is there: no process of KCM goes on that was denied a write, whoever has denied it. Where something else refuses the
+    /// probe, that shows nothing of a server, and time has to.
+    pub(super) fn take(&mut self, mut look: FenceLook, now: Instant) -> (FenceStanding, (usize, usize)) {
+        let is_unknown = look.states.iter().any(|state| matches!(state, FenceState::Unknown(_)));
+        let (is_down, is_up) = if self.is_back {
+            self.hidden = look.hidden().map(str::to_owned).or(self.hidden.take());
+            let is_down = look.states.iter().all(FenceState::is_down);
+            (is_down, !is_down && !is_unknown)
+        } else {
+            (look.is_absent(), look.is_enforced())
+        };
+        if self.hidden.is_some() {
+            look.server = None;
+        }
+        let up = self.up.note(is_up, &look, now);
+        let open = self.open.note(is_down, &look, now);
+        let servers = if is_down { self.open.seen() } else { self.up.seen() };
+        let why = |is_it: fn(&FenceState) -> bool| {
+            look.states.iter().find(|state| is_it(state)).map(|state| state.why().to_owned())
+        };
+        let standing = if is_down {
+            FenceStanding::Absent { proven: open != Proven::No }
+        } else if is_up {
+            FenceStanding::Up { proven: up != Proven::No }
+        } else if let Some(why) = why(FenceState::is_untold) {
+            FenceStanding::Unknown(why)
+        } else if let Some(why) = why(|state| matches!(state, FenceState::Other(_))) {
+            FenceStanding::Other(why)
+        } else if let Some(why) = why(FenceState::is_to_be_raised) {
+            FenceStanding::Partial(why)
+        } else {
+            FenceStanding::Up { proven: false }
+        };
+        (standing, servers)
     }
 }
 
@@ -212,14 +241,15 @@ pub(super) fn daemon_lease(deployment: Option<&Value>) -> String {
 }
 
 pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
-    let is_fenced = is_on(&arguments(deployment), "--fence");
+    let arguments = arguments(deployment);
     let Some(deployment) = deployment else { return DaemonStanding::default() };
     let number = |at: &str| deployment.pointer(at).and_then(Value::as_u64);
     DaemonStanding {
         replicas: Some(number("/spec/replicas").unwrap_or(1)),
         ready: number("/status/readyReplicas").unwrap_or_default(),
         running: number("/status/replicas").unwrap_or_default(),
-        is_fenced,
+        is_fenced: is_on(&arguments, "--fence", false),
+        has_no_lease: !is_on(&arguments, "--leader-elect", true),
         ..DaemonStanding::default()
     }
 }

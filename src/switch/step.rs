@@ -27,6 +27,8 @@ pub struct SwitchOrder {
     pub to: Direction,
     /// Over, although nobody can hold KCM's lease for the way back.
     pub one_way: bool,
+    /// Over, although the fence is that of another version.
+    pub replace_fence: bool,
     /// Back: for how long KCM's loops may stand still at most.
     pub max_pause: Option<Duration>,
     /// Back: after mooring had stopped, each process of KCM was started anew by hand, so its lease need not be held.
@@ -43,6 +45,8 @@ pub enum FenceStanding {
     },
     /// It is there in part, or not as it should be: why.
     Partial(String),
+    /// It is that of another version of mooring: which.
+    Other(String),
     /// It is there as it should be.
     Up {
         /// Whether each API server was seen to enforce it.
@@ -72,6 +76,8 @@ pub struct DaemonStanding {
     pub running: u64,
     /// Whether it runs with `--fence`.
     pub is_fenced: bool,
+    /// Whether it rules without a lease, so that nobody can see whether it does.
+    pub has_no_lease: bool,
     /// Whether a switch has asked it to begin nothing new.
     pub is_asked: bool,
     /// Whether this run has asked for that for so long that it was heard.
@@ -110,6 +116,8 @@ pub struct SwitchSeen {
     pub unlisted: Vec<String>,
     /// How many API servers were seen to do the same with the probe, of how many there are.
     pub servers: (usize, usize),
+    /// What refuses the probe on the way back that is not the fence. Servers are not told apart then.
+    pub hidden: Option<String>,
 }
 
 /// One step. Each can be repeated.
@@ -127,6 +135,8 @@ pub enum SwitchStep {
     FindManager,
     /// Apply the policies and their bindings.
     RaiseFence,
+    /// Ask until each API server was seen to answer the probe; what else refuses it.
+    ReachServers(Option<String>),
     /// Ask until each API server was seen to enforce the fence.
     ProveFence,
     /// mooring is about to take its lease.
@@ -141,8 +151,8 @@ pub enum SwitchStep {
     HoldLease,
     /// Take the finalizers off, and delete policies and bindings.
     LowerFence,
-    /// Ask until each API server was seen to let the probe pass.
-    ProveOpen,
+    /// Ask until each API server was seen to let the probe pass; what else refuses it.
+    ProveOpen(Option<String>),
     /// KCM is about to take its lease.
     AwaitManager,
     /// Nothing is left to do.
@@ -193,6 +203,18 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             "mooring runs without --fence: add the component optional/fence first".to_owned(),
         );
     }
+    if daemon.has_no_lease {
+        return SwitchStep::Stop(format!("whether mooring rules could not be seen: {NO_LEASE}"));
+    }
+    if let FenceStanding::Other(why) = fence
+        && !order.replace_fence
+    {
+        return SwitchStep::Stop(format!(
+            "{why}; this is mooring {}, and replicas of the other version wait, or take nothing away, behind a fence of this \
+             one: run this with the mooring that the Deployment has, or say --replace-fence, and roll this version out next",
+            env!("CARGO_PKG_VERSION"),
+        ));
+    }
     if replicas == 0 {
         return SwitchStep::StartDaemon;
     }
@@ -201,7 +223,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
     // 2. The fence is up, at each server. Once it denies writes, the way back takes KCM's lease.
     match fence {
-        FenceStanding::Absent { .. } | FenceStanding::Partial(_)
+        FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
             if manager.unwritable.is_some() && !order.one_way =>
         {
             return SwitchStep::Stop(format!(
@@ -211,17 +233,17 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 manager.unwritable.as_deref().unwrap_or_default()
             ));
         }
-        FenceStanding::Absent { .. } | FenceStanding::Partial(_) if !manager.renews && !order.one_way => {
+        FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
+            if !manager.renews && !order.one_way =>
+        {
             return SwitchStep::FindManager;
         }
         // While nobody waits for it: which servers there are, and that each can be asked.
-        FenceStanding::Absent { proven: false } => return SwitchStep::ProveOpen,
-        FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Unknown(_) => {
-            return SwitchStep::RaiseFence;
-        }
+        FenceStanding::Absent { proven: false } => return SwitchStep::ReachServers(None),
         FenceStanding::Up { .. } if daemon.is_asked => return SwitchStep::Resume,
         FenceStanding::Up { proven: false } => return SwitchStep::ProveFence,
         FenceStanding::Up { proven: true } => {}
+        _ => return SwitchStep::RaiseFence,
     }
     // 3. It leads.
     if daemon.leads { SwitchStep::Done } else { SwitchStep::AwaitLeader }
@@ -231,8 +253,12 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
 const BY_HAND: &str = "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0, restart each \
     kube-controller-manager (k3s, RKE2: each server), and run this again with --manager-was-restarted";
 
+/// What somebody has to do whose mooring has no lease.
+const NO_LEASE: &str =
+    "it runs with --leader-elect=false; take the flag out of the Deployment, and run this again";
+
 fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
-    let SwitchSeen { fence, daemon, manager, unlisted, .. } = seen;
+    let SwitchSeen { fence, daemon, manager, unlisted, hidden, .. } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
     if daemon.replicas.is_none() && !is_open {
@@ -241,6 +267,9 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
              runs, create the Deployment with replicas: 0, and run this again"
                 .to_owned(),
         );
+    }
+    if daemon.has_no_lease && !is_open {
+        return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
         if is_open && daemon.is_fenced && daemon.may_lead {
@@ -266,10 +295,11 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             return SwitchStep::FindManager;
         }
         if *fence == (FenceStanding::Up { proven: false }) {
-            return SwitchStep::ProveFence;
+            return SwitchStep::ReachServers(hidden.clone());
         }
         // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
-        let proof = if seen.servers.0 == 0 || seen.servers.1 == 0 { UNBROKEN } else { Duration::ZERO };
+        let is_counted = hidden.is_none() && seen.servers.0 > 0 && seen.servers.1 > 0;
+        let proof = if is_counted { Duration::ZERO } else { UNBROKEN };
         let pause = manager.lasts + EXIT_SLACK + proof + TAKE_OVER;
         if order.max_pause.is_some_and(|most| pause > most) {
             return SwitchStep::Stop(format!(
@@ -312,7 +342,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let is_held = manager.held.is_some();
     match fence {
         FenceStanding::Absent { proven: false } if is_held || order.manager_restarted => {
-            SwitchStep::ProveOpen
+            SwitchStep::ProveOpen(hidden.clone())
         }
         _ if is_held => SwitchStep::GiveLeaseUp,
         // Without a lease there is nothing to see of it.
@@ -366,7 +396,7 @@ impl SwitchStep {
                 (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
             }
             // While KCM's lease is held, to stop would leave it to a process that some server may deny writes.
-            Self::ProveFence | Self::ProveOpen if seen.manager.held.is_none() => {
+            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) if seen.manager.held.is_none() => {
                 let (asked, servers) = seen.servers;
                 let why = "not each API server was seen to do the same with the probe";
                 (MOST_TO_WAIT, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
@@ -382,6 +412,9 @@ impl SwitchStep {
         match self {
             Self::Drain(volumes) if !volumes.is_empty() => {
                 format!("wait until these volumes are listed by their nodes: {}", names(volumes))
+            }
+            Self::ReachServers(Some(why)) | Self::ProveOpen(Some(why)) => {
+                format!("{}, for which two minutes without a break must do: {why}", self.words().0)
             }
             Self::Stop(why) => format!("stop: {why}"),
             step => step.words().0.to_owned(),
@@ -410,6 +443,10 @@ impl SwitchStep {
                 "see kube-controller-manager renew its lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
+            Self::ReachServers(_) => (
+                "see that each API server answers the probe",
+                "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
+            ),
             Self::RaiseFence => {
                 ("raise the fence", "kubectl apply --server-side --force-conflicts -k deploy/fence")
             }
@@ -436,7 +473,7 @@ impl SwitchStep {
                 "take the fence down",
                 "kubectl delete -k deploy/fence --wait=false, then take the finalizers off",
             ),
-            Self::ProveOpen => (
+            Self::ProveOpen(_) => (
                 "prove that no API server enforces the fence",
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
             ),
@@ -456,7 +493,7 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
         SwitchStep::FindManager,
-        SwitchStep::ProveOpen,
+        SwitchStep::ReachServers(None),
         SwitchStep::RaiseFence,
         SwitchStep::Resume,
         SwitchStep::ProveFence,
@@ -464,13 +501,13 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
     ];
     let back = [
         SwitchStep::FindManager,
-        SwitchStep::ProveFence,
+        SwitchStep::ReachServers(None),
         SwitchStep::Drain(Vec::new()),
         SwitchStep::StopDaemon,
         SwitchStep::AwaitStop,
         SwitchStep::HoldLease,
         SwitchStep::LowerFence,
-        SwitchStep::ProveOpen,
+        SwitchStep::ProveOpen(None),
         SwitchStep::GiveLeaseUp,
         SwitchStep::AwaitManager,
     ];

@@ -7,12 +7,13 @@ use tokio::time::Instant;
 
 use super::{
     act::{may_write, replacing},
-    observe::{Renewals, UnlistedVolumes, daemon, daemon_lease, whole_server},
+    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, whole_server},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
         printed,
     },
 };
+use crate::fence::state::{FenceLook, FenceState};
 
 /// A cluster that kube-controller-manager rules, with mooring standing by.
 fn ruled_by_the_manager() -> SwitchSeen {
@@ -34,6 +35,7 @@ fn ruled_by_the_manager() -> SwitchSeen {
         },
         unlisted: Vec::new(),
         servers: (1, 1),
+        hidden: None,
     }
 }
 
@@ -49,7 +51,7 @@ fn ruled_by_mooring() -> SwitchSeen {
 type Case = (&'static str, fn(&mut SwitchSeen), SwitchStep);
 
 fn order(to: Direction) -> SwitchOrder {
-    SwitchOrder { to, one_way: false, max_pause: None, manager_restarted: false }
+    SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false }
 }
 
 fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
@@ -67,19 +69,29 @@ fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     use SwitchStep::{
-        AwaitDaemon, AwaitLeader, Done, FindManager, ProveFence, ProveOpen, RaiseFence, Resume, StartDaemon,
-        Stop,
+        AwaitDaemon, AwaitLeader, Done, FindManager, ProveFence, RaiseFence, ReachServers, Resume,
+        StartDaemon, Stop,
     };
     let cases: Vec<Case> = vec![
         ("nothing is there", |seen| seen.daemon = DaemonStanding::default(), Stop("no Deployment".into())),
         ("it would not wait", |seen| seen.daemon.is_fenced = false, Stop("without --fence".into())),
+        ("it would rule unseen", |seen| seen.daemon.has_no_lease = true, Stop("--leader-elect=false".into())),
+        (
+            "the fence is another version's",
+            |seen| {
+                *seen = ruled_by_mooring();
+                seen.fence =
+                    FenceStanding::Other("it is of another version, raised by jane with mooring 0.1".into());
+            },
+            Stop(concat!("jane with mooring 0.1; this is mooring ", env!("CARGO_PKG_VERSION")).into()),
+        ),
         ("it was stopped", |seen| seen.daemon.replicas = Some(0), StartDaemon),
         ("it is not ready", |seen| seen.daemon.ready = 0, AwaitDaemon),
         ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
         (
             "not every server was asked",
             |seen| seen.fence = FenceStanding::Absent { proven: false },
-            ProveOpen,
+            ReachServers(None),
         ),
         ("it stands by", |_| {}, RaiseFence),
         ("a raise was cut off", |seen| seen.fence = FenceStanding::Partial("x".into()), RaiseFence),
@@ -97,20 +109,75 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         ("nothing can be told", |seen| seen.fence = FenceStanding::Unknown("403".into()), Stop("403".into())),
     ];
     check(order(Direction::Mooring), ruled_by_the_manager, cases);
+    let replacing = SwitchOrder { replace_fence: true, ..order(Direction::Mooring) };
+    let cases: Vec<Case> =
+        vec![("it is replaced", |seen| seen.fence = FenceStanding::Other("x".into()), RaiseFence)];
+    check(replacing, ruled_by_mooring, cases);
+}
+
+/// What a look shows, over and back, two seconds and two minutes after it was shown first.
+#[test]
+fn a_probe_that_others_refuse_shows_nothing_of_a_server_and_back_time_proves_it() {
+    let hidden = |is_there| FenceState::Hidden { is_there, why: "a webhook".into() };
+    let up = |proven| Some(FenceStanding::Up { proven });
+    let open = |proven| Some(FenceStanding::Absent { proven });
+    let (gone, other) = (|| FenceState::Gone("g".into()), || FenceState::Other("o".into()));
+    // None is that it is not known, or not as it should be.
+    let cases = [
+        (vec![FenceState::Enforced, FenceState::Enforced], [up(true), up(true)], [up(true), up(true)]),
+        (vec![FenceState::Absent, FenceState::Absent], [open(true), open(true)], [open(true), open(true)]),
+        (vec![FenceState::Absent, hidden(false)], [None, None], [open(false), open(true)]),
+        (vec![FenceState::Enforced, hidden(true)], [None, None], [up(false), up(true)]),
+        (vec![FenceState::Enforced, FenceState::NotEnforced], [up(false), up(false)], [up(true), up(true)]),
+        (vec![gone(), FenceState::Absent], [None, None], [up(true), up(true)]),
+        (vec![other(), FenceState::Enforced], [None, None], [up(true), up(true)]),
+        (vec![FenceState::Absent, FenceState::Unknown("u".into())], [None, None], [None, None]),
+    ];
+    for (states, over, back) in cases {
+        for (to, expected) in [(Direction::Mooring, over), (Direction::KubeControllerManager, back)] {
+            let (mut view, start) = (FenceView::new(to), Instant::now());
+            let mut look = |seconds: u64| {
+                let leases = Some([("x".to_owned(), seconds.to_string())].into());
+                let look =
+                    FenceLook { states: states.clone(), drain: None, server: Some("a".to_owned()), leases };
+                let standing = view.take(look, start + Duration::from_secs(seconds)).0;
+                let is_known = matches!(standing, FenceStanding::Up { .. } | FenceStanding::Absent { .. });
+                is_known.then_some(standing)
+            };
+            assert_eq!([look(0), look(120)], expected, "{to:?} {states:?}");
+        }
+    }
 }
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
 fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     use SwitchStep::{
-        AwaitManager, AwaitStop, Done, Drain, FindManager, GiveLeaseUp, HoldLease, LowerFence, ProveFence,
-        ProveOpen, Stop, StopDaemon,
+        AwaitManager, AwaitStop, Done, Drain, FindManager, GiveLeaseUp, HoldLease, LowerFence, ProveOpen,
+        ReachServers, Stop, StopDaemon,
     };
     let unlisted = || vec!["v1 on n1".to_owned()];
     let cases: Vec<Case> = vec![
         ("it rules", |_| {}, StopDaemon),
         ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
-        ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ProveFence),
+        (
+            "not every server is seen",
+            |seen| seen.fence = FenceStanding::Up { proven: false },
+            ReachServers(None),
+        ),
+        (
+            "a webhook refuses the probe",
+            |seen| {
+                seen.fence = FenceStanding::Up { proven: false };
+                seen.hidden = Some("webhook".into());
+            },
+            ReachServers(Some("webhook".into())),
+        ),
+        (
+            "whether it has ended cannot be seen",
+            |seen| seen.daemon.has_no_lease = true,
+            Stop("--leader-elect=false".into()),
+        ),
         ("it was not asked to begin nothing new", |seen| seen.daemon.drains = false, Drain(Vec::new())),
         ("a volume is under way", |seen| seen.unlisted = vec!["v1 on n1".into()], Drain(unlisted())),
         (
@@ -179,7 +246,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             },
             HoldLease,
         ),
-        ("one server still denies", |seen| open(seen, false), ProveOpen),
+        ("one server still denies", |seen| open(seen, false), ProveOpen(None)),
         ("none does", |seen| open(seen, true), GiveLeaseUp),
         (
             "the lease is free",
@@ -270,7 +337,7 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
                 stopped(seen);
                 seen.fence = FenceStanding::Absent { proven: false };
             },
-            ProveOpen,
+            ProveOpen(None),
         ),
         (
             "none does",
@@ -329,7 +396,8 @@ fn what_does_not_come_is_waited_for_a_while() {
         (SwitchStep::AwaitLeader, 60, "logs deployment/mooring"),
         (SwitchStep::FindManager, 60, "--manager-was-restarted"),
         (SwitchStep::ProveFence, 180, "(1 of 3)"),
-        (SwitchStep::ProveOpen, 180, "(1 of 3)"),
+        (SwitchStep::ProveOpen(None), 180, "(1 of 3)"),
+        (SwitchStep::ReachServers(None), 180, "(1 of 3)"),
         (SwitchStep::Drain(vec!["v1 on n1".into()]), 180, "v1 on n1"),
     ];
     for (step, seconds, part) in cases {
@@ -339,7 +407,8 @@ fn what_does_not_come_is_waited_for_a_while() {
     assert_eq!(after(&SwitchStep::AwaitStop, 600), None);
     let mut held = seen.clone();
     holding(&mut held, 200);
-    assert_eq!(SwitchStep::ProveOpen.given_up(Duration::from_mins(10), &held), None, "nobody else may lead");
+    let open = SwitchStep::ProveOpen(None);
+    assert_eq!(open.given_up(Duration::from_mins(10), &held), None, "nobody else may lead");
 }
 
 #[test]
@@ -349,7 +418,7 @@ fn the_managers_lease_is_taken_once_and_then_only_kept() {
     let cases = [
         (HoldLease, [true, true, true]),
         (LowerFence, [true, false, false]),
-        (ProveOpen, [true, false, false]),
+        (ProveOpen(None), [true, false, false]),
         (GiveLeaseUp, [true, false, false]),
     ];
     for (step, expected) in cases {
@@ -378,6 +447,8 @@ fn the_deployment_says_which_lease_the_daemon_takes() {
         ..DaemonStanding::default()
     };
     assert_eq!(daemon(Some(&deployment(&["run", "--fence"]))), expected);
+    let without = DaemonStanding { has_no_lease: true, ..expected };
+    assert_eq!(daemon(Some(&deployment(&["run", "--fence", "--leader-elect=false"]))), without);
 }
 
 #[test]
@@ -428,11 +499,15 @@ fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
     };
     assert!(matches!(after(24), SwitchStep::Stop(why) if why.contains("for about 25 s")));
     assert_eq!(after(25), SwitchStep::StopDaemon);
-    // Servers that cannot be told apart are proven by two minutes.
+    // Servers that cannot be told apart are proven by two minutes, as is a probe that a webhook refuses.
     let max_pause = Some(Duration::from_secs(144));
     let order = SwitchOrder { max_pause, ..order(Direction::KubeControllerManager) };
-    let seen = SwitchSeen { servers: (0, 3), ..ruled_by_mooring() };
-    assert!(matches!(next(order, &seen), SwitchStep::Stop(why) if why.contains("for about 145 s")));
+    for seen in [
+        SwitchSeen { servers: (0, 3), ..ruled_by_mooring() },
+        SwitchSeen { hidden: Some("a webhook".into()), ..ruled_by_mooring() },
+    ] {
+        assert!(matches!(next(order, &seen), SwitchStep::Stop(why) if why.contains("for about 145 s")));
+    }
 }
 
 #[test]

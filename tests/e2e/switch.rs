@@ -4,7 +4,8 @@
 use std::{collections::BTreeSet, path::PathBuf, process::Stdio, time::Duration};
 
 use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingAdmissionPolicyBinding, apps::v1::Deployment,
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::Deployment,
     coordination::v1::Lease,
 };
 use kube::{Api, api::DeleteParams};
@@ -199,6 +200,15 @@ async fn over_and_back(stage: Stage) {
         let spec = bindings.get(&name).await.unwrap().spec.unwrap();
         assert_eq!(spec.validation_actions, Some(vec!["Deny".to_owned()]));
     }
+
+    // A fence of another version is not.
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.client.clone());
+    let other = json!([{ "expression": "false", "message": "(fence 0000)", "reason": "Forbidden" }]);
+    patch(&policies, &name, json!({ "spec": { "validations": other } })).await;
+    let (code, said) = switch(&kubeconfig, &over).await;
+    assert!(code == Some(2) && said.contains("of another version, (fence 0000)"), "{code:?} {said}");
+    let (code, said) = switch(&kubeconfig, &[&over[..], &["--replace-fence"]].concat()).await;
+    assert_eq!((code, said.contains("done")), (Some(0), true), "{said}");
 
     let (code, said) = switch(&kubeconfig, &["--to", "kube-controller-manager"]).await;
     assert!(code == Some(1) && said.contains("next: let mooring finish"), "{code:?} {said}");

@@ -59,6 +59,11 @@ pub struct SwitchArgs {
     #[arg(long)]
     pub one_way: bool,
 
+    /// Over, although the fence is that of another version of mooring: apply the fence of this version, which is to be rolled
+    /// out next. Replicas of the other version go on, and take nothing away.
+    #[arg(long)]
+    pub replace_fence: bool,
+
     /// Back: the longest time for which all loops of kube-controller-manager may stand still. It is known from its lease before
     /// anything is stopped.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
