@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::{
     acts::{Shape, acts},
     agreement::{Agreement, agrees},
+    audit::Authors,
     laws::{self, Judged},
     mutation::{Chosen, MutationKind},
     pairing::{First, HOLD, Pair, Pairing},
@@ -51,10 +52,18 @@ struct HeldWish {
 pub(super) type Laws =
     fn((&Objects, &Earlier), &Chosen, (Option<&Shape>, Option<&Shape>), Timestamp) -> Judged;
 
+/// Where an act is in the history, and whose it is, if that is known.
+struct Made {
+    revision: ResourceVersion,
+    user: Option<String>,
+}
+
 /// The judge.
 #[derive(Debug)]
 pub struct Judge {
     laws: Laws,
+    /// What an audit log has told.
+    pub(super) authors: Authors,
     /// The cluster up to the last revision that was judged.
     world: Arc<Objects>,
     past: Earlier,
@@ -82,6 +91,7 @@ impl Judge {
     pub fn new(running: BTreeSet<StorageController>, now: Instant) -> Self {
         Self {
             laws: laws::judge,
+            authors: Authors::default(),
             world: Arc::default(),
             past: Earlier::default(),
             glass: (Objects::default(), 0),
@@ -255,13 +265,20 @@ impl Judge {
             self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
             return;
         }
+        let wall = wall(told);
+        let user = (!found.is_empty())
+            .then(|| self.authors.of(&told.object, told.revision, before.is_none(), wall))
+            .flatten();
+        let made = Made { revision: told.revision, user };
         for act in found {
-            let wall = wall(told);
+            if let Some(user) = &made.user {
+                *self.summary.users.entry(user.clone()).or_default() += 1;
+            }
             let judged =
                 (self.laws)((self.world.as_ref(), &self.past), &act, (before.as_ref(), after.as_ref()), wall);
-            self.held_against(&act, &judged, told);
+            self.held_against(&act, &judged, &made);
             if self.running.contains(&act.mutation.controller()) {
-                self.compare(&act, &judged, told, wall);
+                self.compare(&act, &judged, (&made, told.at), wall);
             } else {
                 let tally = self.summary.mutations.entry(act.mutation.kind).or_default();
                 (tally.acts, tally.not_judged) = (tally.acts + 1, tally.not_judged + 1);
@@ -270,7 +287,7 @@ impl Judge {
         }
     }
 
-    fn held_against(&mut self, act: &Chosen, judged: &Judged, told: &Told) {
+    fn held_against(&mut self, act: &Chosen, judged: &Judged, made: &Made) {
         self.summary.held_against(&judged.laws, judged.breach.as_ref());
         // What comes off the list is detached next.
         if let Some(situation) = judged.named.filter(|_| act.mutation.kind != MutationKind::Unlist) {
@@ -278,16 +295,16 @@ impl Judge {
         }
         if let Some(breach) = &judged.breach {
             let (law, message) = (Some(breach.law), breach.told.clone());
-            self.differs(DifferenceKind::Unsafe, law, Some(told.revision), message);
+            self.differs(DifferenceKind::Unsafe, law, Some(made), message);
         }
     }
 
     /// Compares an act with what mooring wanted. An act that breaks a law is told as that alone, and of a detach by force
     /// only who has waited as long can tell whether it was due.
-    fn compare(&mut self, act: &Chosen, judged: &Judged, told: &Told, wall: Timestamp) {
+    fn compare(&mut self, act: &Chosen, judged: &Judged, (made, told): (&Made, Instant), wall: Timestamp) {
         let kind = act.mutation.kind;
         self.summary.mutations.entry(kind).or_default().acts += 1;
-        match self.pairing.act(&act.mutation, told.revision, told.at) {
+        match self.pairing.act(&act.mutation, made.revision, told) {
             Pair::Same(first, volume) => {
                 self.summary.paired(kind, first);
                 if let (Some(ours), Some(theirs)) = (volume, &act.volume)
@@ -297,7 +314,7 @@ impl Judge {
                         "the ruler {} with pv/{theirs}; mooring would have chosen pv/{ours}",
                         act.mutation
                     );
-                    self.differs(DifferenceKind::OtherVolume, None, Some(told.revision), message);
+                    self.differs(DifferenceKind::OtherVolume, None, Some(made), message);
                 }
             }
             Pair::Unwished if judged.breach.is_some() || judged.named.is_some() => {
@@ -307,7 +324,7 @@ impl Judge {
                 Agreement::Yes => self.summary.paired(kind, First::Ruler(Duration::ZERO)),
                 Agreement::No if !is_of_another(&self.world, act) => {
                     let message = format!("the ruler {}; mooring would not have", act.mutation);
-                    self.differs(DifferenceKind::Unexplained, None, Some(told.revision), message);
+                    self.differs(DifferenceKind::Unexplained, None, Some(made), message);
                 }
                 Agreement::No | Agreement::Unknown => self.summary.paired(kind, First::NotJudged),
             },
@@ -318,11 +335,12 @@ impl Judge {
         &mut self,
         kind: DifferenceKind,
         law: Option<&'static str>,
-        revision: Option<ResourceVersion>,
+        made: Option<&Made>,
         message: String,
     ) {
-        let revision = revision.map(|revision| revision.to_string());
-        let difference = Difference { at: Timestamp::now(), kind, law, revision, message };
+        let revision = made.map(|made| made.revision.to_string());
+        let user = made.and_then(|made| made.user.clone());
+        let difference = Difference { at: Timestamp::now(), kind, law, revision, user, message };
         self.news.push(difference.clone());
         self.summary.differs(difference);
     }

@@ -12,6 +12,7 @@
 
 mod acts;
 mod agreement;
+mod audit;
 mod holders;
 pub mod judge;
 pub mod laws;
@@ -25,9 +26,9 @@ pub mod situations;
 pub mod summary;
 mod wished;
 
-use std::{future::pending, pin::Pin, time::Duration};
+use std::{future::pending, path::PathBuf, pin::Pin, time::Duration};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use apiserver::{
     call::Wish,
     connect::ApiServer,
@@ -40,6 +41,7 @@ use tokio::{
 };
 
 use self::{
+    audit::AuditLog,
     judge::Judge,
     metrics::ObserveMetrics,
     rehearsal::Rehearsal,
@@ -71,18 +73,31 @@ pub enum ObserveStop {
     Failed(#[from] anyhow::Error),
 }
 
-/// Observes until told to stop. With `rehearses`, each write that the controllers would make is sent for trial. Each difference is shown when it comes to light.
+/// What to observe, and how.
+#[derive(Debug)]
+pub struct ObserveOrder {
+    /// The configuration of the daemon that decides.
+    pub config: Config,
+    /// Whether each write that the controllers would make is sent for trial.
+    pub rehearses: bool,
+    /// The audit log of the API server, which names users.
+    pub audit_log: Option<PathBuf>,
+}
+
+/// Observes until told to stop. Each difference is shown when it comes to light.
 ///
 /// # Errors
 /// A part died, a kind is not watched any more, etcd was restored from a backup, or it could not start.
 pub async fn observe(
-    (mut config, rehearses): (Config, bool),
+    order: ObserveOrder,
     api: &ApiServer,
     threads: Threads,
     stop: impl Future<Output = ()>,
     mut show: impl FnMut(&Difference),
 ) -> Result<Summary, ObserveStop> {
+    let ObserveOrder { mut config, rehearses, audit_log } = order;
     config.attach_detach.attachment_calls = Some(NO_LIMIT);
+    let mut audit_log = audit_log.map(AuditLog::open).transpose().context("--audit-log")?;
     let running = config.controllers.running.clone();
     let mut observation = Observation::start(config, api, threads).await?;
     let metrics = ObserveMetrics::new(&observation.metrics).map_err(anyhow::Error::from)?;
@@ -116,6 +131,9 @@ pub async fn observe(
         let (passed, behind) = observation.passed();
         // What is told is known before a watch has passed it.
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
+        if let Some(log) = &mut audit_log {
+            log.read(&mut judge.authors).context("--audit-log")?;
+        }
         let now = Instant::now();
         let oldest = judge.pass(passed, now);
         let waits = oldest.zip(begun).map(|(oldest, begun)| (behind, oldest.max(begun)));

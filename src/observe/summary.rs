@@ -9,7 +9,7 @@ use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::{laws::Breach, mutation::MutationKind, pairing::First, situations::Situation};
-use crate::explain::report::Verdict;
+use crate::explain::{report::Verdict, sheet::clean};
 
 /// So many differences are listed; those after them are counted.
 const LISTED_DIFFERENCES: usize = 1_000;
@@ -62,6 +62,9 @@ pub struct Difference {
     pub law: Option<&'static str>,
     /// The revision of the act, if there was one.
     pub revision: Option<String>,
+    /// Who did it, by an audit log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// A sentence.
     pub message: String,
 }
@@ -111,6 +114,9 @@ pub struct Summary {
     pub laws: BTreeMap<&'static str, LawTally>,
     /// How often each dangerous situation was seen; all are listed.
     pub situations: BTreeMap<Situation, u64>,
+    /// How many acts each user made, by an audit log.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub users: BTreeMap<String, u64>,
     /// Wishes that mooring gave up before the ruler acted.
     pub moot: u64,
     /// What mooring wanted when the observation began, and the ruler has not done.
@@ -150,6 +156,7 @@ impl Summary {
             mutations: BTreeMap::new(),
             laws: BTreeMap::new(),
             situations: situations.map(|situation| (situation, 0)).into(),
+            users: BTreeMap::new(),
             moot: 0,
             waited_before: 0,
             not_asked: 0,
@@ -275,6 +282,12 @@ impl Summary {
         for (situation, count) in &self.situations {
             let _ = writeln!(text, "{:<25} {count:>6}", situation.as_str());
         }
+        if !self.users.is_empty() {
+            let _ = writeln!(text, "\nActs by user");
+        }
+        for (user, count) in &self.users {
+            let _ = writeln!(text, "{count:>6} {}", clean(user));
+        }
         text
     }
 }
@@ -285,8 +298,9 @@ impl Difference {
     pub fn line(&self) -> String {
         let time = self.at.strftime("%Y-%m-%dT%H:%M:%SZ");
         let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();
-        let revision = self.revision.as_ref().map(|at| format!(" (revision {at})")).unwrap_or_default();
-        format!("{time} {}{law}: {}{revision}", self.kind.as_str(), self.message)
+        let by = self.user.as_ref().map(|user| format!(", by {}", clean(user))).unwrap_or_default();
+        let made = self.revision.as_ref().map(|at| format!(" (revision {at}{by})")).unwrap_or_default();
+        format!("{time} {}{law}: {}{made}", self.kind.as_str(), self.message)
     }
 }
 

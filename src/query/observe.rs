@@ -17,7 +17,7 @@ use crate::{
     config::Config,
     explain::report::Verdict,
     observe::{
-        ObserveStop, observe,
+        ObserveOrder, ObserveStop, observe,
         self_test::{Played, self_test},
         summary::Difference,
     },
@@ -48,7 +48,8 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
             print(&(difference.line() + "\n"));
         }
     };
-    let observed = observe((config, args.dry_run_writes), &api, Threads::Apart, stop, show).await;
+    let order = ObserveOrder { config, rehearses: args.dry_run_writes, audit_log: args.audit_log.clone() };
+    let observed = observe(order, &api, Threads::Apart, stop, show).await;
     let summary = observed.map_err(|error| match &error {
         ObserveStop::Forbidden(..) => QueryStop(Verdict::Forbidden.exit_code(), error.to_string()),
         ObserveStop::Failed(_) => QueryStop(UNREACHABLE, error.to_string()),

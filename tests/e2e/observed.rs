@@ -14,6 +14,7 @@ use mooring::{
     config::Config,
     explain::report::Verdict,
     observe::{
+        ObserveOrder,
         mutation::MutationKind,
         observe,
         summary::{Difference, DifferenceKind, Summary},
@@ -68,7 +69,8 @@ impl Observing {
             let show = move |difference: &Difference| {
                 shown.lock().unwrap().push(difference.line());
             };
-            observe((config, false), &api, Threads::Shared, stop, show).await.unwrap()
+            let order = ObserveOrder { config, rehearses: false, audit_log: None };
+            observe(order, &api, Threads::Shared, stop, show).await.unwrap()
         });
         Self { lines, stop, task }
     }
@@ -149,19 +151,27 @@ async fn alike(stage: Stage) {
 
 /// The controllers that are observed.
 const LOOPS: [&str; 2] = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
-/// No limit of its own, and a look at every claim twice a second instead of every 15 seconds.
-const QUICK: [&str; 3] =
-    ["--kube-api-qps=1000", "--kube-api-burst=1000", "--pvclaimbinder-sync-period=500ms"];
+/// Each loop is a user of its own, without a limit, and looks at every claim twice a second instead of every 15 seconds.
+const QUICK: [&str; 4] = [
+    "--use-service-account-credentials=true",
+    "--kube-api-qps=1000",
+    "--kube-api-burst=1000",
+    "--pvclaimbinder-sync-period=500ms",
+];
 /// The account of `deploy/observe`.
 const ACCOUNT: &str = "mooring-observe";
 
-/// The program beside kube-controller-manager, with the rights of `deploy/observe`.
+/// The program beside kube-controller-manager, with the rights of `deploy/observe` and the audit log.
 async fn program(stage: &Stage) -> Process {
     stage.cluster.apply(include_str!("../../deploy/observe/rbac.yaml")).await;
     let plane = &stage.real().plane;
     let token = plane.service_account_token("mooring-system", ACCOUNT).await;
     let kubeconfig = plane.kubeconfig(plane.url(), &token).display().to_string();
-    let words = ["observe".to_owned(), format!("--kubeconfig={kubeconfig}")];
+    let words = [
+        "observe".to_owned(),
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--audit-log={}", plane.audit_log().display()),
+    ];
     let from = audit::length(&plane.audit_log());
     let process = Process::start("observe", Path::new(PROGRAM), &words, &[]);
     let lists = || {
@@ -209,6 +219,9 @@ async fn alike_to_kcm(stage: Stage) {
     let output = observing.log().tail(200);
     assert_eq!(status.code(), Some(0), "{output}");
     assert!(output.contains("ALIKE: "), "{output}");
+    for account in ["attachdetach-controller", "persistent-volume-binder"] {
+        assert!(output.contains(&format!("system:serviceaccount:kube-system:{account}")), "{output}");
+    }
     let entries = audit::read(&plane.audit_log(), from);
     let verbs: BTreeSet<String> =
         entries.into_iter().filter(|it| it.user.ends_with(ACCOUNT)).map(|it| it.verb).collect();
@@ -231,11 +244,14 @@ async fn kcm_attaches_twice(stage: Stage) {
     let mut observing = program(&stage).await;
     cluster.pod("p2", "n2", &["c1"]).await;
     let _kcm = stage.real().plane.controller_manager(&LOOPS, &QUICK);
-    let told = observing.log().find(|line| line.contains("UNSAFE S1: ").then_some(()));
-    let told = within_deadline("the second attachment is told", told).await;
-    assert_eq!(told, Ok(Some(())), "{}", observing.log().tail(200));
+    let told = observing.log().find(|line| line.contains("UNSAFE S1: ").then(|| line.to_owned()));
+    let told = within_deadline("the second attachment is told", told).await.unwrap().unwrap_or_default();
+    let by = ", by system:serviceaccount:kube-system:attachdetach-controller)";
+    assert!(told.ends_with(by), "{told}");
     let status = observing.terminate().await;
-    assert_eq!(status.code(), Some(2), "{}", observing.log().tail(200));
+    let output = observing.log().tail(200);
+    assert_eq!(status.code(), Some(2), "{output}");
+    eprintln!("observed: {output}");
 }
 
 /// There is no ruler at all.

@@ -1,6 +1,6 @@
 //! Flags of `mooring observe`.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
@@ -13,7 +13,7 @@ Each act of the process that rules is held against the laws of docs/spec/safety.
 decided in the same cluster. Who was first is told by resourceVersion: mooring was first if it decided on a revision before \
 that of the act. Its lead is the time from its decision until the watch told of the act; the time of mooring's own request is \
 not in it. A difference comes to light when all watches have passed its revision, after ten seconds at most in a quiet cluster. \
-Who made an act is not told: \"the ruler\" is whoever did.
+\"The ruler\" is whoever made an act; --audit-log names users.
 
 Exit codes: 0 alike; 1 different: it does not do, or chooses otherwise, or inconclusive: fewer than half of the acts were \
 compared; 2 unsafe or unexplained; 3 nothing was compared; 4 usage; 5 the API server cannot be reached, or a kind is not \
@@ -39,6 +39,11 @@ pub struct ObserveArgs {
     /// rights of mooring for that. Nothing is stored.
     #[arg(long)]
     pub dry_run_writes: bool,
+
+    /// Audit log of the API server as a file of JSON lines, to name who made each act. At the level RequestResponse the revision
+    /// tells it; at Metadata object, verb and time do, and several users may be named.
+    #[arg(long, value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
 
     /// Play bundled recordings of rulers that do what no ruler should, and show that each is told. Needs no cluster.
     #[arg(long)]
