@@ -6,6 +6,8 @@
     job: 'mooring',
     // The same of kube-controller-manager, for the alert that it does the same work, and for the comparison.
     kcmJob: 'kube-controller-manager',
+    // The same of mooring observe in the cluster, deploy/observe.
+    observeJob: 'mooring-observe',
     // The place of the runbooks: a base that a browser can open, such as
     // 'https://git.example/storage/mooring/blob/main/docs/runbooks'. The default is the path in this repository.
     runbookBase: 'docs/runbooks',

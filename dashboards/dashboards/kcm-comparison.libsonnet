@@ -13,7 +13,7 @@ function(config)
   ];
   local quantile(bucket, labels) = q.quantile(0.99, bucket, 'job, ' + labels);
 
-  d.new('mooring-kcm-comparison', 'mooring / Compared with kube-controller-manager', 'Only metrics that both have, under kube-controller-manager’s names. Choose both jobs during a migration: each line is labelled with its job.', [
+  d.new('mooring-kcm-comparison', 'mooring / Compared with kube-controller-manager', 'Metrics that both have, under kube-controller-manager’s names, and what mooring observe tells. Choose all jobs during a migration: each line is labelled with its job.', [
     d.row('Who is at work', [
       p.lines('Up', 'Processes that Prometheus can scrape, by job.', 'none', [p.target('sum by (job) (max by (job, instance) (%s))' % q.up, '{{job}}')], size=[8, 6]),
       p.lines('Leaders',
@@ -30,6 +30,18 @@ function(config)
                 p.target(runs('persistentvolume-binder-controller', 'claims'), '{{job}}: binder'),
               ],
               size=[8, 6]),
+    ]),
+    d.row('What mooring observe compares', [
+      p.lines('Acts of the ruler',
+              'Changes in the time shown, by who decided first. different: see the panel beside it. not_judged: a controller that is not compared, or a gap of a watch.',
+              'none',
+              [p.target(q.orNone(q.increase(q.of('mooring_observe_acts_total'), 'outcome') + ' > 0', 'outcome'), '{{outcome}}')],
+              size=[12, 8]),
+      p.lines('Differences',
+              'In the time shown, by kind. unsafe: the ruler broke a law; the log of mooring-observe says which. unexplained: mooring would not have done it.',
+              'none',
+              [p.target(q.orNone(q.increase(q.of('mooring_observe_differences_total'), 'kind') + ' > 0', 'kind'), '{{kind}}')],
+              size=[12, 8]),
     ]),
     d.row('Volumes', [
       p.lines('Attach and detach, 99th percentile',
@@ -95,4 +107,4 @@ function(config)
       p.lines('Memory', 'Resident memory. kube-controller-manager’s is for all its loops.', 'bytes', [p.target('max by (job, instance) (%s)' % q.of('process_resident_memory_bytes'), '{{job}}: {{instance}}')], size=[12, 7]),
       p.lines('CPU', 'Cores in use.', 'none', [p.target('sum by (job, instance) (rate(%s[$__rate_interval]))' % q.of('process_cpu_seconds_total'), '{{job}}: {{instance}}')], size=[12, 7]),
     ]),
-  ], of={ metric: 'up', matchers: ['job=~"%s|%s"' % [config.job, config.kcmJob]] })
+  ], of={ metric: 'up', matchers: ['job=~"%s|%s|%s"' % [config.job, config.kcmJob, config.observeJob]] })

@@ -54,7 +54,7 @@ const CLUSTER: &str = "demo";
 const JOB: &str = "mooring";
 
 /// Metrics that show themselves when it happens, and why it does not in the demo. No panel is empty without them.
-const NOT_IN_THE_DEMO: [(&str, &str); 13] = [
+const NOT_IN_THE_DEMO: [(&str, &str); 15] = [
     ("apiserver_validating_admission_policy_check_total", "it is the API server's"),
     ("container_memory_working_set_bytes", "it is the kubelet's"),
     ("kube_pod_container_resource_limits", "it is kube-state-metrics'"),
@@ -66,6 +66,8 @@ const NOT_IN_THE_DEMO: [(&str, &str); 13] = [
         "a detach takes a fifth of a second there: a scrape sees one by chance only",
     ),
     ("mooring_fence", "the demo runs without --fence"),
+    ("mooring_observe_acts_total", "it is that of mooring observe"),
+    ("mooring_observe_differences_total", "it is that of mooring observe"),
     ("mooring_released_bytes", "what the demo releases is deleted, or bound again, before it is scraped"),
     ("mooring_requests_timed_out_total", "the demo's API server answers in time"),
     (
