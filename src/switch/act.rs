@@ -8,9 +8,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    observe::{BETWEEN_LOOKS, MANAGER_LEASE, SWITCH_HOLDER},
+    hold::{ManagerLease, held, holder, write_lease},
+    observe::{BETWEEN_LOOKS, SWITCH_HOLDER},
     step::{SwitchSeen, SwitchStep},
 };
 use crate::{
@@ -29,21 +31,13 @@ const LOCK_LASTS: Duration = Duration::from_secs(30);
 /// How many replicas the Deployment had before it was stopped.
 const REPLICAS: &str = "mooring.dev/replicas";
 
-fn holder(lease: &Value) -> &str {
-    lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Whether a step may write KCM's lease as it was read. One step takes it from whoever has it; for each other it has to be
-/// ours still: a process of KCM that leads meanwhile was denied writes, or has begun to rule.
-pub(super) fn may_write(step: &SwitchStep, lease: &Value, identity: &str) -> bool {
-    *step == SwitchStep::HoldLease || holder(lease) == identity
-}
-
 /// What writes.
 pub(super) struct Switcher<'a> {
     client: Client,
     fences: &'a [&'static Fence],
-    identity: String,
+    manager: ManagerLease,
+    /// Renews KCM's lease while it is held, until this is dropped.
+    keeper: Option<AbortOnDropHandle<()>>,
     /// Who, and with which versions.
     who: String,
 }
@@ -65,11 +59,12 @@ impl<'a> Switcher<'a> {
             text(&version, "/gitVersion"),
         );
         let identity = format!("{SWITCH_HOLDER}{:016x}", fastrand::u64(..));
-        Ok(Self { client, fences, identity, who })
+        let manager = ManagerLease::new(client.clone(), identity);
+        Ok(Self { client, fences, manager, keeper: None, who })
     }
 
-    pub(super) fn identity(&self) -> &str {
-        &self.identity
+    pub(super) fn manager(&self) -> &ManagerLease {
+        &self.manager
     }
 
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, NoAnswer> {
@@ -83,7 +78,7 @@ impl<'a> Switcher<'a> {
             let Some(lease) = read(&self.client, LOCK).await? else {
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                    "metadata": { "name": "mooring-switch" }, "spec": self.held(LOCK_LASTS),
+                    "metadata": { "name": "mooring-switch" }, "spec": self.lock_held(),
                 });
                 self.send(Method::POST, LOCKS, &lease).await?;
                 return Ok(());
@@ -93,8 +88,8 @@ impl<'a> Switcher<'a> {
             let is_dead = waits_for
                 .as_ref()
                 .is_some_and(|(known, since)| *known == seen && since.elapsed() >= LOCK_LASTS);
-            if holder.is_empty() || holder == self.identity || is_dead {
-                return self.write_lease(LOCK, &lease, &self.held(LOCK_LASTS)).await;
+            if holder.is_empty() || holder == self.manager.identity() || is_dead {
+                return write_lease(&self.client, LOCK, &lease, &self.lock_held()).await;
             }
             match &waits_for {
                 Some((known, _)) if *known == seen => {}
@@ -111,52 +106,45 @@ impl<'a> Switcher<'a> {
         }
     }
 
+    fn lock_held(&self) -> Value {
+        held(self.manager.identity(), LOCK_LASTS)
+    }
+
     /// Gives the lock up, if it is ours.
     pub(super) async fn unlock(&self) -> Result<(), NoAnswer> {
         match read(&self.client, LOCK).await? {
-            Some(lease) if holder(&lease) == self.identity => {
-                self.write_lease(LOCK, &lease, &json!({ "holderIdentity": "" })).await
+            Some(lease) if holder(&lease) == self.manager.identity() => {
+                write_lease(&self.client, LOCK, &lease, &json!({ "holderIdentity": "" })).await
             }
             _ => Ok(()),
         }
     }
 
-    /// What a lease says that is held from now on.
-    fn held(&self, lasts: Duration) -> Value {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
-        json!({
-            "holderIdentity": self.identity, "leaseDurationSeconds": lasts.as_secs(), "renewTime": now,
-        })
-    }
-
-    /// Writes a lease as it was read.
-    async fn write_lease(&self, path: &str, lease: &Value, spec: &Value) -> Result<(), NoAnswer> {
-        let revision = lease.pointer("/metadata/resourceVersion");
-        let body = json!({ "metadata": { "resourceVersion": revision }, "spec": spec });
-        self.send(Method::PATCH, path, &body).await?;
-        Ok(())
-    }
-
     /// Takes a step; those that only wait need nothing.
-    pub(super) async fn take(&self, step: &SwitchStep, seen: &SwitchSeen) -> Result<(), NoAnswer> {
+    pub(super) async fn take(&mut self, step: &SwitchStep, seen: &SwitchSeen) -> Result<(), NoAnswer> {
         // Without it, KCM was started anew by hand.
         let is_held = seen.manager.held.is_some();
         match step {
             SwitchStep::RaiseFence => self.raise().await,
             SwitchStep::Resume => self.ask_to_drain(&Value::Null).await,
             SwitchStep::Drain(_) => {
-                self.ask_to_drain(&json!(format!("{} {}", self.identity, Timestamp::now()))).await
+                self.ask_to_drain(&json!(format!("{} {}", self.manager.identity(), Timestamp::now()))).await
             }
             SwitchStep::StartDaemon => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
             SwitchStep::ProveOpen(_) if !is_held => Ok(()),
             SwitchStep::HoldLease | SwitchStep::ProveOpen(_) => {
-                self.write_manager(step, &self.held(seen.manager.lasts)).await?;
+                let is_take = *step == SwitchStep::HoldLease;
+                let lasts = seen.manager.lasts;
+                self.manager.write(is_take, &held(self.manager.identity(), lasts)).await?;
+                let keep = || AbortOnDropHandle::new(tokio::spawn(self.manager.clone().keep(lasts)));
+                self.keeper.get_or_insert_with(keep);
                 Ok(())
             }
             SwitchStep::LowerFence => {
                 for fence in self.fences {
-                    if is_held && !self.write_manager(step, &self.held(seen.manager.lasts)).await? {
+                    let spec = held(self.manager.identity(), seen.manager.lasts);
+                    if is_held && !self.manager.write(false, &spec).await? {
                         break;
                     }
                     self.lower(fence).await?;
@@ -165,7 +153,7 @@ impl<'a> Switcher<'a> {
             }
             SwitchStep::GiveLeaseUp => {
                 let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
-                if self.write_manager(step, &free).await? {
+                if self.manager.write(false, &free).await? {
                     self.event("Handed over to kube-controller-manager").await?;
                 }
                 Ok(())
@@ -255,25 +243,6 @@ impl<'a> Switcher<'a> {
         let patch = json!({ "metadata": { "resourceVersion": revision }, "spec": { "replicas": replicas } });
         self.send(Method::PATCH, DEPLOYMENT, &patch).await?;
         Ok(())
-    }
-
-    /// Takes, renews or gives up KCM's lease, as it was read, if the step [may](may_write). Its old leader exits when it
-    /// cannot renew it. Returns whether it was written.
-    async fn write_manager(&self, step: &SwitchStep, spec: &Value) -> Result<bool, NoAnswer> {
-        let lease = read(&self.client, MANAGER_LEASE).await?;
-        let lease = lease.ok_or_else(|| {
-            let why = "kube-controller-manager has no lease: restart it by hand while it is fenced (docs/adopting.md)";
-            NoAnswer::Refused(404, why.to_owned())
-        })?;
-        if !may_write(step, &lease, &self.identity) {
-            return Ok(false);
-        }
-        match self.write_lease(MANAGER_LEASE, &lease, spec).await {
-            Ok(()) => Ok(true),
-            // Somebody has written it in between.
-            Err(NoAnswer::Refused(409, _)) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     async fn event(&self, what: &str) -> Result<(), NoAnswer> {

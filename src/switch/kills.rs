@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    act::may_write,
+    hold::ManagerHold,
     observe::{Renewals, SWITCH_HOLDER},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
@@ -168,7 +168,7 @@ struct Run {
     renewals: Renewals,
     manager_renewals: Renewals,
     renews: bool,
-    held: Option<u64>,
+    hold: ManagerHold,
     asked: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ impl Run {
             renewals,
             manager_renewals,
             renews: false,
-            held: None,
+            hold: ManagerHold::default(),
             asked: None,
         }
     }
@@ -194,7 +194,7 @@ impl Run {
         let lease = &world.manager_lease;
         let manager_leads = !lease.holder.is_empty() && !lease.holder.starts_with(SWITCH_HOLDER);
         self.renews |= self.manager_renewals.note(&lease.json(), at).0 && manager_leads;
-        self.held = (lease.holder == self.name).then(|| self.held.unwrap_or(now));
+        let held = self.hold.note(&lease.json(), &self.name, at);
         let running = u64::from(world.daemon.is_some());
         let proven = true;
         let fence = if world.fence { FenceStanding::Up { proven } } else { FenceStanding::Absent { proven } };
@@ -214,7 +214,7 @@ impl Run {
             manager: ManagerStanding {
                 leads: manager_leads,
                 renews: self.renews,
-                held: self.held.map(|held| Duration::from_secs(now - held)),
+                held: held.map(|held| at.duration_since(held)),
                 lasts: Duration::from_secs(LEASE),
                 unwritable: None,
             },
@@ -224,9 +224,23 @@ impl Run {
         }
     }
 
+    fn may_write(&mut self, is_take: bool, world: &World) -> bool {
+        let now = self.start + Duration::from_secs(world.now);
+        self.hold.may_write(is_take, &world.manager_lease.json(), &self.name, now)
+    }
+
+    /// What goes on beside the steps: KCM's lease is renewed while it is held.
+    fn second(&mut self, world: &mut World) {
+        world.second();
+        if self.may_write(false, world) {
+            world.manager_lease.hold(&self.name, world.now);
+        }
+    }
+
     fn take(&mut self, step: &SwitchStep, world: &mut World) {
         let now = world.now;
-        let may_write = may_write(step, &world.manager_lease.json(), &self.name);
+        let is_take = *step == SwitchStep::HoldLease;
+        let may_write = self.may_write(is_take, world);
         match step {
             SwitchStep::StartDaemon => {
                 world.replicas = 2;
@@ -243,6 +257,11 @@ impl Run {
             SwitchStep::Resume => world.drain = (0, 0, false),
             SwitchStep::HoldLease | SwitchStep::ProveOpen(_) if may_write => {
                 world.manager_lease.hold(&self.name, now);
+                self.hold.note(
+                    &world.manager_lease.json(),
+                    &self.name,
+                    self.start + Duration::from_secs(now),
+                );
             }
             SwitchStep::LowerFence if may_write => {
                 assert!(now >= world.under_way, "a volume is under way: {world:?}");
@@ -254,14 +273,27 @@ impl Run {
     }
 }
 
+/// How many seconds a look takes, one after the other, again and again: volumes are read, or answers are late.
+type Looks = &'static [u64];
+const AT_ONCE: Looks = &[0];
+
 /// Goes there, and kills one at a step: by its place among the steps that this run has begun, and before or after what it does.
-fn go(world: &mut World, to: Direction, kill: Option<(usize, Party, bool)>) -> Result<usize, String> {
+fn go(
+    world: &mut World,
+    to: Direction,
+    looks: Looks,
+    kill: Option<(usize, Party, bool)>,
+) -> Result<usize, String> {
     let order =
         SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false };
     let (mut run, mut begun, mut kill): (Run, Vec<SwitchStep>, _) = (Run::new(world.now), Vec::new(), kill);
-    for _ in 0..600 {
-        world.second();
-        let step = next(order, &run.look(world));
+    for lasts in looks.iter().cycle().take(600) {
+        run.second(world);
+        let mut seen = run.look(world);
+        (0..*lasts).for_each(|_| run.second(world));
+        // They are read last.
+        seen.unlisted.retain(|_| world.now < world.under_way);
+        let step = next(order, &seen);
         if !begun.last().is_some_and(|last| last.is_same(&step)) {
             begun.push(step.clone());
         }
@@ -291,24 +323,24 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
     let mut ruled_by_the_manager = World::new();
     (0..20).for_each(|_| ruled_by_the_manager.second());
     let mut ruled_by_mooring = ruled_by_the_manager.clone();
-    go(&mut ruled_by_mooring, Mooring, None).unwrap();
+    go(&mut ruled_by_mooring, Mooring, AT_ONCE, None).unwrap();
     (0..20).for_each(|_| ruled_by_mooring.second());
     let mut killed = 0;
     for (base, to, other) in [
         (&ruled_by_the_manager, Mooring, KubeControllerManager),
         (&ruled_by_mooring, KubeControllerManager, Mooring),
     ] {
-        let steps = go(&mut base.clone(), to, None).unwrap();
+        let steps = go(&mut base.clone(), to, AT_ONCE, None).unwrap();
         assert!(steps >= 4, "{to:?}: {steps}");
         for place in 0..steps {
             for party in [Party::Switch, Party::Daemon, Party::Manager] {
                 for is_done in [false, true] {
                     let (mut world, told) = (base.clone(), format!("{to:?} {place} {party:?} {is_done}"));
-                    let mut end = go(&mut world, to, Some((place, party, is_done)));
+                    let mut end = go(&mut world, to, AT_ONCE, Some((place, party, is_done)));
                     if end.as_ref().is_err_and(|why| why.contains("run switch --to mooring --yes")) {
                         // It says what to do.
-                        go(&mut world, other, None).unwrap_or_else(|why| panic!("{told}: {why}"));
-                        end = go(&mut world, to, None);
+                        go(&mut world, other, AT_ONCE, None).unwrap_or_else(|why| panic!("{told}: {why}"));
+                        end = go(&mut world, to, AT_ONCE, None);
                     }
                     end.unwrap_or_else(|why| panic!("{told}: {why}"));
                     (0..60).for_each(|_| world.second());
@@ -323,4 +355,19 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
         }
     }
     assert!(killed > 60, "{killed}");
+}
+
+#[test]
+fn however_long_looks_take_no_process_that_was_denied_goes_on_and_it_ends() {
+    use Direction::{KubeControllerManager, Mooring};
+    let looks: [Looks; 5] = [&[3], &[20], &[20, 3], &[20, 0, 0, 0], &[16, 1, 40]];
+    for looks in looks {
+        let mut world = World::new();
+        (0..20).for_each(|_| world.second());
+        for to in [Mooring, KubeControllerManager] {
+            go(&mut world, to, looks, None).unwrap_or_else(|why| panic!("{to:?} {looks:?}: {why}"));
+            (0..60).for_each(|_| world.second());
+        }
+        assert!(!world.fence && world.manager.leads.is_some(), "{looks:?}");
+    }
 }

@@ -5,6 +5,7 @@
 //! server enforces the fence, that KCM's old leader has exited) begins anew with each run. A lease keeps a second one out.
 
 mod act;
+mod hold;
 #[cfg(test)]
 mod kills;
 mod observe;
@@ -57,7 +58,7 @@ pub async fn plan(
     fences: &[&'static Fence],
     leave: &[String],
 ) -> Result<SwitchStep, NoAnswer> {
-    let mut observer = Observer::new(api, fences, "", (order.to, leave));
+    let mut observer = Observer::new(api, fences, None, (order.to, leave));
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
         if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager) {
@@ -85,9 +86,9 @@ pub async fn carry_out(
     {
         return Ok(SwitchEnd::Stopped(why));
     }
-    let switcher = Switcher::new(api, fences).await?;
+    let mut switcher = Switcher::new(api, fences).await?;
     switcher.lock(&tell).await?;
-    let mut observer = Observer::new(api, fences, switcher.identity(), (order.to, leave));
+    let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;

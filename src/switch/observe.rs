@@ -1,7 +1,7 @@
 //! How the cluster stands, read anew for each step.
 //!
 //! In: the API server. Out: a [`SwitchSeen`]. What only shows over time is kept from look to look: which servers were seen to
-//! enforce the fence or to let the probe pass, since when KCM's lease is held, whether a lease is still renewed.
+//! enforce the fence or to let the probe pass, whether a lease is still renewed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,10 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::step::{DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen};
+use super::{
+    hold::{MANAGER_LEASE, ManagerLease, holder},
+    step::{DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen},
+};
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     fence::{
@@ -23,14 +26,11 @@ use crate::{
     preflight::facts::DEPLOYMENT,
 };
 
-/// KCM's lease.
-pub(super) const MANAGER_LEASE: &str =
-    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
 /// How the holder of a lease begins that a switch has taken.
 pub(super) const SWITCH_HOLDER: &str = "mooring-switch_";
-/// Between two looks. KCM's lease, while it is held, is renewed with each.
+/// Between two looks.
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// Volumes and nodes are many: they are read this seldom.
+/// Volumes and nodes are many: they are read this seldom, and not while KCM's lease is held, when nobody attaches.
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
 /// The daemon looks every five seconds, and a look takes a moment.
 const HEARD_AFTER: Duration = Duration::from_secs(10);
@@ -47,11 +47,11 @@ struct Unlisted {
 pub(super) struct Observer<'a> {
     api: &'a ApiServer,
     fences: &'a [&'static Fence],
-    identity: &'a str,
+    /// What writes KCM's lease, if anything is to be done.
+    hold: Option<ManagerLease>,
     /// Volumes that need not come to rest.
     leave: &'a [String],
     fence: FenceView,
-    held_since: Option<Instant>,
     /// How long KCM's lease lasted before it was held.
     lasts: Duration,
     /// Those of mooring's lease.
@@ -68,16 +68,15 @@ impl<'a> Observer<'a> {
     pub(super) fn new(
         api: &'a ApiServer,
         fences: &'a [&'static Fence],
-        identity: &'a str,
+        hold: Option<ManagerLease>,
         (to, leave): (Direction, &'a [String]),
     ) -> Self {
         Self {
             api,
             fences,
-            identity,
+            hold,
             leave,
             fence: FenceView::new(to),
-            held_since: None,
             lasts: Duration::ZERO,
             renewals: Renewals::default(),
             manager_renewals: Default::default(),
@@ -102,34 +101,40 @@ impl<'a> Observer<'a> {
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
-        let is_ours = drain.is_some_and(|asks| asks.starts_with(self.identity)) && !self.identity.is_empty();
+        let identity = self.hold.as_ref().map(ManagerLease::identity);
+        let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
         daemon.drains = self.asked_since.is_some_and(|since| now >= since + HEARD_AFTER);
-        let manager = self.manager(&manager_lease, unwritable(&client).await?, now);
+        let manager = self.manager(&manager_lease, unwritable(&client).await?, now).await;
         let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
-        let is_old = |known: &Unlisted| known.of != of || now >= known.read_at + VOLUMES_EVERY;
-        if is_back && self.unlisted.as_ref().is_none_or(is_old) {
-            self.unlisted =
-                Some(Unlisted { volumes: unlisted(&client, self.leave).await?, read_at: now, of });
+        let is_open = matches!(fence, FenceStanding::Absent { .. });
+        let is_old = |known: &Unlisted| {
+            known.of != of || manager.held.is_none() && now >= known.read_at + VOLUMES_EVERY
+        };
+        if is_back && !is_open && self.unlisted.as_ref().is_none_or(is_old) {
+            let volumes = unlisted(&client, self.leave).await?;
+            self.unlisted = Some(Unlisted { volumes, read_at: Instant::now(), of });
         }
         let unlisted = self.unlisted.as_ref().map(|known| known.volumes.clone()).unwrap_or_default();
         Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, hidden: self.fence.hidden.clone() })
     }
 
-    fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
-        let holder = text(lease, "/spec/holderIdentity");
-        let is_ours = !holder.is_empty() && holder == self.identity;
-        if !is_ours {
+    async fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
+        let holder = holder(lease);
+        let held_since = match &self.hold {
+            Some(hold) => hold.note(lease, now).await,
+            None => None,
+        };
+        if held_since.is_none() {
             self.lasts = lasts(lease).max(self.lasts);
         }
         let leads = !holder.is_empty() && !holder.starts_with(SWITCH_HOLDER);
         let (renewals, renews) = &mut self.manager_renewals;
         *renews |= renewals.note(lease, now).0 && leads;
-        self.held_since = is_ours.then(|| self.held_since.unwrap_or(now));
         ManagerStanding {
             leads,
             renews: self.manager_renewals.1,
-            held: self.held_since.map(|since| now.duration_since(since)),
+            held: held_since.map(|since| now.duration_since(since)),
             lasts: self.lasts,
             unwritable,
         }

@@ -6,7 +6,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    act::{may_write, replacing},
+    act::replacing,
+    hold::ManagerHold,
     observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, whole_server},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
@@ -412,19 +413,29 @@ fn what_does_not_come_is_waited_for_a_while() {
 }
 
 #[test]
-fn the_managers_lease_is_taken_once_and_then_only_kept() {
-    use SwitchStep::{GiveLeaseUp, HoldLease, LowerFence, ProveOpen};
+fn the_managers_lease_is_taken_once_then_only_kept_and_held_anew_when_it_was_anothers() {
     let held_by = |holder: &str| json!({ "spec": { "holderIdentity": holder } });
-    let cases = [
-        (HoldLease, [true, true, true]),
-        (LowerFence, [true, false, false]),
-        (ProveOpen(None), [true, false, false]),
-        (GiveLeaseUp, [true, false, false]),
+    let (mut hold, start) = (ManagerHold::default(), Instant::now());
+    // Second, holder, whether it is a take, whether it may be written, and for how long it has been held then.
+    let course = [
+        (0, "kcm-1", false, false, None),
+        (1, "kcm-1", true, true, None),
+        (2, "us", false, true, Some(0)),
+        (30, "us", false, true, Some(28)),
+        (31, "kcm-2", false, false, None),
+        (32, "us", true, true, Some(0)),
+        (40, "kcm-2", true, true, None),
+        (41, "us", false, true, Some(0)),
+        (42, "", false, false, None),
+        (43, "", true, true, None),
     ];
-    for (step, expected) in cases {
-        let found = ["us", "kcm-1", ""].map(|holder| may_write(&step, &held_by(holder), "us"));
-        assert_eq!(found, expected, "{step:?}");
+    for (second, holder, is_take, may, seconds) in course {
+        let now = start + Duration::from_secs(second);
+        assert_eq!(hold.may_write(is_take, &held_by(holder), "us", now), may, "{second}");
+        let since = hold.note(&held_by(holder), "us", now);
+        assert_eq!(since.map(|since| now.duration_since(since).as_secs()), seconds, "{second}");
     }
+    assert_eq!(hold.note(&held_by(""), "", start), None, "a plan holds nothing");
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! KCM's lease while the way back holds it. Its old leader exits when it cannot renew it.
+//!
+//! In: the lease as it was read. Out: since when it is held without a break, and writes, each on the revision that was read. A
+//! task of its own renews it: a look at many volumes, or one that waits for answers, may take longer than it lasts.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
+
+use crate::fence::ask::{NoAnswer, ask, read};
+
+/// KCM's lease.
+pub(super) const MANAGER_LEASE: &str =
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
+/// Between two renewals, as leaders do it.
+const RENEW_EVERY: Duration = Duration::from_secs(2);
+
+/// Who holds a lease.
+pub(super) fn holder(lease: &Value) -> &str {
+    lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What a lease says that is held from now on.
+pub(super) fn held(identity: &str, lasts: Duration) -> Value {
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
+    json!({ "holderIdentity": identity, "leaseDurationSeconds": lasts.as_secs(), "renewTime": now })
+}
+
+/// Writes a lease as it was read.
+pub(super) async fn write_lease(
+    client: &Client,
+    path: &str,
+    lease: &Value,
+    spec: &Value,
+) -> Result<(), NoAnswer> {
+    let revision = lease.pointer("/metadata/resourceVersion");
+    let body = json!({ "metadata": { "resourceVersion": revision }, "spec": spec });
+    ask(client, Method::PATCH, path, Some(&body)).await?;
+    Ok(())
+}
+
+/// Since when the lease is ours. Pure.
+///
+/// It has been so without a break, even if it ran out: whoever takes it writes it, and is found as its holder by the next
+/// read. Each of our writes is made of the revision that was read.
+#[derive(Debug, Default)]
+pub(super) struct ManagerHold {
+    since: Option<Instant>,
+}
+
+impl ManagerHold {
+    /// Takes note of the lease as it was read. Returns since when it is ours.
+    pub(super) fn note(&mut self, lease: &Value, identity: &str, now: Instant) -> Option<Instant> {
+        let is_ours = !identity.is_empty() && holder(lease) == identity;
+        self.since = is_ours.then(|| self.since.unwrap_or(now));
+        self.since
+    }
+
+    /// Whether it may be written as it was read. A take has it from whoever holds it; for each other write it has to be ours
+    /// still: a process of KCM that leads meanwhile was denied writes, or has begun to rule.
+    pub(super) fn may_write(&mut self, is_take: bool, lease: &Value, identity: &str, now: Instant) -> bool {
+        self.note(lease, identity, now).is_some() || is_take
+    }
+}
+
+/// Writes it.
+#[derive(Clone)]
+pub(super) struct ManagerLease {
+    client: Client,
+    identity: String,
+    /// Locked from the read to the write.
+    hold: Arc<Mutex<ManagerHold>>,
+}
+
+impl ManagerLease {
+    pub(super) fn new(client: Client, identity: String) -> Self {
+        Self { client, identity, hold: Arc::default() }
+    }
+
+    pub(super) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// See [`ManagerHold::note`].
+    pub(super) async fn note(&self, lease: &Value, now: Instant) -> Option<Instant> {
+        self.hold.lock().await.note(lease, &self.identity, now)
+    }
+
+    /// Takes, renews or gives up the lease, if that [may](ManagerHold::may_write) be. Returns whether it was written.
+    pub(super) async fn write(&self, is_take: bool, spec: &Value) -> Result<bool, NoAnswer> {
+        let mut hold = self.hold.lock().await;
+        let lease = read(&self.client, MANAGER_LEASE).await?.ok_or_else(|| {
+            let why = "kube-controller-manager has no lease: restart it by hand while it is fenced (docs/adopting.md)";
+            NoAnswer::Refused(404, why.to_owned())
+        })?;
+        if !hold.may_write(is_take, &lease, &self.identity, Instant::now()) {
+            return Ok(false);
+        }
+        match write_lease(&self.client, MANAGER_LEASE, &lease, spec).await {
+            Ok(()) => {
+                hold.note(&json!({ "spec": spec }), &self.identity, Instant::now());
+                Ok(true)
+            }
+            // Somebody has written it in between.
+            Err(NoAnswer::Refused(409, _)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews it for as long as it is ours.
+    pub(super) async fn keep(self, lasts: Duration) {
+        loop {
+            sleep(RENEW_EVERY).await;
+            let is_ours = self.hold.lock().await.since.is_some();
+            if is_ours {
+                // The next read shows what became of it.
+                let _ = self.write(false, &held(&self.identity, lasts)).await;
+            }
+        }
+    }
+}
