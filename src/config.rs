@@ -3,9 +3,7 @@
 //! In: [`RunArgs`]. Out: a [`Config`], or one [`ConfigError`] that names the flag. Nothing here touches
 //! the network, or any file but those that describe recycler pods and tracing.
 
-mod controllers;
 pub mod error;
-mod kcm_controllers;
 mod recyclers;
 mod trace_file;
 
@@ -15,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-pub use controllers::{Controllers, StorageController};
+pub use crate::fence::controllers::{Controllers, StorageController};
 pub use error::ConfigError;
 pub use trace_file::TracingConfig;
 

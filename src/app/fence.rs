@@ -26,7 +26,7 @@ use crate::{
     fence::{
         metrics::FenceMetrics,
         policies::{API, Fence, POLICIES},
-        probe::look,
+        probe::{look, raised},
         vigil::{Vigil, VigilState},
     },
     metrics::Alarms,
@@ -35,6 +35,10 @@ use crate::{
 
 /// The alarm that the fence is lost.
 const FENCE_LOST: &str = "fence_lost";
+/// The alarm that a loop is fenced off that this mooring does not run.
+const FENCE_UNNEEDED: &str = "fence_unneeded";
+/// Between two looks for such loops.
+const UNNEEDED_EVERY: Duration = Duration::from_mins(1);
 /// Between two looks before the fence is proven: API servers read policies every second.
 const WAITING: Duration = Duration::from_secs(1);
 /// While this server enforces it and others are to be seen: each look may reach another server.
@@ -89,6 +93,8 @@ impl FenceWatch {
     async fn run(self) {
         let (mut vigil, mut hasty) = (Vigil::default(), 0_u32);
         self.alarms.set(FENCE_LOST, None);
+        self.alarms.set(FENCE_UNNEEDED, None);
+        let mut looks_again = Instant::now();
         loop {
             let look = look(&self.api, &self.fences).await;
             let now = Instant::now();
@@ -104,6 +110,10 @@ impl FenceWatch {
                 self.told.send_replace(standing.clone());
                 self.tell(standing);
             }
+            if now >= looks_again {
+                looks_again = now + UNNEEDED_EVERY;
+                self.look_for_unneeded().await;
+            }
             let is_proving = matches!(standing, VigilState::Waiting(_)) && look.is_enforced();
             hasty = if is_proving { hasty.saturating_add(1) } else { 0 };
             sleep(match standing {
@@ -113,6 +123,21 @@ impl FenceWatch {
             })
             .await;
         }
+    }
+
+    /// Loops that nobody runs: what cannot be read is looked for again.
+    async fn look_for_unneeded(&self) {
+        let Ok(client) = self.api.client() else { return };
+        let Ok(unneeded) = raised(&client, Fence::others(&self.fences)).await else { return };
+        let names: Vec<&str> = unneeded.iter().map(|fence| fence.controller).collect();
+        let text = (!names.is_empty()).then(|| {
+            format!(
+                "fenced off, and not among the --controllers of this mooring, so that nobody does their work: {} (run \
+                 mooring switch --to mooring)",
+                names.join(", ")
+            )
+        });
+        self.alarms.set(FENCE_UNNEEDED, text);
     }
 
     fn follow(&self, standing: &VigilState, now: Instant) {

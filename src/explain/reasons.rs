@@ -16,7 +16,7 @@ const PAGES: &[(&str, &str)] = pages! {
     ClassNotFound ClockSkew ConfirmingClaimGone ConfirmingClass ConfirmingLost CsiDriverMissing DeleteFailed
     Deleting DetachError DetachWaitingForAttacher DetachWaitingForNode DetachWaitingForSettlement
     DetachWaitingForUnmount DetachWaitingForUnpublish DriverNotRegistered DynamicProvisioningDisabled
-    ExclusiveAttachedTwice FencedWithoutRuler FinalizerWithoutOwner FlexVolumeUnsupported Forbidden ForeignAttachment
+    ExclusiveAttachedTwice FenceAmiss FencedWithoutRuler FinalizerWithoutOwner FlexVolumeUnsupported Forbidden ForeignAttachment
     ForeignWriter HandOver HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest LeftToProvisioner
     LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim MalformedSource
     ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing

@@ -9,6 +9,8 @@
 
 pub mod arguments;
 pub mod ask;
+pub mod controllers;
+mod kcm_controllers;
 pub mod metrics;
 pub mod policies;
 pub mod probe;

@@ -90,7 +90,22 @@ pub const FENCES: [Fence; 7] = [
 const CHANGES_NO_LIST: &str = "request.resource.resource == 'nodes' && sets.equivalent(\
     dyn(object).?status.?volumesAttached.orValue([]), dyn(oldObject).?status.?volumesAttached.orValue([]))";
 
+/// Loops that go on from what they remember of volumes, which is wrong after another has ruled: they are freed as new processes
+/// only. The others do what each object asks for, and may go on at any time.
+const WITH_MEMORY: [&str; 2] = ["attachdetach-controller", "persistent-volume-binder"];
+
 impl Fence {
+    /// All but these.
+    pub fn others(these: &[&'static Self]) -> impl Iterator<Item = &'static Self> {
+        FENCES.iter().filter(move |fence| !these.contains(fence))
+    }
+
+    /// Whether its loop has to be a new process before it may write again.
+    #[must_use]
+    pub fn has_memory(&self) -> bool {
+        WITH_MEMORY.contains(&self.account)
+    }
+
     /// The one of KCM's controller of that name.
     #[must_use]
     pub fn of(controller: &str) -> Option<&'static Self> {

@@ -50,6 +50,23 @@ pub async fn look(api: &ApiServer, fences: &[&Fence]) -> FenceLook {
     FenceLook { states, drain, server, leases: leases(&client).await }
 }
 
+/// Those of these fences that have a policy.
+///
+/// # Errors
+/// One cannot be read.
+pub async fn raised(
+    client: &Client,
+    fences: impl Iterator<Item = &'static Fence>,
+) -> Result<Vec<&'static Fence>, NoAnswer> {
+    let mut raised = Vec::new();
+    for fence in fences {
+        if read(client, &format!("/apis/{API}/{}/{}", POLICIES.1, fence.name())).await?.is_some() {
+            raised.push(fence);
+        }
+    }
+    Ok(raised)
+}
+
 async fn object(client: &Client, plural: &str, fence: &Fence) -> Result<Option<Value>, String> {
     let object = read(client, &format!("/apis/{API}/{plural}/{}", fence.name())).await;
     object.map_err(|error| error.to_string())

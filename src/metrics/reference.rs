@@ -202,6 +202,7 @@ fn table() -> Vec<MetricRow> {
                 of(&[
                     "etcd_restored",
                     "fence_lost",
+                    "fence_unneeded",
                     "requests_time_out",
                     "second_attach_detach_controller",
                     "second_binder",

@@ -151,6 +151,12 @@ impl<'a> Switcher<'a> {
                 }
                 Ok(())
             }
+            SwitchStep::LowerUnneeded(fences) => {
+                for fence in fences {
+                    self.lower(fence).await?;
+                }
+                Ok(())
+            }
             SwitchStep::GiveLeaseUp => {
                 let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
                 if self.manager.write(false, &free).await? {

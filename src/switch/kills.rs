@@ -221,6 +221,7 @@ impl Run {
             unlisted: if now < world.under_way { vec!["v".to_owned()] } else { Vec::new() },
             servers: (1, 1),
             hidden: None,
+            unneeded: Vec::new(),
         }
     }
 

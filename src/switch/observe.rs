@@ -20,7 +20,7 @@ use crate::{
         arguments::{is_on, value, words},
         ask::{NoAnswer, ask, each, read},
         policies::Fence,
-        probe::{hidden, look},
+        probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
     },
     preflight::facts::DEPLOYMENT,
@@ -116,7 +116,10 @@ impl<'a> Observer<'a> {
             self.unlisted = Some(Unlisted { volumes, read_at: Instant::now(), of });
         }
         let unlisted = self.unlisted.as_ref().map(|known| known.volumes.clone()).unwrap_or_default();
-        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, hidden: self.fence.hidden.clone() })
+        // Back, all are lowered.
+        let unneeded = if is_back { Vec::new() } else { raised(&client, Fence::others(self.fences)).await? };
+        let hidden = self.fence.hidden.clone();
+        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, hidden, unneeded })
     }
 
     async fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {

@@ -9,7 +9,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use clap::ValueEnum;
 
-use crate::fence::state::UNBROKEN;
+use crate::fence::{policies::Fence, state::UNBROKEN};
 
 /// Who is to rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -118,6 +118,8 @@ pub struct SwitchSeen {
     pub servers: (usize, usize),
     /// What refuses the probe on the way back that is not the fence. Servers are not told apart then.
     pub hidden: Option<String>,
+    /// Over: fences that are there of loops that mooring does not run.
+    pub unneeded: Vec<&'static Fence>,
 }
 
 /// One step. Each can be repeated.
@@ -141,6 +143,8 @@ pub enum SwitchStep {
     ProveFence,
     /// mooring is about to take its lease.
     AwaitLeader,
+    /// Take the fences down of loops that mooring does not run.
+    LowerUnneeded(Vec<&'static Fence>),
     /// Ask mooring to begin nothing new, and wait until these volumes are not under way.
     Drain(Vec<String>),
     /// Scale the Deployment to 0.
@@ -215,6 +219,13 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             env!("CARGO_PKG_VERSION"),
         ));
     }
+    if let Some(lost) = seen.unneeded.iter().find(|fence| fence.has_memory()) {
+        return SwitchStep::Stop(format!(
+            "kube-controller-manager's {0} is fenced off, and mooring does not run it, so nobody does its work: take it into the \
+             --controllers of the Deployment, or go back with switch --to kube-controller-manager --yes",
+            lost.controller
+        ));
+    }
     if replicas == 0 {
         return SwitchStep::StartDaemon;
     }
@@ -245,8 +256,12 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         FenceStanding::Up { proven: true } => {}
         _ => return SwitchStep::RaiseFence,
     }
-    // 3. It leads.
-    if daemon.leads { SwitchStep::Done } else { SwitchStep::AwaitLeader }
+    // 3. It leads. What it does not run is KCM's.
+    match &seen.unneeded {
+        _ if !daemon.leads => SwitchStep::AwaitLeader,
+        none if none.is_empty() => SwitchStep::Done,
+        unneeded => SwitchStep::LowerUnneeded(unneeded.clone()),
+    }
 }
 
 /// What somebody has to do who cannot hold KCM's lease.
@@ -416,6 +431,10 @@ impl SwitchStep {
             Self::ReachServers(Some(why)) | Self::ProveOpen(Some(why)) => {
                 format!("{}, for which two minutes without a break must do: {why}", self.words().0)
             }
+            Self::LowerUnneeded(fences) if !fences.is_empty() => {
+                let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
+                format!("{}: {}", self.words().0, names.join(", "))
+            }
             Self::Stop(why) => format!("stop: {why}"),
             step => step.words().0.to_owned(),
         }
@@ -455,6 +474,10 @@ impl SwitchStep {
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
             ),
             Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
+            Self::LowerUnneeded(_) => (
+                "take the fences down of loops that mooring does not run",
+                "kubectl get validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring",
+            ),
             Self::Drain(_) => {
                 ("let mooring finish what is under way, and begin nothing new", "mooring doctor")
             }
@@ -498,6 +521,7 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
         SwitchStep::Resume,
         SwitchStep::ProveFence,
         SwitchStep::AwaitLeader,
+        SwitchStep::LowerUnneeded(Vec::new()),
     ];
     let back = [
         SwitchStep::FindManager,

@@ -14,7 +14,10 @@ use super::{
         printed,
     },
 };
-use crate::fence::state::{FenceLook, FenceState};
+use crate::fence::{
+    policies::FENCES,
+    state::{FenceLook, FenceState},
+};
 
 /// A cluster that kube-controller-manager rules, with mooring standing by.
 fn ruled_by_the_manager() -> SwitchSeen {
@@ -37,6 +40,7 @@ fn ruled_by_the_manager() -> SwitchSeen {
         unlisted: Vec::new(),
         servers: (1, 1),
         hidden: None,
+        unneeded: Vec::new(),
     }
 }
 
@@ -70,8 +74,8 @@ fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     use SwitchStep::{
-        AwaitDaemon, AwaitLeader, Done, FindManager, ProveFence, RaiseFence, ReachServers, Resume,
-        StartDaemon, Stop,
+        AwaitDaemon, AwaitLeader, Done, FindManager, LowerUnneeded, ProveFence, RaiseFence, ReachServers,
+        Resume, StartDaemon, Stop,
     };
     let cases: Vec<Case> = vec![
         ("nothing is there", |seen| seen.daemon = DaemonStanding::default(), Stop("no Deployment".into())),
@@ -105,6 +109,23 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
                 seen.daemon.is_asked = false;
             },
             Done,
+        ),
+        (
+            "it leads, and does not run a loop any more that is fenced off",
+            |seen| {
+                *seen = ruled_by_mooring();
+                seen.daemon.is_asked = false;
+                seen.unneeded = vec![&FENCES[2], &FENCES[5]];
+            },
+            LowerUnneeded(vec![&FENCES[2], &FENCES[5]]),
+        ),
+        (
+            "it does not run one that has to be a new process",
+            |seen| {
+                *seen = ruled_by_mooring();
+                seen.unneeded = vec![&FENCES[2], &FENCES[1]];
+            },
+            Stop("persistentvolume-binder-controller is fenced off, and mooring does not run it".into()),
         ),
         ("a switch back was cut off", |seen| *seen = ruled_by_mooring(), Resume),
         ("nothing can be told", |seen| seen.fence = FenceStanding::Unknown("403".into()), Stop("403".into())),

@@ -102,6 +102,7 @@ const GROUPS: [Group; 8] = [
             "ClockSkew",
             "CsiDriverMissing",
             "ExclusiveAttachedTwice",
+            "FenceAmiss",
             "FencedWithoutRuler",
             "FinalizerWithoutOwner",
             "ManyDefaultClasses",

@@ -168,6 +168,7 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("DetachWaitingForSettlement", "known to the daemon alone: a write without an answer"),
     ("DynamicProvisioningDisabled", "of a daemon that is told so"),
     ("ForeignWriter", "known to the daemon alone"),
+    ("FenceAmiss", "told by the doctor"),
     ("FencedWithoutRuler", "told by the doctor"),
     ("HandOver", "known to the daemon alone"),
     ("HandleShared", "told by the doctor"),

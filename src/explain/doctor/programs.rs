@@ -12,6 +12,7 @@ use k8s_openapi::{
     api::coordination::v1::Lease,
     jiff::{SignedDuration, Timestamp},
 };
+use serde_json::Value;
 
 use super::groups::{FENCED_WITHOUT_RULER, Groups, explain};
 use crate::{
@@ -23,7 +24,11 @@ use crate::{
         subject::Subject,
         table::Facts,
     },
-    fence::policies::{NAME_BEGINS, POLICIES},
+    fence::{
+        arguments::{controllers, words},
+        controllers::Controllers,
+        policies::{FENCES, Fence, NAME_BEGINS, POLICIES},
+    },
 };
 
 /// Clocks that differ by less do no harm: times of objects are whole seconds.
@@ -46,8 +51,20 @@ const OUR_LEASE: &str = "mooring";
 
 /// Behind the fence kube-controller-manager's loops cannot write: if mooring does not lead, nobody rules.
 fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
-    let is_fence = |(kind, name): &(String, String)| kind == POLICIES.0 && name.starts_with(NAME_BEGINS);
-    if !snapshot.others.keys().any(is_fence) || !snapshot.was_read(LEASES) {
+    let policies: Vec<(&str, &Value)> = snapshot
+        .others
+        .iter()
+        .filter(|((kind, name), _)| kind == POLICIES.0 && name.starts_with(NAME_BEGINS))
+        .map(|((_, name), policy)| (name.as_str(), policy))
+        .collect();
+    if policies.is_empty() {
+        return;
+    }
+    let unneeded = unneeded(snapshot, policies.iter().map(|(name, _)| *name)).join(", ");
+    if !unneeded.is_empty() {
+        groups.tell("FenceAmiss unneeded", "", (0, ""), &[("told", &unneeded)]);
+    }
+    if !snapshot.was_read(LEASES) {
         return;
     }
     // One may be left over in another namespace.
@@ -59,6 +76,17 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         Some(None) => "mooring's lease has no holder".to_owned(),
     };
     groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
+}
+
+/// The controllers of those fences whose loops the Deployment of mooring does not run, as far as that is to be seen.
+fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
+    let of = ("Deployment".to_owned(), "mooring-system/mooring".to_owned());
+    let spec = snapshot.others.get(&of).and_then(|deployment| deployment.pointer("/spec/template/spec"));
+    let list = spec.and_then(|spec| Controllers::parse(&controllers(&words(spec))).ok());
+    let Some(Controllers { running, .. }) = list else { return Vec::new() };
+    let is_run = |fence: &&Fence| running.iter().any(|controller| controller.name() == fence.controller);
+    let fences = names.filter_map(|name| FENCES.iter().find(|fence| fence.name() == name));
+    fences.filter(|fence| !is_run(fence)).map(|fence| fence.controller).collect()
 }
 
 /// Until when a lease is held, by the API server's clock where it tells when the lease was written.

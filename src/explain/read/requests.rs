@@ -11,7 +11,7 @@ use apiserver::{
 use derive_more::Display;
 
 use crate::explain::{
-    snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, FENCE, LEASES, PODS_THERE},
+    snapshot::{CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, PODS_THERE},
     subject::is_name,
 };
 use crate::fence::policies::{API, POLICIES};
@@ -100,6 +100,13 @@ impl Read {
     pub(super) fn fence() -> Self {
         let path = format!("/apis/{API}/{}?labelSelector=app.kubernetes.io%2Fpart-of%3Dmooring", POLICIES.1);
         Self { what: FENCE.to_owned(), path: Some(path), comes: Comes::Few(POLICIES.0, None) }
+    }
+
+    /// The Deployment that says which controllers mooring runs.
+    pub(super) fn deployed() -> Self {
+        let selector = selected("metadata.name=mooring");
+        let path = format!("/apis/apps/v1/namespaces/mooring-system/deployments?{selector}");
+        Self { what: DEPLOYED.to_owned(), path: Some(path), comes: Comes::Few("Deployment", None) }
     }
 
     /// Leases of a namespace.
@@ -257,6 +264,7 @@ mod tests {
             Read::events_about(&claim()),
             Read::claim_events(),
             Read::leases(),
+            Read::deployed(),
             Read::leases_in("kube-system"),
             Read::pods_on(&"a".into()),
             Read::pods_in("shop"),

@@ -61,7 +61,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.longest_released();
             plan.growing();
             plan.list::<VolumeAttributesClass>();
-            plan.reads.insert(Read::fence());
+            plan.reads.extend([Read::fence(), Read::deployed()]);
         }
         Question::Drain(node) | Question::Change(WhatIfChange::Cordon(node)) => plan.drain(node),
         Question::Change(change) => {
@@ -317,7 +317,7 @@ mod tests {
             }),
         ]);
         let mut expected = CLUSTER.to_vec();
-        expected.extend(["volumeattributesclasses", "policies of the fence"]);
+        expected.extend(["volumeattributesclasses", "policies of the fence", "deployments of mooring"]);
         // With which flags a side-car runs, its pod says; leases of others are none of ours.
         expected.push("pod/csi/ctl-0");
         expected.sort_unstable();

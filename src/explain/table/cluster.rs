@@ -21,6 +21,9 @@ rows! {
     "FencedWithoutRuler": Blocked,
         "the fence keeps kube-controller-manager's storage loops from writing, and {told}: nobody rules",
         safe("", "kubectl -n mooring-system get lease,deployment,pods");
+    "FenceAmiss unneeded": Blocked,
+        "fenced off, and not among the --controllers of the Deployment mooring, so that nobody does their work: {told}",
+        safe("see what would be done about it", "mooring switch --to mooring");
     "ForeignWriter in turns": Blocked, "{told} (migration unfinished?)";
     "ForeignWriter after change": Waiting, "{told} (has one just taken over from the other?)";
     // VolumeAttributesClasses. Facts: `name`, `users`, `finalizers`, `finalizer`.
