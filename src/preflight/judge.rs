@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Level, Line,
     facts::{PreflightFacts, PreflightTopic, has_flex_volume, is_recycler},
-    manager::Manager,
+    manager::{Manager, whole_server},
 };
 use crate::fence::{
     arguments::{is_on, words},
@@ -165,13 +165,16 @@ fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, S
 
 fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let lease = facts.of(PreflightTopic::Lease)?;
-    let todo = "switch over needs --one-way, and for the way back somebody has to restart kube-controller-manager while it is \
-        fenced: docs/adopting.md";
+    let todo = "switch over needs --one-way, and on the way back somebody has to restart kube-controller-manager while it is \
+        fenced: docs/adopting.md#restart";
     if lease.is_null() {
         return Ok((Level::Warn, "kube-controller-manager has no lease in kube-system".to_owned(), todo));
     }
     let evidence =
         format!("kube-controller-manager's lease is held by {}", text(lease, "/spec/holderIdentity"));
+    if let Some(why) = whole_server(lease) {
+        return Ok((Level::Warn, format!("{evidence}; {why}"), todo));
+    }
     if facts.of(PreflightTopic::LeaseRight)? == &json!(true) {
         return Ok(fine(format!("{evidence}; you may write it")));
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    hold::{ManagerLease, held, holder, write_lease},
+    hold::{LED_AT_STOP, LOCK, ManagerLease, held, holder, write_lease},
     observe::{BETWEEN_LOOKS, SWITCH_HOLDER},
     step::{SwitchSeen, SwitchStep},
 };
@@ -23,9 +23,8 @@ use crate::{
     preflight::facts::DEPLOYMENT,
 };
 
-/// The lease that keeps a second switch out.
+/// Where the lock is created.
 const LOCKS: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases";
-const LOCK: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases/mooring-switch";
 /// Whoever has not renewed the lock for so long is gone.
 const LOCK_LASTS: Duration = Duration::from_secs(30);
 /// How many replicas the Deployment had before it was stopped.
@@ -151,6 +150,7 @@ impl<'a> Switcher<'a> {
                 }
                 Ok(())
             }
+            SwitchStep::RecordManager => self.annotate_lock(LED_AT_STOP, &seen.manager.mark).await,
             SwitchStep::LowerUnneeded(fences) => {
                 for fence in fences {
                     self.lower(fence).await?;
@@ -166,6 +166,15 @@ impl<'a> Switcher<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Notes something on the lock, which is ours.
+    async fn annotate_lock(&self, key: &str, value: &str) -> Result<(), NoAnswer> {
+        let lock = read(&self.client, LOCK).await?.unwrap_or_default();
+        let revision = lock.pointer("/metadata/resourceVersion");
+        let body = json!({ "metadata": { "resourceVersion": revision, "annotations": { key: value } } });
+        self.send(Method::PATCH, LOCK, &body).await?;
+        Ok(())
     }
 
     async fn raise(&self) -> Result<(), NoAnswer> {

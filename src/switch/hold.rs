@@ -19,6 +19,10 @@ use crate::fence::ask::{NoAnswer, ask, read};
 /// KCM's lease.
 pub(super) const MANAGER_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
+/// The lease that keeps a second switch out.
+pub(super) const LOCK: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases/mooring-switch";
+/// Who held KCM's lease when mooring had stopped, an annotation of the lock.
+pub(super) const LED_AT_STOP: &str = "mooring.dev/manager-at-stop";
 /// Between two renewals, as leaders do it.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 

@@ -216,7 +216,7 @@ impl Run {
                 renews: self.renews,
                 held: held.map(|held| at.duration_since(held)),
                 lasts: Duration::from_secs(LEASE),
-                unwritable: None,
+                ..ManagerStanding::default()
             },
             unlisted: if now < world.under_way { vec!["v".to_owned()] } else { Vec::new() },
             servers: (1, 1),

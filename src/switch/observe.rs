@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    hold::{MANAGER_LEASE, ManagerLease, holder},
-    step::{DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchSeen},
+    hold::{LED_AT_STOP, LOCK, MANAGER_LEASE, ManagerLease, holder},
+    step::{DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen},
 };
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
@@ -23,7 +23,7 @@ use crate::{
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
     },
-    preflight::facts::DEPLOYMENT,
+    preflight::{facts::DEPLOYMENT, whole_server},
 };
 
 /// How the holder of a lease begins that a switch has taken.
@@ -105,7 +105,15 @@ impl<'a> Observer<'a> {
         let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
         daemon.drains = self.asked_since.is_some_and(|since| now >= since + HEARD_AFTER);
-        let manager = self.manager(&manager_lease, unwritable(&client).await?, now).await;
+        let mut manager = self.manager(&manager_lease, unwritable(&client, &manager_lease).await?, now).await;
+        if is_back {
+            let lock = read(&client, LOCK).await?.unwrap_or_default();
+            let annotations = lock.pointer("/metadata/annotations");
+            let recorded = annotations.and_then(|all| all.get(LED_AT_STOP)?.as_str());
+            let stop = text(&daemon_lease, "/metadata/resourceVersion");
+            manager.mark = format!("{} {stop}", holder(&manager_lease));
+            manager.restart = restart(recorded, &manager.mark, manager.may_lead);
+        }
         let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
         let is_open = matches!(fence, FenceStanding::Absent { .. });
         let is_old = |known: &Unlisted| {
@@ -133,13 +141,16 @@ impl<'a> Observer<'a> {
         }
         let leads = !holder.is_empty() && !holder.starts_with(SWITCH_HOLDER);
         let (renewals, renews) = &mut self.manager_renewals;
-        *renews |= renewals.note(lease, now).0 && leads;
+        let (is_renewed, may_lead) = renewals.note(lease, now);
+        *renews |= is_renewed && leads;
         ManagerStanding {
             leads,
-            renews: self.manager_renewals.1,
+            renews: *renews,
             held: held_since.map(|since| now.duration_since(since)),
+            may_lead,
             lasts: self.lasts,
             unwritable,
+            ..ManagerStanding::default()
         }
     }
 }
@@ -262,16 +273,23 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
     }
 }
 
-/// Why KCM's lease must not be taken: what exits then is more than KCM.
-pub(super) fn whole_server(version: &Value) -> Option<String> {
-    let version = text(version, "/gitVersion");
-    let is_whole = version.contains("+k3s") || version.contains("+rke2");
-    is_whole.then(|| format!("on {version} it is a part of the server, which would exit"))
+/// What shows that KCM was started anew: who led when mooring had stopped, if that was recorded, and who leads now, each with
+/// the last write of mooring's lease. Each process of KCM has an identity of its own. KCM: cmd/kube-controller-manager/app,
+/// controllermanager.go, Run.
+pub(super) fn restart(recorded: Option<&str>, mark: &str, may_lead: bool) -> ManagerRestart {
+    let stop = |mark: &str| mark.rsplit_once(' ').map(|(_, stop)| stop.to_owned());
+    match recorded {
+        _ if !may_lead => ManagerRestart::Unseen,
+        Some(recorded) if recorded == mark => ManagerRestart::Same,
+        // mooring has not led since.
+        Some(recorded) if stop(recorded) == stop(mark) => ManagerRestart::Other,
+        _ => ManagerRestart::Unrecorded,
+    }
 }
 
 /// Why KCM's lease cannot be written.
-async fn unwritable(client: &kube::Client) -> Result<Option<String>, NoAnswer> {
-    if let Some(why) = whole_server(&read(client, "/version").await?.unwrap_or_default()) {
+async fn unwritable(client: &kube::Client, lease: &Value) -> Result<Option<String>, NoAnswer> {
+    if let Some(why) = whole_server(lease) {
         return Ok(Some(why));
     }
     let path = format!("{MANAGER_LEASE}?dryRun=All");

@@ -95,12 +95,32 @@ pub struct ManagerStanding {
     pub leads: bool,
     /// Whether a process of KCM was seen to renew it. One that is left over from other flags is no hold on KCM.
     pub renews: bool,
+    /// Whether somebody may hold the lease: it has not expired since it was seen first.
+    pub may_lead: bool,
     /// For how long this process has held it.
     pub held: Option<Duration>,
     /// How long it lasts.
     pub lasts: Duration,
     /// Why its lease cannot be written: the server's words for a dry run.
     pub unwritable: Option<String>,
+    /// Back: whether it was started anew.
+    pub restart: ManagerRestart,
+    /// Back: who holds the lease, and what tells a stop of mooring from another, to be recorded.
+    pub mark: String,
+}
+
+/// What shows that KCM was started anew since mooring stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ManagerRestart {
+    /// Which process led then is not on record.
+    #[default]
+    Unrecorded,
+    /// That one leads still.
+    Same,
+    /// Another one leads.
+    Other,
+    /// Nobody renews the lease, which shows nothing.
+    Unseen,
 }
 
 /// How the cluster stands.
@@ -151,6 +171,8 @@ pub enum SwitchStep {
     StopDaemon,
     /// The last leader is still finishing.
     AwaitStop,
+    /// Record which process of KCM leads, before each is started anew by hand.
+    RecordManager,
     /// Write ourselves into KCM's lease, and stay there.
     HoldLease,
     /// Take the finalizers off, and delete policies and bindings.
@@ -239,8 +261,8 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         {
             return SwitchStep::Stop(format!(
                 "there is no way back, as nobody could hold kube-controller-manager's lease: {}; get the rights of \
-                 deploy/switcher, or say --one-way: then somebody has to restart kube-controller-manager (k3s, RKE2: each \
-                 server) on the way back",
+                 deploy/switcher, or say --one-way: then somebody has to restart the kube-controller-manager of \
+                 each server on the way back",
                 manager.unwritable.as_deref().unwrap_or_default()
             ));
         }
@@ -265,8 +287,10 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
 }
 
 /// What somebody has to do who cannot hold KCM's lease.
-const BY_HAND: &str = "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0, restart each \
-    kube-controller-manager (k3s, RKE2: each server), and run this again with --manager-was-restarted";
+const BY_RESTART: &str = "restart the kube-controller-manager of each server (docs/adopting.md#restart says how: to delete its pod \
+    restarts nothing), and run this again with --manager-was-restarted";
+/// How mooring is stopped before.
+const BY_SCALE: &str = "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0";
 
 /// What somebody has to do whose mooring has no lease.
 const NO_LEASE: &str =
@@ -298,15 +322,13 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             return SwitchStep::StopDaemon;
         }
         // While nobody waits for it: what would keep this from ending.
-        if let Some(why) = &manager.unwritable {
-            return SwitchStep::Stop(format!(
-                "kube-controller-manager's lease cannot be held: {why}; {BY_HAND}"
-            ));
-        }
         if order.manager_restarted {
-            return SwitchStep::Stop(format!("a restart counts after mooring has stopped: {BY_HAND}"));
+            return SwitchStep::Stop(
+                "a restart counts after mooring has stopped: run this without --manager-was-restarted first"
+                    .to_owned(),
+            );
         }
-        if !manager.renews {
+        if !manager.renews && manager.unwritable.is_none() {
             return SwitchStep::FindManager;
         }
         if *fence == (FenceStanding::Up { proven: false }) {
@@ -316,6 +338,11 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         let is_counted = hidden.is_none() && seen.servers.0 > 0 && seen.servers.1 > 0;
         let proof = if is_counted { Duration::ZERO } else { UNBROKEN };
         let pause = manager.lasts + EXIT_SLACK + proof + TAKE_OVER;
+        if let (Some(_), Some(why)) = (order.max_pause, &manager.unwritable) {
+            return SwitchStep::Stop(format!(
+                "for how long kube-controller-manager would stand still cannot be known, as somebody has to restart it: {why}"
+            ));
+        }
         if order.max_pause.is_some_and(|most| pause > most) {
             return SwitchStep::Stop(format!(
                 "all loops of kube-controller-manager would stand still for about {} s, as its lease lasts {} s: more than \
@@ -342,14 +369,8 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             ));
         }
         let has_exited = manager.held.is_some_and(|held| held >= manager.lasts + EXIT_SLACK);
-        if !has_exited && !order.manager_restarted {
-            return match &manager.unwritable {
-                Some(why) => SwitchStep::Stop(format!(
-                    "kube-controller-manager's lease cannot be held: {why}; {BY_HAND}"
-                )),
-                None if !manager.renews && manager.held.is_none() => SwitchStep::FindManager,
-                None => SwitchStep::HoldLease,
-            };
+        if !has_exited && let Some(step) = until_exited(order, manager) {
+            return step;
         }
         // 3. It may write again, at each server, while it does not lead yet.
         return SwitchStep::LowerFence;
@@ -364,6 +385,28 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
+}
+
+/// What is to be done until no process of KCM is left that was denied a write.
+fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchStep> {
+    use ManagerRestart::{Other, Same, Unrecorded, Unseen};
+    let is_recorded = manager.restart != Unrecorded;
+    Some(match (order.manager_restarted, &manager.unwritable) {
+        // A lease that is left over shows nothing, and runs out.
+        (true, _) if matches!(manager.restart, Unrecorded | Same) && !manager.renews => {
+            SwitchStep::FindManager
+        }
+        (true, _) if matches!(manager.restart, Other | Unseen) => return None,
+        (true, _) | (false, Some(_)) if !is_recorded => SwitchStep::RecordManager,
+        (true, _) => SwitchStep::Stop(format!(
+            "the process of kube-controller-manager leads that led when mooring had stopped, and was denied writes: {BY_RESTART}"
+        )),
+        (false, Some(why)) => SwitchStep::Stop(format!(
+            "mooring has stopped; kube-controller-manager's lease cannot be held: {why}; {BY_RESTART}"
+        )),
+        (false, None) if !manager.renews && manager.held.is_none() => SwitchStep::FindManager,
+        (false, None) => SwitchStep::HoldLease,
+    })
 }
 
 fn names(volumes: &[String]) -> String {
@@ -402,7 +445,7 @@ impl SwitchStep {
                 MOST_TO_LEAD,
                 format!(
                     "nobody renews kube-controller-manager's lease, so holding it would end no process: see whether it runs, \
-                     with --leader-elect and this lease; else say --one-way, or, on the way back, {BY_HAND}"
+                     with --leader-elect and this lease; else say --one-way, or, on the way back, {BY_SCALE}, {BY_RESTART}"
                 ),
             ),
             Self::Drain(volumes) => {
@@ -487,6 +530,10 @@ impl SwitchStep {
             Self::AwaitStop => (
                 "wait until mooring has ended and given up its lease",
                 "kubectl -n mooring-system get lease mooring",
+            ),
+            Self::RecordManager => (
+                "record which process of kube-controller-manager leads",
+                "kubectl -n kube-system get lease kube-controller-manager",
             ),
             Self::HoldLease => (
                 "hold kube-controller-manager's lease until its old leader has exited",

@@ -8,16 +8,17 @@ use tokio::time::Instant;
 use super::{
     act::replacing,
     hold::ManagerHold,
-    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, whole_server},
+    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, restart},
     step::{
-        DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
-        printed,
+        DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchOrder, SwitchSeen,
+        SwitchStep, next, printed,
     },
 };
 use crate::fence::{
     policies::FENCES,
     state::{FenceLook, FenceState},
 };
+use crate::preflight::whole_server;
 
 /// A cluster that kube-controller-manager rules, with mooring standing by.
 fn ruled_by_the_manager() -> SwitchSeen {
@@ -33,9 +34,9 @@ fn ruled_by_the_manager() -> SwitchSeen {
         manager: ManagerStanding {
             leads: true,
             renews: true,
-            held: None,
+            may_lead: true,
             lasts: Duration::from_secs(15),
-            unwritable: None,
+            ..ManagerStanding::default()
         },
         unlisted: Vec::new(),
         servers: (1, 1),
@@ -300,7 +301,11 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
 
 #[test]
 fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
-    use SwitchStep::{AwaitLeader, AwaitStop, Done, LowerFence, ProveOpen, RaiseFence, Stop, StopDaemon};
+    use ManagerRestart::{Other, Same, Unseen};
+    use SwitchStep::{
+        AwaitLeader, AwaitStop, Done, Drain, FindManager, LowerFence, ProveOpen, RaiseFence, RecordManager,
+        Stop, StopDaemon,
+    };
     fn unwritable(seen: &mut SwitchSeen) {
         seen.manager.unwritable = Some("leases is forbidden".into());
     }
@@ -320,14 +325,31 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
     check(one_way, ruled_by_the_manager, vec![("one way", unwritable, RaiseFence)]);
 
     let cases: Vec<Case> = vec![
-        ("mooring goes on ruling", unwritable, Stop("leases is forbidden; stop mooring".into())),
+        (
+            "mooring goes on ruling",
+            |seen| {
+                unwritable(seen);
+                seen.daemon.drains = false;
+            },
+            Drain(Vec::new()),
+        ),
+        ("it has finished what it began", unwritable, StopDaemon),
         (
             "it has stopped",
             |seen| {
                 unwritable(seen);
                 stopped(seen);
             },
-            Stop("leases is forbidden; stop mooring".into()),
+            RecordManager,
+        ),
+        (
+            "who leads is on record",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+                seen.manager.restart = Same;
+            },
+            Stop("leases is forbidden; restart the kube-controller-manager of each server".into()),
         ),
         (
             "nothing is fenced off",
@@ -345,11 +367,37 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
     let cases: Vec<Case> = vec![
         ("restarted too early", |_| {}, Stop("counts after mooring has stopped".into())),
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
+        ("nobody has recorded who led", stopped, RecordManager),
         (
-            "it has stopped",
+            "restarted, same holder",
+            |seen| {
+                stopped(seen);
+                seen.manager.restart = Same;
+            },
+            Stop("that led when mooring had stopped".into()),
+        ),
+        (
+            "the same holder, who may be gone",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.renews) = (Same, false);
+            },
+            FindManager,
+        ),
+        (
+            "another holder",
             |seen| {
                 unwritable(seen);
                 stopped(seen);
+                seen.manager.restart = Other;
+            },
+            LowerFence,
+        ),
+        (
+            "nobody renews the lease",
+            |seen| {
+                stopped(seen);
+                seen.manager.restart = Unseen;
             },
             LowerFence,
         ),
@@ -571,9 +619,31 @@ fn no_step_waits_for_ever_while_somebody_could_rule() {
 
 #[test]
 fn no_lease_is_taken_whose_holder_is_the_whole_server() {
-    let whole = |version: &str| whole_server(&json!({ "gitVersion": version })).is_some();
-    let found = ["v1.36.3+k3s1", "v1.36.3+rke2r1", "v1.36.3", "v1.36.3-eks-1"].map(whole);
-    assert_eq!(found, [true, true, false, false]);
+    // RKE2 runs it as a static pod, as kubeadm does; MicroK8s is one process, as k3s is.
+    let whole = |programs: &[&str]| {
+        let entries: Vec<_> = programs.iter().map(|program| json!({ "manager": program })).collect();
+        whole_server(&json!({ "metadata": { "managedFields": entries } })).is_some()
+    };
+    let found =
+        [&["k3s"][..], &["kubelite"], &["mooring", "k3s"], &["kube-controller-manager"], &[]].map(whole);
+    assert_eq!(found, [true, true, true, false, false]);
+}
+
+#[test]
+fn a_restart_is_seen_by_another_holder_since_mooring_led_last() {
+    use ManagerRestart::{Other, Same, Unrecorded, Unseen};
+    // What was recorded, holder and last write of mooring's lease now, whether the lease is held, and what that shows.
+    let cases = [
+        (None, "m1_a 7", true, Unrecorded),
+        (Some("m1_a 7"), "m1_a 7", true, Same),
+        (Some("m1_a 7"), "m1_b 7", true, Other),
+        (Some("m1_a 7"), "m1_b 9", true, Unrecorded),
+        (Some("m1_a 7"), "m1_a 7", false, Unseen),
+        (None, " 7", false, Unseen),
+    ];
+    for (recorded, mark, may_lead, expected) in cases {
+        assert_eq!(restart(recorded, mark, may_lead), expected, "{recorded:?} {mark}");
+    }
 }
 
 #[test]

@@ -74,8 +74,8 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "VOLUME", action = clap::ArgAction::Append)]
     pub leave: Vec<String>,
 
-    /// Back: after mooring had stopped, and while the fence was up, each kube-controller-manager was restarted. Its lease is
-    /// not held then.
+    /// Back: after this command had stopped mooring, and while the fence was up, the kube-controller-manager of each server was
+    /// restarted. Its lease is not held then, and has to be held by another process than before.
     #[arg(long)]
     pub manager_was_restarted: bool,
 
