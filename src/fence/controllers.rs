@@ -74,12 +74,7 @@ impl Controllers {
         }
         let runs = |(_, name, alias, by_default): &&(StorageController, &str, Option<&str>, bool)| {
             let means = |word: &str| word == *name || Some(word) == *alias || word == STORAGE;
-            let first = words.iter().find_map(|word| match word.strip_prefix('-') {
-                Some(off) if means(off) => Some(false),
-                None if means(word) => Some(true),
-                _ => None,
-            });
-            first.unwrap_or(*by_default && words.contains(&"*"))
+            first_mention(&words, means).unwrap_or(*by_default && words.contains(&"*"))
         };
         let running: BTreeSet<StorageController> = OURS.iter().filter(runs).map(|(ours, ..)| *ours).collect();
         if running.is_empty() {
@@ -95,6 +90,23 @@ impl Controllers {
         let passed_over = words.iter().filter(is_passed_over).map(|word| (*word).to_owned()).collect();
         Ok(Self { running, passed_over })
     }
+}
+
+/// Whether the first word of a list that means a controller switches it on.
+fn first_mention(words: &[&str], means: impl Fn(&str) -> bool) -> Option<bool> {
+    words.iter().find_map(|word| match word.strip_prefix('-') {
+        Some(off) if means(off) => Some(false),
+        None if means(word) => Some(true),
+        _ => None,
+    })
+}
+
+/// Whether KCM runs a controller of ours, given by its name, with this list: all of them are on by default there.
+#[must_use]
+pub fn runs_in_kcm(list: &str, name: &str) -> bool {
+    let words: Vec<&str> = list.split(',').map(str::trim).collect();
+    let alias = OURS.iter().find(|(_, ours, ..)| *ours == name).and_then(|(_, _, alias, _)| *alias);
+    first_mention(&words, |word| word == name || Some(word) == alias).unwrap_or(words.contains(&"*"))
 }
 
 #[cfg(test)]
@@ -137,6 +149,16 @@ mod tests {
             let error = Controllers::parse(list).unwrap_err();
             assert!(error.contains("belongs to kube-controller-manager"), "{list}: {error}");
         }
+    }
+
+    #[test]
+    fn kube_controller_manager_runs_what_is_not_switched_off() {
+        let lists =
+            ["*", "*,-pv-protection", "-attachdetach,*", "*,-persistentvolume-attach-detach-controller"];
+        let names = ["persistentvolume-attach-detach-controller", "persistentvolume-protection-controller"];
+        let found = lists.map(|list| names.map(|name| runs_in_kcm(list, name)));
+        assert_eq!(found, [[true, true], [true, false], [false, true], [false, true]]);
+        assert!(!runs_in_kcm("nodeipam", names[0]));
     }
 
     #[test]

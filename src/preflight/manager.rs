@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use super::facts::{PreflightFacts, PreflightTopic, items};
-use crate::fence::arguments::{controllers, is_on, value, words};
+use crate::fence::{
+    arguments::{controllers, is_on, value, words},
+    controllers::runs_in_kcm,
+};
 
 /// What its pods say, of all its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,11 +65,15 @@ impl Manager {
         self.own_users.contains(&false)
     }
 
-    /// Whether every replica has this controller switched off by name.
+    /// Whether every replica has this controller switched off.
     #[must_use]
     pub fn has_off(&self, controller: &str) -> bool {
-        let is_off =
-            |list: &String| list.split(',').any(|word| word.trim().strip_prefix('-') == Some(controller));
-        self.pods > 0 && self.controllers.iter().all(is_off)
+        self.pods > 0 && self.controllers.iter().all(|list| !runs_in_kcm(list, controller))
+    }
+
+    /// Whether a replica has it switched off, which may lead.
+    #[must_use]
+    pub fn may_have_off(&self, controller: &str) -> bool {
+        self.controllers.iter().any(|list| !runs_in_kcm(list, controller))
     }
 }

@@ -36,7 +36,7 @@ const MOST_MISSES: u32 = 10;
 /// Between two looks while nobody rules: each may reach another API server.
 const PROVING: Duration = Duration::from_millis(250);
 
-/// So often a plan looks again for a leader: leases are renewed every two seconds.
+/// So often a plan looks again, for a leader or another server: leases are renewed every two seconds.
 const LOOKS_OF_A_PLAN: u32 = 5;
 
 /// How it ended.
@@ -61,7 +61,7 @@ pub async fn plan(
     let mut observer = Observer::new(api, fences, None, (order.to, leave));
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
-        if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager) {
+        if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager | SwitchStep::ProveOpen(_)) {
             break;
         }
         sleep(BETWEEN_LOOKS).await;

@@ -16,14 +16,19 @@ use super::{
 };
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
+    config::Controllers,
     fence::{
-        arguments::{is_on, value, words},
+        arguments::{controllers, is_on, value, words},
         ask::{NoAnswer, ask, each, read},
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
     },
-    preflight::{facts::DEPLOYMENT, whole_server},
+    preflight::{
+        Manager,
+        facts::{DEPLOYMENT, MANAGERS},
+        whole_server,
+    },
 };
 
 /// How the holder of a lease begins that a switch has taken.
@@ -111,6 +116,9 @@ impl<'a> Observer<'a> {
             let annotations = lock.pointer("/metadata/annotations");
             let recorded = annotations.and_then(|all| all.get(LED_AT_STOP)?.as_str());
             let stop = text(&daemon_lease, "/metadata/resourceVersion");
+            if manager.held.is_none() {
+                manager.off = switched_off(&client, deployment.as_ref()).await?;
+            }
             manager.mark = format!("{} {stop}", holder(&manager_lease));
             manager.restart = restart(recorded, &manager.mark, manager.may_lead);
         }
@@ -271,6 +279,21 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
         has_no_lease: !is_on(&arguments, "--leader-elect", true),
         ..DaemonStanding::default()
     }
+}
+
+/// Controllers of the daemon that a pod of KCM has switched off. Where no pod is to be seen, none is known.
+async fn switched_off(
+    client: &kube::Client,
+    deployment: Option<&Value>,
+) -> Result<Vec<&'static str>, NoAnswer> {
+    let Ok(ours) = Controllers::parse(&controllers(&arguments(deployment))) else { return Ok(Vec::new()) };
+    let pods = match read(client, MANAGERS).await {
+        Err(NoAnswer::Refused(..)) => None,
+        pods => pods?,
+    };
+    let manager = pods.filter(|_| deployment.is_some()).map(|pods| Manager::of_pods(&pods));
+    let names = ours.running.iter().map(|controller| controller.name());
+    Ok(names.filter(|name| manager.as_ref().is_some_and(|manager| manager.may_have_off(name))).collect())
 }
 
 /// What shows that KCM was started anew: who led when mooring had stopped, if that was recorded, and who leads now, each with

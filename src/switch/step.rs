@@ -105,6 +105,8 @@ pub struct ManagerStanding {
     pub unwritable: Option<String>,
     /// Back: whether it was started anew.
     pub restart: ManagerRestart,
+    /// Back: controllers of mooring that KCM's own flags switch off, as far as its pods show that.
+    pub off: Vec<&'static str>,
     /// Back: who holds the lease, and what tells a stop of mooring from another, to be recorded.
     pub mark: String,
 }
@@ -307,6 +309,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 .to_owned(),
         );
     }
+    if !manager.off.is_empty() && manager.held.is_none() && !(is_open && daemon.may_lead) {
+        return SwitchStep::Stop(format!(
+            "kube-controller-manager has these switched off by its --controllers, so nobody would do their work: {}; take them \
+             out of it first{}",
+            manager.off.join(", "),
+            if is_open { "" } else { ", as they stay fenced off until this has run" }
+        ));
+    }
     if daemon.has_no_lease && !is_open {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
@@ -317,6 +327,12 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                  switch --to mooring --yes, and then this again"
                     .to_owned(),
             );
+        }
+        if is_open && daemon.may_lead {
+            return SwitchStep::Stop(format!(
+                "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this \
+                 command cannot change them: {BY_SCALE}, and then take its loops out of kube-controller-manager's --controllers"
+            ));
         }
         if is_open {
             return SwitchStep::StopDaemon;
@@ -377,9 +393,8 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
     let is_held = manager.held.is_some();
     match fence {
-        FenceStanding::Absent { proven: false } if is_held || order.manager_restarted => {
-            SwitchStep::ProveOpen(hidden.clone())
-        }
+        // Also where KCM leads already: a denial that is seen now leads back to its lease.
+        FenceStanding::Absent { proven: false } => SwitchStep::ProveOpen(hidden.clone()),
         _ if is_held => SwitchStep::GiveLeaseUp,
         // Without a lease there is nothing to see of it.
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,

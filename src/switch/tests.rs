@@ -212,6 +212,29 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             },
             StopDaemon,
         ),
+        (
+            "it rules without a fence, beside a kube-controller-manager that has its loops off",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                seen.daemon.is_fenced = false;
+                seen.manager.off = vec!["persistentvolume-binder-controller"];
+            },
+            Stop("mooring rules without a fence".into()),
+        ),
+        (
+            "its flags switch a loop off that would be freed",
+            |seen| seen.manager.off = vec!["persistentvolume-binder-controller"],
+            Stop("nobody would do their work: persistentvolume-binder-controller".into()),
+        ),
+        (
+            "likewise, where nothing is fenced off and mooring does not lead",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
+                seen.manager.off = vec!["persistentvolume-binder-controller"];
+            },
+            Stop("nobody would do their work".into()),
+        ),
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
         (
             "it may lead on a node that is out of reach",
@@ -286,6 +309,23 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
                 seen.manager = ruled_by_the_manager().manager;
             },
             Done,
+        ),
+        (
+            "the lease was lost before it was proven",
+            |seen| {
+                open(seen, false);
+                seen.manager = ruled_by_the_manager().manager;
+            },
+            ProveOpen(None),
+        ),
+        (
+            "a server denies, and it leads",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Up { proven: true };
+                seen.manager = ruled_by_the_manager().manager;
+            },
+            HoldLease,
         ),
         (
             "mooring is not installed any more",
