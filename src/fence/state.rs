@@ -208,6 +208,12 @@ impl FenceLook {
         self.states.iter().all(|state| *state == FenceState::Absent)
     }
 
+    /// Whether one of them is in force only until its finalizer is gone.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.states.contains(&FenceState::Leaving)
+    }
+
     /// What refuses a probe that is not the fence.
     #[must_use]
     pub fn hidden(&self) -> Option<&str> {

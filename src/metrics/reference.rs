@@ -201,6 +201,7 @@ fn table() -> Vec<MetricRow> {
                 "alarm",
                 of(&[
                     "etcd_restored",
+                    "fence_leaving",
                     "fence_lost",
                     "fence_unneeded",
                     "requests_time_out",

@@ -64,6 +64,12 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     if !unneeded.is_empty() {
         groups.tell("FenceAmiss unneeded", "", (0, ""), &[("told", &unneeded)]);
     }
+    let is_leaving = |policy: &Value| policy.pointer("/metadata/deletionTimestamp").is_some();
+    let leaving = policies.iter().filter(|(_, policy)| is_leaving(policy)).map(|(name, _)| *name);
+    let leaving = leaving.collect::<Vec<_>>().join(", ");
+    if !leaving.is_empty() {
+        groups.tell("FenceAmiss leaving", "", (0, ""), &[("told", &leaving)]);
+    }
     if !snapshot.was_read(LEASES) {
         return;
     }

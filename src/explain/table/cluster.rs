@@ -21,6 +21,10 @@ rows! {
     "FencedWithoutRuler": Blocked,
         "the fence keeps kube-controller-manager's storage loops from writing, and {told}: nobody rules",
         safe("", "kubectl -n mooring-system get lease,deployment,pods");
+    "FenceAmiss leaving": Healthy,
+        "deleted, and in force only as long as the finalizer mooring.dev/fence is there: {told}",
+        safe("see how the fence stands", "mooring switch --to mooring"),
+        never("take the finalizer off by hand: kube-controller-manager would write from a memory that is wrong");
     "FenceAmiss unneeded": Blocked,
         "fenced off, and not among the --controllers of the Deployment mooring, so that nobody does their work: {told}",
         safe("see what would be done about it", "mooring switch --to mooring");
