@@ -27,7 +27,7 @@ use crate::{
 const LOCKS: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases";
 /// Whoever has not renewed the lock for so long is gone.
 const LOCK_LASTS: Duration = Duration::from_secs(30);
-/// How many replicas the Deployment had before it was stopped.
+/// How many replicas the Deployment had before it was stopped, an annotation of the lock.
 const REPLICAS: &str = "mooring.dev/replicas";
 
 /// What writes.
@@ -238,25 +238,24 @@ impl<'a> Switcher<'a> {
     }
 
     async fn scale_down(&self, replicas: u64) -> Result<(), NoAnswer> {
-        let deployment = read(&self.client, DEPLOYMENT).await?.unwrap_or_default();
-        let revision = deployment.pointer("/metadata/resourceVersion");
-        let patch = json!({
-            "metadata": { "resourceVersion": revision, "annotations": { REPLICAS: replicas.to_string() } },
-            "spec": { "replicas": 0 },
-        });
-        self.send(Method::PATCH, DEPLOYMENT, &patch).await?;
-        Ok(())
+        self.annotate_lock(REPLICAS, &replicas.to_string()).await?;
+        self.scale(0).await
     }
 
     async fn start(&self) -> Result<(), NoAnswer> {
-        let deployment = read(&self.client, DEPLOYMENT).await?.unwrap_or_default();
-        let annotations = deployment.pointer("/metadata/annotations");
+        let lock = read(&self.client, LOCK).await?.unwrap_or_default();
+        let annotations = lock.pointer("/metadata/annotations");
         let before =
             annotations.and_then(|annotations| annotations.get(REPLICAS)?.as_str()?.parse::<u64>().ok());
-        let replicas = before.filter(|replicas| *replicas > 0).unwrap_or(2);
+        self.scale(before.filter(|replicas| *replicas > 0).unwrap_or(2)).await
+    }
+
+    /// Through the subresource: whoever may do no more changes nothing of what runs.
+    async fn scale(&self, replicas: u64) -> Result<(), NoAnswer> {
+        let deployment = read(&self.client, DEPLOYMENT).await?.unwrap_or_default();
         let revision = deployment.pointer("/metadata/resourceVersion");
         let patch = json!({ "metadata": { "resourceVersion": revision }, "spec": { "replicas": replicas } });
-        self.send(Method::PATCH, DEPLOYMENT, &patch).await?;
+        self.send(Method::PATCH, &format!("{DEPLOYMENT}/scale"), &patch).await?;
         Ok(())
     }
 

@@ -8,7 +8,11 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
 };
-use kube::{Api, api::DeleteParams};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use mooring::fence::policies::{FENCES, Fence};
 use serde_json::{Value, json};
 use test_support::{
@@ -129,6 +133,17 @@ fn deployment() -> Value {
     })
 }
 
+/// Whoever may switch may not say what runs with mooring's rights.
+async fn is_no_way_to_another_image(kubeconfig: &PathBuf) {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let theirs: Api<Deployment> = Api::namespaced(Client::try_from(config).unwrap(), DAEMON_NAMESPACE);
+    let container = json!([{ "name": "mooring", "image": "another" }]);
+    let image = json!({ "spec": { "template": { "spec": { "containers": container } } } });
+    let refused = theirs.patch("mooring", &PatchParams::default(), &Patch::Merge(image)).await;
+    assert!(matches!(refused, Err(kube::Error::Api(status)) if status.code == 403));
+}
+
 /// Pods come with their volumes, move, and go.
 async fn churn(stage: &Stage, round: usize) {
     let cluster = &stage.cluster;
@@ -156,6 +171,7 @@ async fn over_and_back(stage: Stage) {
     deployments.delete("mooring", &DeleteParams::default()).await.ok();
     create(&deployments, deployment()).await;
     let kubeconfig = switcher(&stage).await;
+    is_no_way_to_another_image(&kubeconfig).await;
     let hands: [JoinHandle<()>; 2] = [
         tokio::spawn(kubelet_of_the_daemon(stage.clone())),
         tokio::spawn(kubelet_of_the_manager(stage.clone())),
@@ -242,7 +258,7 @@ fn rights_are_those_that_are_used(stage: &Stage) {
     let requests = stage.requests();
     let used: BTreeSet<(String, String)> = requests
         .iter()
-        .filter(|entry| entry.user == account && !entry.resource.is_empty())
+        .filter(|entry| entry.user == account && !entry.resource.is_empty() && entry.code != 403)
         .map(|entry| (entry.resource.clone(), entry.verb.clone()))
         // What is applied and not there yet takes the right to create it, too.
         .flat_map(|(resource, verb)| {
