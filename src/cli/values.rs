@@ -2,14 +2,7 @@
 
 use std::time::Duration;
 
-/// Go's `strconv.ParseBool`, which KCM's flags are read with.
-pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("not a boolean: use true or false".to_owned()),
-    }
-}
+pub(crate) use crate::fence::arguments::parse_bool;
 
 /// Go's `time.ParseDuration` without a sign: numbers with units, such as `1m30s` or `1.5h`.
 ///

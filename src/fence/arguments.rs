@@ -41,12 +41,22 @@ pub fn controllers(words: &[&str]) -> String {
     if lists.is_empty() { "*".to_owned() } else { lists.join(",") }
 }
 
-/// Whether a flag without a value, or with `true`, is given; `unset` if it is not given at all.
+/// Go's `strconv.ParseBool`, which KCM's flags are read with.
+pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("not a boolean: use true or false".to_owned()),
+    }
+}
+
+/// Whether a flag without a value, or with a true one, is given; `unset` if it is not given at all.
 #[must_use]
 pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
     let last = words.iter().rev().find_map(|word| match word.strip_prefix(flag)? {
         "" => Some(true),
-        rest => rest.strip_prefix('=').map(|value| value == "true"),
+        // What cannot be read ends the program.
+        rest => rest.strip_prefix('=').map(|value| parse_bool(value).unwrap_or(false)),
     });
     last.unwrap_or(unset)
 }
@@ -61,7 +71,7 @@ mod tests {
     fn the_last_of_a_flag_counts_and_lists_are_joined_in_one_word_or_two() {
         let spec = json!({ "containers": [
             { "command": ["mooring", "run", "--a=1", "--a=2", "--on"] },
-            { "args": ["--b", "3", "--on=false", "--on-top=true", "--bare"] },
+            { "args": ["--b", "3", "--on=false", "--on-top=True", "--bare"] },
         ]});
         let words = words(&spec);
         let values = ["--a", "--b", "--bare", "--c"].map(|flag| value(&words, flag));

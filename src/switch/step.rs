@@ -442,10 +442,17 @@ impl SwitchStep {
     #[must_use]
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
         let (most, why) = match self {
-            Self::AwaitDaemon => (
-                MOST_TO_WAIT,
-                "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again".to_owned(),
-            ),
+            Self::AwaitDaemon => {
+                let is_ruled = !seen.fence.is_up() || seen.daemon.may_lead;
+                let end = if is_ruled { "" } else { ": nobody rules behind the fence; or go back with switch --to \
+                    kube-controller-manager --yes" };
+                (
+                    MOST_TO_WAIT,
+                    format!(
+                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again{end}"
+                    ),
+                )
+            }
             Self::RaiseFence => {
                 let why = if let FenceStanding::Partial(why) = &seen.fence { why } else { "" };
                 (MOST_TO_LEAD, format!("the fence was applied, and is not as it should be: {why}"))
@@ -525,7 +532,11 @@ impl SwitchStep {
                 "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
             ),
             Self::RaiseFence => {
-                ("raise the fence", "kubectl apply --server-side --force-conflicts -k deploy/fence")
+                // As many files as mooring runs loops.
+                (
+                    "raise the fence",
+                    "kubectl apply --server-side --force-conflicts -f deploy/fence/ACCOUNT.yaml",
+                )
             }
             Self::ProveFence => (
                 "prove that each API server enforces the fence",
