@@ -112,8 +112,8 @@ impl<'a> Observer<'a> {
         daemon.drains = self.asked_since.is_some_and(|since| now >= since + HEARD_AFTER);
         let mut manager = self.manager(&manager_lease, unwritable(&client, &manager_lease).await?, now).await;
         if is_back {
-            let lock = read(&client, LOCK).await?.unwrap_or_default();
-            let annotations = lock.pointer("/metadata/annotations");
+            let own = read(&client, LOCK).await?.unwrap_or_default();
+            let annotations = own.pointer("/metadata/annotations");
             let recorded = annotations.and_then(|all| all.get(LED_AT_STOP)?.as_str());
             let stop = text(&daemon_lease, "/metadata/resourceVersion");
             if manager.held.is_none() {

@@ -339,6 +339,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
 fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
     use ManagerRestart::{Other, Same, Unseen};
