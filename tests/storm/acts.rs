@@ -99,10 +99,11 @@ pub enum Act {
         is_uid_only: bool,
     },
     /// Its `claimRef` gets the name of that claim, and a UID that none has, as from the manifest of another cluster, or that of
-    /// the claim, if it has a volume.
+    /// the claim, if it has a volume, or none.
     EditRef {
         volume: usize,
         claim: usize,
+        lacks_uid: bool,
     },
     DeleteAttachment {
         attachment: usize,
@@ -361,7 +362,7 @@ impl Script {
         let by_force = rng.u8(..3) == 0;
         match rng.u8(..100) {
             0..17 => Act::Pod { claim, node },
-            17 => Act::EditRef { volume, claim },
+            17 => Act::EditRef { volume, claim, lacks_uid: by_force },
             18 => Act::SwapClass { class: rng.usize(..2), time: seconds(rng, 5..60) },
             19 => Act::EditVolume { volume },
             20..24 => Act::BriefPod { claim, node, after: Duration::from_millis(rng.u64(..30)) },

@@ -320,13 +320,14 @@ impl World {
                 let body = json!({ "spec": { "claimRef": claim_ref } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
-            Act::EditRef { volume: number, claim } => {
+            Act::EditRef { volume: number, claim, lacks_uid } => {
                 let Some(volume) = self.volume_now(number).await else { return };
                 // In every second case that of a claim which has another volume, if it has one.
                 let known =
                     hands.get(&self.claim(claim)).await.filter(|_| (number + claim).is_multiple_of(2));
                 let uid = known.filter(|claim| claim["spec"]["volumeName"].is_string());
                 let uid = uid.map_or(json!("of-another"), |claim| claim["metadata"]["uid"].clone());
+                let uid = if lacks_uid { Value::Null } else { uid };
                 let reference = json!({ "namespace": "default", "name": self.claims[claim], "uid": uid });
                 let body = json!({ "spec": { "claimRef": reference } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use apiserver::{
-    ids::ClaimKey,
+    ids::{ClaimKey, VolumeName},
     kinds::{
         ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
     },
@@ -45,16 +45,17 @@ pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
             None => Decision::rest(VolumeReason::Available).writing(phase(volume, VolumePhase::Available)),
         };
     };
-    let key = reference.key();
+    let (key, name) = (reference.key(), volume.key());
     if reference.uid.is_empty() {
-        if state.owner(&volume.key()).as_ref() == Some(&key) {
-            return Decision::rest(VolumeReason::ClaimBindsNext(key));
-        }
-        // Not written while the claim takes the volume: claims are looked at first, and a volume
-        // with a write under way is left alone.
-        return Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available));
+        return match state.owner(&name) {
+            Some(owner) if owner == key => Decision::rest(VolumeReason::ClaimBindsNext(key)),
+            // It is not handed over to a claim that has another (S45).
+            Some(_) if names_another(&key, &name, state) => claim_elsewhere(volume, reference, state),
+            // Not written while the claim takes the volume: claims are looked at first, and a volume
+            // with a write under way is left alone.
+            _ => Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available)),
+        };
     }
-    let name = volume.key();
     match state.objects.claims.get(&key).filter(|claim| claim.metadata.uid == reference.uid) {
         None => claim_gone(volume, reference, state),
         Some(claim) if claim.spec.volume_name == name => {
@@ -63,6 +64,12 @@ pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
         Some(claim) if claim.spec.volume_name.is_empty() => claim_open(volume, &claim, key, state),
         Some(_) => claim_elsewhere(volume, reference, state),
     }
+}
+
+/// Whether there is such a claim, and it names another volume.
+fn names_another(claim: &ClaimKey, volume: &VolumeName, state: &State) -> bool {
+    let claim = state.objects.claims.get(claim);
+    claim.is_some_and(|claim| !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *volume)
 }
 
 fn phase(volume: &PersistentVolume, phase: VolumePhase) -> Option<Write> {

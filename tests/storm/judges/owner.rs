@@ -36,13 +36,13 @@ fn lives(objects: &Objects, volume: &str, (key, owner): &Owner) -> bool {
     claim.is_some_and(|claim| uid(claim) == owner && claim["spec"]["volumeName"] == volume)
 }
 
-/// Whether the claim of that UID that a volume refers to names another volume.
+/// Whether the claim that a volume refers to, by that UID or by none, names another volume.
 fn has_another(objects: &Objects, volume: &str, reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let claim = objects.get("persistentvolumeclaims", &format!("{}/{}", text("namespace"), text("name")));
     claim.is_some_and(|claim| {
         let named = claim["spec"]["volumeName"].as_str().unwrap_or_default();
-        uid(claim) == text("uid") && !named.is_empty() && named != volume
+        ["", uid(claim)].contains(&text("uid")) && !named.is_empty() && named != volume
     })
 }
 

@@ -198,7 +198,8 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
         }
     }
     let (was, is) = (text(before, "/status/phase"), text(after, "/status/phase"));
-    if before_ref.is_null() && (held != holds || was != is && is == "Available") {
+    let is_free = before_ref.is_null() || points_elsewhere(known, name, before_ref);
+    if is_free && (held != holds || was != is && is == "Available") {
         owned(known, write, &mut broken);
     }
     let is_cleared = !before_ref.is_null() && after_ref.is_null();
@@ -259,7 +260,20 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     broken.0
 }
 
-/// S45: a volume without claimRef is taken back by the claim that is Bound to it, and is free for no other.
+/// Whether a claimRef points at a claim, by UID or by name alone, that has another volume.
+fn points_elsewhere(known: &impl Known, volume: &str, reference: &Value) -> bool {
+    let key = format!("{}/{}", text(reference, "/namespace"), text(reference, "/name"));
+    let has_another = |claim: Option<&Value>| {
+        claim.is_some_and(|claim| {
+            let (named, uid) = (text(claim, "/spec/volumeName"), text(claim, "/metadata/uid"));
+            !named.is_empty() && named != volume && ["", uid].contains(&text(reference, "/uid"))
+        })
+    };
+    known.states(Kind::Claim, &key).into_iter().all(has_another)
+}
+
+/// S45: a volume without claimRef, or with one that points at a claim which has another, is taken back by the claim that
+/// is Bound to it, and is free for no other.
 fn owned(known: &impl Known, write: Write<'_>, broken: &mut Broken) {
     let is_owner = |claim: Option<&Value>| {
         claim.is_some_and(|claim| {
@@ -271,8 +285,13 @@ fn owned(known: &impl Known, write: Write<'_>, broken: &mut Broken) {
     let claims = known.all(Kind::Claim);
     let owners: Vec<&(String, &Value)> =
         claims.iter().filter(|(name, _)| known.states(Kind::Claim, name).into_iter().all(is_owner)).collect();
-    let uid = &write.after["spec"]["claimRef"]["uid"];
-    let is_taken_back = owners.iter().any(|(_, claim)| claim["metadata"]["uid"] == *uid);
+    let reference = &write.after["spec"]["claimRef"];
+    let key = format!("{}/{}", text(reference, "/namespace"), text(reference, "/name"));
+    let is_its = |name: &String, claim: &Value| {
+        let uid = &reference["uid"];
+        *uid == claim["metadata"]["uid"] || uid.is_null() && key == *name
+    };
+    let is_taken_back = owners.iter().any(|(name, claim)| is_its(name, claim));
     broken.unless(owners.is_empty() || is_taken_back, "S45 a volume of a Bound claim is another's, or free");
 }
 
