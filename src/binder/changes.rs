@@ -193,10 +193,9 @@ impl Planner {
             Some(claim) => {
                 self.look_for_others(&*claim, now);
                 self.queue.add(target, now);
-                // Whose a volume without claimRef is, the phase of a claim that names it says, too (S45).
+                // Whose a volume is, the phase of a claim that names it says, too (S45).
                 let name = &claim.spec.volume_name;
-                let volume = self.state.objects.volumes.get(name).filter(|_| was_bound(&claim));
-                if volume.is_some_and(|volume| volume.spec.claim_ref.is_none()) {
+                if was_bound(&claim) && self.state.objects.volumes.get(name).is_some() {
                     self.queue.add(Target::Volume(name.clone()), now);
                 }
             }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use apiserver::{
     ids::{ClaimKey, VolumeName},
     kinds::{
-        ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
+        ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+        VolumePhase,
     },
 };
 
@@ -98,8 +99,9 @@ fn claim_open(
     events::modes_differ(volume, claim).into_iter().fold(decision, Decision::telling)
 }
 
-/// No claim of that name has this UID in our tables. A claim that was bound to the volume and names it keeps it (S45): people
-/// wrote over the name, or over the UID, or restored the claim under a new one. What is kept anyway (Retain) is released.
+/// No claim of that name has this UID in our tables. A claim that was bound to the volume and names it keeps it (S45) if it
+/// has this UID, or this name, or is Bound: people wrote over the name, or over the UID, or restored the claim under a new
+/// one. Another that is Lost was handed over from, or is a copy, and keeps nothing. What is kept anyway (Retain) is released.
 fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let decision = released(volume, reference, state, ClaimProof::Gone);
     if matches!(decision.step, None | Some(Call::Read { .. })) {
@@ -107,7 +109,8 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
     }
     let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
     let is_its = |claim: &Arc<PersistentVolumeClaim>| {
-        was_bound(claim) && (claim.metadata.uid == reference.uid || !is_kept)
+        let has_it = claim.key() == reference.key() || claim.status.phase == ClaimPhase::Bound;
+        was_bound(claim) && (claim.metadata.uid == reference.uid || (has_it && !is_kept))
     };
     let owner = state.naming(volume.key()).find(is_its);
     owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))

@@ -53,8 +53,14 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     let was = |phase_then| moment.change.before.as_ref().is_some_and(|before| phase(before) == phase_then);
     let is_deleted_then = after["spec"]["persistentVolumeReclaimPolicy"] == "Delete";
     if moment.is_ours() && phase(after) == "Released" && !was("Released") && is_deleted_then {
+        // One that is Lost, and of another name and UID, was handed over from.
+        let reference = &after["spec"]["claimRef"];
+        let refers =
+            |claim: &Value| reference["uid"] == uid(claim) || reference["name"] == claim["metadata"]["name"];
         let bound = objects.all("persistentvolumeclaims").find(|(_, claim)| {
-            claim["spec"]["volumeName"] == name && ["Bound", "Lost"].contains(&phase(claim).as_str())
+            let phase = phase(claim);
+            let is_its = phase == "Bound" || phase == "Lost" && refers(claim);
+            claim["spec"]["volumeName"] == name && is_its
         });
         if let Some((key, _)) = bound {
             let what = format!("{name} of {key} at revision {}", moment.change.revision);
