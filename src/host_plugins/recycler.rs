@@ -185,20 +185,15 @@ impl HostPlugins {
         })
     }
 
-    /// The pods that may still use a volume. If a claim of that name is there, the pods that are younger are that one's; an
-    /// older one has what it was given, which is nothing as long as it waits for a node beside that claim (S44).
+    /// The pods that may still use a volume: all that name its claim. One that waits for a node beside a new claim of that name
+    /// was given nothing (S44). Whether the claim or the pod is older, their timestamps do not tell: each is of the clock of
+    /// some API server.
     fn users_of(&self, reference: &ClaimRef, view: &State) -> Vec<PodKey> {
         let (key, Objects { claims, pods, .. }) = (reference.key(), &*view.objects);
-        let anew = claims.get(&key).map(|claim| claim.metadata.clone());
-        let is_user = |pod: &&PodKey| {
-            let Some(anew) = &anew else { return true };
-            let waits_beside =
-                |pod: &Pod| pod.spec.node_name.is_empty() && pods.observed() >= anew.resource_version;
-            pods.get(pod).is_some_and(|pod| {
-                pod.metadata.creation_timestamp < anew.creation_timestamp && !waits_beside(&pod)
-            })
-        };
-        self.users.of(&key).filter(is_user).cloned().collect()
+        let is_anew =
+            claims.get(&key).is_some_and(|claim| pods.observed() >= claim.metadata.resource_version);
+        let has_node = |pod: &PodKey| pods.get(pod).is_some_and(|pod| !pod.spec.node_name.is_empty());
+        self.users.of(&key).filter(|pod| !is_anew || has_node(pod)).cloned().collect()
     }
 }
 
