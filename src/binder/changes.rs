@@ -3,6 +3,8 @@
 //! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
 //! look at again: few, found through the indexes, however large the cluster is.
 
+use std::mem;
+
 use apiserver::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
     kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
@@ -177,6 +179,13 @@ impl Planner {
 
     fn claim_changed(&mut self, key: &ClaimKey, now: Instant) {
         let claim = self.state.objects.claims.get(key);
+        let unreadable = self.state.objects.claims.unreadable_count();
+        if mem::replace(&mut self.unreadable_claims, unreadable) > unreadable {
+            // It may have been what others wait for.
+            for target in self.recorder.unsettled() {
+                self.queue.add_slowly(target, false, now);
+            }
+        }
         if let Some(volume) = self.state.claims.update(key, claim.as_deref()) {
             // It may have been the claim's without naming it (S45), and is free now.
             self.volume_changed(&volume, now);

@@ -63,6 +63,8 @@ pub struct Planner {
     /// read was sent, and the other claims that wait for it. A class that its watch has not delivered yet may delay the bind
     /// of its claims, so its absence is proven before they are bound at once (S28).
     pub(super) class_reads: BTreeMap<ClassName, (ResourceVersion, BTreeSet<ClaimKey>)>,
+    /// How many claims cannot be read: each may be the owner of a volume.
+    pub(super) unreadable_claims: usize,
     /// A free volume for which a candidate is sought, and the claims that have declined it so far.
     pub(super) waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
@@ -119,6 +121,7 @@ impl Planner {
             recorder: Recorder::default(),
             own_writes: OwnWrites::default(),
             class_reads: BTreeMap::new(),
+            unreadable_claims: 0,
             waking: None,
             resync_at: None,
         }

@@ -3,29 +3,47 @@
 //! it is in no table says nothing.
 
 use apiserver::{
-    ids::ClassName,
-    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
+    ids::{ClaimKey, ClassName},
+    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumePhase},
     tables::{Objects, Stored},
 };
 
 use crate::binder::{
     annotations::{self, BIND_COMPLETED},
-    matching::predicate::claim_class,
+    matching::predicate::{claim_class, was_bound},
 };
 
-/// What cannot be read of that which decides about a claim: its class only if it has yet to find a volume.
+/// What cannot be read of that which decides about a claim: its class only if it has yet to find a volume; the owner of
+/// the volume that it names only if it may be another's.
 pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {
+    let named = || objects.volumes.get(&claim.spec.volume_name).filter(|_| !was_bound(claim));
     let is_open = claim.spec.volume_name.is_empty() && !annotations::has(&claim.metadata, BIND_COMPLETED);
     let class = is_open.then(|| ClassName::from(claim_class(claim)));
     of::<PersistentVolumeClaim>(objects, &claim.key())
         .or_else(|| of::<PersistentVolume>(objects, &claim.spec.volume_name))
         .or_else(|| of::<StorageClass>(objects, &class?))
+        .or_else(|| owner(objects, &*named()?))
 }
 
 /// What cannot be read of that which decides about a volume.
 pub(crate) fn for_volume(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
     let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
-    of::<PersistentVolume>(objects, &volume.key()).or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
+    of::<PersistentVolume>(objects, &volume.key())
+        .or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
+        .or_else(|| owner(objects, volume))
+}
+
+/// A claim that may have a volume which refers to none, though its phase says that it was a claim's (S45): one of which no
+/// revision could be read that says what it names. Whose claim that is, the text does not tell (S41).
+fn owner(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
+    let is_free = matches!(volume.status.phase, VolumePhase::Pending | VolumePhase::Available);
+    if is_free || volume.spec.claim_ref.is_some() {
+        return None;
+    }
+    let is_unknown =
+        |key: &ClaimKey| objects.claims.get(key).is_none_or(|claim| claim.spec.volume_name.is_empty());
+    let (_, unreadable) = objects.claims.all_unreadable().into_iter().find(|(key, _)| is_unknown(key))?;
+    Some(format!("a claim that may have {}: {}", volume.key(), unreadable.error))
 }
 
 fn of<T: Stored>(objects: &Objects, key: &T::Key) -> Option<String> {

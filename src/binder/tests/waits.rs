@@ -25,6 +25,38 @@ use crate::binder::{
     state::Plugins,
 };
 
+/// It may have the volume that refers to none: neither is that free, nor does another get it that names it.
+#[test]
+fn s42_s45_a_claim_that_was_never_read_keeps_the_volume_that_may_be_its_own() {
+    let (mut lost, mut named) = (volume("pv"), claim("named"));
+    lost.status.phase = VolumePhase::Released;
+    named.spec.volume_name = lost.key();
+    let now = Instant::now();
+    let revision = Some(ResourceVersion(1));
+    let (objects, mut planner) = planner(vec![lost.clone()], Vec::new());
+    let unreadable = || {
+        objects.note_unreadable::<PersistentVolumeClaim>(None, &key("odd"), None, revision, "bad".to_owned());
+        ObjectRef::Claim(key("odd"))
+    };
+    planner.changed(&unreadable(), now);
+    objects.apply(named.clone());
+    planner.changed(&ObjectRef::Claim(named.key()), now);
+    assert_eq!(planner.plan(now).ops, []);
+    assert_eq!(planner.waiting(), [("ObjectUnreadable", 1)].into());
+    assert_eq!(planner.volume_reason(&lost.key()).map(|reason| reason.code()), Some("ObjectUnreadable"));
+    // It is put right, and has another volume.
+    let mut odd = claim("odd");
+    odd.metadata.resource_version = ResourceVersion(3);
+    odd.spec.volume_name = "other".into();
+    objects.apply(odd);
+    planner.changed(&ObjectRef::Claim(key("odd")), now);
+    let op = only(planner.plan(now));
+    assert_eq!(
+        (op.call.write_kind(), op.subject),
+        (Some(WriteKind::ReserveVolume), Target::Claim(key("named")))
+    );
+}
+
 fn key(name: &str) -> ClaimKey {
     ClaimKey::new("ns", name)
 }
