@@ -18,6 +18,7 @@ use super::{
     controller::Planner,
     decide::proofs::{ClaimProof, Seen, VolumeProof},
     failure::Failure,
+    second_writer::content,
     state::Then,
 };
 use crate::controller::report::events::EventUpdate;
@@ -125,10 +126,15 @@ impl Planner {
         let is_of_plugin =
             matches!(write.kind, WriteKind::CreateVolume | WriteKind::DeleteVolume | WriteKind::Reschedule);
         match result {
-            // Something on the way took our change out of it: the next try would change nothing, either.
+            // Something on the way took our change out of it: the next try would change nothing, either. As upstream, what
+            // is only put right first does not hold up the rest.
             Ok(answer) if op.changed_nothing(&answer) => {
                 self.observe_response(answer, now);
-                Then::Failed
+                if write.kind != WriteKind::Annotate {
+                    return Then::Failed;
+                }
+                self.state.stripped.insert(op.subject.clone(), content(write));
+                Then::Look
             }
             Ok(answer) => {
                 if let Some(target) = Target::of(&write.target).filter(|_| !is_of_plugin) {

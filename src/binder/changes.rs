@@ -244,6 +244,7 @@ impl Planner {
             self.recorder.gone(target, now);
         }
         self.own_writes.gone(target);
+        self.state.stripped.remove(target);
         self.state.writers.gone(target);
         // A parked read keeps its wait: it still holds its claim and volume.
         if !self.state.in_flight.parked.contains_key(target) {

@@ -80,7 +80,7 @@ impl Written {
 pub(crate) struct OwnWrites(HashMap<Target, Written>);
 
 /// What a write changes, without the revisions that it was decided on.
-fn content(write: &Write) -> u64 {
+pub(super) fn content(write: &Write) -> u64 {
     let mut body = write.request.body.clone().unwrap_or_default();
     for object in ["/metadata", "/spec/claimRef"] {
         if let Some(object) = body.pointer_mut(object).and_then(|object| object.as_object_mut()) {

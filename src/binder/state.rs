@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::{
     annotations,
-    calls::{Answer, Op, Purpose, Target},
+    calls::{Answer, Op, Purpose, Target, Write},
     decide::{
         decision::{ClaimDecision, VolumeDecision},
         proofs::{Proofs, Seen},
@@ -37,6 +37,7 @@ use super::{
         choose_volume::VolumeIndex,
         predicate::{Comparisons, Requirements, mismatch_for_named, was_bound},
     },
+    second_writer::content,
 };
 use crate::controller::{claim_pods::ClaimPods, second_writer::SecondWriters};
 
@@ -108,6 +109,8 @@ pub struct State {
     pub doubts: Doubts,
     /// Requests under way.
     pub in_flight: InFlight,
+    /// Annotations and finalizers that a webhook takes out, by the content of the write: nothing waits for them.
+    pub(super) stripped: BTreeMap<Target, u64>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -130,6 +133,7 @@ impl State {
             proofs: Proofs::default(),
             doubts: Doubts::default(),
             in_flight: InFlight::default(),
+            stripped: BTreeMap::new(),
             writers: SecondWriters::default(),
             plugins: Box::new(NoPlugins),
             compared: Comparisons::default(),
@@ -217,6 +221,11 @@ impl State {
         let volume = self.volume(name)?;
         let is_taken = volume.spec.claim_ref.is_none() && self.takers(&volume).next().is_some();
         (!is_taken).then_some(volume)
+    }
+
+    /// Whether the API server has answered the same write about this object without the change.
+    pub(super) fn is_stripped(&self, target: &Target, write: &Write) -> bool {
+        self.stripped.get(target) == Some(&content(write))
     }
 
     /// A class as last seen; no class for the empty name.

@@ -3,7 +3,7 @@
 //! In: a YAML file. Out: the objects of its cases, each made of a [short form](crate::form), at the start, at each
 //! later stage and at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -58,6 +58,9 @@ pub struct Case {
     /// How many writes of a kind are denied.
     #[serde(default)]
     pub denied: BTreeMap<String, usize>,
+    /// Kinds of writes out of which a webhook takes the change.
+    #[serde(default)]
+    pub stripped: BTreeSet<String>,
     /// How many directories cannot be made.
     #[serde(default)]
     pub unmakable: usize,
@@ -182,6 +185,8 @@ pub struct Start {
     pub host_path: bool,
     /// How many writes of a kind are denied.
     pub denied: BTreeMap<String, usize>,
+    /// Kinds of writes out of which a webhook takes the change.
+    pub stripped: BTreeSet<String>,
     /// How many directories cannot be made.
     pub unmakable: usize,
     /// How many directories cannot be removed.
@@ -220,6 +225,7 @@ impl Case {
             recycler: self.recycler,
             host_path: self.host_path,
             denied: self.denied.clone(),
+            stripped: self.stripped.clone(),
             unmakable: self.unmakable,
             unremovable: self.unremovable,
             ..Start::default()

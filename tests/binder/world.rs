@@ -142,6 +142,7 @@ impl World {
             waited: BTreeSet::new(),
         };
         world.server.denied = start.denied.clone();
+        world.server.stripped = start.stripped.clone();
         world.server.unmakable = start.unmakable;
         world.server.unremovable = start.unremovable;
         let paths =

@@ -40,7 +40,7 @@ use crate::binder::{
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
 #[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
-    if let Some(write) = upkeep::of_claim(claim) {
+    if let Some(write) = upkeep::of_claim(claim, state) {
         return Decision::step(ClaimReason::Annotating, Call::Write(write));
     }
     if annotations::has(&claim.metadata, BIND_COMPLETED) {

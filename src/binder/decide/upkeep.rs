@@ -1,21 +1,21 @@
 //! Annotations and finalizers that are put right before anything else is decided about an object
 //! (pv-binder §2.0, §3.0).
 //!
-//! In: a claim or a volume. Out: at most one write. The annotation says which CSI driver acts for a
+//! In: a claim or a volume. Out: at most one write, unless a webhook takes the change out of it. The annotation says which CSI driver acts for a
 //! migrated in-tree plugin; the finalizers say who has to delete the storage before the volume may go.
 //! The protection finalizers of other controllers are never touched (S33).
 
 use apiserver::{
-    kinds::{Meta, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+    kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
     text::Text,
 };
 use serde_json::{Value, json};
 
 use crate::binder::{
     annotations::{self, BETA_STORAGE_PROVISIONER, MIGRATED_TO, PROVISIONED_BY, STORAGE_PROVISIONER},
-    calls::Write,
+    calls::{Target, Write},
     patches,
-    state::Plugins,
+    state::State,
 };
 
 /// ITF: the binder deletes the storage of an in-tree plugin before the volume goes.
@@ -26,24 +26,28 @@ pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/
 /// The write that puts a claim's annotation right.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimMigrationAnnotations.
 #[must_use]
-pub fn of_claim(claim: &PersistentVolumeClaim) -> Option<Write> {
+pub fn of_claim(claim: &PersistentVolumeClaim, state: &State) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
-    migration(meta, provisioner).map(|driver| patches::annotate(claim, Some(driver), None))
+    let write = patches::annotate(claim, Some(migration(meta, provisioner)?), None);
+    (!state.is_stripped(&Target::Claim(claim.key()), &write)).then_some(write)
 }
 
 /// The write that puts a volume's annotation and finalizers right.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go,
 // updateVolumeMigrationAnnotationsAndFinalizers.
 #[must_use]
-pub fn of_volume(volume: &PersistentVolume, plugins: &dyn Plugins) -> Option<Write> {
+pub fn of_volume(volume: &PersistentVolume, state: &State) -> Option<Write> {
     let provisioner = volume.metadata.annotation(PROVISIONED_BY)?;
     let migrated = migration(&volume.metadata, provisioner);
     // Nothing here would take ours off a volume that no plugin here deletes.
-    let deletes = plugins.provisions(provisioner);
+    let deletes = state.plugins.provisions(provisioner);
     let finalizers = finalizers(volume, provisioner, deletes);
-    let changes = migrated.is_some() || finalizers.is_some();
-    changes.then(|| patches::annotate(volume, migrated, finalizers.as_deref()))
+    if migrated.is_none() && finalizers.is_none() {
+        return None;
+    }
+    let write = patches::annotate(volume, migrated, finalizers.as_deref());
+    (!state.is_stripped(&Target::Volume(volume.key()), &write)).then_some(write)
 }
 
 /// To what MIG has to change, if it has to.

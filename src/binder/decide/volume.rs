@@ -34,7 +34,7 @@ use crate::binder::{
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
 #[must_use]
 pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
-    if let Some(write) = upkeep::of_volume(volume, &*state.plugins) {
+    if let Some(write) = upkeep::of_volume(volume, state) {
         return Decision::step(VolumeReason::Annotating, Call::Write(write));
     }
     if let Some(decision) = state.plugins.first(volume, state) {
