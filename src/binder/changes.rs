@@ -27,14 +27,17 @@ impl Planner {
         }
     }
 
-    /// This process leads from now on: each claim and volume is looked at in turn, claims that keep a pod from being
-    /// scheduled first, then all that are not bound. As each claim looks for a volume, none is offered to claims.
+    /// This process leads from now on: each claim and volume is looked at in turn, claims whose bind has begun first (L12), then
+    /// those that keep a pod from being scheduled, then all that are not bound. As each claim looks for a volume, none is
+    /// offered to claims.
     pub fn lead(&mut self, now: Instant) {
         self.queue.open();
         for (key, claim) in self.state.objects.claims.snapshot() {
             let is_bound = claim.status.phase == ClaimPhase::Bound;
             let is_wanted = self.state.pods.of(&key).next().is_some();
-            if is_wanted && !is_bound {
+            if !is_bound && (!claim.spec.volume_name.is_empty() || self.state.is_held(&claim)) {
+                self.queue.add_urgent(Target::Claim(key), now);
+            } else if is_wanted && !is_bound {
                 self.queue.add(Target::Claim(key), now);
             } else {
                 self.queue.add_slowly(Target::Claim(key), is_bound, now);

@@ -35,7 +35,7 @@ use super::{
     matching::{
         choose_claim::ClaimIndex,
         choose_volume::VolumeIndex,
-        predicate::{Comparisons, Requirements, mismatch_for_named, was_bound},
+        predicate::{Comparisons, Requirements, held_by, mismatch_for_named, was_bound},
     },
     second_writer::content,
 };
@@ -226,6 +226,13 @@ impl State {
     /// Whether the API server has answered the same write about this object without the change.
     pub(super) fn is_stripped(&self, target: &Target, write: &Write) -> bool {
         self.stripped.get(target) == Some(&content(write))
+    }
+
+    /// Whether a volume has the UID of a claim.
+    pub(super) fn is_held(&self, claim: &PersistentVolumeClaim) -> bool {
+        let key = claim.key();
+        let mut volumes = self.volumes.referring_to(&key).filter_map(|name| self.volume(name));
+        volumes.any(|volume| held_by(&volume, claim))
     }
 
     /// A class as last seen; no class for the empty name.

@@ -35,6 +35,29 @@ fn no_more_is_under_way_than_is_useful_and_all_of_it_is_counted() {
 }
 
 #[test]
+fn l12_a_bind_that_has_begun_comes_before_claims_that_a_pod_waits_for_and_all_others() {
+    let claims = ["a", "b", "c", "z"].map(claim);
+    let mut held = volume("held");
+    held.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".into(), name: "z".into(), uid: claims[3].metadata.uid.clone() });
+    let objects = Arc::new(Objects::default());
+    objects.reset(vec![volume("free"), held]);
+    objects.reset(claims.to_vec());
+    let waiting = json!({
+        "metadata": {"name": "p", "namespace": "ns", "uid": "p", "resourceVersion": "1"},
+        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "a"}}]},
+    });
+    objects.apply::<Pod>(decode(&waiting));
+    let mut planner = Planner::new(objects, BinderOptions::default());
+    let now = Instant::now();
+    planner.load(now);
+    planner.lead(now);
+    let calls = planner.plan(now).calls;
+    let order: Vec<Target> = calls.into_iter().map(|op| op.subject).collect();
+    assert_eq!(order, ["z", "a"].map(|name| Target::Claim(ClaimKey::new("ns", name))));
+}
+
+#[test]
 fn nothing_is_kept_of_what_is_gone() {
     let mut named = claim("c");
     named.spec.volume_name = VolumeName::from("missing");
