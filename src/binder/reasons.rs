@@ -329,9 +329,9 @@ pub enum VolumeReason {
     /// Bound, nothing left to do.
     #[error("bound to {0}")]
     Bound(ClaimKey),
-    /// Its claim chose another volume; the reservation is undone.
+    /// Its claim chose another volume; the reservation is undone, or given to the claim that was bound to it.
     #[error("claim {0} takes another volume")]
-    Undoing(ClaimKey),
+    Undoing(ClaimKey, Option<ClaimKey>),
     /// Its claim seems gone or bound elsewhere; a live read has to confirm it.
     #[error("asking the API server for claim {0}")]
     Proving(ClaimKey),
@@ -413,7 +413,7 @@ impl VolumeReason {
             Self::ClaimBindsNext(_) => ("ClaimBindsNext", Silent, Other),
             Self::ModesDiffer(_) => ("ModeMismatch", Silent, Other),
             Self::Bound(_) => ("Bound", Silent, Nothing),
-            Self::Undoing(_) => ("Unbinding", Silent, Other),
+            Self::Undoing(..) => ("Unbinding", Silent, Other),
             Self::Proving(_) => ("ConfirmingClaimGone", Silent, Other),
             Self::Releasing(_) => ("Releasing", Silent, Other),
             Self::Retained => ("Retained", Silent, Nothing),

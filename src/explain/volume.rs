@@ -128,7 +128,10 @@ fn of_reason(
     let link = |case| Link::told_of(subject, case, "volume", &[("told", &told)]);
     let link = match reason {
         VolumeReason::Reserved(claim) => of_reservation(view, subject, claim, &told),
-        VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim) => {
+        VolumeReason::Undoing(_, Some(owner)) => {
+            Link::told(subject, "Unbinding for owner", &[("told", &told), ("claim", owner)])
+        }
+        VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim, None) => {
             of_claim_elsewhere(view, link(reason.code()), subject, claim)
         }
         VolumeReason::LeftToProvisioner if matches!(subject, Subject::Volume(name) if is_nobodys(view.snapshot, name)) => {

@@ -128,11 +128,11 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
     if is_parked(volume) && !volume.metadata.is_terminating() {
         return Decision::rest(VolumeReason::ClaimBindsNext(reference.key()));
     }
-    let write = match owner {
-        Some(owner) => patches::reserve_by_name(volume, &owner),
+    let write = match &owner {
+        Some(owner) => patches::reserve_by_name(volume, owner),
         None => binding::undo(volume),
     };
-    Decision::step(VolumeReason::Undoing(reference.key()), Call::Write(write))
+    Decision::step(VolumeReason::Undoing(reference.key(), owner), Call::Write(write))
 }
 
 /// Whether the volume waits for its reclaim, or for an administrator.

@@ -38,6 +38,7 @@ rows! {
     "Annotating volume" | "ClaimBindsNext" | "Unbinding" | "ConfirmingClaimGone" | "Releasing" |
     "UsedByPods" | "Recycling" | "Deleting": Waiting,
         "{told}";
+    "Unbinding for owner": Waiting, "{told}: this one is given back to claim {claim}, which was bound to it";
     "VolumeMissing" | "ModeMismatch" | "MalformedSource" | "NotReclaimable" | "RecycleFailed" |
     "LeftoverRecyclerPod" | "DeleteFailed": Blocked,
         "{told}";
