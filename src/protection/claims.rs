@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use apiserver::{
     call::{CallError, Caller},
-    ids::{ClaimKey, PodKey},
-    kinds::{InTreeSource, Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolume, PodVolumeSource},
+    ids::{ClaimKey, PodKey, Uid},
+    kinds::{InTreeSource, Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
     tables::Objects,
 };
 
@@ -73,8 +73,9 @@ impl Users<ClaimKey> for ClaimUsers {
 
     fn user(&self, claim: &PersistentVolumeClaim, objects: &Objects) -> Option<&'static str> {
         let key = claim.key();
-        let mut pods = self.0.of(&key).filter_map(|pod| objects.pods.get(pod));
-        pods.any(|pod| uses(&pod, claim)).then_some("a pod uses it")
+        let (names, mut pods) =
+            (Use::of_claim(claim), self.0.of(&key).filter_map(|pod| objects.pods.get(pod)));
+        pods.any(|pod| uses(&pod).any(|used| names.contains(&used))).then_some("a pod uses it")
     }
 
     fn list_of(&self, key: &ClaimKey) -> Option<NamespacePods> {
@@ -82,24 +83,44 @@ impl Users<ClaimKey> for ClaimUsers {
     }
 }
 
-/// Whether a pod uses the claim: it is on a node and names it, in any phase; or the claim is its own, and its containers
-/// are not gone for good. A name that cannot be read may be the claim's (S42).
+/// What a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Use {
+    /// A claim that it names.
+    Named(ClaimKey),
+    /// A claim of that name, if it was made for the pod of this UID.
+    Own(ClaimKey, Uid),
+    /// A claim whose name cannot be read: it may be any (S42).
+    Unreadable,
+}
+
+impl Use {
+    /// All ways of using a claim.
+    fn of_claim(claim: &PersistentVolumeClaim) -> Vec<Self> {
+        let key = claim.key();
+        let pod = claim.metadata.controller().filter(|owner| *owner.kind == *Pod::KIND);
+        let own = pod.map(|pod| Self::Own(key.clone(), pod.uid.clone()));
+        [Self::Named(key), Self::Unreadable].into_iter().chain(own).collect()
+    }
+}
+
+/// What a pod uses: the claims that it names, if it is on a node, in any phase; and its own, if its containers are not gone
+/// for good.
 // KCM: pkg/controller/volume/pvcprotection/pvc_protection_controller.go, podUsesPVC and podIsShutDown.
-fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+fn uses(pod: &Pod) -> impl Iterator<Item = Use> {
     let meta = &pod.metadata;
     let is_shut_down = meta.is_terminating() && meta.deletion_grace_period_seconds.as_deref() == Some(&0);
-    let made_claim =
-        claim.metadata.controller().is_some_and(|owner| *owner.kind == *Pod::KIND && owner.uid == meta.uid);
-    let names_it = |volume: &PodVolume| pod.claim_of(volume).is_some_and(|named| named == claim.key());
-    let mut volumes = pod.spec.volumes.iter();
-    !pod.spec.node_name.is_empty()
-        && volumes.any(|volume| match &volume.source {
-            PodVolumeSource::PersistentVolumeClaim(_) => names_it(volume),
-            PodVolumeSource::Ephemeral => made_claim && !is_shut_down && names_it(volume),
-            PodVolumeSource::InTree(source) => {
-                matches!(&**source, InTreeSource::Malformed(what) if what.key == "persistentVolumeClaim")
-            }
-        })
+    let volumes = pod.spec.volumes.iter().filter(|_| !pod.spec.node_name.is_empty());
+    volumes.filter_map(move |volume| match &volume.source {
+        PodVolumeSource::PersistentVolumeClaim(_) => pod.claim_of(volume).map(Use::Named),
+        PodVolumeSource::Ephemeral if is_shut_down => None,
+        PodVolumeSource::Ephemeral => Some(Use::Own(pod.claim_of(volume)?, meta.uid.clone())),
+        PodVolumeSource::InTree(source) => {
+            let is_claim =
+                matches!(&**source, InTreeSource::Malformed(what) if what.key == "persistentVolumeClaim");
+            is_claim.then_some(Use::Unreadable)
+        }
+    })
 }
 
 /// The pods of a namespace.
@@ -107,17 +128,19 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 pub struct NamespacePods(String);
 
 impl UserList<ClaimKey> for NamespacePods {
-    type Shown = Vec<Pod>;
+    /// What the pods use: there may be as many claims that wait as there are pods.
+    type Shown = BTreeSet<Use>;
 
-    async fn send(&self, caller: &Caller) -> Result<Vec<Pod>, CallError> {
-        let mut pods = Vec::new();
+    async fn send(&self, caller: &Caller) -> Result<BTreeSet<Use>, CallError> {
+        let mut used = BTreeSet::new();
         let path = format!("/api/v1/namespaces/{}/pods", self.0);
-        pages::list(caller, &path, "PodList", |pod| pods.push(pod)).await?;
-        Ok(pods)
+        pages::list(caller, &path, "PodList", |pod: Pod| used.extend(uses(&pod))).await?;
+        Ok(used)
     }
 
-    fn user(pods: &Vec<Pod>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
-        pods.iter().any(|pod| uses(pod, claim)).then_some("a pod uses it, as a live list shows")
+    fn user(used: &BTreeSet<Use>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+        let is_used = Use::of_claim(claim).iter().any(|way| used.contains(way));
+        is_used.then_some("a pod uses it, as a live list shows")
     }
 
     fn key(&self) -> String {

@@ -70,7 +70,7 @@ fn a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() 
     ];
     for (name, volume, node, phase, extra, owner, is_used) in cases {
         let (claim, pod) = (claim(owner), pod(volume, node, phase, &extra));
-        let listed = vec![serde_json::from_value(pod.clone()).unwrap()];
+        let listed = uses(&serde_json::from_value(pod.clone()).unwrap()).collect();
         assert_eq!(NamespacePods::user(&listed, &claim).is_some(), is_used, "{name}");
         let objects = Arc::new(Objects::default());
         objects.apply::<Pod>(Encoding::Json.object(&pod.to_string().into()).unwrap());
@@ -79,7 +79,7 @@ fn a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() 
         assert_eq!(controller.users.user(&claim, &objects).is_some(), is_used, "{name}");
     }
     let unknown = pod(&json!({"name": "v", "persistentVolumeClaim": 5}), "n", "Running", &json!({}));
-    let listed = vec![serde_json::from_value(unknown).unwrap()];
+    let listed = uses(&serde_json::from_value(unknown).unwrap()).collect();
     assert!(NamespacePods::user(&listed, &claim("")).is_some(), "S42");
 }
 
@@ -120,7 +120,7 @@ fn before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_tha
         matches!(&list, Call::Users(NamespacePods(namespace), claims) if namespace == "ns" && claims.len() == 1)
     );
     assert!(controller.plan(now).calls.is_empty(), "it is being asked");
-    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
+    controller.answered(list, Ok(Answer::Users(BTreeSet::new())), now, 0.0);
     let write = only(&controller.plan(now));
     let expected = json!({"metadata": {"uid": "c", "resourceVersion": "5", "finalizers": ["a"]}});
     assert_eq!(patch_of(&write).body, Some(expected));
@@ -151,7 +151,7 @@ fn a_pod_that_the_list_alone_shows_keeps_the_claim_and_so_does_a_list_that_fails
         serde_json::from_value(pod(&volume, "n", "Running", &json!({}))).unwrap()
     };
     let unknown = CallError::Unknown("cut".to_owned());
-    for result in [Ok(Answer::Users(vec![in_use])), Err(unknown)] {
+    for result in [Ok(Answer::Users(uses(&in_use).collect())), Err(unknown)] {
         let (_, mut controller, now) = stage(false);
         let list = only(&controller.plan(now));
         controller.answered(list, result, now, 0.0);
@@ -171,7 +171,7 @@ fn claims_of_a_namespace_share_a_list_that_was_asked_for_after_they_were_seen_to
     objects.apply(late);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
     assert!(controller.plan(now).calls.is_empty());
-    controller.answered(first, Ok(Answer::Users(Vec::new())), now, 0.0);
+    controller.answered(first, Ok(Answer::Users(BTreeSet::new())), now, 0.0);
     let calls = controller.plan(now).calls;
     assert!(
         matches!(&calls[..], [Call::Patch(..), Call::Users(_, claims)] if *claims == [(key, uid)]),
@@ -191,7 +191,7 @@ fn s34_a_claim_made_anew_while_pods_are_listed_keeps_its_finalizer_until_a_list_
     objects.delete(claim(""));
     objects.apply(anew);
     controller.changed([ObjectRef::Claim(key.clone())].into(), now);
-    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
+    controller.answered(list, Ok(Answer::Users(BTreeSet::new())), now, 0.0);
     let next = only(&controller.plan(now));
     assert!(matches!(&next, Call::Users(_, claims) if *claims == [(key, "d".into())]), "{next:?}");
 }
@@ -212,7 +212,7 @@ fn e11_a_list_whose_answer_comes_during_the_grace_proves_nothing_after_it() {
     objects.restore_grace().begin(now);
     controller.changed([ObjectRef::Claim(claim("").key())].into(), now);
     assert!(controller.plan(now).calls.is_empty());
-    controller.answered(list, Ok(Answer::Users(Vec::new())), now, 0.0);
+    controller.answered(list, Ok(Answer::Users(BTreeSet::new())), now, 0.0);
     let later = controller.plan(now).wake_at.unwrap();
     assert!(matches!(only(&controller.plan(later)), Call::Users(..)), "what was proven is old");
 }
