@@ -93,8 +93,16 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         }
     }
 
-    /// A request about the key failed: it waits, longer each time, or as long as the server asks for.
-    pub fn pause(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
+    /// A read about the key failed: it waits, longer each time, or as long as the server asks for. Silence says nothing about
+    /// the key (L16).
+    pub fn read_failed(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
+        match error {
+            CallError::Unknown(_) => self.retries.unanswered(key, now, jitter),
+            error => self.pause(key, error, now, jitter),
+        }
+    }
+
+    fn pause(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
         match error {
             CallError::Throttled { after, .. } => self.retries.wait_until(key, now + *after),
             // Nothing was tried: it is decided anew when this process may write.
@@ -102,6 +110,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
                 self.queue.at(now);
                 self.queue.push(key.clone());
             }
+            CallError::NotSent(_) => self.retries.unanswered(key, now, jitter),
             _ => drop(self.retries.failed(key, now, jitter)),
         }
     }
@@ -191,7 +200,10 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
 mod tests {
     use super::*;
     use crate::ephemeral::reasons::EphemeralReason;
-    use apiserver::ids::PodKey;
+    use apiserver::{
+        backoff::{retry_pause, silence_pause},
+        ids::PodKey,
+    };
 
     #[test]
     fn after_what_was_not_tried_a_key_is_looked_at_again_and_after_a_failure_it_pauses() {
@@ -209,6 +221,34 @@ mod tests {
             keys.begins(&key);
             keys.written(&key, &answer, now, 0.5);
             assert_eq!(keys.next(0, now), comes.then_some(key), "{answer:?}");
+        }
+    }
+
+    /// After an outage of the API server work resumes within seconds.
+    #[test]
+    fn l16_a_key_waits_no_longer_for_silence_however_often_it_met_it() {
+        let (now, silent) = (Instant::now(), || CallError::Unknown("cut".to_owned()));
+        let unsent = || CallError::NotSent("no 100 Continue".to_owned());
+        let refused = || CallError::Refused { code: 403, message: "no".to_owned() };
+        // whether it was a read, the error, the pause after the twentieth in a row
+        let cases = [
+            (true, silent(), silence_pause(20, 0.0)),
+            (true, unsent(), silence_pause(20, 0.0)),
+            (true, refused(), retry_pause(20, 0.0)),
+            (false, silent(), retry_pause(20, 0.0)),
+            (false, unsent(), silence_pause(20, 0.0)),
+        ];
+        for (is_read, error, pause) in cases {
+            let mut keys: Keys<PodKey, EphemeralReason> = Keys::default();
+            let key = PodKey::new("ns", "p");
+            for _ in 0..20 {
+                if is_read {
+                    keys.read_failed(&key, &error, now, 0.0);
+                } else {
+                    keys.written::<()>(&key, &Err(error.clone()), now, 0.0);
+                }
+            }
+            assert_eq!(keys.retries.until(&key), Some(now + pause), "{is_read} {error}");
         }
     }
 }

@@ -155,7 +155,7 @@ impl Expander {
             },
             Err(CallError::NotFound(_)) => ExpansionReason::NotBound(name),
             Err(error) => {
-                self.keys.pause(key, &error, now, jitter);
+                self.keys.read_failed(key, &error, now, jitter);
                 let reason = ExpansionReason::Failed { is_write: false, error: error.to_string() };
                 return self.keys.failed(key, reason);
             }

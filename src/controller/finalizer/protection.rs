@@ -155,7 +155,7 @@ impl<K: Protected> Protection<K> {
             Ok(Answer::Object(_)) => return,
             Err(error) => {
                 for (key, _) in &waiting {
-                    self.keys.pause(key, &error, now, jitter);
+                    self.keys.read_failed(key, &error, now, jitter);
                     self.keys.failed(key, ProtectionReason::Failed(error.to_string()));
                 }
                 return;
