@@ -45,6 +45,12 @@ impl Retry {
         Self { at: None, ..self }
     }
 
+    /// The same, to be tried then: nothing has failed.
+    #[must_use]
+    pub fn until(self, at: Instant) -> Self {
+        Self { at: Some(at), ..self }
+    }
+
     /// Failures in a row.
     #[must_use]
     pub fn failures(&self) -> u32 {

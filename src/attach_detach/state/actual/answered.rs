@@ -38,14 +38,11 @@ impl Answered {
             CallError::Throttled { after, .. } => *after,
             _ => Duration::ZERO,
         };
-        if error.is_of_all() && asked_pause.is_zero() {
-            // Nothing was tried, and nothing is to be waited for any more: it is decided anew (S15).
-            return retry;
+        if error.is_of_all() {
+            // Nothing was tried: it is decided anew when the pause of all requests is over (S15).
+            return if asked_pause.is_zero() { retry } else { retry.until(self.now + asked_pause) };
         }
         let retry = retry.after_failure(self.now, self.jitter, asked_pause);
-        if error.is_of_all() {
-            return retry;
-        }
         let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
         let is_recorded = is_meant || retry.failures() >= RECORDED_FAILURES;
         if is_recorded { retry.because(&error.to_string()) } else { retry }
@@ -67,6 +64,17 @@ impl Answered {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn s40_what_was_never_sent_as_the_server_has_no_time_for_any_request_is_no_failure() {
+        let (now, after) = (Instant::now(), Duration::from_secs(4));
+        let message = "it is too busy for all requests, nothing was sent".to_owned();
+        let error = CallError::Throttled { message, after };
+        assert!(error.is_of_all());
+        let answered = Answered { asked: now, now, jitter: 0.5, settle_time: Duration::ZERO };
+        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &error));
+        assert_eq!((retry.at(), retry.failures(), retry.message()), (Some(now + after), 0, None));
+    }
 
     #[test]
     fn l18_what_the_server_meant_is_recorded_at_once_and_what_may_be_an_accident_after_three() {
