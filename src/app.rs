@@ -3,7 +3,7 @@
 //! In: a [`Config`]. Out: the process' fate ([`DaemonFailure`] or none). A subsystem is added in
 //! [`subsystems()`].
 //!
-//! Shutdown (SIGTERM or SIGINT): stop planning → drain the subsystems → write the events left →
+//! Shutdown (SIGTERM or SIGINT): stop planning and reading → drain the subsystems → write the events left →
 //! release the lease → close HTTP → exit 0. A second signal exits at once with 128 + its number.
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
@@ -187,6 +187,7 @@ impl Daemon {
 
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
+        let caller = caller.until(planning.clone());
         let fetchers = || {
             Fetcher::new(api, Arc::clone(&api_metrics))
                 .map(|fetcher| fetcher.accepting(config.content_type.into()))

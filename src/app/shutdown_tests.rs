@@ -1,4 +1,4 @@
-//! The shutdown of each controller, over a server that answers one request at a time: what was asked is awaited, and
+//! The shutdown of controllers, over a server that answers one request at a time: the answer to a write is awaited, and
 //! nothing more is asked, after any answer.
 
 use std::{
@@ -30,7 +30,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach_detach::{self, AttachDetachOptions, state::desired::volume_name::VolumeId},
     binder::{Binder, BinderOptions},
+    controller::{Runner, requests::Requests},
     metrics::{Alarms, ApiMetrics, Metrics},
+    protection::claims::ClaimProtection,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -40,6 +42,7 @@ const HOUR: Duration = Duration::from_hours(1);
 enum Which {
     AttachDetach,
     Binder,
+    ClaimProtection,
 }
 
 /// A node that lists something, or nothing.
@@ -128,11 +131,12 @@ impl Stage {
         let metrics = Metrics::default();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let leadership = Leadership::new(Term::Unlimited);
+        let shutdown = CancellationToken::new();
         let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
+        let caller = caller.until(shutdown.clone());
         let (events, _writer) = EventQueue::new(&metrics).unwrap();
         let tables = Arc::new(Objects::default());
         let alarms = Alarms::new(&metrics).unwrap();
-        let shutdown = CancellationToken::new();
         let (of_tables, events) = (Arc::clone(&tables), events.for_component("test"));
         let (leads, running): (Box<dyn Fn() -> bool>, BoxFuture<'static, ()>) = match which {
             Which::AttachDetach => {
@@ -148,6 +152,12 @@ impl Stage {
                 let options = BinderOptions::default();
                 let run = Binder::new(of_tables, &caller, leadership, events, options, &metrics, alarms);
                 let run = run.unwrap();
+                let board = run.board();
+                (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))
+            }
+            Which::ClaimProtection => {
+                let parts = (ClaimProtection::new(Arc::clone(&of_tables)), Requests::new(&caller));
+                let run = Runner::new(parts, of_tables, leadership, events, (&metrics, alarms)).unwrap();
                 let board = run.board();
                 (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))
             }
@@ -222,4 +232,22 @@ async fn on_shutdown_a_write_that_is_refused_is_not_followed_by_a_read() {
     let stage = Stage::new(Which::Binder, |_| conflict(), &open);
     stage.request_arrives().await;
     assert_eq!(stage.shut_down().await, ["PATCH /api/v1/persistentvolumes/pv"]);
+}
+
+/// The list of a large namespace takes longer than a process has to end, and after that the lease would be left to expire.
+#[tokio::test(start_paused = true)]
+async fn l14_a_list_of_which_there_is_always_another_page_ends_with_the_process() {
+    let page = |_: &Method| (200, json!({"kind": "PodList", "metadata": {"continue": "next"}, "items": []}));
+    let mut deleted = claim();
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    deleted["metadata"]["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
+    let stage = Stage::new(Which::ClaimProtection, page, &[("PersistentVolumeClaim", deleted)]);
+    for _ in 0..3 {
+        stage.request_arrives().await;
+        stage.gate.add_permits(1);
+    }
+    stage.request_arrives().await;
+    stage.shutdown.cancel();
+    timeout(Duration::from_secs(1), stage.running).await.expect("it ends at once").unwrap();
+    assert_eq!(stage.asked.lock().unwrap().len(), 4);
 }

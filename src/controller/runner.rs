@@ -7,7 +7,7 @@
 //! - A request that was refused because the term is over stops planning until the term goes on. It does after a
 //!   machine was suspended for less than the lease lasts. If it does not, the elector ends the process: no controller
 //!   has to lead twice.
-//! - At shutdown the answers to what was asked are awaited, and nothing more is asked (L14).
+//! - At shutdown the answers to writes are awaited, and nothing more is asked (L14): the caller gives reads up.
 
 use std::{panic::resume_unwind, sync::Arc};
 

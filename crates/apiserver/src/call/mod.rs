@@ -28,9 +28,10 @@ use kube::{Client, client::Body};
 use scopeguard::guard;
 use telemetry::metrics::Alarms;
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{Semaphore, SemaphorePermit, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 pub use self::{
     error::CallError,
@@ -87,7 +88,13 @@ pub struct Caller {
     may_be_late: fn(&Request) -> bool,
     /// Where writes go in place of the API server, in a process that only observes.
     wishes: Option<Wishes>,
+    /// Cancelled when the process is to end.
+    ending: CancellationToken,
 }
+
+/// A request that may be sent: its place among those in flight, how long it waited for the limit on this side, and how long
+/// the server may take over it.
+type Admitted<'a> = (SemaphorePermit<'a>, Duration, Duration);
 
 /// What came back for a request: the HTTP status, 0 if there was none, and what it means.
 type Exchanged = (u16, Result<Answer, CallError>);
@@ -119,7 +126,15 @@ impl Caller {
             accept: Accept::default(),
             may_be_late: |_| false,
             wishes: None,
+            ending: CancellationToken::new(),
         }
+    }
+
+    /// The same, which from this sign on begins nothing more, and gives up what it reads: no decision follows from that
+    /// any more. The answers to writes are awaited (L14).
+    #[must_use]
+    pub fn until(self, ending: CancellationToken) -> Self {
+        Self { ending, ..self }
     }
 
     /// The same, which sends such writes at once although they may land in the term of another leader; without this it
@@ -175,11 +190,11 @@ impl Caller {
     }
 
     /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
-    /// those others are in flight. Its writes do no harm when they come late.
+    /// those others are in flight. Its writes do no harm when they come late, so it goes on when the process is to end.
     #[must_use]
     pub(crate) fn in_the_background(&self) -> (Self, watch::Receiver<usize>) {
         let work = self.work.clone().unwrap_or_default();
-        (Self { work: None, ..self.with_own_budget(1) }, work.subscribe())
+        (Self { work: None, ending: CancellationToken::new(), ..self.with_own_budget(1) }, work.subscribe())
     }
 
     /// A caller over whose requests the server may take only so long.
@@ -253,18 +268,26 @@ impl Caller {
         if let Some(wishes) = self.wishes.as_ref().filter(|_| request.verb != Verb::Get) {
             return Err(wishes.hold(request).await);
         }
-        let method = request.verb.method();
+        tokio::select! {
+            biased;
+            () = self.ending.cancelled(), if request.verb == Verb::Get => Err(CallError::NotLeader),
+            answer = self.admit_and_exchange(request, accept) => answer,
+        }
+    }
+
+    /// Waits until the request may be sent, for the limit on this side, its place, a pause and the lease.
+    async fn admission(&self, request: &Request) -> Result<Admitted<'_>, CallError> {
         let mut throttled = Duration::ZERO;
         if let Some(rate) = &self.rate {
             let asked = Instant::now();
             let is_admitted = rate.admits(request).await;
             throttled = asked.elapsed();
-            self.metrics.throttled(&method, throttled);
+            self.metrics.throttled(&request.verb.method(), throttled);
             if !is_admitted {
                 return Err(pause::refusal(Instant::now(), 0.0));
             }
         }
-        let Ok(_permit) = self.in_flight.acquire().await else {
+        let Ok(permit) = self.in_flight.acquire().await else {
             return Err(CallError::Unknown("shutting down".to_owned()));
         };
         // Each that was let through may have met what makes the others wait on.
@@ -279,6 +302,16 @@ impl Caller {
         }
         // Last thing before sending, after every wait: the term may have ended meanwhile.
         let server_time = self.allowed(request.verb).await?;
+        Ok((permit, throttled, server_time))
+    }
+
+    async fn admit_and_exchange(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
+        let (_permit, throttled, server_time) = tokio::select! {
+            biased;
+            () = self.ending.cancelled() => return Err(CallError::NotLeader),
+            admitted = self.admission(request) => admitted?,
+        };
+        let method = request.verb.method();
         let _working = self.work.as_ref().map(|work| {
             work.send_modify(|count| *count += 1);
             guard(work, |work| work.send_modify(|count| *count -= 1))

@@ -517,6 +517,44 @@ async fn s15_l15_a_detach_waits_behind_no_other_client_and_not_for_long_behind_i
     assert_eq!((error.is_of_all(), error.is_certain(), detaches()), (true, true, 1), "{error}");
 }
 
+/// What only reads, and what has not left yet, would keep a process from its end.
+#[tokio::test(start_paused = true)]
+async fn l14_at_the_end_of_the_process_only_the_answers_to_writes_are_awaited() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asking = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        asking.lock().unwrap().push(request.method().clone());
+        async {
+            seconds(3).await;
+            Ok::<_, Infallible>(http::Response::new(Body::empty()))
+        }
+    });
+    let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    let caller =
+        Caller::new(Client::new(service, "default"), Leadership::new(Term::Unlimited), None, metrics);
+    let ending = CancellationToken::new();
+    let caller = Caller { in_flight: Arc::new(Semaphore::new(2)), ..caller }.until(ending.clone());
+    let (background, _) = caller.in_the_background();
+    let send = async |caller: &Caller, verb| {
+        let caller = caller.clone();
+        let sending = tokio::spawn(async move { caller.send(&request(verb)).await });
+        tokio::task::yield_now().await;
+        sending
+    };
+    let write = send(&caller, Verb::Patch).await;
+    let read = send(&caller, Verb::Get).await;
+    let waiting = send(&caller, Verb::Patch).await;
+    let start = Instant::now();
+    ending.cancel();
+    for given_up in [read, waiting, send(&caller, Verb::Patch).await, send(&caller, Verb::Get).await] {
+        assert_eq!(given_up.await.unwrap(), Err(CallError::NotLeader));
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(write.await.unwrap().is_ok());
+    assert!(send(&background, Verb::Create).await.await.unwrap().is_ok(), "events go on");
+    assert_eq!(*asked.lock().unwrap(), [http::Method::PATCH, http::Method::GET, http::Method::POST]);
+}
+
 /// The API server takes any text where a claim names a volume or a class.
 #[tokio::test]
 async fn s42_what_no_object_can_be_named_is_proven_absent_and_asked_of_nobody() {
