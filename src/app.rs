@@ -3,8 +3,9 @@
 //! In: a [`Config`]. Out: the process' fate ([`DaemonFailure`] or none). A subsystem is added in
 //! [`subsystems()`].
 //!
-//! Shutdown (SIGTERM or SIGINT): stop planning and reading → drain the subsystems → write the events left →
-//! release the lease → close HTTP → exit 0. A second signal exits at once with 128 + its number.
+//! Shutdown (SIGTERM or SIGINT): stop planning and reading → drain the subsystems → release the lease, and
+//! write the events left beside it, as long as there is time → close HTTP → exit 0. A second signal exits
+//! at once with 128 + its number.
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
 
@@ -150,6 +151,7 @@ pub struct Daemon {
     gate: Arc<Gate>,
     planning: CancellationToken,
     events: CancellationToken,
+    events_over: CancellationToken,
     lease: CancellationToken,
     http: CancellationToken,
     patience: Patience,
@@ -186,7 +188,7 @@ impl Daemon {
         let caller = build_caller(api, &config, &leadership, &api_metrics, &alarms)?;
 
         let mut tasks = Supervisor::default();
-        let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
+        let [planning, events_end, events_over, lease, http] = [(); 5].map(|()| CancellationToken::new());
         let caller = caller.until(planning.clone());
         let fetchers = || {
             Fetcher::new(api, Arc::clone(&api_metrics))
@@ -232,7 +234,7 @@ impl Daemon {
         };
         process::register_tasks(&metrics, runtimes)?;
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
+        let writing = writer.run(caller.clone(), identity.clone(), (events_end.clone(), events_over.clone()));
         tasks.spawn(Stage::Events, "events", writing);
         #[cfg(feature = "tracing-otlp")]
         let traces =
@@ -267,7 +269,7 @@ impl Daemon {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
-        Ok(Self { tasks, gate, planning, events: events_end, lease, http, patience })
+        Ok(Self { tasks, gate, planning, events: events_end, events_over, lease, http, patience })
     }
 
     /// Its pages, as clients see them.
@@ -286,14 +288,19 @@ impl Daemon {
     /// # Errors
     /// A part did not end in time, or failed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + self.patience.drain + self.patience.release;
         self.planning.cancel();
         self.tasks.finished(Stage::Subsystem, self.patience.drain).await?;
         self.events.cancel();
-        if let Err(death) = self.tasks.finished(Stage::Events, EVENTS_TIMEOUT).await {
-            tracing::warn!(reason = %death, "events were left unwritten");
-        }
         self.lease.cancel();
         self.tasks.finished(Stage::Election, self.patience.release).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        if let Err(death) = self.tasks.finished(Stage::Events, left).await {
+            tracing::warn!(reason = %death, "events were left unwritten");
+            self.events_over.cancel();
+            // They are counted.
+            let _ = self.tasks.finished(Stage::Events, EVENTS_TIMEOUT).await;
+        }
         self.http.cancel();
         self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;
         tracing::info!("stopped");

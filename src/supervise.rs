@@ -87,13 +87,13 @@ impl Drop for Workplace {
 struct ThreadGone;
 
 /// When a task ends at shutdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// First: plans and writes.
     Subsystem,
-    /// Then: writes what the subsystems recorded.
+    /// Then: writes what the subsystems recorded, also beside the next stage.
     Events,
-    /// Then: gives up the lease, when nothing is written any more.
+    /// Then: gives up the lease, when nothing is decided any more.
     Election,
     /// Then: answers probes until the end.
     Http,
@@ -245,6 +245,8 @@ impl Supervisor {
             match timeout_at(deadline, self.next_end()).await {
                 Err(_) => return Err(Death::Stuck(name, within)),
                 Ok(None) => return Ok(()),
+                // Of an earlier stage, which goes on beside this one.
+                Ok(Some((ended, ..))) if ended < stage => {}
                 Ok(Some((ended, name, outcome))) => {
                     outcome?;
                     if ended != stage {
@@ -324,6 +326,16 @@ mod tests {
         assert_eq!(started.elapsed().as_secs(), 5);
         let stuck = tasks.finished(Stage::Http, Duration::from_secs(2)).await.unwrap_err();
         assert_eq!(stuck.to_string(), "task http did not stop within 2s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s47_the_end_of_a_task_of_an_earlier_stage_beside_a_later_one_is_no_death() {
+        let mut tasks = Supervisor::default();
+        for (stage, name, seconds) in [(Stage::Events, "events", 1), (Stage::Election, "election", 2)] {
+            tasks.spawn(stage, name, tokio::time::sleep(Duration::from_secs(seconds)));
+        }
+        tasks.finished(Stage::Election, Duration::from_secs(5)).await.unwrap();
+        tasks.finished(Stage::Events, Duration::ZERO).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

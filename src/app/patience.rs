@@ -6,7 +6,7 @@ use apiserver::call::deadline::ANSWER;
 
 use crate::config::Config;
 
-/// How long the events left may take. They only explain.
+/// How long it may take to count the events for which there was no time.
 pub(super) const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long HTTP may take to close; it bounds itself.
 pub(super) const HTTP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -197,6 +197,16 @@ impl Caller {
         (Self { work: None, ending: CancellationToken::new(), ..self.with_own_budget(1) }, work.subscribe())
     }
 
+    /// Whether this process leads.
+    pub(crate) fn may_write(&self) -> bool {
+        self.leadership.may_write(Instant::now())
+    }
+
+    /// A caller that needs no term, for what tells of what was done in one.
+    pub(crate) fn after_its_term(self) -> Self {
+        Self { leadership: Leadership::new(Term::Unlimited), ..self }
+    }
+
     /// A caller over whose requests the server may take only so long.
     #[must_use]
     pub fn with_request_timeout(self, request_timeout: Duration) -> Self {

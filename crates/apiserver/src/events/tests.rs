@@ -26,9 +26,15 @@ struct Server {
     answers: Vec<u16>,
     /// Minutes since an event that is there was told.
     age: u64,
+    /// How long it takes over a request.
+    takes: Duration,
 }
 
 fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
+    caller_of(server, Leadership::new(term))
+}
+
+fn caller_of(server: &Arc<Mutex<Server>>, leadership: Leadership) -> Caller {
     let server = Arc::clone(server);
     let service = tower::service_fn(move |request: HttpRequest<Body>| {
         let server = Arc::clone(&server);
@@ -38,6 +44,8 @@ fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
             if let Some(millis) = path.strip_prefix("/slow/") {
                 sleep(Duration::from_millis(millis.parse().unwrap())).await;
             }
+            let takes = server.lock().unwrap().takes;
+            sleep(takes).await;
             let name = path.rsplit('/').next().unwrap().to_owned();
             let mut server = server.lock().unwrap();
             server.asked.push((
@@ -61,7 +69,7 @@ fn caller(server: &Arc<Mutex<Server>>, term: Term) -> Caller {
         }
     });
     let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
-    Caller::new(Client::new(service, "default"), Leadership::new(term), None, metrics)
+    Caller::new(Client::new(service, "default"), leadership, None, metrics)
 }
 
 fn event(pod: &str, message: &str) -> Event {
@@ -103,7 +111,11 @@ async fn written_beside(
     let (queue, writer) = EventQueue::new(&metrics).unwrap();
     let stop = CancellationToken::new();
     let caller = caller(&server, term);
-    let running = tokio::spawn(writer.run(caller.clone(), "host_1".to_owned(), stop.clone()));
+    let running = tokio::spawn(writer.run(
+        caller.clone(),
+        "host_1".to_owned(),
+        (stop.clone(), CancellationToken::new()),
+    ));
     let others: Vec<_> = others
         .iter()
         .map(|millis| {
@@ -125,6 +137,32 @@ async fn written_beside(
     }
     let asked = std::mem::take(&mut server.lock().unwrap().asked);
     (asked, metrics.text().unwrap())
+}
+
+/// Its term ends with the release of the lease, and the process a while later.
+#[tokio::test(start_paused = true)]
+async fn s47_at_the_end_events_are_written_after_the_term_and_those_for_which_there_is_no_time_are_counted() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let metrics = Metrics::default();
+    let (queue, writer) = EventQueue::new(&metrics).unwrap();
+    let [stop, over] = [(); 2].map(|()| CancellationToken::new());
+    let leadership = Leadership::new(Term::Unlimited);
+    let caller = caller_of(&server, leadership.clone());
+    let recorder = queue.for_component("attachdetach-controller");
+    for number in 0..5 {
+        recorder.record(event(&format!("slow-{number}"), "")).unwrap();
+    }
+    server.lock().unwrap().takes = Duration::from_secs(10);
+    let running = tokio::spawn(writer.run(caller, "host_1".to_owned(), (stop.clone(), over.clone())));
+    sleep(Duration::from_secs(1)).await;
+    stop.cancel();
+    leadership.set(Term::None);
+    sleep(Duration::from_secs(24)).await;
+    over.cancel();
+    running.await.unwrap();
+    assert_eq!(server.lock().unwrap().asked.len(), 2);
+    let text = metrics.text().unwrap();
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 3"), "{text}");
 }
 
 #[test]

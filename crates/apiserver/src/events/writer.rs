@@ -2,6 +2,9 @@
 //! that, repeated a few times, then every ten seconds for two minutes, then dropped and counted. An event has the time at which
 //! it was recorded, however late it is written, and never takes the place of a later one.
 //!
+//! At the end of the process the events that are left are written also after its term, as long as there is time: they tell of
+//! what was done, and decide nothing.
+//!
 //! What a process before this one has told stands: its event has the name that ours would have, so that a create is
 //! refused, and it is read how often and when it was told (S47).
 
@@ -61,12 +64,33 @@ impl EventWriter {
         while self.queue.recv().await.is_some() {}
     }
 
-    /// Writes events until told to stop, then what is still queued. `instance` names this process.
-    pub async fn run(mut self, caller: Caller, instance: String, stop: CancellationToken) {
-        let (caller, mut work) = caller.in_the_background();
-        let mut desk = Desk { caller, instance: &instance, memory: Memory::default(), losses: &self.losses };
-        let mut spam = SpamFilter::default();
+    /// Writes events until told to stop, then what is still queued, until that is `over`. `instance` names this process.
+    pub async fn run(
+        mut self,
+        caller: Caller,
+        instance: String,
+        (stop, over): (CancellationToken, CancellationToken),
+    ) {
+        let losses = self.losses.clone();
         let mut waiting = Waiting::default();
+        let written = over.run_until_cancelled(self.write(caller, &instance, &stop, &mut waiting)).await;
+        // Besides those that wait, one was being written when time was over.
+        let left = waiting.0.len() + self.queue.len() + usize::from(written.is_none());
+        losses.of(Loss::Failed).inc_by(left as u64);
+        stop.cancelled().await;
+    }
+
+    async fn write(
+        &mut self,
+        caller: Caller,
+        instance: &str,
+        stop: &CancellationToken,
+        waiting: &mut Waiting,
+    ) {
+        let (caller, mut work) = caller.in_the_background();
+        let mut desk =
+            Desk { caller, instance, memory: Memory::default(), losses: &self.losses, stop, has_led: false };
+        let mut spam = SpamFilter::default();
         let mut stopping = false;
         loop {
             let report = tokio::select! {
@@ -99,8 +123,6 @@ impl EventWriter {
                 waiting.put_off(report, 1, desk.losses);
             }
         }
-        desk.losses.of(Loss::Failed).inc_by(waiting.0.len() as u64);
-        stop.cancelled().await;
     }
 }
 
@@ -144,6 +166,9 @@ struct Desk<'a> {
     instance: &'a str,
     memory: Memory,
     losses: &'a Losses,
+    stop: &'a CancellationToken,
+    /// Whether this process has led.
+    has_led: bool,
 }
 
 impl Desk<'_> {
@@ -165,7 +190,12 @@ impl Desk<'_> {
         let mut backoff = Backoff::new(LONGEST_PAUSE);
         let mut attempt = 1;
         loop {
+            self.has_led |= self.caller.may_write();
             let Err(error) = self.write(&report).await else { return None };
+            if error == CallError::NotLeader && self.has_led && self.stop.is_cancelled() {
+                self.caller = self.caller.clone().after_its_term();
+                continue;
+            }
             report.may_be_written |= matches!(error, CallError::Unknown(_));
             let pause = match &error {
                 CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
