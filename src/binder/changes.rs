@@ -210,10 +210,6 @@ impl Planner {
                 if was_bound(&claim) && self.state.objects.volumes.get(name).is_some() {
                     self.queue.add(Target::Volume(name.clone()), now);
                 }
-                // It may not be suited any more by the volume that it kept others from.
-                if self.state.volumes.is_free(name) && !self.state.is_busy(name) {
-                    self.queue.offer(name.clone(), now);
-                }
             }
         }
         self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
