@@ -61,6 +61,14 @@ pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
     last.unwrap_or(unset)
 }
 
+/// Whether pods of an earlier template of a Deployment may be left.
+#[must_use]
+pub fn is_rolling(deployment: &Value) -> bool {
+    let number = |at: &str| deployment.pointer(at).and_then(Value::as_u64).unwrap_or_default();
+    number("/status/observedGeneration") < number("/metadata/generation")
+        || number("/status/updatedReplicas") < number("/status/replicas")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -32,7 +32,7 @@ pub fn lacks_right(words: &str) -> bool {
 /// Sends a request. What is sent with PATCH is a merge patch, or with `fieldManager` in the path an apply patch.
 ///
 /// # Errors
-/// See [`NoAnswer`]. A status of 500 or more is no refusal.
+/// See [`NoAnswer`]. A status of 500 or more is no refusal, nor is one that asks to come back later.
 pub async fn ask(
     client: &Client,
     method: Method,
@@ -60,7 +60,7 @@ pub async fn ask(
 pub async fn answer(client: &Client, request: Request<Vec<u8>>) -> Result<Value, NoAnswer> {
     match timeout(LONGEST_ANSWER, client.request::<Value>(request)).await {
         Ok(Ok(object)) => Ok(object),
-        Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
+        Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => {
             Err(NoAnswer::Refused(status.code, status.message))
         }
         Ok(Err(error)) => Err(NoAnswer::Unknown(error_chain(&error))),

@@ -16,7 +16,8 @@ use crate::{
     preflight::facts::DEPLOYMENT,
     switch::{
         SwitchEnd, carry_out, plan,
-        step::{Direction, SwitchOrder, SwitchStep, printed},
+        step::{Direction, SwitchOrder, SwitchStep},
+        words::printed,
     },
     terminal::complain,
 };

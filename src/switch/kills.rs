@@ -210,6 +210,9 @@ impl Run {
                 drains: self.asked.is_some_and(|asked| now >= asked + 10),
                 leads,
                 may_lead,
+                // In no course has the fence gone but by a switch.
+                has_led: false,
+                rolls: false,
             },
             manager: ManagerStanding {
                 leads: manager_leads,

@@ -12,6 +12,9 @@ mod observe;
 pub mod step;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unwritable_tests;
+pub mod words;
 
 use std::time::Duration;
 

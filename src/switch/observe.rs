@@ -18,7 +18,7 @@ use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     config::Controllers,
     fence::{
-        arguments::{controllers, is_on, value, words},
+        arguments::{controllers, is_on, is_rolling, value, words},
         ask::{NoAnswer, ask, each, read},
         policies::Fence,
         probe::{hidden, look, raised},
@@ -106,6 +106,7 @@ impl<'a> Observer<'a> {
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
+        daemon.has_led = daemon_lease.pointer("/spec/acquireTime").is_some();
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
@@ -277,6 +278,7 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
         running: number("/status/replicas").unwrap_or_default(),
         is_fenced: is_on(&arguments, "--fence", false),
         has_no_lease: !is_on(&arguments, "--leader-elect", true),
+        rolls: is_rolling(deployment),
         ..DaemonStanding::default()
     }
 }

@@ -5,7 +5,7 @@
 //! volume has an attachment that its node does not list while mooring begins nothing new, mooring has stopped, KCM's lease is held for longer than it
 //! lasts, so that no process of KCM is left that was ever denied a write, the fence is off and that is proven, KCM leads.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use clap::ValueEnum;
 
@@ -86,6 +86,10 @@ pub struct DaemonStanding {
     pub leads: bool,
     /// Whether one of them may hold the lease: it has not expired since it was seen first.
     pub may_lead: bool,
+    /// Whether one of them ever held it.
+    pub has_led: bool,
+    /// Whether replicas of an earlier template may be left.
+    pub rolls: bool,
 }
 
 /// KCM, as its lease shows it.
@@ -194,11 +198,11 @@ const EXIT_SLACK: Duration = Duration::from_secs(5);
 
 /// A daemon that may lead begins within a few seconds, or after the lease of a predecessor that was killed. A lease is renewed
 /// every few seconds, too.
-const MOST_TO_LEAD: Duration = Duration::from_mins(1);
+pub(super) const MOST_TO_LEAD: Duration = Duration::from_mins(1);
 
 /// A server that is gone counts for a minute, and two minutes without a break are a proof where servers are not counted. A driver
 /// that works has attached a volume within this time, too.
-const MOST_TO_WAIT: Duration = Duration::from_mins(3);
+pub(super) const MOST_TO_WAIT: Duration = Duration::from_mins(3);
 
 /// From KCM's lease given up until a new process has it.
 const TAKE_OVER: Duration = Duration::from_secs(5);
@@ -284,15 +288,22 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     match &seen.unneeded {
         _ if !daemon.leads => SwitchStep::AwaitLeader,
         none if none.is_empty() => SwitchStep::Done,
+        // A leader of before looks at the fences of the loops that it runs.
+        _ if daemon.rolls => SwitchStep::Stop(
+            "mooring rules; loops that the Deployment does not run stay fenced off until its rollout has ended: wait for kubectl \
+             -n mooring-system rollout status deployment/mooring, and run this again"
+                .to_owned(),
+        ),
         unneeded => SwitchStep::LowerUnneeded(unneeded.clone()),
     }
 }
 
 /// What somebody has to do who cannot hold KCM's lease.
-const BY_RESTART: &str = "restart the kube-controller-manager of each server (docs/adopting.md#restart says how: to delete its pod \
+pub(super) const BY_RESTART: &str = "restart the kube-controller-manager of each server (docs/adopting.md#restart says how: to delete its pod \
     restarts nothing), and run this again with --manager-was-restarted";
 /// How mooring is stopped before.
-const BY_SCALE: &str = "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0";
+pub(super) const BY_SCALE: &str =
+    "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0";
 
 /// What somebody has to do whose mooring has no lease.
 const NO_LEASE: &str =
@@ -321,14 +332,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
-        if is_open && daemon.is_fenced && daemon.may_lead {
-            return SwitchStep::Stop(
+        let rules_by_flags = !daemon.is_fenced || daemon.has_no_lease;
+        if is_open && !rules_by_flags && (daemon.may_lead || daemon.has_led) {
+            return SwitchStep::Stop(format!(
                 "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
-                 switch --to mooring --yes, and then this again"
-                    .to_owned(),
-            );
+                 switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, {BY_SCALE}"
+            ));
         }
-        if is_open && daemon.may_lead {
+        if is_open && rules_by_flags {
             return SwitchStep::Stop(format!(
                 "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this \
                  command cannot change them: {BY_SCALE}, and then take its loops out of kube-controller-manager's --controllers"
@@ -377,6 +388,13 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
     // 2. No process of KCM is left that was denied a write.
     if !is_open {
+        // Not while its lease is held: all of KCM stands still then.
+        if *fence == (FenceStanding::Up { proven: false })
+            && manager.held.is_none()
+            && !order.manager_restarted
+        {
+            return SwitchStep::ReachServers(hidden.clone());
+        }
         if !unlisted.is_empty() {
             let names = names(unlisted);
             return SwitchStep::Stop(format!(
@@ -424,198 +442,9 @@ fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchS
     })
 }
 
-fn names(volumes: &[String]) -> String {
+pub(super) fn names(volumes: &[String]) -> String {
     let told: Vec<&str> = volumes.iter().take(VOLUMES_TOLD).map(String::as_str).collect();
     let more = volumes.len().saturating_sub(VOLUMES_TOLD);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     told.join(", ") + &rest
-}
-
-impl SwitchStep {
-    /// Whether it is the same step, whatever it waits for.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.words() == other.words()
-    }
-
-    /// Why it is not waited for any longer, if this step has been next for so long.
-    #[must_use]
-    pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
-        let (most, why) = match self {
-            Self::AwaitDaemon => {
-                let is_ruled = !seen.fence.is_up() || seen.daemon.may_lead;
-                let end = if is_ruled { "" } else { ": nobody rules behind the fence; or go back with switch --to \
-                    kube-controller-manager --yes" };
-                (
-                    MOST_TO_WAIT,
-                    format!(
-                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again{end}"
-                    ),
-                )
-            }
-            Self::RaiseFence => {
-                let why = if let FenceStanding::Partial(why) = &seen.fence { why } else { "" };
-                (MOST_TO_LEAD, format!("the fence was applied, and is not as it should be: {why}"))
-            }
-            Self::AwaitLeader => (
-                MOST_TO_LEAD,
-                "mooring does not lead behind the fence, and nobody rules: see why in kubectl -n mooring-system logs \
-                 deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes"
-                    .to_owned(),
-            ),
-            Self::FindManager => (
-                MOST_TO_LEAD,
-                format!(
-                    "nobody renews kube-controller-manager's lease, so holding it would end no process: see whether it runs, \
-                     with --leader-elect and this lease; else say --one-way, or, on the way back, {BY_SCALE}, {BY_RESTART}"
-                ),
-            ),
-            Self::Drain(volumes) => {
-                let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again, \
-                           with --leave for those that no machine uses";
-                (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
-            }
-            // While KCM's lease is held, to stop would leave it to a process that some server may deny writes.
-            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) if seen.manager.held.is_none() => {
-                let (asked, servers) = seen.servers;
-                let why = "not each API server was seen to do the same with the probe";
-                (MOST_TO_WAIT, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
-            }
-            _ => return None,
-        };
-        (lasted >= most).then(|| format!("after {} s: {why}", most.as_secs()))
-    }
-
-    /// The step for people.
-    #[must_use]
-    pub fn told(&self) -> String {
-        match self {
-            Self::Drain(volumes) if !volumes.is_empty() => {
-                format!("wait until these volumes are listed by their nodes: {}", names(volumes))
-            }
-            Self::ReachServers(Some(why)) | Self::ProveOpen(Some(why)) => {
-                format!("{}, for which two minutes without a break must do: {why}", self.words().0)
-            }
-            Self::LowerUnneeded(fences) if !fences.is_empty() => {
-                let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
-                format!("{}: {}", self.words().0, names.join(", "))
-            }
-            Self::Stop(why) => format!("stop: {why}"),
-            step => step.words().0.to_owned(),
-        }
-    }
-
-    /// What is done, and the command that shows or does it by hand.
-    fn words(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::GiveLeaseUp => (
-                "give up kube-controller-manager's lease",
-                "kubectl -n kube-system patch lease kube-controller-manager --type=merge \
-                 -p '{\"spec\":{\"holderIdentity\":\"\",\"leaseDurationSeconds\":1}}'",
-            ),
-            Self::StartDaemon => {
-                ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
-            }
-            Self::AwaitDaemon => {
-                ("wait until a replica of mooring is ready", "kubectl -n mooring-system get pods")
-            }
-            Self::Resume => (
-                "let mooring begin new work again",
-                "kubectl annotate validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring mooring.dev/drain-",
-            ),
-            Self::FindManager => (
-                "see kube-controller-manager renew its lease",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
-            Self::ReachServers(_) => (
-                "see that each API server answers the probe",
-                "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
-            ),
-            Self::RaiseFence => {
-                // As many files as mooring runs loops.
-                (
-                    "raise the fence",
-                    "kubectl apply --server-side --force-conflicts -f deploy/fence/ACCOUNT.yaml",
-                )
-            }
-            Self::ProveFence => (
-                "prove that each API server enforces the fence",
-                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
-            ),
-            Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
-            Self::LowerUnneeded(_) => (
-                "take the fences down of loops that mooring does not run",
-                "kubectl get validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring",
-            ),
-            Self::Drain(_) => {
-                ("let mooring finish what is under way, and begin nothing new", "mooring doctor")
-            }
-            Self::StopDaemon => {
-                ("stop mooring", "kubectl -n mooring-system scale deployment mooring --replicas=0")
-            }
-            Self::AwaitStop => (
-                "wait until mooring has ended and given up its lease",
-                "kubectl -n mooring-system get lease mooring",
-            ),
-            Self::RecordManager => (
-                "record which process of kube-controller-manager leads",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
-            Self::HoldLease => (
-                "hold kube-controller-manager's lease until its old leader has exited",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
-            Self::LowerFence => (
-                "take the fence down",
-                "kubectl delete -k deploy/fence --wait=false, then take the finalizers off",
-            ),
-            Self::ProveOpen(_) => (
-                "prove that no API server enforces the fence",
-                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
-            ),
-            Self::AwaitManager => (
-                "wait until kube-controller-manager leads",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
-            Self::Done | Self::Stop(_) => ("nothing is left to do", ""),
-        }
-    }
-}
-
-/// All steps of a direction, with their commands, and which is next.
-#[must_use]
-pub fn printed(to: Direction, next: &SwitchStep) -> String {
-    let over = [
-        SwitchStep::StartDaemon,
-        SwitchStep::AwaitDaemon,
-        SwitchStep::FindManager,
-        SwitchStep::ReachServers(None),
-        SwitchStep::RaiseFence,
-        SwitchStep::Resume,
-        SwitchStep::ProveFence,
-        SwitchStep::AwaitLeader,
-        SwitchStep::LowerUnneeded(Vec::new()),
-    ];
-    let back = [
-        SwitchStep::FindManager,
-        SwitchStep::ReachServers(None),
-        SwitchStep::Drain(Vec::new()),
-        SwitchStep::StopDaemon,
-        SwitchStep::AwaitStop,
-        SwitchStep::HoldLease,
-        SwitchStep::LowerFence,
-        SwitchStep::ProveOpen(None),
-        SwitchStep::GiveLeaseUp,
-        SwitchStep::AwaitManager,
-    ];
-    let steps: &[SwitchStep] = if to == Direction::Mooring { &over } else { &back };
-    let mut text = String::new();
-    for (number, step) in steps.iter().enumerate() {
-        let (words, command) = step.words();
-        let is_next = words == next.words().0;
-        let mark = if is_next { ">" } else { " " };
-        let _ = writeln!(text, "{mark} {}. {words}\n     {command}", number + 1);
-    }
-    let _ = writeln!(text, "next: {}", next.told());
-    text
 }

@@ -11,8 +11,9 @@ use super::{
     observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, restart},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchOrder, SwitchSeen,
-        SwitchStep, next, printed,
+        SwitchStep, next,
     },
+    words::printed,
 };
 use crate::fence::{
     policies::FENCES,
@@ -21,7 +22,7 @@ use crate::fence::{
 use crate::preflight::whole_server;
 
 /// A cluster that kube-controller-manager rules, with mooring standing by.
-fn ruled_by_the_manager() -> SwitchSeen {
+pub(super) fn ruled_by_the_manager() -> SwitchSeen {
     SwitchSeen {
         fence: FenceStanding::Absent { proven: true },
         daemon: DaemonStanding {
@@ -46,7 +47,7 @@ fn ruled_by_the_manager() -> SwitchSeen {
 }
 
 /// A cluster that mooring rules.
-fn ruled_by_mooring() -> SwitchSeen {
+pub(super) fn ruled_by_mooring() -> SwitchSeen {
     let mut seen = ruled_by_the_manager();
     seen.fence = FenceStanding::Up { proven: true };
     (seen.daemon.leads, seen.daemon.may_lead) = (true, true);
@@ -54,13 +55,13 @@ fn ruled_by_mooring() -> SwitchSeen {
     seen
 }
 
-type Case = (&'static str, fn(&mut SwitchSeen), SwitchStep);
+pub(super) type Case = (&'static str, fn(&mut SwitchSeen), SwitchStep);
 
-fn order(to: Direction) -> SwitchOrder {
+pub(super) fn order(to: Direction) -> SwitchOrder {
     SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false }
 }
 
-fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
+pub(super) fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Case>) {
     for (name, change, expected) in cases {
         let mut seen = base();
         change(&mut seen);
@@ -119,6 +120,15 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
                 seen.unneeded = vec![&FENCES[2], &FENCES[5]];
             },
             LowerUnneeded(vec![&FENCES[2], &FENCES[5]]),
+        ),
+        (
+            "likewise, and a leader of before may run it",
+            |seen| {
+                *seen = ruled_by_mooring();
+                (seen.daemon.is_asked, seen.daemon.rolls) = (false, true);
+                seen.unneeded = vec![&FENCES[2]];
+            },
+            Stop("until its rollout has ended".into()),
         ),
         (
             "it does not run one that has to be a new process",
@@ -235,6 +245,31 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             },
             Stop("nobody would do their work".into()),
         ),
+        (
+            "it rules without a fence and without a lease that shows it",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                (seen.daemon.is_fenced, seen.daemon.has_no_lease) = (false, true);
+                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
+            },
+            Stop("mooring rules without a fence".into()),
+        ),
+        (
+            "it has ruled, its fence is gone, and no replica leads at this moment",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (false, false, true);
+            },
+            Stop("may have been denied writes".into()),
+        ),
+        (
+            "it has stopped, and this run has not reached each server",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Up { proven: false };
+            },
+            ReachServers(None),
+        ),
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
         (
             "it may lead on a node that is out of reach",
@@ -339,140 +374,16 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
 }
 
-#[expect(clippy::too_many_lines, reason = "a table")]
-#[test]
-fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
-    use ManagerRestart::{Other, Same, Unseen};
-    use SwitchStep::{
-        AwaitLeader, AwaitStop, Done, Drain, FindManager, LowerFence, ProveOpen, RaiseFence, RecordManager,
-        Stop, StopDaemon,
-    };
-    fn unwritable(seen: &mut SwitchSeen) {
-        seen.manager.unwritable = Some("leases is forbidden".into());
-    }
-    let cases: Vec<Case> = vec![
-        ("the fence stays down", unwritable, Stop("leases is forbidden; get the rights".into())),
-        (
-            "the fence is up already",
-            |seen| {
-                unwritable(seen);
-                seen.fence = FenceStanding::Up { proven: true };
-            },
-            AwaitLeader,
-        ),
-    ];
-    check(order(Direction::Mooring), ruled_by_the_manager, cases);
-    let one_way = SwitchOrder { one_way: true, ..order(Direction::Mooring) };
-    check(one_way, ruled_by_the_manager, vec![("one way", unwritable, RaiseFence)]);
-
-    let cases: Vec<Case> = vec![
-        (
-            "mooring goes on ruling",
-            |seen| {
-                unwritable(seen);
-                seen.daemon.drains = false;
-            },
-            Drain(Vec::new()),
-        ),
-        ("it has finished what it began", unwritable, StopDaemon),
-        (
-            "it has stopped",
-            |seen| {
-                unwritable(seen);
-                stopped(seen);
-            },
-            RecordManager,
-        ),
-        (
-            "who leads is on record",
-            |seen| {
-                unwritable(seen);
-                stopped(seen);
-                seen.manager.restart = Same;
-            },
-            Stop("leases is forbidden; restart the kube-controller-manager of each server".into()),
-        ),
-        (
-            "nothing is fenced off",
-            |seen| {
-                unwritable(seen);
-                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
-                seen.fence = FenceStanding::Absent { proven: true };
-            },
-            StopDaemon,
-        ),
-    ];
-    check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
-
-    let restarted = SwitchOrder { manager_restarted: true, ..order(Direction::KubeControllerManager) };
-    let cases: Vec<Case> = vec![
-        ("restarted too early", |_| {}, Stop("counts after mooring has stopped".into())),
-        ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
-        ("nobody has recorded who led", stopped, RecordManager),
-        (
-            "restarted, same holder",
-            |seen| {
-                stopped(seen);
-                seen.manager.restart = Same;
-            },
-            Stop("that led when mooring had stopped".into()),
-        ),
-        (
-            "the same holder, who may be gone",
-            |seen| {
-                stopped(seen);
-                (seen.manager.restart, seen.manager.renews) = (Same, false);
-            },
-            FindManager,
-        ),
-        (
-            "another holder",
-            |seen| {
-                unwritable(seen);
-                stopped(seen);
-                seen.manager.restart = Other;
-            },
-            LowerFence,
-        ),
-        (
-            "nobody renews the lease",
-            |seen| {
-                stopped(seen);
-                seen.manager.restart = Unseen;
-            },
-            LowerFence,
-        ),
-        (
-            "one server still denies",
-            |seen| {
-                stopped(seen);
-                seen.fence = FenceStanding::Absent { proven: false };
-            },
-            ProveOpen(None),
-        ),
-        (
-            "none does",
-            |seen| {
-                stopped(seen);
-                seen.fence = FenceStanding::Absent { proven: true };
-                seen.manager.leads = false;
-            },
-            Done,
-        ),
-    ];
-    check(restarted, ruled_by_mooring, cases);
-}
-
-fn stopped(seen: &mut SwitchSeen) {
+pub(super) fn stopped(seen: &mut SwitchSeen) {
     seen.daemon = DaemonStanding { replicas: Some(0), is_fenced: true, ..DaemonStanding::default() };
 }
 
-fn holding(seen: &mut SwitchSeen, seconds: u64) {
+pub(super) fn holding(seen: &mut SwitchSeen, seconds: u64) {
     stopped(seen);
     (seen.manager.leads, seen.manager.held) = (false, Some(Duration::from_secs(seconds)));
 }
 
-fn open(seen: &mut SwitchSeen, proven: bool) {
+pub(super) fn open(seen: &mut SwitchSeen, proven: bool) {
     holding(seen, 21);
     seen.fence = FenceStanding::Absent { proven };
 }
@@ -519,7 +430,9 @@ fn what_does_not_come_is_waited_for_a_while() {
     let mut held = seen.clone();
     holding(&mut held, 200);
     let open = SwitchStep::ProveOpen(None);
-    assert_eq!(open.given_up(Duration::from_mins(10), &held), None, "nobody else may lead");
+    let told =
+        open.given_up(Duration::from_mins(3), &held).expect("all of kube-controller-manager stands still");
+    assert!(told.contains("lease is left to expire"), "{told}");
 }
 
 #[test]
@@ -553,7 +466,7 @@ fn the_deployment_says_which_lease_the_daemon_takes() {
     let deployment = |arguments: &[&str]| {
         json!({
             "spec": { "replicas": 0, "template": { "spec": { "containers": [{ "args": arguments }] } } },
-            "status": { "replicas": 2, "readyReplicas": 1 },
+            "status": { "replicas": 2, "updatedReplicas": 2, "readyReplicas": 1 },
         })
     };
     let lease = |arguments: &[&str]| daemon_lease(Some(&deployment(arguments)));

@@ -142,7 +142,7 @@ impl World {
             waited: BTreeSet::new(),
         };
         world.server.denied = start.denied.clone();
-        world.server.stripped = start.stripped.clone();
+        world.server.stripped.clone_from(&start.stripped);
         world.server.unmakable = start.unmakable;
         world.server.unremovable = start.unremovable;
         let paths =

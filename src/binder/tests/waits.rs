@@ -22,6 +22,7 @@ use crate::binder::{
     controller::Planner,
     decide::upkeep::IN_TREE_FINALIZER,
     durations::{BindMode, Sample},
+    reasons::VolumeReason,
     state::Plugins,
 };
 
@@ -43,7 +44,7 @@ fn s42_s45_a_claim_that_was_never_read_keeps_the_volume_that_may_be_its_own() {
     planner.changed(&ObjectRef::Claim(named.key()), now);
     assert_eq!(planner.plan(now).ops, []);
     assert_eq!(planner.waiting(), [("ObjectUnreadable", 1)].into());
-    assert_eq!(planner.volume_reason(&lost.key()).map(|reason| reason.code()), Some("ObjectUnreadable"));
+    assert_eq!(planner.volume_reason(&lost.key()).map(VolumeReason::code), Some("ObjectUnreadable"));
     // It is put right, and has another volume.
     let mut odd = claim("odd");
     odd.metadata.resource_version = ResourceVersion(3);

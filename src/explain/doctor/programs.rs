@@ -25,7 +25,7 @@ use crate::{
         table::Facts,
     },
     fence::{
-        arguments::{controllers, words},
+        arguments::{controllers, is_rolling, words},
         controllers::Controllers,
         policies::{FENCES, Fence, NAME_BEGINS, POLICIES},
     },
@@ -87,7 +87,9 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
 /// The controllers of those fences whose loops the Deployment of mooring does not run, as far as that is to be seen.
 fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
     let of = ("Deployment".to_owned(), "mooring-system/mooring".to_owned());
-    let spec = snapshot.others.get(&of).and_then(|deployment| deployment.pointer("/spec/template/spec"));
+    // A leader of the template before may run them.
+    let deployment = snapshot.others.get(&of).filter(|deployment| !is_rolling(deployment));
+    let spec = deployment.and_then(|deployment| deployment.pointer("/spec/template/spec"));
     let list = spec.and_then(|spec| Controllers::parse(&controllers(&words(spec))).ok());
     let Some(Controllers { running, .. }) = list else { return Vec::new() };
     let is_run = |fence: &&Fence| running.iter().any(|controller| controller.name() == fence.controller);

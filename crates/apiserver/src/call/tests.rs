@@ -535,6 +535,7 @@ async fn l14_at_the_end_of_the_process_only_the_answers_to_writes_are_awaited() 
     let ending = CancellationToken::new();
     let caller = Caller { in_flight: Arc::new(Semaphore::new(2)), ..caller }.until(ending.clone());
     let (background, _) = caller.in_the_background();
+    #[expect(clippy::async_yields_async, reason = "the answer is waited for later")]
     let send = async |caller: &Caller, verb| {
         let caller = caller.clone();
         let sending = tokio::spawn(async move { caller.send(&request(verb)).await });

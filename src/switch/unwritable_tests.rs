@@ -1,0 +1,130 @@
+//! The ways of who cannot hold kube-controller-manager's lease.
+
+use super::{
+    step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
+    tests::{Case, check, order, ruled_by_mooring, ruled_by_the_manager, stopped},
+};
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+#[test]
+fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
+    use ManagerRestart::{Other, Same, Unseen};
+    use SwitchStep::{
+        AwaitLeader, AwaitStop, Done, Drain, FindManager, LowerFence, ProveOpen, RaiseFence, RecordManager,
+        Stop, StopDaemon,
+    };
+    fn unwritable(seen: &mut SwitchSeen) {
+        seen.manager.unwritable = Some("leases is forbidden".into());
+    }
+    let cases: Vec<Case> = vec![
+        ("the fence stays down", unwritable, Stop("leases is forbidden; get the rights".into())),
+        (
+            "the fence is up already",
+            |seen| {
+                unwritable(seen);
+                seen.fence = FenceStanding::Up { proven: true };
+            },
+            AwaitLeader,
+        ),
+    ];
+    check(order(Direction::Mooring), ruled_by_the_manager, cases);
+    let one_way = SwitchOrder { one_way: true, ..order(Direction::Mooring) };
+    check(one_way, ruled_by_the_manager, vec![("one way", unwritable, RaiseFence)]);
+
+    let cases: Vec<Case> = vec![
+        (
+            "mooring goes on ruling",
+            |seen| {
+                unwritable(seen);
+                seen.daemon.drains = false;
+            },
+            Drain(Vec::new()),
+        ),
+        ("it has finished what it began", unwritable, StopDaemon),
+        (
+            "it has stopped",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+            },
+            RecordManager,
+        ),
+        (
+            "who leads is on record",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+                seen.manager.restart = Same;
+            },
+            Stop("leases is forbidden; restart the kube-controller-manager of each server".into()),
+        ),
+        (
+            "nothing is fenced off",
+            |seen| {
+                unwritable(seen);
+                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
+                seen.fence = FenceStanding::Absent { proven: true };
+            },
+            StopDaemon,
+        ),
+    ];
+    check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
+
+    let restarted = SwitchOrder { manager_restarted: true, ..order(Direction::KubeControllerManager) };
+    let cases: Vec<Case> = vec![
+        ("restarted too early", |_| {}, Stop("counts after mooring has stopped".into())),
+        ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
+        ("nobody has recorded who led", stopped, RecordManager),
+        (
+            "restarted, same holder",
+            |seen| {
+                stopped(seen);
+                seen.manager.restart = Same;
+            },
+            Stop("that led when mooring had stopped".into()),
+        ),
+        (
+            "the same holder, who may be gone",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.renews) = (Same, false);
+            },
+            FindManager,
+        ),
+        (
+            "another holder",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+                seen.manager.restart = Other;
+            },
+            LowerFence,
+        ),
+        (
+            "nobody renews the lease",
+            |seen| {
+                stopped(seen);
+                seen.manager.restart = Unseen;
+            },
+            LowerFence,
+        ),
+        (
+            "one server still denies",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Absent { proven: false };
+            },
+            ProveOpen(None),
+        ),
+        (
+            "none does",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Absent { proven: true };
+                seen.manager.leads = false;
+            },
+            Done,
+        ),
+    ];
+    check(restarted, ruled_by_mooring, cases);
+}

@@ -1,0 +1,202 @@
+//! What is said of a step: to people, with its command, and when it is not waited for any longer. Tables only.
+
+use std::{fmt::Write as _, time::Duration};
+
+use super::step::{
+    BY_RESTART, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep, names,
+};
+
+impl SwitchStep {
+    /// Whether it is the same step, whatever it waits for.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+
+    /// Why it is not waited for any longer, if this step has been next for so long.
+    #[must_use]
+    pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
+        let (most, why) = match self {
+            Self::AwaitDaemon => {
+                let is_ruled = !seen.fence.is_up() || seen.daemon.may_lead;
+                let end = if is_ruled { "" } else { ": nobody rules behind the fence; or go back with switch --to \
+                    kube-controller-manager --yes" };
+                (
+                    MOST_TO_WAIT,
+                    format!(
+                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again{end}"
+                    ),
+                )
+            }
+            Self::RaiseFence => {
+                let why = if let FenceStanding::Partial(why) = &seen.fence { why } else { "" };
+                (MOST_TO_LEAD, format!("the fence was applied, and is not as it should be: {why}"))
+            }
+            Self::AwaitLeader => (
+                MOST_TO_LEAD,
+                "mooring does not lead behind the fence, and nobody rules: see why in kubectl -n mooring-system logs \
+                 deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes"
+                    .to_owned(),
+            ),
+            Self::FindManager => (
+                MOST_TO_LEAD,
+                format!(
+                    "nobody renews kube-controller-manager's lease, so holding it would end no process: see whether it runs, \
+                     with --leader-elect and this lease; else say --one-way, or, on the way back, delete the lease if no process \
+                     has it any more, and run this again: then mooring is drained and stopped, and {BY_RESTART}"
+                ),
+            ),
+            Self::Drain(volumes) => {
+                let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again, \
+                           with --leave for those that no machine uses";
+                (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
+            }
+            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) => {
+                let (asked, servers) = seen.servers;
+                let why = "not each API server was seen to do the same with the probe";
+                // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
+                let end = if seen.manager.held.is_none() { "" } else { ". kube-controller-manager's lease is left to expire" };
+                (
+                    MOST_TO_WAIT,
+                    format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again{end}"),
+                )
+            }
+            _ => return None,
+        };
+        (lasted >= most).then(|| format!("after {} s: {why}", most.as_secs()))
+    }
+
+    /// The step for people.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self {
+            Self::Drain(volumes) if !volumes.is_empty() => {
+                format!("wait until these volumes are listed by their nodes: {}", names(volumes))
+            }
+            Self::ReachServers(Some(why)) | Self::ProveOpen(Some(why)) => {
+                format!("{}, for which two minutes without a break must do: {why}", self.words().0)
+            }
+            Self::LowerUnneeded(fences) if !fences.is_empty() => {
+                let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
+                format!("{}: {}", self.words().0, names.join(", "))
+            }
+            Self::Stop(why) => format!("stop: {why}"),
+            step => step.words().0.to_owned(),
+        }
+    }
+
+    /// What is done, and the command that shows or does it by hand.
+    fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::GiveLeaseUp => (
+                "give up kube-controller-manager's lease",
+                "kubectl -n kube-system patch lease kube-controller-manager --type=merge \
+                 -p '{\"spec\":{\"holderIdentity\":\"\",\"leaseDurationSeconds\":1}}'",
+            ),
+            Self::StartDaemon => {
+                ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
+            }
+            Self::AwaitDaemon => {
+                ("wait until a replica of mooring is ready", "kubectl -n mooring-system get pods")
+            }
+            Self::Resume => (
+                "let mooring begin new work again",
+                "kubectl annotate validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring mooring.dev/drain-",
+            ),
+            Self::FindManager => (
+                "see kube-controller-manager renew its lease",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::ReachServers(_) => (
+                "see that each API server answers the probe",
+                "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
+            ),
+            Self::RaiseFence => {
+                // As many files as mooring runs loops.
+                (
+                    "raise the fence",
+                    "kubectl apply --server-side --force-conflicts -f deploy/fence/ACCOUNT.yaml",
+                )
+            }
+            Self::ProveFence => (
+                "prove that each API server enforces the fence",
+                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
+            ),
+            Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
+            Self::LowerUnneeded(_) => (
+                "take the fences down of loops that mooring does not run",
+                "kubectl get validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring",
+            ),
+            Self::Drain(_) => {
+                ("let mooring finish what is under way, and begin nothing new", "mooring doctor")
+            }
+            Self::StopDaemon => {
+                ("stop mooring", "kubectl -n mooring-system scale deployment mooring --replicas=0")
+            }
+            Self::AwaitStop => (
+                "wait until mooring has ended and given up its lease",
+                "kubectl -n mooring-system get lease mooring",
+            ),
+            Self::RecordManager => (
+                "record which process of kube-controller-manager leads",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::HoldLease => (
+                "hold kube-controller-manager's lease until its old leader has exited",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::LowerFence => (
+                "take the fence down",
+                "kubectl delete validatingadmissionpolicybindings,validatingadmissionpolicies \
+                 -l app.kubernetes.io/part-of=mooring --wait=false, then take the finalizers off",
+            ),
+            Self::ProveOpen(_) => (
+                "prove that no API server enforces the fence",
+                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
+            ),
+            Self::AwaitManager => (
+                "wait until kube-controller-manager leads",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::Done | Self::Stop(_) => ("nothing is left to do", ""),
+        }
+    }
+}
+
+/// All steps of a direction, with their commands, and which is next.
+#[must_use]
+pub fn printed(to: Direction, next: &SwitchStep) -> String {
+    let over = [
+        SwitchStep::StartDaemon,
+        SwitchStep::AwaitDaemon,
+        SwitchStep::FindManager,
+        SwitchStep::ReachServers(None),
+        SwitchStep::RaiseFence,
+        SwitchStep::Resume,
+        SwitchStep::ProveFence,
+        SwitchStep::AwaitLeader,
+        SwitchStep::LowerUnneeded(Vec::new()),
+    ];
+    let back = [
+        SwitchStep::FindManager,
+        SwitchStep::ReachServers(None),
+        SwitchStep::Drain(Vec::new()),
+        SwitchStep::StopDaemon,
+        SwitchStep::AwaitStop,
+        SwitchStep::HoldLease,
+        SwitchStep::LowerFence,
+        SwitchStep::ProveOpen(None),
+        SwitchStep::GiveLeaseUp,
+        SwitchStep::AwaitManager,
+    ];
+    let steps: &[SwitchStep] = if to == Direction::Mooring { &over } else { &back };
+    let mut text = String::new();
+    for (number, step) in steps.iter().enumerate() {
+        let (words, command) = step.words();
+        let is_next = words == next.words().0;
+        let mark = if is_next { ">" } else { " " };
+        let _ = writeln!(text, "{mark} {}. {words}\n     {command}", number + 1);
+    }
+    let _ = writeln!(text, "next: {}", next.told());
+    text
+}
