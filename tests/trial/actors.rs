@@ -348,15 +348,27 @@ impl People {
     }
 
     async fn claim_anew(&self, name: &str) -> bool {
+        let claims = self.cluster.namespaced::<PersistentVolumeClaim>();
+        let mut is_any_free = false;
         for volume in self.list(&self.all::<PersistentVolume>()).await {
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-            if phase == Some("Released") && volume.name_any().starts_with("kept-") {
-                self.patch::<PersistentVolume>(&volume.name_any(), json!({ "spec": { "claimRef": null } }))
-                    .await;
+            if !volume.name_any().starts_with("kept-") {
+                continue;
             }
+            is_any_free |= match phase {
+                Some("Available") => true,
+                Some("Released") => {
+                    let free = json!({ "spec": { "claimRef": null } });
+                    self.patch::<PersistentVolume>(&volume.name_any(), free).await
+                }
+                _ => false,
+            };
+        }
+        // A volume is released late when whoever releases it is away, and nobody would clear it then.
+        if !is_any_free && !self.list(&claims).await.iter().any(|claim| claim.name_any() == name) {
+            return false;
         }
         let anew = serde_json::from_value(claim(name, "kept", "ReadWriteOnce")).expect("a claim");
-        let claims = self.cluster.namespaced::<PersistentVolumeClaim>();
         let parameters = PostParams::default();
         match tokio::time::timeout(PATIENCE, claims.create(&parameters, &anew)).await {
             Ok(Ok(_)) => true,

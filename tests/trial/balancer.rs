@@ -1,7 +1,7 @@
 //! A TCP balancer before the API servers, with a line for each party, so that one party alone can be cut off.
 //!
 //! In: connections of a party. Out: the same bytes, to and from one of the servers in turn. A line passes, refuses, or holds
-//! what it has; TLS goes through it untouched.
+//! what it has; TLS goes through it untouched, unless the front answers in the place of the servers.
 
 use std::{
     io,
@@ -20,6 +20,8 @@ use tokio::{
     sync::watch,
 };
 
+use crate::front::Front;
+
 /// What a line does with what it carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -29,10 +31,19 @@ pub enum Mode {
     Refuse,
     /// Keeps all bytes back until it passes again: a firewall that drops.
     Hold,
+    /// Answers each request with this status, but those to leases.
+    Answer(u16),
 }
 
 /// A mode, and how often all connections were cut.
 type State = (Mode, u64);
+
+impl Mode {
+    /// Whether connections from before are of no use.
+    fn breaks(self) -> bool {
+        matches!(self, Self::Refuse | Self::Answer(_))
+    }
+}
 
 /// One party's way to the API servers.
 #[derive(Clone, Debug)]
@@ -43,7 +54,7 @@ pub struct Line {
 
 impl Line {
     /// Listens for a party, and carries its connections to these ports in turn.
-    pub async fn open(servers: Arc<[u16]>) -> Self {
+    pub async fn open(servers: Arc<[u16]>, front: Front) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a line");
         let url = format!("https://{}", listener.local_addr().expect("a bound socket has an address"));
         let state = Arc::new(watch::Sender::new(State::default()));
@@ -52,7 +63,7 @@ impl Line {
             let turn = AtomicUsize::new(0);
             while let Ok((client, _)) = listener.accept().await {
                 let turn = turn.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(carry(client, Arc::clone(&servers), turn, of_line.subscribe()));
+                tokio::spawn(carry(client, Arc::clone(&servers), turn, front.clone(), of_line.subscribe()));
             }
         });
         Self { url, state }
@@ -60,8 +71,8 @@ impl Line {
 
     pub fn set(&self, mode: Mode) {
         self.state.send_modify(|(now, cuts)| {
+            *cuts += u64::from(now.breaks() || mode.breaks());
             *now = mode;
-            *cuts += u64::from(mode == Mode::Refuse);
         });
     }
 
@@ -71,10 +82,24 @@ impl Line {
     }
 }
 
-async fn carry(client: TcpStream, servers: Arc<[u16]>, turn: usize, mut state: watch::Receiver<State>) {
+async fn carry(
+    client: TcpStream,
+    servers: Arc<[u16]>,
+    turn: usize,
+    front: Front,
+    mut state: watch::Receiver<State>,
+) {
     let (mode, cuts) = *state.borrow_and_update();
-    if mode == Mode::Refuse {
-        return;
+    match mode {
+        Mode::Refuse => return,
+        Mode::Answer(code) => {
+            tokio::select! {
+                _ = state.wait_for(|(_, now)| *now != cuts) => {}
+                () = front.answer(client, code) => {}
+            }
+            return;
+        }
+        Mode::Pass | Mode::Hold => {}
     }
     let Some(server) = connect(&servers, turn).await else { return };
     let (from_client, to_client) = client.into_split();

@@ -1,27 +1,49 @@
-//! Plays a window of faults: what is done when it begins, and what heals it.
+//! Plays a window of faults: what is done when it begins, what while it lasts, and what heals it.
+
+use std::time::Duration;
 
 use test_support::history::History;
+use tokio::time::Instant;
 
 use crate::{
     balancer::Mode,
+    objects,
     plan::{Fault, Window},
+    record::Recorder,
     stage::{Stage, signal_to},
 };
 
+/// How far a clock is off.
+const OFF: i64 = 600;
+
+/// A rolling update replaces each replica so often, one every second.
+const ROLLS: usize = 3;
+const ROLL: Duration = Duration::from_secs(1);
+
 /// A fault that has begun, with what it met.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Begun {
     fault: Fault,
     replica: usize,
     kubelet: usize,
+    since: Instant,
+    /// Replicas that were replaced.
+    rolled: usize,
 }
 
-/// Begins all faults of a window.
+/// Begins all faults of a window. First what takes an API server that answers.
 pub async fn begin(stage: &mut Stage, window: &Window) -> Vec<Begun> {
     // If none leads, the first may be about to.
-    let replica = stage.leader().await.unwrap_or_default();
+    let leader = stage.leader().await.unwrap_or_default();
     let kubelet = window.node % stage.kubelets.len();
-    for fault in &window.faults {
+    let meets_leader = window.faults.iter().any(|fault| fault.is_of_leader());
+    let mut faults = window.faults.clone();
+    faults.sort_by_key(|fault| !fault.is_of_objects());
+    let mut all = Vec::new();
+    for fault in faults {
+        // Beside a fault of the leader, it is the clock of its successor that is off.
+        let replica =
+            if fault.is_of_clock() && meets_leader { stage.replicas.len() - 1 - leader } else { leader };
         match fault {
             Fault::KillLeader => stage.replicas[replica].kill(),
             Fault::FreezeLeader => stage.replicas[replica].signal("-STOP"),
@@ -39,23 +61,48 @@ pub async fn begin(stage: &mut Stage, window: &Window) -> Vec<Begun> {
             Fault::KillProvisioner => stage.provisioner.kill(),
             Fault::CutWatches => stage.parts().for_each(|part| part.line.cut()),
             Fault::Compact => compact(stage).await,
+            Fault::Burst429 => stage.set_lines(Mode::Answer(429)),
+            Fault::Burst500 => stage.set_lines(Mode::Answer(500)),
+            Fault::FailWebhook | Fault::SlowWebhook => {
+                objects::make(&stage.cluster.client, &objects::of(fault, stage)).await;
+            }
+            Fault::ClockAhead => stage.clocks[replica].set(OFF),
+            Fault::ClockBehind => stage.clocks[replica].set(-OFF),
+            Fault::RotateToken => stage.renew_token().await,
             Fault::SecondController => stage.start_second_controller(),
+            Fault::DeleteFence => objects::remove(&stage.cluster.client, &objects::fence()).await,
+            Fault::RestoreEtcd => stage.backup = Some(stage.plane.snapshot()),
+            Fault::RollingUpdate => {}
         }
+        all.push(Begun { fault, replica, kubelet, since: Instant::now(), rolled: 0 });
     }
-    window.faults.iter().map(|fault| Begun { fault: *fault, replica, kubelet }).collect()
+    all
 }
 
 /// Compacts what all have seen, and cuts every watch.
 async fn compact(stage: &mut Stage) {
     // etcd may be frozen by the other fault of a pair.
     let history = History::of(stage.plane.etcd_url());
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(3), history.compact()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(3), history.compact()).await;
     stage.parts().for_each(|part| part.line.cut());
 }
 
-/// Ends faults: what was killed is started, what was frozen goes on.
-pub fn heal(stage: &mut Stage, begun: &[Begun]) {
-    for Begun { fault, replica, kubelet } in begun.iter().copied() {
+/// Does what is due while faults last.
+pub fn go_on(stage: &mut Stage, begun: &mut [Begun]) {
+    for Begun { fault, since, rolled, .. } in begun {
+        let is_due = since.elapsed() >= ROLL * u32::try_from(*rolled).expect("a few");
+        if *fault == Fault::RollingUpdate && *rolled < ROLLS * stage.replicas.len() && is_due {
+            let replica = *rolled % stage.replicas.len();
+            stage.replicas[replica].replace();
+            *rolled += 1;
+        }
+    }
+}
+
+/// Ends faults: what was killed is started, what was frozen goes on. Last what takes an API server that answers.
+pub async fn heal(stage: &mut Stage, recorder: &mut Recorder, begun: &[Begun]) {
+    for Begun { fault, replica, kubelet, .. } in begun.iter().rev() {
+        let (replica, kubelet) = (*replica, *kubelet);
         match fault {
             Fault::KillLeader => stage.replicas[replica].revive(),
             Fault::FreezeLeader => stage.replicas[replica].signal("-CONT"),
@@ -69,8 +116,27 @@ pub fn heal(stage: &mut Stage, begun: &[Begun]) {
             Fault::KillAttacher => stage.attacher.revive(),
             Fault::FreezeAttacher => stage.attacher.signal("-CONT"),
             Fault::KillProvisioner => stage.provisioner.revive(),
+            Fault::Burst429 | Fault::Burst500 => stage.set_lines(Mode::Pass),
+            Fault::FailWebhook | Fault::SlowWebhook => {
+                objects::remove(&stage.cluster.client, &objects::of(*fault, stage)).await;
+            }
+            Fault::ClockAhead | Fault::ClockBehind => stage.clocks[replica].set(0),
+            Fault::RotateToken => stage.forget_former_token().await,
             Fault::SecondController => stage.second = None,
-            Fault::KillEtcd | Fault::CutWatches | Fault::Compact => {}
+            Fault::DeleteFence => objects::make(&stage.cluster.client, &objects::fence()).await,
+            Fault::RestoreEtcd => restore(stage, recorder).await,
+            Fault::KillEtcd | Fault::CutWatches | Fault::Compact | Fault::RollingUpdate => {}
         }
     }
+}
+
+/// Stops all servers, puts etcd's data back, and starts them again.
+async fn restore(stage: &mut Stage, recorder: &mut Recorder) {
+    let Some(backup) = stage.backup.take() else { return };
+    stage.other_server.process.kill();
+    stage.plane.kill_api_server();
+    recorder.pause(stage.plane.etcd_url()).await;
+    let revision = stage.plane.restore(&backup, true).await;
+    recorder.go_on(stage.plane.etcd_url(), revision).await;
+    stage.other_server.start();
 }

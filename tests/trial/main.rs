@@ -11,16 +11,24 @@
 
 mod actors;
 mod balancer;
+mod clock;
 mod faults;
+mod front;
 mod judges;
+mod objects;
 mod plan;
 mod record;
 mod report;
 mod stage;
+mod token;
 mod trial;
 mod waits;
+mod webhook;
 
-use crate::{plan::Fault, stage::Subject};
+use crate::{
+    plan::{Fault, pairs},
+    stage::Subject,
+};
 
 /// What is asked for by the environment.
 struct Request {
@@ -29,6 +37,8 @@ struct Request {
     seconds: u64,
     nodes: usize,
     faults: Vec<Vec<Fault>>,
+    /// Whether mooring stands behind its fence, and the whole of kube-controller-manager beside it.
+    fence: bool,
     /// Where logs and records are kept.
     keep: Option<String>,
 }
@@ -41,13 +51,26 @@ impl Request {
             None => Ok(default),
         };
         let names = value("MOORING_TRIAL_FAULTS").unwrap_or_default();
-        let names = names.split(',').filter(|name| !name.is_empty());
+        let mut faults = Vec::new();
+        for name in names.split(',').filter(|name| !name.is_empty()) {
+            match name {
+                "pairs" => faults.extend(pairs()),
+                name => faults.push(Fault::parse(name)?),
+            }
+        }
+        let subject =
+            Subject::parse(&value("MOORING_TRIAL_SUBJECT").unwrap_or_else(|| "mooring".to_owned()))?;
+        let fence = value("MOORING_TRIAL_FENCE").is_some();
+        if fence && subject != Subject::Mooring {
+            return Err("the fence is mooring's".to_owned());
+        }
         Ok(Self {
-            subject: Subject::parse(&value("MOORING_TRIAL_SUBJECT").unwrap_or_else(|| "mooring".to_owned()))?,
+            subject,
             seed: number("MOORING_TRIAL_SEED", 1)?,
             seconds: number("MOORING_TRIAL_SECONDS", 300)?,
             nodes: usize::try_from(number("MOORING_TRIAL_NODES", 4)?).map_err(|error| error.to_string())?,
-            faults: names.map(Fault::parse).collect::<Result<_, _>>()?,
+            faults,
+            fence,
             keep: value("MOORING_TRIAL_KEEP"),
         })
     }

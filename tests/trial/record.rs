@@ -2,14 +2,16 @@
 //! subject.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use serde::Deserialize;
+use serde_json::Value;
 use test_support::history::{Change, History};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// What is kept of all that etcd stores.
 const KEPT: [&str; 8] = [
@@ -36,40 +38,113 @@ pub struct Seen {
     pub change: Change,
 }
 
-/// Follows etcd while it is killed, frozen and compacted.
+/// What was seen, and up to which revision.
+type Record = Arc<Mutex<(u64, Vec<Seen>)>>;
+
+/// Follows etcd while it is killed, frozen, compacted and restored.
 #[derive(Debug)]
 pub struct Recorder {
-    seen: Arc<Mutex<(u64, Vec<Seen>)>>,
-    task: AbortHandle,
+    seen: Record,
+    /// Revisions at which etcd's data were put back: what then differs from before is of no writer.
+    restored: Vec<u64>,
+    following: Option<AbortOnDropHandle<()>>,
+}
+
+async fn follow(history: History, into: Record) {
+    let mut pause = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        pause.tick().await;
+        let from = into.lock().unwrap().0;
+        let take = |events: Vec<(u64, Option<Change>)>| {
+            let mut into = into.lock().unwrap();
+            for (revision, change) in events {
+                // One that was sent twice over a broken watch is known.
+                if revision < into.0 {
+                    continue;
+                }
+                into.0 = revision;
+                let kept = change.filter(is_kept);
+                into.1.extend(kept.map(|change| Seen { at: now(), change }));
+            }
+            true
+        };
+        // It breaks when etcd is killed, and is taken up again from where it was.
+        let _ = history.follow(from, take).await;
+    }
+}
+
+fn is_kept(change: &Change) -> bool {
+    KEPT.contains(&change.resource.as_str())
 }
 
 impl Recorder {
     pub fn start(etcd_url: &str) -> Self {
-        let seen = Arc::new(Mutex::new((0, Vec::new())));
-        let (into, history) = (Arc::clone(&seen), History::of(etcd_url));
-        let task = tokio::spawn(async move {
-            let mut pause = tokio::time::interval(Duration::from_millis(100));
-            loop {
-                pause.tick().await;
-                let from = into.lock().unwrap().0;
-                let take = |events: Vec<(u64, Option<Change>)>| {
-                    let mut into = into.lock().unwrap();
-                    for (revision, change) in events {
-                        // One that was sent twice over a broken watch is known.
-                        if revision < into.0 {
-                            continue;
-                        }
-                        into.0 = revision;
-                        let kept = change.filter(|change| KEPT.contains(&change.resource.as_str()));
-                        into.1.extend(kept.map(|change| Seen { at: now(), change }));
-                    }
-                    true
+        let mut recorder = Self { seen: Record::default(), restored: Vec::new(), following: None };
+        recorder.follow(etcd_url);
+        recorder
+    }
+
+    fn follow(&mut self, etcd_url: &str) {
+        let following = tokio::spawn(follow(History::of(etcd_url), Arc::clone(&self.seen)));
+        self.following = Some(AbortOnDropHandle::new(following));
+    }
+
+    /// Waits until all that was written is here.
+    pub async fn catch_up(&self, etcd_url: &str) {
+        let last = History::of(etcd_url).revision().await;
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        while self.revision() < last {
+            ticks.tick().await;
+        }
+    }
+
+    /// Takes all that was written, and no more: etcd's data are about to be put back.
+    pub async fn pause(&mut self, etcd_url: &str) {
+        self.catch_up(etcd_url).await;
+        if let Some(following) = self.following.take() {
+            following.abort();
+            let _ = following.await;
+        }
+    }
+
+    /// Goes on with what there is at a revision, where a restore has begun anew.
+    pub async fn go_on(&mut self, etcd_url: &str, revision: u64) {
+        let restored = History::of(etcd_url).objects_at(revision).await;
+        {
+            let mut seen = self.seen.lock().unwrap();
+            let mut former: BTreeMap<(String, String), Value> = BTreeMap::new();
+            for Seen { change, .. } in &seen.1 {
+                let key = (change.resource.clone(), change.name.clone());
+                match &change.after {
+                    Some(after) => former.insert(key, after.clone()),
+                    None => former.remove(&key),
                 };
-                // It breaks when etcd is killed, and is taken up again from where it was.
-                let _ = history.follow(from, take).await;
             }
-        });
-        Self { seen, task: task.abort_handle() }
+            let mut changes = Vec::new();
+            for change in restored.into_iter().filter(is_kept) {
+                let before = former.remove(&(change.resource.clone(), change.name.clone()));
+                if before != change.after {
+                    changes.push(Change { revision, before, ..change });
+                }
+            }
+            // What was made since is gone.
+            changes.extend(former.into_iter().map(|((resource, name), before)| Change {
+                revision,
+                resource,
+                name,
+                before: Some(before),
+                after: None,
+            }));
+            seen.0 = revision;
+            seen.1.extend(changes.into_iter().map(|change| Seen { at: now(), change }));
+        }
+        self.restored.push(revision);
+        self.follow(etcd_url);
+    }
+
+    /// The revisions of restores.
+    pub fn restored(&self) -> &[u64] {
+        &self.restored
     }
 
     /// The revision up to which all is here.
@@ -80,12 +155,6 @@ impl Recorder {
     /// All so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().1.clone()
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -1,9 +1,10 @@
 //! The outcome of a trial, and the tables that say it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use crate::{
     judges::{Violations, parties::Party},
+    stage::Usage,
     waits::{Kind, Wait, quantile},
 };
 
@@ -13,6 +14,29 @@ pub struct Played {
     pub name: String,
     pub from: i64,
     pub to: i64,
+    /// How long mooring takes nothing away afterwards.
+    pub pause: Duration,
+}
+
+impl Played {
+    fn meets(&self, wait: &Wait) -> bool {
+        let pause = i64::try_from(self.pause.as_millis()).expect("minutes");
+        wait.from <= self.to + AFTERWARDS + pause && wait.to >= self.from
+    }
+}
+
+/// The most that a replica of the subject held before the first fault, and when nothing was left.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pub before: Usage,
+    pub after: Usage,
+}
+
+impl Held {
+    /// Whether it has given back what the trial took: ten files more are connections of the moment.
+    pub fn is_back(&self) -> bool {
+        self.after.files <= self.before.files + 10 && self.after.memory * 10 <= self.before.memory * 13
+    }
 }
 
 /// A wait counts for a fault that it meets, also this long after it was healed.
@@ -33,6 +57,7 @@ pub struct Outcome {
     pub clean: Result<u64, Vec<String>>,
     /// How often a part ended by itself.
     pub ends: Vec<(String, usize)>,
+    pub held: Held,
 }
 
 impl Outcome {
@@ -42,6 +67,7 @@ impl Outcome {
             && self.endless.is_empty()
             && self.calm.is_ok()
             && self.clean.is_ok()
+            && self.held.is_back()
     }
 
     /// As Markdown.
@@ -62,7 +88,17 @@ impl Outcome {
         let ends =
             self.ends.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
         let ends = ends.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "Ended by themselves: {}.\n", if ends.is_empty() { "none" } else { &ends });
+        let _ = writeln!(text, "Ended by themselves: {}.", if ends.is_empty() { "none" } else { &ends });
+        let Held { before, after } = self.held;
+        let _ = writeln!(
+            text,
+            "A replica holds {} KiB and {} files, and before the faults {} KiB and {}{}.\n",
+            after.memory,
+            after.files,
+            before.memory,
+            before.files,
+            if self.held.is_back() { "" } else { ": **not back**" },
+        );
         self.violations_into(&mut text);
         self.waits_into(&mut text);
         text
@@ -90,9 +126,8 @@ impl Outcome {
             "| ms | attaches | p50 | p99 | longest | detaches | p50 | p99 | longest | binds | p50 | p99 | longest |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|---|"
         );
-        let meets = |wait: &Wait, of: &Played| wait.from <= of.to + AFTERWARDS && wait.to >= of.from;
         let (anew, usual): (Vec<&Wait>, Vec<&Wait>) = self.waits.iter().partition(|wait| wait.on_new_node);
-        let quiet = usual.iter().copied().filter(|wait| !self.played.iter().any(|of| meets(wait, of)));
+        let quiet = usual.iter().copied().filter(|wait| !self.played.iter().any(|of| of.meets(wait)));
         row(text, "no fault", quiet);
         row(text, "Node made anew", anew.into_iter());
         let mut names: Vec<&str> = Vec::new();
@@ -103,7 +138,7 @@ impl Outcome {
         }
         for name in names {
             let windows: Vec<&Played> = self.played.iter().filter(|played| played.name == name).collect();
-            row(text, name, usual.iter().copied().filter(|wait| windows.iter().any(|of| meets(wait, of))));
+            row(text, name, usual.iter().copied().filter(|wait| windows.iter().any(|of| of.meets(wait))));
         }
     }
 }

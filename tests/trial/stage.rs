@@ -10,6 +10,7 @@ use std::{
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use serde_json::json;
 use test_support::{
     assets::Assets,
     cluster::{Cluster, DRIVER},
@@ -21,7 +22,14 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::balancer::Line;
+use crate::{
+    balancer::{Line, Mode},
+    clock::{self, Clock},
+    front::{Front, acceptor},
+    objects,
+    token::TokenFile,
+    webhook::SlowWebhook,
+};
 
 /// The daemon.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
@@ -66,14 +74,14 @@ impl Subject {
         }
     }
 
-    /// Whether a user of the audit log is the subject.
-    pub fn is(self, user: &str) -> bool {
+    /// Its users, as the audit log names them.
+    pub fn users(self) -> &'static [&'static str] {
         match self {
-            Self::Mooring => user == test_support::audit::DAEMON,
-            Self::KubeControllerManager => matches!(
-                user.strip_prefix("system:serviceaccount:kube-system:"),
-                Some("attachdetach-controller" | "persistent-volume-binder")
-            ),
+            Self::Mooring => &[test_support::audit::DAEMON],
+            Self::KubeControllerManager => &[
+                "system:serviceaccount:kube-system:attachdetach-controller",
+                "system:serviceaccount:kube-system:persistent-volume-binder",
+            ],
         }
     }
 }
@@ -85,11 +93,14 @@ pub struct Part {
     pub line: Line,
     program: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
     process: Option<Process>,
     /// What it has said in former lives.
     former: Vec<String>,
     /// Whether a fault keeps it from being started again.
     is_down: bool,
+    /// Whether it was asked to end.
+    is_asked: bool,
     /// Without power nothing starts.
     pub has_power: bool,
     /// How often it ended by itself.
@@ -98,20 +109,26 @@ pub struct Part {
 
 impl Part {
     fn start(name: &str, line: Line, program: PathBuf, arguments: Vec<String>) -> Self {
+        let mut part = Self::new(name, line, program, arguments);
+        part.revive();
+        part
+    }
+
+    fn new(name: &str, line: Line, program: PathBuf, arguments: Vec<String>) -> Self {
         let (process, former) = (None, Vec::new());
-        let mut part = Self {
+        Self {
             name: name.to_owned(),
             line,
             program,
             arguments,
+            environment: Vec::new(),
             process,
             former,
             is_down: false,
+            is_asked: false,
             has_power: true,
             ends: 0,
-        };
-        part.revive();
-        part
+        }
     }
 
     /// Starts it, under a host name of its own.
@@ -119,12 +136,27 @@ impl Part {
         if !self.has_power {
             return;
         }
-        self.is_down = false;
+        (self.is_down, self.is_asked) = (false, false);
         let wrapper = ["--uts", "sh", "-c", r#"hostname "$0" && exec "$@""#, &self.name];
         let mut arguments: Vec<String> = wrapper.map(str::to_owned).to_vec();
         arguments.push(self.program.display().to_string());
         arguments.extend(self.arguments.iter().cloned());
-        self.process = Some(Process::start(&self.name, Path::new("unshare"), &arguments, &[]));
+        self.process = Some(Process::start(&self.name, Path::new("unshare"), &arguments, &self.environment));
+    }
+
+    /// Asks it to end, and starts it anew when it has, as a rolling update does.
+    pub fn replace(&mut self) {
+        self.is_asked = true;
+        self.signal("-TERM");
+    }
+
+    /// Memory in KiB and open files, if it runs.
+    pub fn usage(&self) -> Option<Usage> {
+        let folder = PathBuf::from(format!("/proc/{}", self.process.as_ref()?.id()));
+        let status = std::fs::read_to_string(folder.join("status")).ok()?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let memory = resident.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(Usage { memory, files: std::fs::read_dir(folder.join("fd")).ok()?.count() })
     }
 
     /// Kills it, and keeps it down.
@@ -150,7 +182,7 @@ impl Part {
     pub fn tend(&mut self) {
         let has_ended = self.process.as_mut().is_some_and(|process| !process.is_running());
         if has_ended && !self.is_down {
-            self.ends += 1;
+            self.ends += usize::from(!self.is_asked);
             self.bury();
             self.revive();
         }
@@ -163,6 +195,14 @@ impl Part {
     }
 }
 
+/// What a process holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// In KiB.
+    pub memory: u64,
+    pub files: usize,
+}
+
 pub fn signal_to(id: u32, signal: &str) {
     // It may have ended by itself in the meantime.
     let _ = std::process::Command::new("kill").args([signal, &id.to_string()]).status();
@@ -172,6 +212,7 @@ pub fn signal_to(id: u32, signal: &str) {
 struct Starter<'a> {
     plane: &'a ControlPlane,
     servers: Arc<[u16]>,
+    front: Front,
     assets: &'a Assets,
     chain: &'a Assets,
     /// Of the machines.
@@ -181,7 +222,7 @@ struct Starter<'a> {
 impl Starter<'_> {
     /// A line, and the kubeconfig of a party that uses it.
     async fn line(&self, token: &str) -> (Line, String) {
-        let line = Line::open(Arc::clone(&self.servers)).await;
+        let line = Line::open(Arc::clone(&self.servers), self.front.clone()).await;
         let kubeconfig = self.plane.kubeconfig(&line.url, token).display().to_string();
         (line, kubeconfig)
     }
@@ -217,10 +258,12 @@ impl Starter<'_> {
         Part::start(name, line, self.assets.binary("kube-controller-manager"), all)
     }
 
-    async fn other_controllers(&self) -> Part {
+    /// All but the two loops, or behind the fence all.
+    async fn other_controllers(&self, has_fence: bool) -> Part {
         let flags = ["--leader-elect=false", "--node-monitor-grace-period=20s", "--node-monitor-period=2s"];
-        let but = LOOPS.map(|name| format!("-{name}")).join(",");
-        self.manager("kube-controller-manager", &format!("*,{but}"), &flags).await
+        let but = LOOPS.map(|name| format!(",-{name}")).concat();
+        let which = format!("*{}", if has_fence { "" } else { &but });
+        self.manager("kube-controller-manager", &which, &flags).await
     }
 
     async fn stock_loops(&self, name: &str) -> Part {
@@ -229,8 +272,16 @@ impl Starter<'_> {
         self.manager(name, &LOOPS.join(","), &flags).await
     }
 
-    async fn mooring(&self, name: &str, token: &str) -> Part {
-        let (line, kubeconfig) = self.line(token).await;
+    async fn mooring(
+        &self,
+        name: &str,
+        token: &Path,
+        has_fence: bool,
+        environment: Vec<(&'static str, String)>,
+    ) -> Part {
+        let line = Line::open(Arc::clone(&self.servers), self.front.clone()).await;
+        let kubeconfig = self.plane.kubeconfig_of(&line.url, &json!({ "tokenFile": token }));
+        let kubeconfig = kubeconfig.display();
         let [port] = free_ports();
         let mut flags = vec![
             "run".to_owned(),
@@ -241,7 +292,10 @@ impl Starter<'_> {
             format!("--leader-elect-resource-namespace={NAMESPACE}"),
         ];
         flags.extend(LEASE.map(str::to_owned));
-        Part::start(name, line, PathBuf::from(PROGRAM), flags)
+        flags.extend(has_fence.then(|| "--fence".to_owned()));
+        let mut part = Part { environment, ..Part::new(name, line, PathBuf::from(PROGRAM), flags) };
+        part.revive();
+        part
     }
 
     async fn kubelet(&self, name: &str, program: &Path) -> Part {
@@ -265,12 +319,18 @@ pub struct Stage {
     others: Vec<Part>,
     /// The stock loops beside the subject, if a fault has started them.
     pub second: Option<Process>,
+    /// Of mooring's replicas.
+    pub clocks: Vec<Clock>,
+    pub slow_webhook: SlowWebhook,
+    /// etcd's data, if they are to be put back.
+    pub backup: Option<PathBuf>,
+    token: TokenFile,
     folder: PathBuf,
     _machines: Process,
 }
 
 impl Stage {
-    pub async fn open(subject: Subject, nodes: usize, seed: u64) -> Result<Self, String> {
+    pub async fn open(subject: Subject, nodes: usize, seed: u64, has_fence: bool) -> Result<Self, String> {
         let (assets, chain, trial) = (Assets::find()?, Assets::chain()?, Assets::trial()?);
         let api_server_flags = [
             // Pods leave a node that does not answer within this trial.
@@ -284,7 +344,11 @@ impl Stage {
         let cluster = Cluster::new(plane.client(User::Admin));
         cluster.apply(include_str!("../../deploy/namespace.yaml")).await;
         cluster.apply(include_str!("../../deploy/rbac.yaml")).await;
-        let daemon_token = plane.service_account_token(NAMESPACE, "mooring").await;
+        let token = TokenFile::write(&cluster, NAMESPACE, "mooring").await;
+        if has_fence {
+            cluster.apply(include_str!("../../deploy/optional/fence/rbac.yaml")).await;
+            objects::make(&cluster.client, &objects::fence()).await;
+        }
 
         // Short: sockets are below it.
         let folder = temporary_folder("m");
@@ -299,16 +363,23 @@ impl Stage {
 
         let port_of = |url: &str| url.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
         let servers = [port_of(plane.url()).expect("a port"), other_server.port].into();
-        let starter = Starter { plane: &plane, servers, assets: &assets, chain: &chain, folder: &folder };
+        let (certificates, key) = plane.certificate();
+        let front = Front { acceptor: acceptor(&certificates, &key), client: plane.client_with_token(None) };
+        let starter =
+            Starter { plane: &plane, servers, front, assets: &assets, chain: &chain, folder: &folder };
         let attacher = starter.sidecar("csi-attacher", User::Attacher).await;
         let provisioner = starter.sidecar("csi-provisioner", User::Provisioner).await;
         let resizer = starter.sidecar("csi-resizer", User::Resizer).await;
         let scheduler = starter.scheduler().await;
-        let controllers = starter.other_controllers().await;
+        let controllers = starter.other_controllers(has_fence).await;
+        let clocks = vec![Clock::new(), Clock::new()];
+        let library = clock::library();
         let mut replicas = Vec::new();
-        for name in ["replica-a", "replica-b"] {
+        for (name, clock) in ["replica-a", "replica-b"].into_iter().zip(&clocks) {
             replicas.push(match subject {
-                Subject::Mooring => starter.mooring(name, &daemon_token).await,
+                Subject::Mooring => {
+                    starter.mooring(name, token.path(), has_fence, clock.environment(&library)).await
+                }
                 Subject::KubeControllerManager => starter.stock_loops(name).await,
             });
         }
@@ -327,6 +398,10 @@ impl Stage {
             provisioner,
             others,
             second: None,
+            clocks,
+            slow_webhook: SlowWebhook::open().await,
+            backup: None,
+            token,
             folder,
             _machines: machines,
         })
@@ -344,6 +419,30 @@ impl Stage {
     /// Starts again what has ended by itself.
     pub fn tend(&mut self) {
         self.parts().for_each(Part::tend);
+    }
+
+    /// The most that a replica of the subject holds.
+    pub fn usage(&self) -> Usage {
+        let all = self.replicas.iter().filter_map(Part::usage);
+        all.fold(Usage::default(), |most, usage| Usage {
+            memory: most.memory.max(usage.memory),
+            files: most.files.max(usage.files),
+        })
+    }
+
+    /// What the lines of the subject do.
+    pub fn set_lines(&self, mode: Mode) {
+        self.replicas.iter().for_each(|replica| replica.line.set(mode));
+    }
+
+    /// Gives mooring another token. The former is good for something until [`Self::forget_former_token`].
+    pub async fn renew_token(&mut self) {
+        self.token.renew(&self.cluster).await;
+    }
+
+    /// Takes the former token out of service.
+    pub async fn forget_former_token(&mut self) {
+        self.token.forget_former(&self.cluster).await;
     }
 
     /// The replica that leads, by the host name in the lease.

@@ -12,7 +12,7 @@ use crate::{
     Request, actors, faults, judges,
     plan::{Fault, Window, plan},
     record::{Op, Phase, Recorder, driver_log, now},
-    report::{Outcome, Played},
+    report::{Held, Outcome, Played},
     stage::{Stage, Subject},
     waits,
 };
@@ -20,9 +20,6 @@ use crate::{
 /// By then everything runs after the last fault, and by then nothing is left: what a node needs to be found well again, several
 /// minutes of back-off of pods and sidecars, and no forced detach, as no machine stays away.
 const BOUND: Duration = Duration::from_mins(5);
-
-/// What S14 adds, once another controller has written: mooring takes nothing away for ten minutes.
-const AFTER_ANOTHER: Duration = Duration::from_mins(10);
 
 /// The time between two looks at the clock.
 const TICK: Duration = Duration::from_millis(200);
@@ -38,15 +35,17 @@ struct Begun<'a> {
 }
 
 pub async fn play(request: &Request) -> Result<Outcome, String> {
-    let plan = plan(request.seed, request.seconds, &request.faults);
-    let mut stage = Stage::open(request.subject, request.nodes, request.seed).await?;
-    let recorder = Recorder::start(stage.plane.etcd_url());
+    let fits = |fault: Fault| fault.fits(request.subject, request.fence);
+    let plan = plan(request.seed, request.seconds, &request.faults, fits);
+    let mut stage = Stage::open(request.subject, request.nodes, request.seed, request.fence).await?;
+    let mut recorder = Recorder::start(stage.plane.etcd_url());
     actors::set_up(&stage.cluster).await;
     settled(&mut stage, BOUND, actors::not_running)
         .await
         .map_err(|missing| format!("it never began: {missing:?}"))?;
 
     let mut played = Vec::new();
+    let before = stage.usage();
     let mut acts = 0;
     let start = Instant::now();
     let mut to_act: VecDeque<_> = plan.acts.iter().copied().collect();
@@ -54,15 +53,18 @@ pub async fn play(request: &Request) -> Result<Outcome, String> {
     let mut begun: Option<Begun> = None;
     let mut errands: Vec<(Instant, actors::Errand)> = Vec::new();
     let mut ticks = tokio::time::interval(TICK);
-    while start.elapsed() < plan.length || !errands.is_empty() || begun.is_some() {
+    let is_late = || start.elapsed() > plan.length + BOUND;
+    while start.elapsed() < plan.length || begun.is_some() || !(errands.is_empty() || is_late()) {
         ticks.tick().await;
         stage.tend();
-        if let Some(Begun { window, faults, from }) = &begun {
+        if let Some(Begun { window, faults, from }) = &mut begun {
             if start.elapsed() >= window.to {
-                faults::heal(&mut stage, faults);
+                faults::heal(&mut stage, &mut recorder, faults).await;
                 say(start, &format!("healed: {}", window.name()));
-                played.push(Played { name: window.name(), from: *from, to: now() });
+                played.push(Played { name: window.name(), from: *from, to: now(), pause: window.pause() });
                 begun = None;
+            } else {
+                faults::go_on(&mut stage, faults);
             }
         } else if to_begin.front().is_some_and(|window| start.elapsed() >= window.from)
             && let Some(window) = to_begin.pop_front()
@@ -88,8 +90,7 @@ pub async fn play(request: &Request) -> Result<Outcome, String> {
     }
 
     say(start, "no more faults and acts");
-    let had_another = plan.windows.iter().any(|window| window.faults.contains(&Fault::SecondController));
-    let bound = if had_another { BOUND + AFTER_ANOTHER } else { BOUND };
+    let bound = BOUND + plan.windows.iter().map(Window::pause).max().unwrap_or_default();
     let calm = settled(&mut stage, bound, actors::not_running).await;
     if calm.is_ok() {
         actors::take_away(&stage.cluster.client).await;
@@ -98,7 +99,8 @@ pub async fn play(request: &Request) -> Result<Outcome, String> {
         Ok(_) => settled(&mut stage, bound, actors::left).await,
         Err(_) => Err(vec!["not asked for, as not everything ran".to_owned()]),
     };
-    judged(request, stage, &recorder, End { acts, played, calm, clean }).await
+    let held = Held { before, after: stage.usage() };
+    judged(request, stage, &recorder, End { acts, played, calm, clean, held }).await
 }
 
 /// Waits until nothing is missing; returns after how many seconds that was.
@@ -128,6 +130,7 @@ struct End {
     played: Vec<Played>,
     calm: Result<u64, Vec<String>>,
     clean: Result<u64, Vec<String>>,
+    held: Held,
 }
 
 async fn judged(
@@ -136,12 +139,7 @@ async fn judged(
     recorder: &Recorder,
     end: End,
 ) -> Result<Outcome, String> {
-    // The record has all when it has the revision of now.
-    let last = test_support::history::History::of(stage.plane.etcd_url()).revision().await;
-    let mut ticks = tokio::time::interval(TICK);
-    while recorder.revision() < last {
-        ticks.tick().await;
-    }
+    recorder.catch_up(stage.plane.etcd_url()).await;
     let seen = recorder.seen();
     let log = driver_log(&stage.driver_log());
     let mut requests = audit::read(&stage.plane.audit_log(), 0);
@@ -151,8 +149,10 @@ async fn judged(
         keep(Path::new(folder), &mut stage, &seen).map_err(|error| error.to_string())?;
     }
     let subject = request.subject;
-    let is_subject = |user: &str| subject.is(user);
-    let violations = judges::judge(&seen, requests, &log, DRIVER, is_subject, subject == Subject::Mooring);
+    let is_subject = |user: &str| subject.users().contains(&user);
+    let restored = recorder.restored();
+    let violations =
+        judges::judge(&seen, restored, requests, &log, DRIVER, is_subject, subject == Subject::Mooring);
     let (waits, endless) = waits::waits(&seen);
     let done =
         |op: Op| log.iter().filter(|line| line.op == op && line.phase == Phase::End && line.done).count();
@@ -166,14 +166,21 @@ async fn judged(
         ("expansions", done(Op::Expand)),
     ];
     let heading = format!(
-        "{}, seed {}, {} s, {} kubelets",
+        "{}{}, seed {}, {} s, {} kubelets",
         subject.name(),
+        if request.fence { " behind the fence" } else { "" },
         request.seed,
         request.seconds,
         request.nodes
     );
-    let End { played, calm, clean, .. } = end;
-    Ok(Outcome { heading, operations, played, violations, waits, endless, calm, clean, ends })
+    let End { played, calm, clean, held, .. } = end;
+    let outcome =
+        Outcome { heading, operations, played, violations, waits, endless, calm, clean, ends, held };
+    if let Some(folder) = &request.keep {
+        let file = Path::new(folder).join("outcome.md");
+        std::fs::write(file, outcome.text()).map_err(|error| error.to_string())?;
+    }
+    Ok(outcome)
 }
 
 /// Keeps logs and the record for whoever looks into a violation.

@@ -414,20 +414,7 @@ impl Cluster {
     pub async fn apply(&self, manifest: &str) {
         let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).expect("read the manifest");
         for document in documents {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let version = text(&document["apiVersion"]);
-            let root =
-                if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
-            let kind = text(&document["kind"]).to_lowercase();
-            let plural = match kind.strip_suffix('y') {
-                Some(stem) => format!("{stem}ies"),
-                None if kind.ends_with('s') => format!("{kind}es"),
-                None => format!("{kind}s"),
-            };
-            let path = match document["metadata"]["namespace"].as_str() {
-                Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
-                None => format!("{root}/{plural}"),
-            };
+            let path = path_of(&document);
             let request = http::Request::post(&path)
                 .header(http::header::CONTENT_TYPE, "application/json")
                 .body(document.to_string().into_bytes())
@@ -438,6 +425,23 @@ impl Cluster {
                 Err(error) => panic!("{path}: {error}"),
             }
         }
+    }
+}
+
+/// Where the API serves the objects of this one's kind.
+pub fn path_of(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let version = text(&object["apiVersion"]);
+    let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+    let kind = text(&object["kind"]).to_lowercase();
+    let plural = match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None if kind.ends_with('s') => format!("{kind}es"),
+        None => format!("{kind}s"),
+    };
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
+        None => format!("{root}/{plural}"),
     }
 }
 

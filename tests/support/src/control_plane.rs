@@ -8,6 +8,7 @@
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -143,15 +144,14 @@ pub struct AnotherApiServer {
     pub process: Process,
     pub audit_log: PathBuf,
     pub port: u16,
-    program: PathBuf,
-    flags: Vec<String>,
+    arguments: Vec<String>,
 }
 
 impl AnotherApiServer {
     /// Starts it anew at the same address.
     pub fn start(&mut self) {
         self.process.kill();
-        self.process = Process::start("kube-apiserver", &self.program, &self.flags, &[]);
+        self.process = Process::start("kube-apiserver", Path::new("unshare"), &self.arguments, &[]);
     }
 }
 
@@ -223,16 +223,18 @@ impl ControlPlane {
     }
 
     /// Starts another API server on the same etcd, with an audit log of its own. It has the first one's certificate, so both may
-    /// be behind one address.
+    /// be behind one address. By its host name it is another machine, which takes root: each has a lease that tells it from others.
     pub fn another_api_server(&self) -> AnotherApiServer {
         let [port] = free_ports();
         let audit_log = self.folder.join("audit-of-another.log");
         let mut flags = self.api_server_flags.clone();
         flags.push(format!("--secure-port={port}"));
         flags.push(format!("--audit-log-path={}", audit_log.display()));
-        let program = self.assets.binary("kube-apiserver");
-        let process = Process::start("kube-apiserver", &program, &flags, &[]);
-        AnotherApiServer { process, audit_log, port, program, flags }
+        let program = self.assets.binary("kube-apiserver").display().to_string();
+        let wrapper = ["--uts", "sh", "-c", r#"hostname another && exec "$0" "$@""#, &program];
+        let arguments: Vec<String> = wrapper.map(str::to_owned).into_iter().chain(flags).collect();
+        let process = Process::start("kube-apiserver", Path::new("unshare"), &arguments, &[]);
+        AnotherApiServer { process, audit_log, port, arguments }
     }
 
     /// Kills etcd and starts it anew with its data.
@@ -257,10 +259,32 @@ impl ControlPlane {
         backup
     }
 
+    /// Copies etcd's data while it serves. It stands still meanwhile, so the copy is what it would find after a crash.
+    pub fn snapshot(&self) -> PathBuf {
+        let backup = temporary_folder("etcd-backup");
+        let signal = |signal: &str| {
+            let id = self.etcd.id().to_string();
+            Command::new("kill").args([signal, &id]).status().expect("signal etcd");
+        };
+        let stat = format!("/proc/{}/stat", self.etcd.id());
+        signal("-STOP");
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+        copy(&self.folder.join("etcd"), &backup.join("etcd"));
+        signal("-CONT");
+        backup
+    }
+
+    /// Kills the API server. [`Self::restart_api_server`] and [`Self::restore`] start it anew.
+    pub fn kill_api_server(&mut self) {
+        self.api_server.kill();
+    }
+
     /// Puts etcd's data back as they were. With `bumped` the revisions go on above those that were seen, and
-    /// all before is compacted, as etcd's makers recommend; else they go back.
-    pub async fn restore(&mut self, backup: &Path, bumped: bool) {
-        let seen = History::of(&self.etcd_url).revision().await;
+    /// all before is compacted, as etcd's makers recommend; else they go back. Returns the revision from which they go on then.
+    pub async fn restore(&mut self, backup: &Path, bumped: bool) -> u64 {
+        let goes_on = History::of(&self.etcd_url).revision().await + 1_000;
         self.stop().await;
         std::fs::remove_dir_all(self.folder.join("etcd")).unwrap();
         copy(&backup.join("etcd"), &self.folder.join("etcd"));
@@ -271,9 +295,10 @@ impl ControlPlane {
             while !etcd.is_there().await {
                 tokio::task::yield_now().await;
             }
-            etcd.bump(seen + 1_000).await;
+            etcd.bump(goes_on).await;
         }
         self.restart_api_server().await;
+        goes_on
     }
 
     async fn stop(&mut self) {
@@ -324,6 +349,12 @@ impl ControlPlane {
     /// Address of etcd.
     pub fn etcd_url(&self) -> &str {
         &self.etcd_url
+    }
+
+    /// The API servers' certificate with those that it chains to, and its key.
+    pub fn certificate(&self) -> (PathBuf, PathBuf) {
+        let certs = self.folder.join("certs");
+        (certs.join("apiserver.crt"), certs.join("apiserver.key"))
     }
 
     /// Path of the audit log.
@@ -379,6 +410,11 @@ impl ControlPlane {
 
     /// Writes a kubeconfig for a server that need not be this one (a proxy before it).
     pub fn kubeconfig(&self, server: &str, token: &str) -> PathBuf {
+        self.kubeconfig_of(server, &serde_json::json!({ "token": token }))
+    }
+
+    /// The same with any way to say who one is.
+    pub fn kubeconfig_of(&self, server: &str, user: &serde_json::Value) -> PathBuf {
         let mut cluster = serde_json::json!({ "server": server });
         if server.starts_with("https:") {
             cluster["certificate-authority"] = self.folder.join("certs/apiserver.crt").to_str().into();
@@ -386,7 +422,7 @@ impl ControlPlane {
         let config = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
             "clusters": [{ "name": "test", "cluster": cluster }],
-            "users": [{ "name": "test", "user": { "token": token } }],
+            "users": [{ "name": "test", "user": user }],
             "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
         });
         let path = temporary_folder("kubeconfig").join("kubeconfig");

@@ -39,6 +39,12 @@ struct Reply {
 }
 
 #[derive(Deserialize)]
+struct Range {
+    #[serde(default)]
+    kvs: Vec<KeyValue>,
+}
+
+#[derive(Deserialize)]
 struct Event {
     kv: KeyValue,
     prev_kv: Option<KeyValue>,
@@ -93,6 +99,14 @@ impl History {
         let request = post("/v3/kv/range", &json!({ "key": base64(b"none"), "count_only": true }));
         let answer: Value = self.client.request(request).await.expect("ask etcd for its revision");
         answer["header"]["revision"].as_str().and_then(|text| text.parse().ok()).expect("a revision")
+    }
+
+    /// All objects of a revision, as changes that make them.
+    pub async fn objects_at(&self, revision: u64) -> Vec<Change> {
+        let (from, to) = (base64(b"/registry/"), base64(b"/registry0"));
+        let all = json!({ "key": from, "range_end": to, "revision": revision.to_string() });
+        let found: Range = self.client.request(post("/v3/kv/range", &all)).await.expect("ask etcd");
+        found.kvs.into_iter().filter_map(|kv| change(Event { kv, prev_kv: None })?.1).collect()
     }
 
     /// All changes after a revision up to now, in order.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use test_support::{
+    actors::attachment_name,
     audit::{Authors, DAEMON, Entry},
     history::Change,
     invariants,
@@ -16,16 +17,21 @@ use test_support::{
     writes,
 };
 
-use self::parties::{Cause, Party, cause, party};
+use self::{
+    disks::Violation,
+    parties::{Cause, Party, cause, party},
+};
 use crate::record::{Line, Seen};
 
 /// Violations by party.
 pub type Violations = BTreeMap<Party, Vec<String>>;
 
-/// Judges a whole trial. `is_subject` knows the subject's users by name. What requests and single writes look like is judged of
+/// Judges a whole trial. Of no writer is what differs at the revisions at which etcd's data were put back (`restored`), and what
+/// becomes of the disks that this is about. `is_subject` knows the subject's users by name. What requests and single writes look like is judged of
 /// mooring alone: kube-controller-manager promises nothing about them.
 pub fn judge(
     seen: &[Seen],
+    restored: &[u64],
     requests: Vec<Entry>,
     log: &[Line],
     driver: &str,
@@ -45,6 +51,9 @@ pub fn judge(
     let mut violations = Violations::new();
     for violation in disks::judge(log) {
         let (party, due_to) = match cause(&violation, driver, seen) {
+            _ if is_of_restore(&violation, driver, seen, restored) => {
+                (Party::Unknown, "a restore".to_owned())
+            }
             Some(Cause::Write(change)) => (party_of(change), format!("revision {}", change.revision)),
             Some(Cause::Kubelet) => (Party::Others, "its kubelet, which did not report it".to_owned()),
             None => (Party::Unknown, "nothing on record".to_owned()),
@@ -60,7 +69,10 @@ pub fn judge(
         .collect();
     for judged in [Party::Subject, Party::Administrators, Party::Others, Party::Unknown] {
         let of_party = invariants::check_history(&changes, |change| {
-            party_of(change) == judged && decides(change) && !is_blind(change, judged, &deletions)
+            party_of(change) == judged
+                && decides(change)
+                && !is_blind(change, judged, &deletions)
+                && !restored.contains(&change.revision)
         });
         violations.entry(judged).or_default().extend(of_party);
     }
@@ -71,6 +83,19 @@ pub fn judge(
     }
     violations.retain(|_, of_party| !of_party.is_empty());
     violations
+}
+
+/// Whether a restore has taken away, or brought back, what was decided about a disk before a violation.
+fn is_of_restore(violation: &Violation, driver: &str, seen: &[Seen], restored: &[u64]) -> bool {
+    let disk = &violation.disk;
+    let is_of_disk = |object: &Value| {
+        let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
+        object["spec"]["csi"]["volumeHandle"] == **disk
+            || object["metadata"]["name"] == attachment_name(disk, driver, node)
+    };
+    let brought =
+        seen.iter().filter(|seen| seen.at <= violation.at && restored.contains(&seen.change.revision));
+    brought.flat_map(|seen| seen.change.before.iter().chain(&seen.change.after)).any(is_of_disk)
 }
 
 /// So many revisions later a request may arrive that was sent before.
@@ -100,14 +125,13 @@ fn is_blind(change: &Change, judged: Party, deletions: &[(u64, Party)]) -> bool 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use test_support::actors::attachment_name;
 
     use super::*;
 
     /// Resource and name of an object, what becomes of it, and the user who does it, in the order of revisions.
     type Made = (&'static str, String, Value, &'static str);
 
-    fn judged(made: &[Made]) -> Violations {
+    fn judged(made: &[Made], restored: &[u64]) -> Violations {
         let mut now: BTreeMap<(&str, &str), Value> = BTreeMap::new();
         let (mut seen, mut requests) = (Vec::new(), Vec::new());
         for (revision, (resource, name, after, user)) in (1..).zip(made) {
@@ -127,7 +151,7 @@ mod tests {
             let after = Some(after.clone());
             seen.push(Seen { at: 0, change: Change { revision, resource, name, before, after } });
         }
-        judge(&seen, requests, &[], "driver", |user| user == "subject", false)
+        judge(&seen, restored, requests, &[], "driver", |user| user == "subject", false)
     }
 
     #[test]
@@ -169,11 +193,16 @@ mod tests {
             ),
         ];
         for (more, expected) in cases {
-            let violations = judged(&[&begin[..], &more].concat());
+            let violations = judged(&[&begin[..], &more].concat(), &[]);
             let lines = violations.iter().flat_map(|(party, lines)| lines.iter().map(|line| (*party, line)));
             let told: Vec<_> =
                 lines.map(|(party, line)| (party, line.split(' ').next().unwrap_or_default())).collect();
             assert_eq!(told, expected, "{more:?}");
         }
+        // Two machines have it, as a restore brought one back; what is written on top of that is judged.
+        let both = [&begin[..], &[attachment("b", false, "subject")]].concat();
+        assert_eq!(judged(&both, &[5]), Violations::new());
+        let more = [&both[..], &[attachment("c", false, "subject")]].concat();
+        assert_eq!(judged(&more, &[5]).into_keys().collect::<Vec<_>>(), [Party::Subject]);
     }
 }
