@@ -52,12 +52,23 @@ struct Disk {
 pub fn judge(log: &[Line]) -> Vec<Violation> {
     let mut disks: BTreeMap<&str, Disk> = BTreeMap::new();
     let mut violations = Vec::new();
+    let mut without_power = BTreeSet::new();
     for line in log {
-        if line.op == Op::Off {
-            for disk in disks.values_mut() {
-                disk.mounts.remove(&line.node);
+        match line.op {
+            Op::Off => {
+                for disk in disks.values_mut() {
+                    disk.mounts.remove(&line.node);
+                }
+                without_power.insert(&line.node);
+                continue;
             }
-            continue;
+            Op::Boot => {
+                without_power.remove(&line.node);
+                continue;
+            }
+            // A mount that was under way when the power was cut: the driver's process ends it, and the machine has nothing of it.
+            Op::Stage | Op::Mount if without_power.contains(&line.node) => continue,
+            _ => {}
         }
         let disk = disks.entry(&line.disk).or_default();
         let mut convict = |wrong| violations.push(Violation { at: line.at, disk: line.disk.clone(), wrong });
@@ -94,7 +105,7 @@ pub fn judge(log: &[Line]) -> Vec<Violation> {
             Op::Unstage => unmount(disk, node, "staged"),
             Op::Unmount => unmount(disk, node, "mounted"),
             Op::DeleteVolume => *disk = Disk::default(),
-            Op::CreateVolume | Op::Expand | Op::Boot | Op::Off => {}
+            Op::CreateVolume | Op::Expand | Op::Off | Op::Boot => {}
         }
     }
     violations
@@ -161,7 +172,7 @@ mod tests {
         let twice = Wrong::MountedTwice { from: from.clone(), to: to.clone() };
         let taken = Wrong::TakenAway { from };
         let attached = ("Publish", "a");
-        let cases: [(&[Step], Vec<Wrong>); 12] = [
+        let cases: [(&[Step], Vec<Wrong>); 14] = [
             (&[attached, ("Publish", "b")], vec![two.clone()]),
             (&[attached, ("Unpublish fails", "a"), ("Publish", "b")], vec![two]),
             (&[attached, ("Unpublish", "a"), ("Publish", "b")], vec![]),
@@ -169,7 +180,10 @@ mod tests {
             (&[("Publish fails", "a"), ("Publish", "b")], vec![]),
             (&[("Publish shared", "a"), ("Publish shared", "b")], vec![]),
             (&[attached, ("Stage", "a"), ("Unpublish", "a")], vec![taken.clone()]),
-            (&[attached, ("Stage", "a"), ("Mount", "a"), ("Unstage", "a"), ("Unpublish", "a")], vec![taken]),
+            (
+                &[attached, ("Stage", "a"), ("Mount", "a"), ("Unstage", "a"), ("Unpublish", "a")],
+                vec![taken.clone()],
+            ),
             (
                 &[
                     attached,
@@ -193,6 +207,8 @@ mod tests {
                 ],
                 vec![],
             ),
+            (&[attached, ("Off", "a"), ("Stage", "a"), ("Unpublish", "a")], vec![]),
+            (&[attached, ("Off", "a"), ("Boot", "a"), ("Stage", "a"), ("Unpublish", "a")], vec![taken]),
             (&[("Stage", "a"), ("Stage", "b")], vec![twice]),
             (&[attached, ("Unpublish", "a"), ("DeleteVolume", "")], vec![]),
             (&[attached, ("DeleteVolume", "")], vec![Wrong::Destroyed { on: "a".to_owned() }]),
