@@ -180,6 +180,16 @@ pub enum Errand {
     Boot(usize),
     /// Clears `claimRef` of released volumes, and makes the claim anew.
     Claim(String),
+    /// Of a node that a restore has brought back as it was, or not brought back: kubelets register once.
+    Repair(usize),
+}
+
+/// What people do after a restore, which has undone errands.
+pub fn after_restore(stage: &Stage) -> Vec<Errand> {
+    let nodes = (0..stage.kubelets.len()).map(Errand::Repair);
+    let sets = STATEFUL_SETS.map(|(name, replicas, _)| Errand::Scale(name, replicas));
+    let claims = (0..KEPT).map(|number| Errand::Claim(format!("kept-{number}")));
+    nodes.chain(sets).chain(claims).collect()
 }
 
 /// Runs an errand. False if it has to be repeated.
@@ -196,6 +206,18 @@ pub async fn run(stage: &mut Stage, errand: &Errand) -> bool {
             true
         }
         Errand::Claim(name) => people.claim_anew(name).await,
+        // Without power it is about to boot.
+        Errand::Repair(index) if !stage.kubelets[*index].has_power => true,
+        Errand::Repair(index) => {
+            let node = stage.kubelets[*index].name.clone();
+            let usual = json!({ "spec": { "unschedulable": null, "taints": null } });
+            if !people.patch::<Node>(&node, usual).await {
+                return false;
+            }
+            stage.kubelets[*index].kill();
+            stage.kubelets[*index].revive();
+            true
+        }
         Errand::Boot(index) => {
             let node = stage.kubelets[*index].name.clone();
             // A machine with this taint is out of service: what runs there may be taken from it.

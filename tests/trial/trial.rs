@@ -61,6 +61,10 @@ pub async fn play(request: &Request) -> Result<Outcome, String> {
             if start.elapsed() >= window.to {
                 faults::heal(&mut stage, &mut recorder, faults).await;
                 say(start, &format!("healed: {}", window.name()));
+                if window.faults.contains(&Fault::RestoreEtcd) {
+                    let repairs = actors::after_restore(&stage).into_iter();
+                    errands.extend(repairs.map(|errand| (Instant::now() + ERRAND, errand)));
+                }
                 played.push(Played { name: window.name(), from: *from, to: now(), pause: window.pause() });
                 begun = None;
             } else {
