@@ -6,7 +6,7 @@
 use std::{convert::Infallible, path::Path, sync::Arc};
 
 use http::{Request, Response};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use kube::{Client, client::Body, core::Status};
@@ -67,7 +67,7 @@ impl Front {
 
     async fn forward(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
-        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
         let answer = self.client.send(Request::from_parts(head, Body::from(body.to_vec()))).await;
         answer.unwrap_or_else(|_| refusal(503))
     }

@@ -293,9 +293,9 @@ impl Starter<'_> {
         ];
         flags.extend(LEASE.map(str::to_owned));
         flags.extend(has_fence.then(|| "--fence".to_owned()));
-        let mut part = Part { environment, ..Part::new(name, line, PathBuf::from(PROGRAM), flags) };
-        part.revive();
-        part
+        let mut replica = Part { environment, ..Part::new(name, line, PathBuf::from(PROGRAM), flags) };
+        replica.revive();
+        replica
     }
 
     async fn kubelet(&self, name: &str, program: &Path) -> Part {

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full};
 use hyper::{
     body::{Bytes, Incoming},
     service::service_fn,
@@ -48,7 +48,7 @@ impl SlowWebhook {
 }
 
 async fn allow(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     tokio::time::sleep(PAUSE).await;
     let answer = json!({
