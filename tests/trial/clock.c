@@ -1,4 +1,4 @@
-/* Shifts the time of day of one process by the seconds in the file that MOORING_TRIAL_CLOCK names, which may change while it
+/* Shifts the time of day of one process by the seconds in the file that TRIAL_CLOCK names, which may change while it
  * runs. Monotonic clocks stay. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 static const volatile int64_t *shift;
 
 __attribute__((constructor)) static void map_file(void) {
-  const char *path = getenv("MOORING_TRIAL_CLOCK");
+  const char *path = getenv("TRIAL_CLOCK");
   int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   if (file < 0) return;
   void *page = mmap(NULL, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);

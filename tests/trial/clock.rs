@@ -41,7 +41,7 @@ impl Clock {
     /// What the process needs in its environment.
     pub fn environment(&self, library: &Path) -> Vec<(&'static str, String)> {
         let text = |path: &Path| path.display().to_string();
-        vec![("LD_PRELOAD", text(library)), ("MOORING_TRIAL_CLOCK", text(&self.0))]
+        vec![("LD_PRELOAD", text(library)), ("TRIAL_CLOCK", text(&self.0))]
     }
 
     /// Moves it by so many seconds from the machine's. The file keeps its place, as it is mapped.
