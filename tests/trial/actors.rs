@@ -369,27 +369,20 @@ impl People {
             .await
     }
 
-    async fn claim_anew(&self, name: &str) -> bool {
-        let claims = self.cluster.namespaced::<PersistentVolumeClaim>();
-        let mut is_any_free = false;
+    /// Clears `claimRef` of what is released.
+    async fn free_released(&self) {
         for volume in self.list(&self.all::<PersistentVolume>()).await {
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
-            if !volume.name_any().starts_with("kept-") {
-                continue;
+            if phase == Some("Released") && volume.name_any().starts_with("kept-") {
+                self.patch::<PersistentVolume>(&volume.name_any(), json!({ "spec": { "claimRef": null } }))
+                    .await;
             }
-            is_any_free |= match phase {
-                Some("Available") => true,
-                Some("Released") => {
-                    let free = json!({ "spec": { "claimRef": null } });
-                    self.patch::<PersistentVolume>(&volume.name_any(), free).await
-                }
-                _ => false,
-            };
         }
-        // A volume is released late when whoever releases it is away, and nobody would clear it then.
-        if !is_any_free && !self.list(&claims).await.iter().any(|claim| claim.name_any() == name) {
-            return false;
-        }
+    }
+
+    async fn claim_anew(&self, name: &str) -> bool {
+        self.free_released().await;
+        let claims = self.cluster.namespaced::<PersistentVolumeClaim>();
         let anew = serde_json::from_value(claim(name, "kept", "ReadWriteOnce")).expect("a claim");
         let parameters = PostParams::default();
         match tokio::time::timeout(PATIENCE, claims.create(&parameters, &anew)).await {
@@ -403,8 +396,9 @@ impl People {
     }
 }
 
-/// What of the workloads does not run yet.
+/// What of the workloads does not run yet. What was released after the errand for it is cleared now.
 pub async fn not_running(cluster: &Cluster) -> Vec<String> {
+    People { cluster: cluster.clone() }.free_released().await;
     let mut missing = Vec::new();
     let all = ListParams::default();
     let (sets, deployments, claims) = (
