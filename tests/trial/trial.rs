@@ -21,6 +21,9 @@ use crate::{
 /// minutes of back-off of pods and sidecars, and no forced detach, as no machine stays away.
 const BOUND: Duration = Duration::from_mins(5);
 
+/// By then a replica has closed connections that faults have cut.
+const GIVEN_BACK: Duration = Duration::from_mins(1);
+
 /// The time between two looks at the clock.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -102,7 +105,12 @@ pub async fn play(request: &Request) -> Result<Outcome, String> {
         Ok(_) => settled(&mut stage, bound, actors::left).await,
         Err(_) => Err(vec!["not asked for, as not everything ran".to_owned()]),
     };
-    let held = Held { before, after: stage.usage() };
+    let mut held = Held { before, after: stage.usage() };
+    let asked = Instant::now();
+    while !held.is_back() && asked.elapsed() < GIVEN_BACK {
+        ticks.tick().await;
+        held.after = stage.usage();
+    }
     judged(request, stage, &recorder, End { acts, played, calm, clean, held }).await
 }
 
