@@ -22,7 +22,7 @@ use super::{cost, load::Load};
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A claim that no volume fits, so that all have to be looked at.
-const LOOKING: &str = "looking";
+pub const LOOKING: &str = "looking";
 
 /// What an answer took.
 #[derive(Debug)]
@@ -74,7 +74,8 @@ async fn questions(load: &Load) -> Vec<String> {
     ]
 }
 
-async fn ask(mooring: &Path, kubeconfig: &Path, question: String) -> Asked {
+/// Asks one question.
+pub async fn ask(mooring: &Path, kubeconfig: &Path, question: String) -> Asked {
     let mut command = Command::new(mooring);
     command.args(question.split(' ')).arg("--kubeconfig").arg(kubeconfig);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);

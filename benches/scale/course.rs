@@ -211,7 +211,7 @@ async fn relist(
 }
 
 /// Whether there is one.
-struct Exists;
+pub struct Exists;
 
 impl Condition<VolumeAttachment> for Exists {
     fn matches_object(&self, object: Option<&VolumeAttachment>) -> bool {
@@ -242,7 +242,7 @@ async fn bare_updates(plane: &ControlPlane, nodes: usize, count: usize) -> PerUp
 }
 
 /// Waits until a process does next to nothing.
-async fn rest(process: u32) {
+pub async fn rest(process: u32) {
     let begin = Instant::now();
     loop {
         let before = cost::cpu(process);
@@ -267,12 +267,12 @@ async fn settled_requests(load: &Load) -> Requests {
 }
 
 /// Resident set of a process now, in bytes.
-fn resident_memory(process: u32) -> u64 {
+pub fn resident_memory(process: u32) -> u64 {
     cost::memory(process, "VmRSS:")
 }
 
 /// Lets the largest resident set of a process be that of now.
-fn forget_peak_memory(process: u32) {
+pub fn forget_peak_memory(process: u32) {
     // Number 5 in proc_pid_clear_refs(5).
     std::fs::write(format!("/proc/{process}/clear_refs"), "5").expect("reset the peak");
 }

@@ -6,6 +6,10 @@
 //! starts, comes to rest, hears of what does not concern it, does some work, and loses all its watches. What
 //! comes out is one table, and one of questions that the command line is asked meanwhile; there is no threshold in here. With 5 000 nodes the API server needs 10 GiB.
 //!
+//! `cargo bench --bench scale -- --simulated --nodes 5000,100000`
+//!
+//! The same for mooring alone, and for clusters that no machine has room for: [`simulated`] makes them up.
+//!
 //! [`world`] is the cluster, [`course`] what the subject goes through, [`report`] prints. The rest is the duel's, of
 //! which this needs a part.
 
@@ -34,6 +38,7 @@ mod load;
 mod report;
 #[path = "../duel/sightings.rs"]
 mod sightings;
+mod simulated;
 #[expect(dead_code, reason = "the duel's")]
 #[path = "../duel/subject.rs"]
 mod subject;
@@ -88,6 +93,15 @@ pub struct Options {
     /// Another build of mooring, to be compared with this one.
     #[arg(long)]
     mooring: Option<PathBuf>,
+    /// Makes the clusters up instead of storing them.
+    #[arg(long)]
+    simulated: bool,
+    /// What they are made from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Serves a made-up cluster of so many nodes, for the benchmark's own use.
+    #[arg(long, hide = true)]
+    serve_simulated: Option<usize>,
     /// Watches nodes and does nothing else, for the benchmark's own use.
     #[arg(long, hide = true)]
     bare_watch: Option<PathBuf>,
@@ -101,6 +115,12 @@ async fn main() {
     let options = Options::parse();
     if let Some(kubeconfig) = &options.bare_watch {
         return bare_watch::watch(kubeconfig).await;
+    }
+    if let Some(nodes) = options.serve_simulated {
+        return simulated::serve(nodes, &options).await;
+    }
+    if options.simulated {
+        return simulated::run(&options).await;
     }
     let (assets, seeder) = match Assets::find().and_then(|assets| Ok((assets, Assets::seed()?))) {
         Ok(found) => found,

@@ -3,6 +3,7 @@
 use std::{fmt::Write, time::Duration};
 
 use super::{
+    asking::Asked,
     bout::Measured,
     cost,
     course::{Outcome, PerUpdate},
@@ -69,22 +70,32 @@ pub fn render(results: &[Outcome]) -> String {
             );
         }
     }
-    for one in results.iter().filter(|one| !one.asked.is_empty()) {
-        let _ = writeln!(text, "\nAsked with {} nodes:\n", one.nodes);
-        text.push_str("| question | s | CPU s | peak MiB | exit code | first line |\n");
-        text.push_str("| --- | --- | --- | --- | --- | --- |\n");
-        for asked in &one.asked {
-            let _ = writeln!(
-                text,
-                "| `{}` | {:.2} | {:.2} | {} | {} | {} |",
-                asked.question,
-                asked.wall.as_secs_f64(),
-                asked.cpu.as_secs_f64(),
-                mebibytes(asked.peak),
-                asked.code.map_or_else(String::new, |code| code.to_string()),
-                asked.first_line,
-            );
-        }
+    for one in results {
+        text.push_str(&asked(one.nodes, &one.asked));
+    }
+    text
+}
+
+/// A table of questions, if any were asked.
+pub fn asked(nodes: usize, all: &[Asked]) -> String {
+    let mut text = String::new();
+    if all.is_empty() {
+        return text;
+    }
+    let _ = writeln!(text, "\nAsked with {nodes} nodes:\n");
+    text.push_str("| question | s | CPU s | peak MiB | exit code | first line |\n");
+    text.push_str("| --- | --- | --- | --- | --- | --- |\n");
+    for asked in all {
+        let _ = writeln!(
+            text,
+            "| `{}` | {:.2} | {:.2} | {} | {} | {} |",
+            asked.question,
+            asked.wall.as_secs_f64(),
+            asked.cpu.as_secs_f64(),
+            mebibytes(asked.peak),
+            asked.code.map_or_else(String::new, |code| code.to_string()),
+            asked.first_line,
+        );
     }
     text
 }

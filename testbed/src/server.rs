@@ -165,6 +165,12 @@ impl Server {
         self.with_store(Store::compact);
     }
 
+    /// Puts an object there as it was at an earlier revision, which no watch tells of: of a server before this one that has
+    /// objects that this one has yet to be told of.
+    pub fn adopt(&self, kind: &Kind, key: &str, value: Value, revision: u64) {
+        self.with_store(|store| store.adopt(kind, key, value, revision));
+    }
+
     /// What time it is here.
     #[must_use]
     pub fn clock(&self) -> &Clock {

@@ -176,6 +176,14 @@ impl Store {
         object
     }
 
+    /// Puts an object there as it was at an earlier revision. That is no change.
+    pub fn adopt(&mut self, kind: &Kind, key: &str, mut value: Value, revision: u64) {
+        if let (Some(table), Some(fields)) = (self.table_mut(kind), value.as_object_mut()) {
+            fields.retain(|field, _| !matches!(field.as_str(), "kind" | "apiVersion"));
+            table.objects.insert(key.into(), Object::at(value, revision));
+        }
+    }
+
     /// Takes an object away, and returns its last content with the revision of the deletion.
     pub fn delete(&mut self, kind: &Kind, key: &str) -> Option<Arc<Object>> {
         let (revision, capacity) = (self.revision() + 1, self.log_capacity);

@@ -105,15 +105,21 @@ func encode(encoder runtime.Encoder, object runtime.Object, name string) []byte 
 // Where the messages are, and which of each file are read.
 var files = []struct{ module, path, messages string }{
 	{"k8s.io/apimachinery", "pkg/api/resource", "Quantity"},
-	{"k8s.io/apimachinery", "pkg/apis/meta/v1", "LabelSelector LabelSelectorRequirement ListMeta ObjectMeta OwnerReference Status StatusCause StatusDetails Time WatchEvent"},
+	{"k8s.io/apimachinery", "pkg/apis/meta/v1", "FieldsV1 LabelSelector LabelSelectorRequirement ListMeta ManagedFieldsEntry ObjectMeta OwnerReference Status StatusCause StatusDetails Time WatchEvent"},
 	{"k8s.io/apimachinery", "pkg/runtime", "RawExtension TypeMeta Unknown"},
+	{"k8s.io/apimachinery", "pkg/util/intstr", "IntOrString"},
 	{"k8s.io/api", "core/v1", "AWSElasticBlockStoreVolumeSource AttachedVolume AzureDiskVolumeSource AzureFilePersistentVolumeSource AzureFileVolumeSource " +
 		"CSIPersistentVolumeSource CinderPersistentVolumeSource CinderVolumeSource ContainerState ContainerStatus FCVolumeSource FlexPersistentVolumeSource " +
 		"FlexVolumeSource GCEPersistentDiskVolumeSource HostPathVolumeSource ISCSIPersistentVolumeSource ISCSIVolumeSource ModifyVolumeStatus NFSVolumeSource Node NodeCondition " +
 		"NodeSpec NodeStatus NodeSystemInfo ObjectReference PersistentVolume PersistentVolumeClaim PersistentVolumeClaimSpec PersistentVolumeClaimStatus " +
 		"PersistentVolumeClaimVolumeSource PersistentVolumeSource PersistentVolumeSpec PersistentVolumeStatus Pod PodList PodSpec PodStatus PortworxVolumeSource Taint " +
-		"Volume VolumeResourceRequirements VolumeSource VsphereVirtualDiskVolumeSource"},
-	{"k8s.io/api", "storage/v1", "CSIDriver CSIDriverSpec StorageClass VolumeAttachment VolumeAttachmentSource VolumeAttachmentSpec VolumeAttachmentStatus VolumeAttributesClass VolumeError"},
+		"Volume VolumeResourceRequirements VolumeSource VsphereVirtualDiskVolumeSource " +
+		// Of these nothing is read. The benchmark of a simulated cluster writes them.
+		"Capabilities ConfigMapProjection ConfigMapVolumeSource Container ContainerImage ContainerPort ContainerStateRunning DaemonEndpoint DownwardAPIProjection " +
+		"DownwardAPIVolumeFile EnvVar EnvVarSource HTTPGetAction HostIP KeyToPath LocalObjectReference NodeAddress NodeDaemonEndpoints NodeSelector NodeSelectorRequirement " +
+		"NodeSelectorTerm ObjectFieldSelector PodCondition PodIP PodSecurityContext Probe ProbeHandler ProjectedVolumeSource ResourceRequirements SecurityContext " +
+		"ServiceAccountTokenProjection Toleration VolumeMount VolumeNodeAffinity VolumeProjection"},
+	{"k8s.io/api", "storage/v1", "CSIDriver CSIDriverSpec CSINode CSINodeDriver CSINodeSpec StorageClass VolumeAttachment VolumeAttachmentSource VolumeAttachmentSpec VolumeAttachmentStatus VolumeAttributesClass VolumeError VolumeNodeResources"},
 }
 
 var comment = regexp.MustCompile(`(?m)//.*$`)
