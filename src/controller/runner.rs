@@ -1,8 +1,10 @@
 //! The one loop of every controller: changes → plan → send → answers.
 //!
 //! In: the change set of the tables, the right to write, answers. Out: requests, each in a task of its own, and
-//! events. It makes no choices about objects. Three rules are kept here for all controllers:
+//! events. It makes no choices about objects. Four rules are kept here for all controllers:
 //!
+//! - The tables are read whole on a thread of its own: in a large cluster that takes seconds, in which this thread goes on
+//!   to read the watches, and shows that it is alive. What changes meanwhile comes afterwards.
 //! - Nothing is planned before every kind has been listed, and nothing is sent before this process leads (S36).
 //! - A request that was refused because the term is over stops planning until the term goes on. It does after a
 //!   machine was suspended for less than the lease lasts. If it does not, the elector ends the process: no controller
@@ -18,7 +20,7 @@ use apiserver::{
     tables::{ChangeSet, Objects},
 };
 use tokio::{
-    task::{JoinError, JoinSet, yield_now},
+    task::{JoinError, JoinSet, spawn_blocking, yield_now},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -110,7 +112,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             () = shutdown.cancelled() => return,
             () = self.objects.synced() => {}
         }
-        self.controller.load(Instant::now());
+        self.controller = apart(self.controller, C::load).await;
         let mut wake_at = self.plan();
         loop {
             if wake_at.is_some_and(|at| at <= Instant::now()) {
@@ -119,7 +121,14 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             }
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = self.leadership.acquired(), if self.right == Right::StandBy => self.lead(),
+                () = self.leadership.acquired(), if self.right == Right::StandBy => {
+                    self.right = Right::Lead;
+                    self.running.started();
+                    // What the take-over barrier has read is to be known before anything is planned.
+                    self.take_changes();
+                    self.controller = apart(self.controller, C::lead).await;
+                    self.reporting.board().lead(Instant::now());
+                }
                 () = self.leadership.regained(), if self.right == Right::Suspended => self.right = Right::Lead,
                 changed = self.changes.take() => self.controller.changed(changed, Instant::now()),
                 Some(joined) = self.under_way.join_next() => self.answered(joined),
@@ -137,16 +146,6 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         if let Some(plan) = self.controller.unplanned() {
             self.carry_out(plan, Instant::now());
         }
-    }
-
-    fn lead(&mut self) {
-        self.right = Right::Lead;
-        self.running.started();
-        // What the take-over barrier has read is to be known before anything is planned.
-        self.take_changes();
-        let now = Instant::now();
-        self.controller.lead(now);
-        self.reporting.board().lead(now);
     }
 
     fn take_changes(&mut self) {
@@ -201,5 +200,19 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         self.executor.ends(&self.controller, &call, &result);
         self.reporting.ends(E::work(&call), now);
         self.controller.answered(call, result, now, fastrand::f64());
+    }
+}
+
+/// Lets a controller read the tables on a thread of its own. Cancelled only with the runtime.
+async fn apart<C: Controller>(mut controller: C, read: fn(&mut C, Instant)) -> C {
+    let now = Instant::now();
+    let reading = spawn_blocking(move || {
+        read(&mut controller, now);
+        controller
+    });
+    match reading.await.map_err(JoinError::try_into_panic) {
+        Ok(controller) => controller,
+        Err(Ok(panic)) => resume_unwind(panic),
+        Err(Err(_)) => std::future::pending().await,
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, Receiver},
+    },
     time::Duration,
 };
 
@@ -34,11 +37,20 @@ struct Asks {
     is_busy: bool,
     to_ask: VecDeque<&'static str>,
     to_tell: usize,
+    /// Reads the tables until it is told that they are read, but not for ever.
+    reads: Option<Receiver<()>>,
 }
 
 impl Asks {
     fn log(&self, line: impl Into<String>) {
         self.log.lock().unwrap().push(line.into());
+    }
+
+    fn read(&self, line: &str) {
+        let patience = Duration::from_secs(5);
+        if self.reads.as_ref().is_none_or(|reads| reads.recv_timeout(patience).is_ok()) {
+            self.log(line);
+        }
     }
 }
 
@@ -51,7 +63,7 @@ impl Controller for Asks {
     type Measures = usize;
 
     fn load(&mut self, _: Instant) {
-        self.log("load");
+        self.read("load");
     }
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, _: Instant) {
@@ -69,7 +81,7 @@ impl Controller for Asks {
 
     fn lead(&mut self, _: Instant) {
         self.leads = true;
-        self.log("lead");
+        self.read("lead");
     }
 
     fn plan(&mut self, _: Instant) -> Plan<Self> {
@@ -155,6 +167,10 @@ struct Stage {
 
 impl Stage {
     fn new(to_ask: &[&'static str], to_tell: usize) -> Self {
+        Self::reading(to_ask, to_tell, None)
+    }
+
+    fn reading(to_ask: &[&'static str], to_tell: usize, reads: Option<Receiver<()>>) -> Self {
         let log = Log::default();
         let (objects, gate) = (Arc::new(Objects::default()), Arc::new(Semaphore::new(0)));
         let (leadership, metrics) = (Leadership::new(Term::None), Metrics::default());
@@ -166,6 +182,7 @@ impl Stage {
             is_busy: false,
             to_ask: to_ask.iter().copied().collect(),
             to_tell,
+            reads,
         };
         let executor = Answers {
             log: Arc::clone(&log),
@@ -201,6 +218,8 @@ impl Stage {
         for _turn in 0..100 {
             yield_now().await;
         }
+        // This waits for what is done on other threads, too.
+        tokio::time::sleep(Duration::from_millis(1)).await;
         std::mem::take(&mut *self.log.lock().unwrap())
     }
 }
@@ -225,6 +244,24 @@ async fn s36_nothing_is_known_before_all_is_listed_and_nothing_is_sent_before_th
     assert_eq!(happens[lead..], ["lead", "a begins"]);
     let running = "running_managed_controllers{manager=\"mooring\",name=\"test\"} 1\n";
     assert!(stage.metrics.text().unwrap().contains(running));
+}
+
+/// In a large cluster that takes seconds. If this thread stood still, the lease would be given back.
+#[tokio::test]
+async fn l15_this_thread_goes_on_while_the_tables_are_read() {
+    let (is_read, reads) = mpsc::channel();
+    let stage = Stage::reading(&["a"], 0, Some(reads));
+    stage.is_synced();
+    stage.leads();
+    for line in ["load", "lead"] {
+        let before = stage.happens().await;
+        assert!(!before.iter().any(|before| before == line), "{before:?}");
+        is_read.send(()).unwrap();
+        let mut happens = Vec::new();
+        while !happens.iter().any(|happened| happened == line) {
+            happens.extend(stage.happens().await);
+        }
+    }
 }
 
 /// The machine was suspended for a moment: its lease may have been taken, or not.

@@ -39,7 +39,7 @@ pub struct Candidates {
     pub source: Option<VolumeId>,
     /// Whether that may be on one node only.
     pub is_exclusive: bool,
-    /// What its node's status lists.
+    /// What its node's status lists, unless the source explains the name.
     pub published: Vec<VolumeId>,
 }
 
@@ -75,10 +75,12 @@ pub(super) fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -
 
 /// The volumes that a VolumeAttachment may be about.
 pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
-    let node = objects.nodes.get(&attachment.spec.node_name);
+    let source = source(objects, attachment);
+    // Of most the source explains the name, and what the node lists need not be read.
+    let is_explained = source.as_ref().is_some_and(|volume| is_named_after(attachment, &volume.id));
+    let node = objects.nodes.get(&attachment.spec.node_name).filter(|_| !is_explained);
     let listed = node.iter().flat_map(|node| &node.status.volumes_attached).map(|entry| entry.name.as_ref());
     let in_use = node.iter().flat_map(|node| &node.status.volumes_in_use).map(AsRef::as_ref);
-    let source = source(objects, attachment);
     Candidates {
         is_exclusive: source.as_ref().is_some_and(CsiVolume::is_exclusive),
         source: source.map(|volume| volume.id),
