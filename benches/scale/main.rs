@@ -96,6 +96,9 @@ pub struct Options {
     /// Makes the clusters up instead of storing them.
     #[arg(long)]
     simulated: bool,
+    /// Of a made-up cluster, neither questions nor a take-over: where there is room for one such process only.
+    #[arg(long)]
+    brief: bool,
     /// What they are made from.
     #[arg(long, default_value_t = 1)]
     seed: u64,

@@ -48,9 +48,8 @@ impl Asks {
 
     fn read(&self, line: &str) {
         let patience = Duration::from_secs(5);
-        if self.reads.as_ref().is_none_or(|reads| reads.recv_timeout(patience).is_ok()) {
-            self.log(line);
-        }
+        let is_told = self.reads.as_ref().is_none_or(|reads| reads.recv_timeout(patience).is_ok());
+        self.log(if is_told { line } else { "nobody tells" });
     }
 }
 
@@ -255,7 +254,7 @@ async fn l15_this_thread_goes_on_while_the_tables_are_read() {
     stage.leads();
     for line in ["load", "lead"] {
         let before = stage.happens().await;
-        assert!(!before.iter().any(|before| before == line), "{before:?}");
+        assert!(!before.iter().any(|it| it == line || it == "nobody tells"), "{before:?}");
         is_read.send(()).unwrap();
         let mut happens = Vec::new();
         while !happens.iter().any(|happened| happened == line) {

@@ -188,6 +188,7 @@ async fn value(response: Response<Body>) -> Value {
     serde_json::from_slice(&body.to_bytes()).unwrap_or_default()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "of a stream that could fail")]
 fn frame(bytes: Bytes) -> Result<Frame<Bytes>, Infallible> {
     Ok(Frame::data(bytes))
 }

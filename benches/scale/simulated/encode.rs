@@ -61,7 +61,9 @@ impl Schema {
                 None if INLINE.contains(&field.name) => self.field(&mut bytes, field, value),
                 None | Some(Value::Null) => {}
                 Some(Value::Array(items)) => {
-                    items.iter().for_each(|item| self.field(&mut bytes, field, item));
+                    for item in items {
+                        self.field(&mut bytes, field, item);
+                    }
                 }
                 Some(value) => self.field(&mut bytes, field, value),
             }
@@ -75,7 +77,7 @@ impl Schema {
             "string" => put_bytes(bytes, number, text(value).as_bytes()),
             "bool" => put_number(bytes, number, u64::from(value.as_bool().unwrap_or_default())),
             "int32" | "int64" => {
-                put_number(bytes, number, value.as_i64().unwrap_or_default().cast_unsigned())
+                put_number(bytes, number, value.as_i64().unwrap_or_default().cast_unsigned());
             }
             "Time" => put_bytes(bytes, number, &time(text(value))),
             "Quantity" => {

@@ -112,7 +112,9 @@ impl Daemon {
             "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics".to_owned(),
         ];
         drop(listener);
-        Self { process: Process::start("mooring", mooring, &arguments, &[]), port }
+        // As in `deploy`.
+        let environment = [("MALLOC_ARENA_MAX", "1".to_owned())];
+        Self { process: Process::start("mooring", mooring, &arguments, &environment), port }
     }
 
     /// Process id.
@@ -128,9 +130,9 @@ impl Daemon {
         client.request_text(Request::get(path).body(Vec::new()).expect("a request")).await
     }
 
-    /// The sum of a metric's values.
+    /// The sum of a metric's values; not a number if the page does not come.
     pub async fn sum(&self, metric: &str) -> f64 {
-        let text = self.page("/metrics").await.expect("the metrics of the daemon");
+        let Ok(text) = self.page("/metrics").await else { return f64::NAN };
         let of_it = |line: &&str| line.split(['{', ' ']).next() == Some(metric);
         let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
         text.lines().filter(of_it).filter_map(value).sum()

@@ -28,12 +28,18 @@ const ROWS: [Row; 22] = [
     }),
     ("longest turns at the start", |one| milliseconds(&one.turns[0])),
     ("longest turns at work", |one| milliseconds(&one.turns[1])),
-    ("`/metrics`", |one| format!("{:.1} ms, {} bytes", one.metrics.0.as_secs_f64() * 1e3, one.metrics.1)),
+    ("`/metrics`", |one| {
+        let size = one.metrics.1.map_or_else(|| "it fails".to_owned(), |size| format!("{size} bytes"));
+        format!("{:.1} ms, {size}", one.metrics.0.as_secs_f64() * 1e3)
+    }),
     ("relist of everything, CPU", |one| format!("{}, {}", seconds(one.relist.0), seconds(one.relist.1))),
     ("peak then", |one| mebibytes(one.relist_peak)),
     ("longest turns then", |one| milliseconds(&one.turns[2])),
-    ("standing by", |one| mebibytes(one.standby)),
-    ("take-over, CPU", |one| format!("{}, {}", seconds(one.take_over.0), seconds(one.take_over.1))),
+    ("standing by", |one| if one.standby == 0 { "-".to_owned() } else { mebibytes(one.standby) }),
+    ("take-over, CPU", |one| match one.take_over {
+        (Duration::ZERO, _) => "-".to_owned(),
+        (wall, cpu) => format!("{}, {}", seconds(wall), seconds(cpu)),
+    }),
 ];
 
 /// Renders everything.

@@ -91,7 +91,7 @@ pub async fn serve(shape: Shape) {
     })
     .await;
     println!("{SERVES}{address} {beside} {}", certificate.display());
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Simulated {
@@ -110,7 +110,9 @@ impl Simulated {
             }
             REQUESTS => {
                 let requests = self.requests.lock().unwrap();
-                plain(&requests.iter().map(|(what, count)| format!("{what} {count}\n")).collect::<String>())
+                let lines: Vec<String> =
+                    requests.iter().map(|(what, count)| format!("{what} {count}")).collect();
+                plain(&lines.join("\n"))
             }
             _ => {
                 let mut server = self.written.clone();

@@ -5,7 +5,7 @@
 //! other tasks. Time in which another process had the core counts, too.
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -45,7 +45,7 @@ impl Turns {
         let script = Command::new("perf").args(["script", "-F", "time,event", "-i"]).arg(&self.data).output();
         let (Ok(_), Ok(_), Ok(output)) = (interrupted, ended, script) else { return Vec::new() };
         let mut back: Option<Duration> = None;
-        let mut turns: BTreeMap<Duration, ()> = BTreeMap::new();
+        let mut turns: BTreeSet<Duration> = BTreeSet::new();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let Some((time, event)) = line.trim().split_once(':') else { continue };
             let Ok(seconds) = time.trim().parse::<f64>() else { continue };
@@ -53,12 +53,12 @@ impl Turns {
             if event.contains("sys_exit") {
                 back = Some(now);
             } else if let Some(back) = back.take() {
-                turns.insert(now.saturating_sub(back), ());
+                turns.insert(now.saturating_sub(back));
                 if turns.len() > count {
                     turns.pop_first();
                 }
             }
         }
-        turns.into_keys().rev().collect()
+        turns.into_iter().rev().collect()
     }
 }
