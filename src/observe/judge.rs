@@ -265,10 +265,11 @@ impl Judge {
             self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
             return;
         }
+        if found.is_empty() {
+            return;
+        }
         let wall = wall(told);
-        let user = (!found.is_empty())
-            .then(|| self.authors.of(&told.object, told.revision, before.is_none(), wall))
-            .flatten();
+        let user = self.authors.of(&told.object, told.revision, before.is_none(), wall);
         let made = Made { revision: told.revision, user };
         for act in found {
             if let Some(user) = &made.user {

@@ -95,7 +95,7 @@ pub struct LawTally {
 }
 
 /// The summary.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// `observe/v1`.
@@ -133,36 +133,13 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new(since: Timestamp) -> Self {
-        use Situation as S;
-        let situations = [
-            S::WantedElsewhere,
-            S::NodeNotReady,
-            S::NodeDeleted,
-            S::NodeOutOfService,
-            S::ClaimDeleted,
-            S::VolumeDeleted,
-            S::DetachedByForce,
-            S::DetachedOutOfService,
-            S::DetachedFromGoneNode,
-            S::UsedAfterUnlist,
-            S::HandedOver,
-        ];
         Self {
             api_version: "observe/v1",
             kind: "Observation",
             since,
-            seconds: 0,
             verdict: "NothingCompared",
-            mutations: BTreeMap::new(),
-            laws: BTreeMap::new(),
-            situations: situations.map(|situation| (situation, 0)).into(),
-            users: BTreeMap::new(),
-            moot: 0,
-            waited_before: 0,
-            not_asked: 0,
-            gaps: 0,
-            differences: Vec::new(),
-            difference_counts: BTreeMap::new(),
+            situations: Situation::VARIANTS.iter().map(|situation| (*situation, 0)).collect(),
+            ..Self::default()
         }
     }
 

@@ -13,6 +13,8 @@ use crate::fence::{
     probe::hidden,
 };
 
+/// Where pods of the daemon are tried.
+const PODS: &str = "/api/v1/namespaces/mooring-system/pods?dryRun=All";
 /// As whom the daemon writes.
 pub(super) const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 
@@ -72,16 +74,30 @@ pub(super) async fn manifests(client: &Client) -> Value {
     let mut runs = DryRuns::default();
     for object in DEPLOY.iter().flat_map(|file| serde_saphyr::from_multiple(file).unwrap_or_default()) {
         let (what, path) = applied(&object);
-        // One that is there was accepted, with the images of this cluster, which the one that is shipped does not have.
-        let is_there = async |path| matches!(read(client, path).await, Ok(Some(_)));
+        // One that is there was accepted, with the images of this cluster, which the one that is shipped does not have. Pod
+        // security, quotas and webhooks refuse its pods, and not itself.
         if object.get("kind") == Some(&json!("Deployment"))
-            && is_there(path.split('?').next().unwrap_or_default()).await
+            && let Ok(Some(deployment)) = read(client, path.split('?').next().unwrap_or_default()).await
         {
+            let tried = ask(client, Method::POST, PODS, Some(&pod_of(&deployment))).await;
+            runs.note("a pod of the Deployment mooring", tried);
             continue;
         }
         runs.note(&what, ask(client, Method::PATCH, &path, Some(&object)).await);
     }
     runs.value()
+}
+
+/// A pod as a Deployment has it.
+fn pod_of(deployment: &Value) -> Value {
+    let of = |at: &str| deployment.pointer(&format!("/spec/template{at}"));
+    let (labels, annotations) = (of("/metadata/labels"), of("/metadata/annotations"));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "generateName": "mooring-preflight-", "labels": labels, "annotations": annotations },
+        "spec": of("/spec"),
+    })
 }
 
 /// Kind and name of an object, and where its dry run is applied.

@@ -121,7 +121,7 @@ async fn switcher(stage: &Stage) -> PathBuf {
 }
 
 /// The Deployment, without replicas.
-fn deployment() -> Value {
+pub fn deployment() -> Value {
     let labels = json!({ "app": "mooring" });
     let container = json!({ "name": "mooring", "image": "mooring", "args": ["run", "--fence"] });
     json!({
