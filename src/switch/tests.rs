@@ -8,10 +8,9 @@ use tokio::time::Instant;
 use super::{
     act::replacing,
     hold::ManagerHold,
-    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, restart},
+    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease},
     step::{
-        DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchOrder, SwitchSeen,
-        SwitchStep, next,
+        DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
     },
     words::printed,
 };
@@ -19,7 +18,6 @@ use crate::fence::{
     policies::FENCES,
     state::{FenceLook, FenceState},
 };
-use crate::preflight::whole_server;
 
 /// A cluster that kube-controller-manager rules, with mooring standing by.
 pub(super) fn ruled_by_the_manager() -> SwitchSeen {
@@ -568,35 +566,6 @@ fn no_step_waits_for_ever_while_somebody_could_rule() {
         [SwitchStep::AwaitDaemon, SwitchStep::RaiseFence, SwitchStep::FindManager, SwitchStep::ProveFence]
     {
         assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
-    }
-}
-
-#[test]
-fn no_lease_is_taken_whose_holder_is_the_whole_server() {
-    // RKE2 runs it as a static pod, as kubeadm does; MicroK8s is one process, as k3s is.
-    let whole = |programs: &[&str]| {
-        let entries: Vec<_> = programs.iter().map(|program| json!({ "manager": program })).collect();
-        whole_server(&json!({ "metadata": { "managedFields": entries } })).is_some()
-    };
-    let found =
-        [&["k3s"][..], &["kubelite"], &["mooring", "k3s"], &["kube-controller-manager"], &[]].map(whole);
-    assert_eq!(found, [true, true, true, false, false]);
-}
-
-#[test]
-fn a_restart_is_seen_by_another_holder_since_mooring_led_last() {
-    use ManagerRestart::{Other, Same, Unrecorded, Unseen};
-    // What was recorded, holder and last write of mooring's lease now, whether the lease is held, and what that shows.
-    let cases = [
-        (None, "m1_a 7", true, Unrecorded),
-        (Some("m1_a 7"), "m1_a 7", true, Same),
-        (Some("m1_a 7"), "m1_b 7", true, Other),
-        (Some("m1_a 7"), "m1_b 9", true, Unrecorded),
-        (Some("m1_a 7"), "m1_a 7", false, Unseen),
-        (None, " 7", false, Unseen),
-    ];
-    for (recorded, mark, may_lead, expected) in cases {
-        assert_eq!(restart(recorded, mark, may_lead), expected, "{recorded:?} {mark}");
     }
 }
 

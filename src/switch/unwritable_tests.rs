@@ -1,9 +1,13 @@
 //! The ways of who cannot hold kube-controller-manager's lease.
 
+use serde_json::json;
+
 use super::{
+    observe::restart,
     step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
     tests::{Case, check, order, ruled_by_mooring, ruled_by_the_manager, stopped},
 };
+use crate::preflight::whole_server;
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
@@ -127,4 +131,33 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
         ),
     ];
     check(restarted, ruled_by_mooring, cases);
+}
+
+#[test]
+fn no_lease_is_taken_whose_holder_is_the_whole_server() {
+    // RKE2 runs it as a static pod, as kubeadm does; MicroK8s is one process, as k3s is.
+    let whole = |programs: &[&str]| {
+        let entries: Vec<_> = programs.iter().map(|program| json!({ "manager": program })).collect();
+        whole_server(&json!({ "metadata": { "managedFields": entries } })).is_some()
+    };
+    let found =
+        [&["k3s"][..], &["kubelite"], &["mooring", "k3s"], &["kube-controller-manager"], &[]].map(whole);
+    assert_eq!(found, [true, true, true, false, false]);
+}
+
+#[test]
+fn a_restart_is_seen_by_another_holder_since_mooring_led_last() {
+    use ManagerRestart::{Other, Same, Unrecorded, Unseen};
+    // What was recorded, holder and last write of mooring's lease now, whether the lease is held, and what that shows.
+    let cases = [
+        (None, "m1_a 7", true, Unrecorded),
+        (Some("m1_a 7"), "m1_a 7", true, Same),
+        (Some("m1_a 7"), "m1_b 7", true, Other),
+        (Some("m1_a 7"), "m1_b 9", true, Unrecorded),
+        (Some("m1_a 7"), "m1_a 7", false, Unseen),
+        (None, " 7", false, Unseen),
+    ];
+    for (recorded, mark, may_lead, expected) in cases {
+        assert_eq!(restart(recorded, mark, may_lead), expected, "{recorded:?} {mark}");
+    }
 }
