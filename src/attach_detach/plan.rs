@@ -250,8 +250,12 @@ impl AttachDetach {
                 self.send(volume, node, request, now);
             }
             Some(AttachStep::Delete(uid, revision, proof)) => {
+                // One that was not sent in the end is told already.
+                let is_told = verdict.forced.is_some() && node_volume.forced == verdict.forced;
                 node_volume.forced = verdict.forced;
-                self.report_forced_delete(volume, node, verdict.forced);
+                if !is_told {
+                    self.report_forced_delete(volume, node, verdict.forced);
+                }
                 let request = calls::delete(volume, node, (uid, *revision), proof);
                 let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
                 self.send(volume, node, request, now);

@@ -126,7 +126,17 @@ impl AttachDetach {
     /// then those that no pod needs, those that are new, and those that are as they should be.
     pub(super) fn take_over(&mut self, now: Instant) {
         self.second_writer.lead(now);
+        let before = self.desired.clone();
         self.read_tables(now);
+        // The tables change while they are read.
+        let wall = self.clock.wall(now.max(Instant::now()));
+        for volume in before.volumes() {
+            for node in before.nodes(volume).into_iter().flat_map(LiteMap::keys) {
+                if self.desired.get(volume, node).is_none() {
+                    self.ended.entry((volume.clone(), node.clone())).or_insert(wall);
+                }
+            }
+        }
         let ended = mem::take(&mut self.ended);
         self.go_on_waiting(&ended, now);
         self.actual.inherit_told();

@@ -22,6 +22,7 @@ impl Planner {
     /// Takes in every object there is.
     pub fn load(&mut self, now: Instant) {
         self.state.load(now);
+        self.unreadable_claims = self.state.objects.claims.unreadable_count();
         for key in self.state.objects.pods.snapshot().into_keys() {
             self.pod_changed(&key, now);
         }
@@ -34,8 +35,11 @@ impl Planner {
         self.queue.open();
         for (key, claim) in self.state.objects.claims.snapshot() {
             let is_bound = claim.status.phase == ClaimPhase::Bound;
+            // One that is Lost has ended.
+            let has_begun = claim.status.phase != ClaimPhase::Lost
+                && (!claim.spec.volume_name.is_empty() || self.state.is_held(&claim));
             let is_wanted = self.state.pods.of(&key).next().is_some();
-            if !is_bound && (!claim.spec.volume_name.is_empty() || self.state.is_held(&claim)) {
+            if !is_bound && has_begun {
                 self.queue.add_urgent(Target::Claim(key), now);
             } else if is_wanted && !is_bound {
                 self.queue.add(Target::Claim(key), now);

@@ -51,6 +51,8 @@ pub enum FenceState {
     Leaving,
     /// There is no such fence.
     Absent,
+    /// Its objects are gone, and this server denies yet.
+    Lingering,
     /// The objects are ours, but this server does not enforce them, or not this content of them yet.
     NotEnforced,
     /// The loop can write, or soon can: why.
@@ -84,7 +86,7 @@ impl FenceState {
     /// Whether its objects have to be applied.
     #[must_use]
     pub fn is_to_be_raised(&self) -> bool {
-        matches!(self, Self::Absent | Self::Gone(_))
+        matches!(self, Self::Absent | Self::Lingering | Self::Gone(_))
     }
 
     /// Whether it cannot be told what this server does.
@@ -100,6 +102,7 @@ impl FenceState {
             Self::Enforced => "it is enforced",
             Self::Leaving => "it is deleted, and kept by its finalizer",
             Self::Absent => "there is no fence",
+            Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
             Self::Gone(why) | Self::Other(why) | Self::Hidden { why, .. } | Self::Unknown(why) => why,
         }
@@ -112,8 +115,7 @@ impl FenceState {
         if let (Ok(None), Ok(None)) = (&seen.policy, &seen.binding) {
             match &seen.probe {
                 ProbeAnswer::Accepted => return Self::Absent,
-                // This server denies yet.
-                ProbeAnswer::Refused(words) if words.contains(MARK) => {}
+                ProbeAnswer::Refused(words) if words.contains(MARK) => return Self::Lingering,
                 // A fence could not be proven here.
                 probe => return Self::untold(&name, false, probe),
             }

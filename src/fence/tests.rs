@@ -79,7 +79,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         (
             "taken down, and this server is late",
             |seen| (seen.policy, seen.binding) = (Ok(None), Ok(None)),
-            "does not exist",
+            "denies yet",
         ),
         ("no binding", |seen| seen.binding = Ok(None), "does not exist"),
         (
@@ -133,6 +133,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 FenceState::Enforced => "enforced".to_owned(),
                 FenceState::Leaving => "leaving".to_owned(),
                 FenceState::Absent => "absent".to_owned(),
+                state @ FenceState::Lingering => state.why().to_owned(),
                 FenceState::NotEnforced => "not enforced".to_owned(),
                 FenceState::Gone(why) | FenceState::Other(why) => why,
                 FenceState::Hidden { is_there, why } => {

@@ -106,7 +106,9 @@ impl<'a> Observer<'a> {
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
-        daemon.has_led = daemon_lease.pointer("/spec/acquireTime").is_some();
+        // A process of KCM that began to lead after that was never denied anything.
+        let last = text(&daemon_lease, "/spec/renewTime");
+        daemon.has_led = !last.is_empty() && text(&manager_lease, "/spec/acquireTime") < last;
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
@@ -200,8 +202,12 @@ impl FenceView {
         let why = |is_it: fn(&FenceState) -> bool| {
             look.states.iter().find(|state| is_it(state)).map(|state| state.why().to_owned())
         };
+        let lingers = |state: &FenceState| state.is_down() || *state == FenceState::Lingering;
         let standing = if is_down {
             FenceStanding::Absent { proven: open != Proven::No }
+        } else if self.is_back && look.states.iter().all(lingers) {
+            // That each server denies is not to be proven any more: one does, and the others may let KCM write.
+            FenceStanding::Partial(FenceState::Lingering.why().to_owned())
         } else if is_up {
             FenceStanding::Up { proven: up != Proven::No }
         } else if let Some(why) = why(FenceState::is_untold) {

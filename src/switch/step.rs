@@ -86,7 +86,7 @@ pub struct DaemonStanding {
     pub leads: bool,
     /// Whether one of them may hold the lease: it has not expired since it was seen first.
     pub may_lead: bool,
-    /// Whether one of them ever held it.
+    /// Whether one of them held it since KCM's leader began to lead.
     pub has_led: bool,
     /// Whether replicas of an earlier template may be left.
     pub rolls: bool,
@@ -194,7 +194,7 @@ pub enum SwitchStep {
 }
 
 /// Longer than KCM's lease lasts, for a leader that is slow to exit.
-const EXIT_SLACK: Duration = Duration::from_secs(5);
+pub(super) const EXIT_SLACK: Duration = Duration::from_secs(5);
 
 /// A daemon that may lead begins within a few seconds, or after the lease of a predecessor that was killed. A lease is renewed
 /// every few seconds, too.
@@ -320,19 +320,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 .to_owned(),
         );
     }
-    if !manager.off.is_empty() && manager.held.is_none() && !(is_open && daemon.may_lead) {
-        return SwitchStep::Stop(format!(
-            "kube-controller-manager has these switched off by its --controllers, so nobody would do their work: {}; take them \
-             out of it first{}",
-            manager.off.join(", "),
-            if is_open { "" } else { ", as they stay fenced off until this has run" }
-        ));
+    let rules_by_flags = !daemon.is_fenced || daemon.has_no_lease;
+    if let Some(step) = switched_off(seen, rules_by_flags, is_open) {
+        return step;
     }
     if daemon.has_no_lease && !is_open {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
-        let rules_by_flags = !daemon.is_fenced || daemon.has_no_lease;
         if is_open && !rules_by_flags && (daemon.may_lead || daemon.has_led) {
             return SwitchStep::Stop(format!(
                 "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
@@ -418,6 +413,22 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
+}
+
+/// What somebody has to do first whose KCM has loops off that are to be freed; not while mooring rules beside it by flags.
+fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Option<SwitchStep> {
+    let SwitchSeen { daemon, manager, .. } = seen;
+    let is_there = daemon.replicas.is_some_and(|replicas| replicas > 0);
+    let is_ruled = is_open && is_there && (rules_by_flags || daemon.may_lead);
+    if manager.off.is_empty() || manager.held.is_some() || is_ruled {
+        return None;
+    }
+    Some(SwitchStep::Stop(format!(
+        "kube-controller-manager has these switched off by its --controllers, so nobody would do their work: {}; take them \
+         out of it first{}",
+        manager.off.join(", "),
+        if is_open { "" } else { ", as they stay fenced off until this has run" }
+    )))
 }
 
 /// What is to be done until no process of KCM is left that was denied a write.

@@ -249,6 +249,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
                 seen.fence = FenceStanding::Absent { proven: true };
                 (seen.daemon.is_fenced, seen.daemon.has_no_lease) = (false, true);
                 (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
+                seen.manager.off = vec!["persistentvolume-binder-controller"];
             },
             Stop("mooring rules without a fence".into()),
         ),
@@ -259,6 +260,14 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
                 (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (false, false, true);
             },
             Stop("may have been denied writes".into()),
+        ),
+        (
+            "it has stopped, the objects are gone, and a server denies yet",
+            |seen| {
+                stopped(seen);
+                seen.fence = FenceStanding::Partial("denies yet".into());
+            },
+            HoldLease,
         ),
         (
             "it has stopped, and this run has not reached each server",
@@ -426,11 +435,11 @@ fn what_does_not_come_is_waited_for_a_while() {
     }
     assert_eq!(after(&SwitchStep::AwaitStop, 600), None);
     let mut held = seen.clone();
-    holding(&mut held, 200);
-    let open = SwitchStep::ProveOpen(None);
-    let told =
-        open.given_up(Duration::from_mins(3), &held).expect("all of kube-controller-manager stands still");
-    assert!(told.contains("lease is left to expire"), "{told}");
+    for (seconds, step) in [(199, SwitchStep::ProveOpen(None)), (200, SwitchStep::LowerFence)] {
+        holding(&mut held, seconds);
+        let told = step.given_up(Duration::ZERO, &held);
+        assert_eq!(told.is_some_and(|told| told.contains("left to expire")), seconds == 200, "{seconds}");
+    }
 }
 
 #[test]

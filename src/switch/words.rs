@@ -3,7 +3,8 @@
 use std::{fmt::Write as _, time::Duration};
 
 use super::step::{
-    BY_RESTART, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep, names,
+    BY_RESTART, Direction, EXIT_SLACK, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep,
+    names,
 };
 
 impl SwitchStep {
@@ -16,6 +17,16 @@ impl SwitchStep {
     /// Why it is not waited for any longer, if this step has been next for so long.
     #[must_use]
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
+        let (asked, servers) = seen.servers;
+        // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
+        let most = seen.manager.lasts + EXIT_SLACK + MOST_TO_WAIT;
+        if seen.manager.held.is_some_and(|held| held >= most) {
+            return Some(format!(
+                "kube-controller-manager has stood still for {} s, and its lease is left to expire: see that your way leads to each \
+                 API server ({asked} of {servers} were seen) and that nobody raises the fence again, and run this again",
+                most.as_secs()
+            ));
+        }
         let (most, why) = match self {
             Self::AwaitDaemon => {
                 let is_ruled = !seen.fence.is_up() || seen.daemon.may_lead;
@@ -51,15 +62,9 @@ impl SwitchStep {
                            with --leave for those that no machine uses";
                 (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
             }
-            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) => {
-                let (asked, servers) = seen.servers;
+            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) if seen.manager.held.is_none() => {
                 let why = "not each API server was seen to do the same with the probe";
-                // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
-                let end = if seen.manager.held.is_none() { "" } else { ". kube-controller-manager's lease is left to expire" };
-                (
-                    MOST_TO_WAIT,
-                    format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again{end}"),
-                )
+                (MOST_TO_WAIT, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
             }
             _ => return None,
         };

@@ -15,7 +15,7 @@ use mooring::explain::{
     read::{Question, Reader, Reading},
     repair::{FreeFor, Repair, repair},
     report::Verdict,
-    snapshot::{FENCE, Unseen},
+    snapshot::{DEPLOYED, FENCE, Unseen},
     whatif::{WhatIfChange, whatif},
 };
 use serde_json::json;
@@ -37,8 +37,9 @@ pub fn stories() -> Vec<Story> {
 async fn look(stage: &Stage, question: Question) -> Reading {
     let reader = Reader::new(&ApiServer::in_process(stage.proxied_client()), None).unwrap();
     let reading = reader.read(&question, &|_| {}).await.unwrap();
-    // The embedded server has no admission policies.
-    let unseen = reading.snapshot.unseen.iter().filter(|unseen| unseen.what != FENCE);
+    // The embedded server has no admission policies and no Deployments.
+    let unseen =
+        reading.snapshot.unseen.iter().filter(|unseen| ![FENCE, DEPLOYED].contains(&unseen.what.as_str()));
     assert_eq!(unseen.collect::<Vec<_>>(), Vec::<&Unseen>::new(), "{question:?}");
     reading
 }

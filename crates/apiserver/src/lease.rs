@@ -125,6 +125,8 @@ struct Departed {
     /// What its record said.
     duration: Option<Duration>,
     changed: Instant,
+    /// Whether a person had made it the holder: whoever led before may lead on.
+    by_hand: bool,
 }
 
 /// The Lease as last seen.
@@ -158,7 +160,7 @@ impl Observed {
             return self.departed.clone();
         }
         let holder = self.holder().to_owned();
-        Some(Departed { holder, duration: self.duration(), changed: self.changed })
+        Some(Departed { holder, duration: self.duration(), changed: self.changed, by_hand: self.by_hand })
     }
 
     /// The same, whose holder is a process that has not written it: as good as another's, who leads on until it next renews.
@@ -342,15 +344,16 @@ pub(crate) fn evaluate(
     fitness: Fitness,
 ) -> Action {
     let departed = observed.departed.as_ref().map(|departed| departed.holder.as_str()).unwrap_or_default();
+    let is_ours = observed.departed.as_ref().is_some_and(|it| it.holder == identity && !it.by_hand);
     let (action, holder) = match &observed.object {
         Some(_) if observed.is_of(identity) => return Action::Renew,
         // We are asked to go.
-        Some(_) if departed == identity => return Action::Wait { holder: String::new() },
+        Some(_) if is_ours => return Action::Wait { holder: String::new() },
         Some(_) if observed.is_anybodys() => {
             (Action::TakeOver { from: observed.holder().to_owned() }, observed.holder())
         }
         Some(_) => (Action::TakeOver { from: String::new() }, departed),
-        None if departed == identity => return Action::Create,
+        None if is_ours => return Action::Create,
         None => (Action::Create, departed),
     };
     let free_at = observed.free_at(timing);

@@ -4,19 +4,22 @@
 
 use apiserver::{
     ids::{ClaimKey, ClassName},
-    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumePhase},
+    kinds::{
+        ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumePhase,
+    },
     tables::{Objects, Stored},
 };
 
 use crate::binder::{
     annotations::{self, BIND_COMPLETED},
-    matching::predicate::{claim_class, was_bound},
+    matching::predicate::claim_class,
 };
 
 /// What cannot be read of that which decides about a claim: its class only if it has yet to find a volume; the owner of
 /// the volume that it names only if it may be another's.
 pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Option<String> {
-    let named = || objects.volumes.get(&claim.spec.volume_name).filter(|_| !was_bound(claim));
+    let is_open_or_lost = claim.status.phase != ClaimPhase::Bound;
+    let named = || objects.volumes.get(&claim.spec.volume_name).filter(|_| is_open_or_lost);
     let is_open = claim.spec.volume_name.is_empty() && !annotations::has(&claim.metadata, BIND_COMPLETED);
     let class = is_open.then(|| ClassName::from(claim_class(claim)));
     of::<PersistentVolumeClaim>(objects, &claim.key())

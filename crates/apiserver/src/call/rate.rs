@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use super::{Request, Verb};
 use crate::kinds::{Narrow as _, VolumeAttachment};
 
-/// The longest time that a detach waits for the limit, after which it is decided anew.
+/// The longest time that a detach waits for the limit, after which it is decided anew; where tokens come more rarely, one and
+/// a half times as long as until the next one, so that it gets one.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Client-side limit on requests.
@@ -61,7 +62,8 @@ impl Rate {
     pub async fn admits(&self, request: &Request) -> bool {
         let admitted = self.limiter.acquire_one();
         if request.verb == Verb::Delete && request.target().plural == VolumeAttachment::PLURAL {
-            return timeout(PATIENCE, admitted).await.is_ok();
+            let patience = PATIENCE.max(Duration::from_secs_f64(1.5 / self.limit.qps));
+            return timeout(patience, admitted).await.is_ok();
         }
         admitted.await;
         true

@@ -535,24 +535,20 @@ async fn l14_at_the_end_of_the_process_only_the_answers_to_writes_are_awaited() 
     let ending = CancellationToken::new();
     let caller = Caller { in_flight: Arc::new(Semaphore::new(2)), ..caller }.until(ending.clone());
     let (background, _) = caller.in_the_background();
-    #[expect(clippy::async_yields_async, reason = "the answer is waited for later")]
-    let send = async |caller: &Caller, verb| {
+    let send = |caller: &Caller, verb| {
         let caller = caller.clone();
-        let sending = tokio::spawn(async move { caller.send(&request(verb)).await });
-        tokio::task::yield_now().await;
-        sending
+        tokio::spawn(async move { caller.send(&request(verb)).await })
     };
-    let write = send(&caller, Verb::Patch).await;
-    let read = send(&caller, Verb::Get).await;
-    let waiting = send(&caller, Verb::Patch).await;
+    let [write, read, waiting] = [Verb::Patch, Verb::Get, Verb::Patch].map(|verb| send(&caller, verb));
+    tokio::task::yield_now().await;
     let start = Instant::now();
     ending.cancel();
-    for given_up in [read, waiting, send(&caller, Verb::Patch).await, send(&caller, Verb::Get).await] {
+    for given_up in [read, waiting, send(&caller, Verb::Patch), send(&caller, Verb::Get)] {
         assert_eq!(given_up.await.unwrap(), Err(CallError::NotLeader));
     }
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(write.await.unwrap().is_ok());
-    assert!(send(&background, Verb::Create).await.await.unwrap().is_ok(), "events go on");
+    assert!(send(&background, Verb::Create).await.unwrap().is_ok(), "events go on");
     assert_eq!(*asked.lock().unwrap(), [http::Method::PATCH, http::Method::GET, http::Method::POST]);
 }
 

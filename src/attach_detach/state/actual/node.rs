@@ -44,11 +44,11 @@ pub struct NodeState {
     ready_since: Option<Timestamp>,
     /// The machine behind the node object and its boot, as far as any has said; empty where none has.
     machine: NodeInfo,
-    /// Whether another machine has taken the place of one that may have mounted what is distrusted.
-    is_another_machine: bool,
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
+    /// Of these, what a machine may have mounted whose place another one has taken.
+    of_another: BTreeSet<VolumeId>,
 }
 
 impl NodeState {
@@ -90,9 +90,9 @@ impl NodeState {
             if is_another_machine {
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
-                self.is_another_machine = !self.distrusted.is_empty();
-            } else if is_another_boot && !self.is_another_machine {
-                self.distrusted.clear();
+                self.of_another.clone_from(&self.distrusted);
+            } else if is_another_boot {
+                self.distrusted.clone_from(&self.of_another);
             } else if replaced {
                 self.distrusted.extend(used());
             }
@@ -158,9 +158,12 @@ impl NodeState {
         policy: &ForcePolicy,
     ) -> Option<NodeDoubt> {
         let is_shown = self.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
-        (self.distrusted.contains(volume) && !is_shown).then(|| match self.trusted_at(policy) {
+        let patience = if self.of_another.contains(volume) { of_another(policy) } else { Some(TRUST_AFTER) };
+        (self.distrusted.contains(volume) && !is_shown).then(|| match patience {
             None => NodeDoubt::AnotherMachine,
-            until => NodeDoubt::Until(until.filter(|until| *until < Timestamp::MAX)),
+            Some(patience) => {
+                NodeDoubt::Until(self.ready_since.and_then(|since| since.checked_add(patience).ok()))
+            }
         })
     }
 
@@ -175,41 +178,40 @@ impl NodeState {
         !self.distrusted.is_empty()
     }
 
-    /// Whether what is distrusted may be mounted by an earlier machine of this name.
-    #[must_use]
-    pub(in crate::attach_detach) fn is_another_machine(&self) -> bool {
-        self.is_another_machine
-    }
-
-    /// When the node's list can be believed again, if it cannot now and the kubelet is well. Of what another
-    /// machine may have mounted, the kubelet of this one knows nothing: that is given up as if its node were
-    /// gone, and never where time may not force.
+    /// When the node's list can be believed again about anything, if it cannot now and the kubelet is well.
     #[must_use]
     pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
-        let patience = match self.is_another_machine {
-            _ if self.distrusted.is_empty() => return None,
-            true if !policy.on_timeout => return None,
-            true => policy.gone.max(TRUST_AFTER),
-            false => TRUST_AFTER,
+        let has_own = self.distrusted.len() > self.of_another.len();
+        let patience = match self.distrusted.is_empty() {
+            true => return None,
+            false if has_own => TRUST_AFTER,
+            false => of_another(policy)?,
         };
         Some(self.ready_since?.checked_add(patience).unwrap_or(Timestamp::MAX))
     }
 
-    /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in
-    /// use for that reason.
+    /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in use for that
+    /// reason, and those of them that another machine may have mounted.
     pub(in crate::attach_detach) fn trust(
         &mut self,
         policy: &ForcePolicy,
         wall: Timestamp,
-    ) -> BTreeSet<VolumeId> {
-        match self.trusted_at(policy) {
-            Some(at) if at <= wall => {
-                self.is_another_machine = false;
-                mem::take(&mut self.distrusted)
-            }
-            _ => BTreeSet::new(),
-        }
+    ) -> [BTreeSet<VolumeId>; 2] {
+        let since = self.ready_since;
+        let is_due =
+            |patience| since.and_then(|since| since.checked_add(patience).ok()).is_some_and(|at| at <= wall);
+        let (is_own_due, is_other_due) = (is_due(TRUST_AFTER), of_another(policy).is_some_and(is_due));
+        let others = &self.of_another;
+        let is_trusted = |volume: &VolumeId| if others.contains(volume) { is_other_due } else { is_own_due };
+        let trusted = self.distrusted.extract_if(.., |volume| is_trusted(volume)).collect();
+        [trusted, if is_other_due { mem::take(&mut self.of_another) } else { BTreeSet::new() }]
     }
+}
+
+/// How long the kubelet of another machine has to be Ready. Of what the one before may have mounted it knows nothing: that is
+/// given up as if its node were gone, and never where time may not force.
+fn of_another(policy: &ForcePolicy) -> Option<Duration> {
+    policy.on_timeout.then(|| policy.gone.max(TRUST_AFTER))
 }
 
 /// The machine's own number tells; the one that its system was given at installation, or at each start without a
@@ -347,8 +349,8 @@ mod tests {
             assert!(state.uses(&volume()));
             state.observe(Some(&node("2", "boot", "True", says)), BTreeSet::new, at(130));
             assert_eq!(state.trusted_at(&ForcePolicy::default()), Some(at(160)), "{says}");
-            assert!(state.trust(&ForcePolicy::default(), at(159)).is_empty());
-            assert_eq!(state.trust(&ForcePolicy::default(), at(160)), BTreeSet::from([volume()]));
+            assert_eq!(state.trust(&ForcePolicy::default(), at(159)), [BTreeSet::new(), BTreeSet::new()]);
+            assert_eq!(state.trust(&ForcePolicy::default(), at(160))[0], BTreeSet::from([volume()]));
             assert!(!state.uses(&volume()));
         }
     }
@@ -379,6 +381,28 @@ mod tests {
         state.observe(None, || BTreeSet::from([volume()]), at(1_000));
         state.observe(Some(&machine("B", "3")), || BTreeSet::from([volume()]), at(1_010));
         assert!(!state.uses(&volume()), "nothing of the first machine was in doubt");
+    }
+
+    #[test]
+    fn l9_what_another_machine_had_itself_waits_for_a_minute_when_its_node_is_made_anew() {
+        let machine = |uid: &str, uuid: &str| {
+            let mut node = Node::clone(&node(uid, "boot", "True", 0));
+            node.status.node_info.system_uuid = uuid.into();
+            Arc::new(node)
+        };
+        let own = VolumeId::csi(&DriverName::from("d"), "own");
+        let off = ForcePolicy { on_timeout: false, ..ForcePolicy::default() };
+        let mut state = NodeState::default();
+        state.observe(Some(&machine("1", "A")), BTreeSet::new, at(0));
+        state.observe(Some(&machine("1", "B")), || BTreeSet::from([volume()]), at(10));
+        state.observe(Some(&machine("2", "B")), || BTreeSet::from([volume(), own.clone()]), at(100));
+        assert_eq!(state.trusted_at(&off), Some(at(160)));
+        assert_eq!(state.trust(&off, at(160)), [BTreeSet::from([own]), BTreeSet::new()]);
+        assert!(state.uses(&volume()) && state.trusted_at(&off).is_none(), "the first machine may have it");
+        assert_eq!(
+            state.trust(&ForcePolicy::default(), at(460)),
+            [BTreeSet::from([volume()]), BTreeSet::from([volume()])]
+        );
     }
 
     #[test]

@@ -225,11 +225,8 @@ impl NodeRequests {
         let Some(own) = &mut self.own_list else { return };
         own.has_landed = true;
         let answer = &node.status.volumes_attached;
-        let has =
-            |list: &[AttachedVolume], entry: &AttachedVolume| list.iter().any(|it| it.name == entry.name);
-        if !own.list.iter().all(|entry| has(answer, entry))
-            || !answer.iter().all(|entry| has(&own.list, entry))
-        {
+        let is_answered = |entry: &AttachedVolume| answer.iter().any(|it| it.name == entry.name);
+        if own.list.len() != answer.len() || !own.list.iter().all(is_answered) {
             self.undone.undone(answered.now);
         }
     }

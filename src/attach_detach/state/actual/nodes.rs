@@ -171,12 +171,11 @@ impl ActualState {
         wall: Timestamp,
     ) -> BTreeSet<VolumeId> {
         let Some(state) = self.nodes.get_mut(name) else { return BTreeSet::new() };
-        let is_given_up = state.is_another_machine();
-        let volumes = state.trust(policy, wall);
+        let [volumes, given_up] = state.trust(policy, wall);
         for volume in &volumes {
             let in_use = self.nodes.get(name).is_some_and(|state| state.uses(volume));
             let node_volume = self.node_volume_mut(volume, name);
-            node_volume.given_up = is_given_up && node_volume.may_be_attached();
+            node_volume.given_up = given_up.contains(volume) && node_volume.may_be_attached();
             node_volume.take_report(volume.kind(), node_volume.listed, in_use);
         }
         volumes
