@@ -75,6 +75,12 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     let reference = &after["spec"]["claimRef"];
     let names_other = reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != owner.1)
         || reference["name"].as_str().is_some_and(|name| !owner.0.ends_with(&format!("/{name}")));
+    // Of a name alone it counts which claim has it when somebody looks: one that was made anew since has nothing.
+    let has_no_uid = reference["uid"].as_str().is_none_or(str::is_empty);
+    if names_other && has_no_uid && !has_another(objects, name, reference) {
+        owners.remove(name);
+        return;
+    }
     if !moment.is_ours() {
         // People and populators hand a volume over by naming another claim, but not one that has another volume.
         if names_other && !has_another(objects, name, reference) {
