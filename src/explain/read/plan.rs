@@ -269,9 +269,13 @@ impl ReadPlan<'_> {
                 let key = reference.key();
                 self.wanted_by(name, &key);
                 let claim = self.seen.objects.claims.get(&key);
-                if claim.is_some_and(|claim| claim.spec.volume_name != *name) {
+                if let Some(claim) = claim.filter(|claim| claim.spec.volume_name != *name) {
                     // What it waits for, or has in this one's place.
                     self.claim(&key);
+                    if !claim.spec.volume_name.is_empty() {
+                        // Whose the volume is then, only claims tell.
+                        self.list::<PersistentVolumeClaim>();
+                    }
                 }
             }
             None => self.list::<PersistentVolumeClaim>(),
