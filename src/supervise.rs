@@ -245,8 +245,12 @@ impl Supervisor {
             match timeout_at(deadline, self.next_end()).await {
                 Err(_) => return Err(Death::Stuck(name, within)),
                 Ok(None) => return Ok(()),
-                // Of an earlier stage, which goes on beside this one.
-                Ok(Some((ended, ..))) if ended < stage => {}
+                // Of an earlier stage, which goes on beside this one: nothing waits for it any more.
+                Ok(Some((ended, _, outcome))) if ended < stage => {
+                    if let Err(death) = outcome {
+                        tracing::warn!(reason = %death, "a task failed while the process ends");
+                    }
+                }
                 Ok(Some((ended, name, outcome))) => {
                     outcome?;
                     if ended != stage {

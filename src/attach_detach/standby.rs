@@ -5,10 +5,7 @@
 //! what a CSIDriver said that is away for a moment, and when a pod was last seen to need a volume on a node that is not
 //! Ready, from which on a wait for force counts (S4, S6).
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
-};
+use std::{collections::BTreeSet, mem};
 
 use apiserver::{
     ids::{NodeName, PodKey},
@@ -66,6 +63,17 @@ impl AttachDetach {
         }
     }
 
+    /// What pods need on nodes that are not Ready, as far as this process has followed them.
+    fn needed_where_not_ready(&self) -> BTreeSet<(VolumeId, NodeName)> {
+        let is_down = |name: &NodeName| self.objects.nodes.get(name).is_some_and(|node| !node.is_ready());
+        let pairs = self.desired.volumes().flat_map(|volume| {
+            let nodes = self.desired.nodes(volume).into_iter().flat_map(LiteMap::keys);
+            nodes.map(move |node| (volume, node))
+        });
+        let down = pairs.filter(|(_, node)| is_down(node));
+        down.map(|(volume, node)| (volume.clone(), node.clone())).collect()
+    }
+
     /// Reads the tables whole (attach-detach §5, without its gaps).
     pub(super) fn read_tables(&mut self, now: Instant) {
         self.desired = DesiredState::default();
@@ -100,8 +108,9 @@ impl AttachDetach {
     }
 
     /// Goes on with the waits that a predecessor of this process has proven on the lease (S6). After a restore of etcd
-    /// that is of another time (E11).
-    fn go_on_waiting(&mut self, ended: &HashMap<(VolumeId, NodeName), Timestamp>, now: Instant) {
+    /// that is of another time (E11). What pods `needed` a moment ago has not waited at all.
+    fn go_on_waiting(&mut self, needed: &BTreeSet<(VolumeId, NodeName)>, now: Instant) {
+        let ended = mem::take(&mut self.ended);
         let is_restored = self.objects.restore_grace().left(now).is_some();
         let note = match self.force_waits.take_over() {
             Ok(note) if note.count() == 0 => return,
@@ -114,8 +123,12 @@ impl AttachDetach {
             .collect();
         let (count, wall) = (go_on.len(), self.clock.wall(now));
         for (name, elapsed, wait) in go_on {
-            let ended = |volume: &VolumeId| ended.get(&(volume.clone(), name.clone())).copied();
-            self.actual.go_on(&name, &wait, elapsed, ended, wall);
+            let since_of = |volume: &VolumeId, since: Timestamp| {
+                let pair = (volume.clone(), name.clone());
+                let ended = ended.get(&pair).map_or(since, |ended| (*ended).min(wall).max(since));
+                (!needed.contains(&pair)).then_some(ended)
+            };
+            self.actual.go_on(&name, &wait, elapsed, since_of, wall);
             self.force_waits.begin();
         }
         let said = Said::TakenOver { go_on: count, begin_anew: note.count() - count };
@@ -126,19 +139,10 @@ impl AttachDetach {
     /// then those that no pod needs, those that are new, and those that are as they should be.
     pub(super) fn take_over(&mut self, now: Instant) {
         self.second_writer.lead(now);
-        let before = self.desired.clone();
+        // Pods go while the tables are read.
+        let needed = self.needed_where_not_ready();
         self.read_tables(now);
-        // The tables change while they are read.
-        let wall = self.clock.wall(now.max(Instant::now()));
-        for volume in before.volumes() {
-            for node in before.nodes(volume).into_iter().flat_map(LiteMap::keys) {
-                if self.desired.get(volume, node).is_none() {
-                    self.ended.entry((volume.clone(), node.clone())).or_insert(wall);
-                }
-            }
-        }
-        let ended = mem::take(&mut self.ended);
-        self.go_on_waiting(&ended, now);
+        self.go_on_waiting(&needed, now);
         self.actual.inherit_told();
         // What was loaded is no work yet, and is looked at in this order.
         self.queue.clear();
@@ -176,4 +180,89 @@ impl AttachDetach {
 
 fn names<'a, Place>(volumes: &[(Place, &'a VolumeId)]) -> impl Iterator<Item = &'a VolumeId> {
     volumes.iter().map(|(_, volume)| *volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use apiserver::{
+        ids::ResourceVersion,
+        kinds::{Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+        tables::Objects,
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        attach_detach::{clock::Clock, options::AttachDetachOptions},
+        controller::Controller as _,
+    };
+
+    fn meta(name: &str) -> serde_json::Value {
+        json!({"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1"})
+    }
+
+    fn pod() -> Pod {
+        let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+        serde_json::from_value(json!({"metadata": meta("p"), "spec": {"nodeName": "n1", "volumes": source}}))
+            .unwrap()
+    }
+
+    /// A node that is not Ready and uses a volume that is attached.
+    fn objects() -> Arc<Objects> {
+        let objects = Arc::new(Objects::default());
+        let id = VolumeId::csi(&"d".into(), "h");
+        let mut node = json!({"metadata": meta("n1"), "status": {
+            "conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:00:00Z"}],
+            "volumesInUse": [id.as_str()], "volumesAttached": [{"name": id.as_str(), "devicePath": ""}]}});
+        node["metadata"]["annotations"] =
+            json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let pv = json!({"metadata": meta("v"), "spec": {"csi": {"driver": "d", "volumeHandle": "h"},
+            "accessModes": ["ReadWriteOnce"], "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}}});
+        objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+        let claim = json!({"metadata": meta("c"), "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim).unwrap());
+        let attachment = json!({"metadata": meta(id.attachment_name(&"n1".into()).as_str()),
+            "spec": {"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "v"}},
+            "status": {"attached": true}});
+        objects.apply::<VolumeAttachment>(serde_json::from_value(attachment).unwrap());
+        objects
+    }
+
+    fn process(objects: Arc<Objects>, now: Instant) -> AttachDetach {
+        AttachDetach::new(objects, AttachDetachOptions::default(), Clock::new(Timestamp::UNIX_EPOCH, now))
+    }
+
+    #[test]
+    fn s4_s6_what_a_pod_needed_until_the_tables_were_read_does_not_go_on_with_a_wait_of_before() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut former = process(objects(), start);
+        former.succeed(None);
+        former.lead(start);
+        let notes: Vec<String> =
+            (0..=300).filter_map(|second| former.plan(after(second)).measures.note).collect();
+        let note = notes.last().expect("a wait for force");
+        for was_needed in [false, true] {
+            let objects = objects();
+            if was_needed {
+                objects.apply(pod());
+            }
+            let mut next = process(Arc::clone(&objects), after(300));
+            next.load(after(300));
+            // It goes while the tables are read: nobody has told of it yet.
+            let mut gone = pod();
+            gone.metadata.resource_version = ResourceVersion(9);
+            objects.delete(gone);
+            next.succeed(Some(note));
+            next.lead(after(300));
+            let is_forced = (300..=420).any(|second| !next.plan(after(second)).calls.is_empty());
+            assert_eq!(
+                is_forced, !was_needed,
+                "six minutes after the pod, or of the wait before: {was_needed}"
+            );
+        }
+    }
 }

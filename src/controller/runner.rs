@@ -112,7 +112,11 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             () = shutdown.cancelled() => return,
             () = self.objects.synced() => {}
         }
-        self.controller = apart(self.controller, C::load).await;
+        // Nothing is under way yet, so there is nothing to wait for.
+        self.controller = tokio::select! {
+            () = shutdown.cancelled() => return,
+            controller = apart(self.controller, C::load) => controller,
+        };
         let mut wake_at = self.plan();
         loop {
             if wake_at.is_some_and(|at| at <= Instant::now()) {
@@ -126,7 +130,10 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
                     self.running.started();
                     // What the take-over barrier has read is to be known before anything is planned.
                     self.take_changes();
-                    self.controller = apart(self.controller, C::lead).await;
+                    self.controller = tokio::select! {
+                        () = shutdown.cancelled() => return,
+                        controller = apart(self.controller, C::lead) => controller,
+                    };
                     self.reporting.board().lead(Instant::now());
                 }
                 () = self.leadership.regained(), if self.right == Right::Suspended => self.right = Right::Lead,

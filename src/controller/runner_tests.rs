@@ -263,6 +263,18 @@ async fn l15_this_thread_goes_on_while_the_tables_are_read() {
     }
 }
 
+#[tokio::test]
+async fn l14_the_end_of_the_process_waits_for_no_tables_that_are_being_read() {
+    let (is_read, reads) = mpsc::channel();
+    let mut stage = Stage::reading(&[], 0, Some(reads));
+    stage.is_synced();
+    assert_eq!(stage.happens().await, Vec::<String>::new());
+    stage.shutdown.cancel();
+    (&mut stage.running).await.unwrap();
+    assert_eq!(stage.happens().await, Vec::<String>::new(), "they are not read yet");
+    is_read.send(()).unwrap();
+}
+
 /// The machine was suspended for a moment: its lease may have been taken, or not.
 #[tokio::test(start_paused = true)]
 async fn s36_a_refused_request_ends_planning_until_the_term_goes_on() {

@@ -38,7 +38,11 @@ impl AuditLog {
 
     /// Reads what has come.
     pub(super) fn read(&mut self, authors: &mut Authors) -> io::Result<()> {
-        let mut file = File::open(&self.path)?;
+        let mut file = match File::open(&self.path) {
+            // Between the renaming of a full file and the next one there is none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file?,
+        };
         if file.metadata()?.len() < self.read {
             (self.read, self.begun) = (0, Vec::new());
         }
@@ -191,7 +195,8 @@ mod tests {
         std::fs::write(&path, format!("{line}\n")).unwrap();
         let mut log = AuditLog::open(path.clone()).unwrap();
         let mut append = |text: &str, expected: usize| {
-            let mut file = File::options().append(true).open(&path).unwrap();
+            log.read(&mut authors).unwrap();
+            let mut file = File::options().create(true).append(true).open(&path).unwrap();
             file.write_all(text.as_bytes()).unwrap();
             log.read(&mut authors).unwrap();
             assert_eq!(authors.0.len(), expected, "{text}");
@@ -199,7 +204,7 @@ mod tests {
         append("", 0);
         append(&line[..20], 0);
         append(&format!("{}\n{line}\n", &line[20..]), 2);
-        std::fs::write(&path, "").unwrap();
+        std::fs::remove_file(&path).unwrap();
         append("", 2);
         append(&format!("{line}\n"), 3);
         std::fs::remove_file(&path).unwrap();

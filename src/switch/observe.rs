@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{connect::ApiServer, ids::NodeName};
 use http::Method;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -106,9 +107,7 @@ impl<'a> Observer<'a> {
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
-        // A process of KCM that began to lead after that was never denied anything.
-        let last = text(&daemon_lease, "/spec/renewTime");
-        daemon.has_led = !last.is_empty() && text(&manager_lease, "/spec/acquireTime") < last;
+        daemon.has_led = has_led(&daemon_lease, &manager_lease);
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
@@ -221,6 +220,17 @@ impl FenceView {
         };
         (standing, servers)
     }
+}
+
+/// Clocks of two machines differ by less.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
+
+/// Whether mooring led since KCM's leader began to lead, or may have: a process of KCM that began later was denied nothing.
+pub(super) fn has_led(daemon_lease: &Value, manager_lease: &Value) -> bool {
+    let time = |lease, at| text(lease, at).parse::<Timestamp>().ok();
+    let Some(last) = time(daemon_lease, "/spec/renewTime") else { return false };
+    let begun = time(manager_lease, "/spec/acquireTime");
+    begun.is_none_or(|begun| begun.duration_since(last) < CLOCKS_DIFFER)
 }
 
 /// The renewals of a lease, as far as they were seen.

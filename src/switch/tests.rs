@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     act::replacing,
     hold::ManagerHold,
-    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease},
+    observe::{FenceView, Renewals, UnlistedVolumes, daemon, daemon_lease, has_led},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
     },
@@ -466,6 +466,17 @@ fn the_managers_lease_is_taken_once_then_only_kept_and_held_anew_when_it_was_ano
         assert_eq!(since.map(|since| now.duration_since(since).as_secs()), seconds, "{second}");
     }
     assert_eq!(hold.note(&held_by(""), "", start), None, "a plan holds nothing");
+}
+
+#[test]
+fn a_manager_that_began_to_lead_an_hour_after_mooring_had_led_was_never_denied_anything() {
+    let daemon = json!({ "spec": { "renewTime": "2026-01-01T10:00:00.000000Z" } });
+    let began = |time: &str| json!({ "spec": { "acquireTime": time } });
+    assert!(has_led(&daemon, &began("2025-12-01T00:00:00.000000Z")), "before it");
+    assert!(has_led(&daemon, &began("2026-01-01T10:59:00.000000Z")), "or by a clock that is ahead");
+    assert!(has_led(&daemon, &json!({})), "when, nobody says");
+    assert!(!has_led(&daemon, &began("2026-01-01T11:00:00.000000Z")));
+    assert!(!has_led(&json!({}), &began("2026-01-01T11:00:00.000000Z")), "it has never led");
 }
 
 #[test]

@@ -57,19 +57,21 @@ impl ActualState {
         }
     }
 
-    /// Goes on with what has waited there for so long. What this process saw a pod need has waited since that `ended` (S4).
+    /// Goes on with what has waited there for so long, each volume since the time that is told for it (S4). One for which none
+    /// is begins anew.
     pub fn go_on(
         &mut self,
         name: &NodeName,
         wait: &NodeWait,
         elapsed: Duration,
-        ended: impl Fn(&VolumeId) -> Option<Timestamp>,
+        since_of: impl Fn(&VolumeId, Timestamp) -> Option<Timestamp>,
         wall: Timestamp,
     ) {
         let since = wall.checked_sub(elapsed).unwrap_or(wall);
         for volume in wait.volumes() {
-            let since = ended(volume).map_or(since, |ended| ended.min(wall).max(since));
-            self.node_volume_mut(volume, name).inherit_undesired(since);
+            if let Some(since) = since_of(volume, since) {
+                self.node_volume_mut(volume, name).inherit_undesired(since);
+            }
         }
         let state = self.node_mut(name);
         state.unready_since = state.unready_since.map(|known| known.min(since));

@@ -53,9 +53,6 @@ pub struct PodFacts {
 /// A volume that a pod needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredVolume {
-    /// Whether only another PersistentVolume of the same storage says that it is exclusive: one that the pod has as well, or
-    /// was given before.
-    pub exclusive_by_another: bool,
     /// Names of the volume inside the pod: more than one if several claims of the pod lead to it.
     pub pod_volumes: TextList,
     /// What its VolumeAttachment is made of.
@@ -66,6 +63,9 @@ pub struct DesiredVolume {
     pub spec_name: ArcStr,
     /// Whether it may be attached to one node at a time only (attach-detach §6.5).
     pub exclusive: bool,
+    /// Whether only another PersistentVolume of the same storage says that it is exclusive: one that the pod has as well, or
+    /// was given before.
+    pub exclusive_by_another: bool,
     /// Whether claim, volume and driver still say what they said when the desired attachment was made. A desired
     /// attachment that went stale keeps an attachment (the pod may be using it) but makes none (S8).
     pub current: bool,
