@@ -34,6 +34,8 @@ async fn of_a_leader(stage: Stage) {
     let cluster = &stage.cluster;
     cluster.pod("p1", "n1", &["c1"]).await;
     cluster.published("n1", &["v1"]).await;
+    // A write that nobody has read the answer of keeps the lease until it expires.
+    first.shows(r#"mooring_api_requests_in_flight{subsystem="attach-detach"} 0"#).await;
     let (written, log) = (first_proxy.counted(), stage.log_of(&first));
 
     let standstill = first.stand_still();
