@@ -158,7 +158,11 @@ impl Look<'_> {
                 failed(events::being_deleted(error.map(|error| &*error.message)), lasts)
             }
             Waiting::ClaimOrVolumeChanged => failed(self.what_changed(), NOTEWORTHY),
-            Waiting::Unreadable { .. } | Waiting::HandOver { .. } => failed(waiting.to_string(), NOTEWORTHY),
+            // What was attached there before its pod may use, whatever became of the object.
+            Waiting::NodeGone if self.node_volume().is_some_and(NodeVolume::may_be_attached) => None,
+            Waiting::NodeGone | Waiting::Unreadable { .. } | Waiting::HandOver { .. } => {
+                failed(waiting.to_string(), NOTEWORTHY)
+            }
             Waiting::NodeStatusRefused { message } => {
                 let refused = Announcement::NotPublished(self.node.clone(), message.to_string());
                 Some((FAILURE, refused, IMMEDIATELY))

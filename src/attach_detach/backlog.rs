@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use prometheus::{GaugeVec, Opts};
 
 use super::{
-    decide::{force::Unforced, verdict::Waiting},
+    decide::verdict::Waiting,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey},
     state::desired::volume_name::VolumeKind,
 };
@@ -86,12 +86,11 @@ fn count(
             Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
                 attachments.with_label_values(&[driver()]).inc();
             }
-            Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) }
-            | Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) } => {
-                forced.with_label_values(&[driver()]).inc();
-                next = next.into_iter().chain([*at]).min();
-            }
             _ => {}
+        }
+        if let Some(at) = waiting.forced_at() {
+            forced.with_label_values(&[driver()]).inc();
+            next = next.into_iter().chain([at]).min();
         }
     });
     if let Some(at) = next {
@@ -129,9 +128,13 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
+            decide::force::Unforced,
             phases::Progress,
             reasons::{Report, State},
-            state::{actual::NodeVolume, desired::volume_name::VolumeId},
+            state::{
+                actual::{NodeVolume, node::NodeDoubt},
+                desired::volume_name::VolumeId,
+            },
         },
         controller::report::reporter::Reporter,
     };
@@ -144,6 +147,10 @@ mod tests {
         register(Arc::clone(&board), Arc::clone(&objects), &metrics).unwrap();
         let now = Instant::now();
         let due = |second| Unforced::Until(Timestamp::from_second(second).unwrap());
+        let of_another = |second: Option<i64>| {
+            let at = second.map(|second| Timestamp::from_second(second).unwrap());
+            Unforced::Distrusted(NodeDoubt::AnotherMachine(at))
+        };
         let failed = Waiting::AttachError { message: "no".to_owned(), at: None };
         let cases = [
             ("a", "1", Waiting::WaitingForAttacher),
@@ -151,6 +158,8 @@ mod tests {
             ("a", "3", Waiting::DetachWaitingForUnmount { unforced: due(700) }),
             ("b", "4", Waiting::DetachWaitingForNode { unforced: due(400) }),
             ("b", "5", Waiting::DetachWaitingForUnmount { unforced: Unforced::NodeReady }),
+            ("c", "6", Waiting::DetachWaitingForUnmount { unforced: of_another(None) }),
+            ("c", "7", Waiting::DetachWaitingForUnmount { unforced: of_another(Some(500)) }),
         ];
         let node = NodeName::from("n");
         let progress = Progress::of(&NodeVolume::default(), 0, None);
@@ -180,6 +189,7 @@ mod tests {
         assert_eq!(shown("mooring_attacher_backlog{driver=\"b\"}"), Some(0.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"a\"}"), Some(1.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"b\"}"), Some(1.0));
+        assert_eq!(shown("mooring_force_detach_pending{driver=\"c\"}"), Some(1.0));
         assert_eq!(shown("mooring_next_force_detach_timestamp_seconds"), Some(400.0));
         let oldest = shown("mooring_detach_oldest_seconds{driver=\"a\"}").unwrap();
         assert!((1_199.0..1_300.0).contains(&oldest), "{oldest}");

@@ -209,14 +209,17 @@ fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventTyp
 fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> String {
     let forced = |node: &str, unforced: &Unforced| match unforced {
         Unforced::NodeReady => "whose kubelet has not unmounted it".to_owned(),
-        Unforced::Distrusted(NodeDoubt::Until(until)) => {
+        Unforced::Distrusted(NodeDoubt::New(until)) => {
             let until = until.map(|at| format!(" before {}", at.strftime("%Y-%m-%dT%H:%M:%SZ")));
             let until = until.unwrap_or_else(|| " yet".to_owned());
             format!(
                 "whose object is new, and that it does not report the volume in use proves nothing{until}"
             )
         }
-        Unforced::Distrusted(NodeDoubt::AnotherMachine) => format!("as {ANOTHER_MACHINE}; {BY_TAINT}"),
+        Unforced::Distrusted(NodeDoubt::AnotherMachine(None)) => format!("as {ANOTHER_MACHINE}; {BY_TAINT}"),
+        Unforced::Distrusted(NodeDoubt::AnotherMachine(Some(at))) => {
+            format!("as {ANOTHER_MACHINE}; it is detached by force at {}", at.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        }
         Unforced::SwitchedOff => {
             format!("which {node} and may still use it; nothing is forced because of time")
         }

@@ -30,7 +30,7 @@ use super::{
     queue::{AT_ONCE, Key},
     state::{
         actual::{
-            AttachmentCall, ForceReason, Mount, NodeVolume, identification::volume_of,
+            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, identification::volume_of,
             unpublishing::Unpublishing,
         },
         desired::{
@@ -226,7 +226,7 @@ impl AttachDetach {
         let sent = self.dispatcher.last_sent();
         let node_volume = self.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
-        let forced = force_off_the_list(node_volume, verdict.forced);
+        let forced = force_off_the_list(node_volume, verdict);
         if node_volume.publish(verdict.report_as_attached, verdict.unpublishes, sent) {
             self.queue.add_node(node.clone());
         }
@@ -273,6 +273,7 @@ impl AttachDetach {
             }
             Some(AttachStep::GiveUp(_)) => {
                 node_volume.mount = Mount::No;
+                self.actual.node_mut(node).is_rid_of(volume);
                 self.given_up(volume, node, now);
             }
             None => {}
@@ -398,14 +399,13 @@ impl AttachDetach {
 }
 
 /// A volume without attachment is forced off the node's list, or given up. Returns what there is to tell of that.
-fn force_off_the_list(
-    node_volume: &mut NodeVolume,
-    reason: Option<ForceReason>,
-) -> Option<(ForceReason, Forced)> {
+fn force_off_the_list(node_volume: &mut NodeVolume, verdict: &NodeVerdict) -> Option<(ForceReason, Forced)> {
     if node_volume.known.is_some() {
+        // What is put back was not detached in the end: the next one by force is another.
+        node_volume.forced.take_if(|_| verdict.report_as_attached == ReportAsAttached::Yes);
         return None;
     }
-    match (reason, node_volume.forced) {
+    match (verdict.forced, node_volume.forced) {
         (Some(reason), None) => {
             node_volume.forced = Some(reason);
             Some((reason, Forced::Begins))

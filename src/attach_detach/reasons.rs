@@ -244,13 +244,26 @@ impl Waiting {
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         match self {
-            Self::DetachWaitingForUnmount {
-                unforced: Unforced::Until(at) | Unforced::Distrusted(NodeDoubt::Until(Some(at))),
-            }
-            | Self::DetachWaitingForNode { unforced: Unforced::Until(at) }
+            Self::DetachWaitingForUnmount { unforced: Unforced::Distrusted(NodeDoubt::New(Some(at))) }
             | Self::ForeignWriter { until: at, .. }
             | Self::RestoreGrace { until: at }
             | Self::HandOver { until: Some(at), .. } => Some(*at),
+            waiting => waiting.forced_at(),
+        }
+    }
+
+    /// When a detach is forced because of time, if nothing else ends the wait.
+    #[must_use]
+    pub fn forced_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::DetachWaitingForUnmount { unforced } | Self::DetachWaitingForNode { unforced } => {
+                match unforced {
+                    Unforced::Until(at) | Unforced::Distrusted(NodeDoubt::AnotherMachine(Some(at))) => {
+                        Some(*at)
+                    }
+                    _ => None,
+                }
+            }
             _ => None,
         }
     }

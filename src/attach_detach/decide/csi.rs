@@ -43,6 +43,9 @@ pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     {
         verdict.waiting = Some(Waiting::WriteUndone { writer });
     }
+    // A read after that settles what became of a create; until then this node holds the volume.
+    let settles_at = view.node_volume.uncertain.map(|uncertain| uncertain.until).filter(|until| *until > now);
+    verdict.wake_at = verdict.wake_at.into_iter().chain(settles_at).min();
     verdict
 }
 
@@ -86,7 +89,9 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
         return wait(unattached(node_volume), Waiting::WaitingForVolumeAttachment);
     }
     let is_taken = matches!(node_volume.why_read, Some(WhyRead::NameTaken(_)));
-    if !is_taken && node_volume.uncertain.is_some_and(|uncertain| !uncertain.read_absent) {
+    if !is_taken
+        && node_volume.uncertain.is_some_and(|uncertain| !uncertain.read_absent || uncertain.until <= now)
+    {
         return read_attachment(node_volume, now);
     }
     // One that is to attach nothing waits for no turn.

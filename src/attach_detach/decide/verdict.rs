@@ -247,13 +247,16 @@ pub enum Waiting {
 fn unmounted(unforced: Unforced) -> String {
     match unforced {
         Unforced::NodeReady => "the node's kubelet has not unmounted the volume".to_owned(),
-        Unforced::Distrusted(NodeDoubt::Until(until)) => {
+        Unforced::Distrusted(NodeDoubt::New(until)) => {
             let until = until.map(|until| format!("; at {until} it is believed")).unwrap_or_default();
             format!(
                 "the node's object is new, and that it does not list the volume in use proves nothing yet{until}"
             )
         }
-        Unforced::Distrusted(NodeDoubt::AnotherMachine) => format!("{ANOTHER_MACHINE}: {BY_TAINT}"),
+        Unforced::Distrusted(NodeDoubt::AnotherMachine(None)) => format!("{ANOTHER_MACHINE}: {BY_TAINT}"),
+        Unforced::Distrusted(NodeDoubt::AnotherMachine(Some(at))) => {
+            format!("{ANOTHER_MACHINE}: it is detached by force at {at}")
+        }
         unforced => format!("the node is not Ready and its kubelet has not unmounted the volume{unforced}"),
     }
 }

@@ -27,9 +27,7 @@ use super::{
     view::{View, get},
 };
 use crate::attach_detach::{
-    decide::{force::Unforced, verdict::Waiting},
-    dry_run::NodeVolumeOutlook,
-    state::desired::volume_name::VolumeId,
+    decide::verdict::Waiting, dry_run::NodeVolumeOutlook, state::desired::volume_name::VolumeId,
 };
 
 /// How far a volume is from having left the node.
@@ -257,13 +255,7 @@ fn node_volume(
     let claim = object.and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key)).or(claim_of_pod);
     let (stage, since, waits_for) =
         stage(view, node.as_deref(), attachment.as_deref(), &pods, is_used, outlook, driver);
-    let is_timed = matches!(
-        outlook.waiting,
-        Some(
-            Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) }
-                | Waiting::DetachWaitingForNode { unforced: Unforced::Until(_) },
-        )
-    );
+    let is_timed = outlook.waiting.as_ref().is_some_and(|waiting| waiting.forced_at().is_some());
     Some(DrainedVolume {
         volume: match persistent {
             Some(name) => name.to_string(),

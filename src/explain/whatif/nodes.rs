@@ -141,24 +141,18 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Story {
         if node != name {
             continue;
         }
-        match &node_volume.waiting {
-            Some(
-                Waiting::DetachWaitingForNode { unforced: Unforced::Until(at) }
-                | Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(at) },
-            ) => {
-                let risk = if is_ready { Risk::Danger } else { Risk::Care };
-                let text = "by force, unless the node comes back";
-                story.tell(When::Later, risk, "ForceDetach", handle(volume), text);
-                if let Some(effect) = story.effects.last_mut() {
-                    effect.at = Some(*at);
-                }
-                late.insert(volume.clone());
+        let waiting = node_volume.waiting.as_ref();
+        if let Some(at) = waiting.and_then(Waiting::forced_at) {
+            let risk = if is_ready { Risk::Danger } else { Risk::Care };
+            let text = "by force, unless the node comes back";
+            story.tell(When::Later, risk, "ForceDetach", handle(volume), text);
+            if let Some(effect) = story.effects.last_mut() {
+                effect.at = Some(at);
             }
-            Some(Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff }) => {
-                let text = "stays attached: time may not force a detach";
-                story.tell(When::Later, Risk::Care, "StaysAttached", handle(volume), text);
-            }
-            _ => {}
+            late.insert(volume.clone());
+        } else if let Some(Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff }) = waiting {
+            let text = "stays attached: time may not force a detach";
+            story.tell(When::Later, Risk::Care, "StaysAttached", handle(volume), text);
         }
     }
     freed(&mut story, &before, name, late.iter());

@@ -111,8 +111,8 @@ impl ActualState {
         if let Some(source) = &identity.source {
             self.sources.remove(source, name);
         }
-        if identity.ours {
-            self.node_volume_mut(&identity.volume, &identity.node).forget_attachment();
+        if identity.ours && self.node_volume_mut(&identity.volume, &identity.node).forget_attachment() {
+            self.node_mut(&identity.node).is_rid_of(&identity.volume);
         }
         for held in identity.second_volumes.iter().chain((!identity.ours).then_some(&identity.volume)) {
             if let Some(state) = self.volumes.get_mut(held) {

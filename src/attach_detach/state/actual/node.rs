@@ -16,14 +16,15 @@ use crate::attach_detach::{options::ForcePolicy, state::desired::volume_name::Vo
 /// times its status period of 10 s.
 const TRUST_AFTER: Duration = Duration::from_mins(1);
 
-/// Why a volume that a Ready node does not report in use may be in use all the same.
+/// Why a volume that a Ready node does not report in use may be in use all the same, and until when that counts, if
+/// time ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeDoubt {
-    /// The node's object is new, or another machine has its name: until then, if it is known.
-    Until(Option<Timestamp>),
-    /// Another machine has the node's name, and what the one before it may still have is not given up because of time.
-    AnotherMachine,
+    /// The node's object is new.
+    New(Option<Timestamp>),
+    /// Another machine has the node's name, and the one before it may still have the volume.
+    AnotherMachine(Option<Timestamp>),
 }
 
 /// One node.
@@ -158,18 +159,22 @@ impl NodeState {
         policy: &ForcePolicy,
     ) -> Option<NodeDoubt> {
         let is_shown = self.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
-        let patience = if self.of_another.contains(volume) { of_another(policy) } else { Some(TRUST_AFTER) };
-        (self.distrusted.contains(volume) && !is_shown).then(|| match patience {
-            None => NodeDoubt::AnotherMachine,
-            Some(patience) => {
-                NodeDoubt::Until(self.ready_since.and_then(|since| since.checked_add(patience).ok()))
-            }
+        let until = |patience| self.ready_since.and_then(|since| since.checked_add(patience).ok());
+        (self.distrusted.contains(volume) && !is_shown).then(|| match self.of_another.contains(volume) {
+            true => NodeDoubt::AnotherMachine(of_another(policy).and_then(until)),
+            false => NodeDoubt::New(until(TRUST_AFTER)),
         })
     }
 
     /// Notes that the node's list proves nothing about a volume.
     pub(in crate::attach_detach) fn distrust(&mut self, volume: &VolumeId) {
         self.distrusted.insert(volume.clone());
+    }
+
+    /// Notes that what an earlier object, or machine, may have had of a volume is over.
+    pub(in crate::attach_detach) fn is_rid_of(&mut self, volume: &VolumeId) {
+        self.distrusted.remove(volume);
+        self.of_another.remove(volume);
     }
 
     /// Whether there is something of which the node's list proves nothing.

@@ -58,8 +58,8 @@ struct OwnList {
     /// Of which node object.
     node: Uid,
     list: Vec<AttachedVolume>,
-    /// Whether this or an earlier patch to the same object is known to have landed.
-    has_landed: bool,
+    /// The revision that the last answer to this or an earlier patch of the same object showed.
+    landed: Option<ResourceVersion>,
 }
 
 impl NodeRequests {
@@ -208,8 +208,8 @@ impl NodeRequests {
         self.read();
         self.last_patch = Some(now);
         self.undone.sent(now);
-        let has_landed = self.own_list.as_ref().is_some_and(|own| own.node == node && own.has_landed);
-        self.own_list = Some(OwnList { node, list, has_landed });
+        let landed = self.own_list.as_ref().filter(|own| own.node == node).and_then(|own| own.landed);
+        self.own_list = Some(OwnList { node, list, landed });
     }
 
     /// The request under way was answered, or will not be.
@@ -223,7 +223,7 @@ impl NodeRequests {
         self.undone.landed(answered.now, answered.jitter);
         self.retry = Retry::default();
         let Some(own) = &mut self.own_list else { return };
-        own.has_landed = true;
+        own.landed = Some(node.metadata.resource_version);
         let answer = &node.status.volumes_attached;
         let is_answered = |entry: &AttachedVolume| answer.iter().any(|it| it.name == entry.name);
         if own.list.len() != answer.len() || !own.list.iter().all(is_answered) {
@@ -292,7 +292,8 @@ impl NodeRequests {
     }
 
     /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
-    /// write of ours: what an earlier leader wrote may come late, but not later than that.
+    /// write of ours: what an earlier leader wrote may come late, but not later than that. What the answer to ours shows is
+    /// what a webhook on the way made of it.
     ///
     /// Another order alone shows that the other is at work. Behind a fence it may be, as long as it changes nothing: the
     /// fence lets kube-controller-manager write the same set in the order of a Go map.
@@ -301,7 +302,7 @@ impl NodeRequests {
         let list = &node.status.volumes_attached;
         let is_same =
             |other: &[AttachedVolume]| other == list.as_slice() || (is_fenced && same_set(other, list));
-        own.has_landed
+        own.landed.is_some_and(|at| at < node.metadata.resource_version)
             && own.node == node.metadata.uid
             && known.metadata.uid == node.metadata.uid
             && known.metadata.resource_version < node.metadata.resource_version
@@ -401,29 +402,30 @@ mod tests {
             node.status.volumes_attached = list(names);
             node
         };
-        // name, known list, our list, whether one of ours has landed, the newer node, verdict without a fence
+        // name, known list, our list, the revision at which one of ours has landed, the newer node, verdict without a fence
         let cases = [
-            ("a heartbeat", &["a"][..], &["a"][..], true, at_revision(9, "1", &["a"]), false),
+            ("a heartbeat", &["a"][..], &["a"][..], Some(4), at_revision(9, "1", &["a"]), false),
             (
                 "our patch, before its answer",
                 &["a"],
                 &["a", "b"],
-                true,
+                Some(4),
                 at_revision(9, "1", &["a", "b"]),
                 false,
             ),
-            ("another's", &["a"], &["a"], true, at_revision(9, "1", &[]), true),
-            ("another's order", &["a", "b"], &["a", "b"], true, at_revision(9, "1", &["b", "a"]), true),
-            ("another's after ours", &["a"], &["a", "b"], true, at_revision(9, "1", &["b"]), true),
-            ("an earlier leader's, seen late", &["a"], &["a", "b"], false, at_revision(9, "1", &[]), false),
-            ("a re-created node", &["a"], &["a"], true, at_revision(9, "2", &[]), false),
-            ("an older state", &["a"], &["a"], true, at_revision(3, "1", &[]), false),
+            ("what a webhook left of ours", &[], &["a", "b"], Some(9), at_revision(9, "1", &["a"]), false),
+            ("another's", &["a"], &["a"], Some(4), at_revision(9, "1", &[]), true),
+            ("another's order", &["a", "b"], &["a", "b"], Some(4), at_revision(9, "1", &["b", "a"]), true),
+            ("another's after ours", &["a"], &["a", "b"], Some(4), at_revision(9, "1", &["b"]), true),
+            ("an earlier leader's, seen late", &["a"], &["a", "b"], None, at_revision(9, "1", &[]), false),
+            ("a re-created node", &["a"], &["a"], Some(4), at_revision(9, "2", &[]), false),
+            ("an older state", &["a"], &["a"], Some(2), at_revision(3, "1", &[]), false),
         ];
         for (name, known, own, landed, newer, expected) in cases {
             let mut requests = NodeRequests::default();
             requests.patch("1".into(), Vec::new(), Instant::now());
-            if landed {
-                let answer = at_revision(4, "1", &[]);
+            if let Some(revision) = landed {
+                let answer = at_revision(revision, "1", &[]);
                 requests.patch_answered(&answer, &at(Instant::now()));
             }
             requests.patch("1".into(), list(own), Instant::now());

@@ -308,9 +308,10 @@ impl NodeVolume {
 
     /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
     /// did not have the volume, or that was overruled. An end that others have made proves nothing; nor does ours if
-    /// another has listed the volume since.
-    pub(super) fn forget_attachment(&mut self) {
-        if self.is_ended_by_us() && !self.is_listed() {
+    /// another has listed the volume since. Returns whether the proof holds.
+    pub(super) fn forget_attachment(&mut self) -> bool {
+        let is_proven = self.is_ended_by_us() && !self.is_listed();
+        if is_proven {
             self.mount = Mount::No;
         }
         self.given_up &= self.mount != Mount::No;
@@ -318,6 +319,7 @@ impl NodeVolume {
         self.why_read = None;
         self.unpublishing = Unpublishing::None;
         self.retry = Retry::default();
+        is_proven
     }
 
     /// Takes its attachment as last seen.
