@@ -7,7 +7,7 @@
 //! decision waits in a queue and goes stale there (S15).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     mem,
     sync::Arc,
     time::Duration,
@@ -27,7 +27,6 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
-    decide::scope::Scope,
     dispatcher::Dispatcher,
     facts::{Fact, Outbox, PlanFacts},
     guard::{
@@ -80,9 +79,7 @@ pub struct AttachDetach {
     pub(super) ended: HashMap<(VolumeId, NodeName), Timestamp>,
     /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
-    /// Volumes about which nothing is done, as an object cannot be read (S42).
-    pub(super) blocked: BTreeMap<VolumeId, BTreeSet<String>>,
-    /// What pods need that cannot be read, as the plan began.
+    /// What cannot be read, and what pods may need for that reason, as the plan began (S42).
     pub(super) unknown_needs: UnknownNeeds,
     /// When the grace after a restore of etcd ends, if there is one (E11).
     pub(super) grace_ends_at: Option<Instant>,
@@ -132,13 +129,6 @@ impl controller::Controller for AttachDetach {
         for object in &objects {
             if let ObjectRef::Attachment(name) = object {
                 self.look_at_attachment(name, newest, now);
-            }
-        }
-        // What holds a volume up may be readable now, or gone.
-        if !self.blocked.is_empty() {
-            let names: BTreeSet<String> = objects.iter().map(ToString::to_string).collect();
-            for (volume, _) in self.blocked.extract_if(.., |_, by| !by.is_disjoint(&names)) {
-                self.queue.add(volume, Scope::All);
             }
         }
         // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
@@ -225,9 +215,6 @@ impl controller::Controller for AttachDetach {
         while judged < AT_ONCE
             && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
         {
-            if judged == 0 {
-                self.unknown_needs = UnknownNeeds::of(&self.objects, &self.desired);
-            }
             judged += self.plan_volume(&volume, scope, now).max(1);
         }
         // 3. Nodes, likewise: what their volumes need of them is decided.
@@ -279,7 +266,6 @@ impl AttachDetach {
             is_loaded: false,
             ended: HashMap::new(),
             newest_attachment: ResourceVersion::default(),
-            blocked: BTreeMap::new(),
             unknown_needs: UnknownNeeds::default(),
             grace_ends_at: None,
             fence_looked_for_at: None,

@@ -58,9 +58,6 @@ impl AttachDetach {
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let scope = self.turn(volume, scope, exclusive.as_ref());
         // 3. The verdicts.
-        let held = self.actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
-        let needs = held.flat_map(|node| self.unknown_needs.on(node));
-        let blocked_by: BTreeSet<String> = unreadable.values().chain(needs).cloned().collect();
         let desired = &self.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
         self.actual.note_undesired(volume, &scope, wanted, self.clock.wall(now));
@@ -78,12 +75,6 @@ impl AttachDetach {
             return work + self.plan_volume(volume, scope, now);
         }
         // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
-        if !blocked_by.is_empty()
-            && self.blocked.insert(volume.clone(), blocked_by).is_none()
-            && scope != Scope::All
-        {
-            self.queue.add_new(volume.clone(), Scope::All);
-        }
         let told = self.contention(volume, exclusive.is_some().then_some(&unreadable), &verdicts);
         if self.actual.tell(volume, told) && scope != Scope::All {
             let mut others = self.names(volume);
@@ -170,7 +161,7 @@ impl AttachDetach {
         let stand_off = |node: &NodeName| {
             let beside = || is_beside(node).then(|| StandOff::Beside(node.clone()));
             let is_held = state.is_some_and(|state| state.nodes.contains_key(node));
-            let is_unreadable = is_held && self.unknown_needs.on(node).next().is_some();
+            let is_unreadable = is_held && self.unknown_needs.are_on(node);
             if is_unreadable { Some(StandOff::Unreadable) } else { beside() }
         };
         VolumeView {

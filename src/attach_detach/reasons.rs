@@ -274,7 +274,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::attach_detach::state::actual::{Deletion, Listed, Uncertain};
+    use crate::attach_detach::state::actual::{Deletion, Uncertain};
 
     #[test]
     fn l18_the_state_shown_is_what_is_known_of_the_pair() {
@@ -286,7 +286,7 @@ mod tests {
             ("create sent", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, State::Attaching),
             (
                 "create sent, listed of old",
-                NodeVolume { call: Some(AttachmentCall::Create), listed: Listed::Yes, ..none() },
+                NodeVolume { call: Some(AttachmentCall::Create), listed: true, ..none() },
                 State::Attaching,
             ),
             ("create unanswered", NodeVolume { uncertain, ..none() }, State::Uncertain),
@@ -295,7 +295,7 @@ mod tests {
                 NodeVolume { uncertain, call: Some(AttachmentCall::Create), ..none() },
                 State::Uncertain,
             ),
-            ("listed", NodeVolume { listed: Listed::Yes, ..none() }, State::Attached),
+            ("listed", NodeVolume { listed: true, ..none() }, State::Attached),
             ("made", NodeVolume::with_attachment(false, false), State::Attaching),
             ("attached", attached(), State::Attached),
             (

@@ -21,7 +21,10 @@ use super::{
     controller::AttachDetach,
     decide::verdict::{StandOff, Waiting},
     facts::Fact,
-    guard::second_writer::{Act, ActTarget, DELETED, act_of},
+    guard::{
+        second_writer::{Act, ActTarget, DELETED, act_of},
+        unreadable::UnknownNeeds,
+    },
     queue::Key,
     state::actual::{answered::Answered, identification::candidates},
 };
@@ -69,7 +72,7 @@ impl AttachDetach {
         })
     }
 
-    /// Looks at everything again when one of them has ended, or the fence is gone.
+    /// Looks at everything again when one of them has ended, the fence is gone, or other objects cannot be read.
     pub(super) fn end_stand_offs(&mut self, now: Instant) {
         let ends_at = self.objects.restore_grace().left(now).map(|left| now + left);
         let grace_ends = mem::replace(&mut self.grace_ends_at, ends_at).is_some() && ends_at.is_none();
@@ -80,7 +83,10 @@ impl AttachDetach {
         self.fence_looked_for_at = unfenced.look_again(now);
         let holds = (unfenced.until(now).is_some(), unfenced.begins_nothing(now));
         let fence_turns = mem::replace(&mut self.fence_holds, holds) != holds;
-        if self.second_writer.settle(now) || grace_ends || fence_turns {
+        let needs = UnknownNeeds::of(&self.objects, &self.desired);
+        let needs_turn = self.unknown_needs != needs;
+        self.unknown_needs = needs;
+        if self.second_writer.settle(now) || grace_ends || fence_turns || needs_turn {
             self.queue.add_all();
         }
     }
@@ -202,7 +208,7 @@ mod tests {
         decide::verdict::{NodeVerdict, NodeVolumeView},
         plan::tests::controller,
         state::{
-            actual::{Listed, NodeVolume, ReportAsAttached},
+            actual::{NodeVolume, ReportAsAttached},
             desired::volume_name::VolumeKind,
         },
     };
@@ -223,7 +229,7 @@ mod tests {
         }
         let why = controller.stand_off(now).expect("a stand-off");
         let mut node_volume = NodeVolume::with_attachment(true, false);
-        node_volume.listed = Listed::Yes;
+        node_volume.listed = true;
         let verdict = NodeVerdict { unpublishes: true, ..NodeVerdict::say(ReportAsAttached::No) };
         let view = NodeVolumeView {
             kind: VolumeKind::Csi,

@@ -111,6 +111,7 @@ enum Calling {
 enum Lookup {
     Unread,
     Read,
+    Over,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -300,8 +301,8 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
             known.deletion = Deletion::InDoubt { until: now + Duration::from_secs(10) };
         }
         pair.uncertain = given.uncertain.map(|lookup| Uncertain {
-            until: now + Duration::from_secs(10),
-            read_absent: lookup == Lookup::Read,
+            until: if lookup == Lookup::Over { now } else { now + Duration::from_secs(10) },
+            read_absent: lookup != Lookup::Unread,
         });
         if given.paused {
             pair.retry = std::mem::take(&mut pair.retry).after_failure(now, 1.0, Duration::ZERO);

@@ -211,7 +211,6 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::state::actual::{
-            Listed,
             answered::Answered,
             node_requests::NodeRequests,
             unpublishing::{Sequence, Unpublishing},
@@ -289,7 +288,7 @@ mod tests {
             let mut state = NodeState::default();
             state.node = Some(Arc::new(node));
             requests(&mut state.requests);
-            let listed = NodeVolume { report_as_attached, listed: Listed::Yes, ..NodeVolume::default() };
+            let listed = NodeVolume { report_as_attached, listed: true, ..NodeVolume::default() };
             let unpublishing = Unpublishing::Since(Sequence(1));
             let unlisted = NodeVolume { unpublishing, ..NodeVolume::default() };
             let mut volumes = vec![(&a, &listed)];

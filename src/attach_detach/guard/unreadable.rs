@@ -49,13 +49,14 @@ pub(in crate::attach_detach) fn unreadable_on(
     blocked
 }
 
-/// From which nodes nothing may be taken away, each with what ends that it is not known what a pod there needs: the object
-/// that cannot be read, and the pod. It is found once for all volumes of a plan: one driver may be that of every pod.
-#[derive(Clone, Debug, Default)]
+/// What cannot be read, and from which nodes nothing may be taken away for it, as it is not known what a pod there needs. It is
+/// found once for all volumes of a plan: one driver may be that of every pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::attach_detach) struct UnknownNeeds {
-    /// Of pods that may be on any node.
-    anywhere: BTreeSet<String>,
-    by_node: BTreeMap<NodeName, BTreeSet<String>>,
+    unreadable: BTreeSet<ObjectRef>,
+    /// Whether there is a pod that may be on any node.
+    anywhere: bool,
+    nodes: BTreeSet<NodeName>,
 }
 
 impl UnknownNeeds {
@@ -63,30 +64,19 @@ impl UnknownNeeds {
     pub(in crate::attach_detach) fn of(objects: &Objects, desired: &DesiredState) -> Self {
         let mut needs = Self::default();
         for (object, _) in objects.all_unreadable() {
-            let name = object.to_string();
             // Of a pod that could be read once it is known what it needs, and where.
-            if let ObjectRef::Pod(pod) = &object
-                && objects.pods.get(pod).is_none_or(|pod| pod.spec.node_name.is_empty())
-            {
-                needs.anywhere.insert(name.clone());
-            }
-            for pod in desired.dependants(&object) {
-                let Some(node) = desired.pod(&pod).map(|desired_pod| desired_pod.node.clone()) else {
-                    continue;
-                };
-                needs
-                    .by_node
-                    .entry(node)
-                    .or_default()
-                    .extend([name.clone(), ObjectRef::Pod(pod).to_string()]);
-            }
+            needs.anywhere |= matches!(&object, ObjectRef::Pod(pod)
+                if objects.pods.get(pod).is_none_or(|pod| pod.spec.node_name.is_empty()));
+            let pods = desired.dependants(&object);
+            needs.nodes.extend(pods.iter().filter_map(|pod| Some(desired.pod(pod)?.node.clone())));
+            needs.unreadable.insert(object);
         }
         needs
     }
 
-    /// What has to be known before anything is taken from the node.
-    pub(in crate::attach_detach) fn on(&self, node: &NodeName) -> impl Iterator<Item = &String> {
-        self.anywhere.iter().chain(self.by_node.get(node).into_iter().flatten())
+    /// Whether nothing may be taken from the node.
+    pub(in crate::attach_detach) fn are_on(&self, node: &NodeName) -> bool {
+        self.anywhere || self.nodes.contains(node)
     }
 }
 

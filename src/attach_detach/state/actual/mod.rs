@@ -25,7 +25,7 @@ pub mod unpublishing;
 pub use answers::{Failed, Found};
 pub use identification::Candidates;
 pub use node_volume::{
-    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Listed, Mount, NodeVolume, Operation,
+    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Mount, NodeVolume, Operation,
     ReportAsAttached, Told, Uncertain, WhyRead,
 };
 pub use state::{ActualState, VolumeState};

@@ -26,7 +26,7 @@ pub struct NodeVolume {
     /// The VolumeAttachment of the computed name, if there is one.
     pub known: Option<KnownAttachment>,
     /// What `volumesAttached` of the node says.
-    pub listed: Listed,
+    pub listed: bool,
     /// Whether a status patch that puts it there is on its way, or may yet land.
     pub may_be_listed: bool,
     /// Whether the kubelet may have the volume mounted, also without an attachment: see
@@ -97,25 +97,6 @@ pub enum Deletion {
     },
     /// The server has accepted it.
     Accepted,
-}
-
-/// Whether `volumesAttached` of a node lists a volume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Listed {
-    /// It does not, nor did a node that is gone at the end.
-    #[default]
-    No,
-    /// It does.
-    Yes,
-    /// The node is gone, and its last report did.
-    WhenNodeWent,
-}
-
-impl From<bool> for Listed {
-    /// For a node that is there.
-    fn from(is_listed: bool) -> Self {
-        if is_listed { Self::Yes } else { Self::No }
-    }
 }
 
 /// Whether a pod needs a volume on a node, as far as this process has judged that.
@@ -278,7 +259,7 @@ impl NodeVolume {
     /// kinds of volumes are given up on a proof only: those without attachments, of which this process is the only
     /// memory, and those of a machine that another has replaced. A report that begins while a pod is known to need the
     /// volume here announces that pod; one that this process has not seen begin may mean more.
-    pub(super) fn take_report(&mut self, kind: VolumeKind, listed: Listed, in_use: bool) {
+    pub(super) fn take_report(&mut self, kind: VolumeKind, listed: bool, in_use: bool) {
         self.listed = listed;
         self.in_use = in_use;
         self.given_up &= !in_use;
@@ -393,7 +374,7 @@ impl NodeVolume {
     /// Whether the node's status lists it.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        self.listed == Listed::Yes
+        self.listed
     }
 
     /// Whether we have asked for the end of its attachment.

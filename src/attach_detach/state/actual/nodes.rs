@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     node::NodeState,
-    node_volume::{Listed, Mount, NodeVolume, ReportAsAttached},
+    node_volume::{Mount, NodeVolume, ReportAsAttached},
     state::ActualState,
     unpublishing::{Sequence, Unpublished, Unpublishing},
 };
@@ -60,10 +60,6 @@ impl ActualState {
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { state.uses(volume) } else { node_volume.in_use };
             let before = (node_volume.is_listed(), node_volume.in_use);
-            let now_listed = match (listed, node_volume.listed) {
-                (false, Listed::Yes | Listed::WhenNodeWent) if node.is_none() => Listed::WhenNodeWent,
-                (listed, _) => listed.into(),
-            };
             if in_use && (node_volume.known.is_some() || !(node_volume.in_use || wanted(volume))) {
                 node_volume.note_unexplained_use(wall);
             }
@@ -71,7 +67,7 @@ impl ActualState {
             if is_back && in_use && node_volume.is_attached() {
                 node_volume.distrust();
             }
-            node_volume.take_report(volume.kind(), now_listed, in_use);
+            node_volume.take_report(volume.kind(), listed, in_use);
             let vanished = listed && node_volume.known.is_none() && node_volume.call.is_none();
             if before != (listed, in_use) || vanished {
                 touched.insert(volume.clone());

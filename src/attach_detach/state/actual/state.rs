@@ -124,8 +124,7 @@ impl ActualState {
         // What a node that is there uses is taken with its report.
         let in_use = state.node.is_none();
         let mount = if listed { Mount::Possible } else { Mount::No };
-        let node_volume =
-            Box::new(NodeVolume { listed: listed.into(), mount, in_use, ..NodeVolume::default() });
+        let node_volume = Box::new(NodeVolume { listed, mount, in_use, ..NodeVolume::default() });
         let nodes = &mut self.volumes.entry(volume.clone()).or_default().nodes;
         make_room_for_one(nodes);
         nodes.insert(node.clone(), node_volume);
