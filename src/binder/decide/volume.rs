@@ -51,7 +51,12 @@ pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
         return match state.owner(&name) {
             Some(owner) if owner == key => Decision::rest(VolumeReason::ClaimBindsNext(key)),
             // It is not handed over to a claim that has another (S45).
-            Some(_) if names_another(&key, &name, state) => claim_elsewhere(volume, reference, state),
+            Some(owner)
+                if names_another(&key, &name, state)
+                    && (keeps_parked(volume) || is_vouched(volume, &owner, state)) =>
+            {
+                claim_elsewhere(volume, reference, state)
+            }
             // Not written while the claim takes the volume: claims are looked at first, and a volume
             // with a write under way is left alone.
             _ => Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available)),
@@ -118,21 +123,34 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
 
 /// The claim names another volume, or cannot take this one, which is being deleted. What was made for it on demand, and is no
 /// other claim's, is superfluous and goes. What is Released has the data of an earlier claim: people alone free it (S25). Of
-/// the rest, what was another claim's is reserved by name for that one, which takes it back (S45).
+/// the rest, what was another claim's, as a phase says, is reserved by name for that one, which takes it back (S45).
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let owner = state.owner(&volume.key());
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
     if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && owner.is_none() {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
-    if is_parked(volume) && !volume.metadata.is_terminating() {
+    if keeps_parked(volume) {
         return Decision::rest(VolumeReason::ClaimBindsNext(reference.key()));
     }
+    let owner = owner.filter(|owner| is_vouched(volume, owner, state));
     let write = match &owner {
         Some(owner) => patches::reserve_by_name(volume, owner),
         None => binding::undo(volume),
     };
     Decision::step(VolumeReason::Undoing(reference.key(), owner), Call::Write(write))
+}
+
+/// Whether a phase says that the claim had the volume. Whoever makes a claim writes its annotations, and makes it Lost if they
+/// are false; a phase is Bound only by a controller.
+fn is_vouched(volume: &PersistentVolume, owner: &ClaimKey, state: &State) -> bool {
+    let is_bound = |claim: Arc<PersistentVolumeClaim>| claim.status.phase == ClaimPhase::Bound;
+    volume.status.phase == VolumePhase::Bound || state.objects.claims.get(owner).is_some_and(is_bound)
+}
+
+/// Whether the volume stays as it is, as it has the data of an earlier claim (S25).
+fn keeps_parked(volume: &PersistentVolume) -> bool {
+    is_parked(volume) && !volume.metadata.is_terminating()
 }
 
 /// Whether the volume waits for its reclaim, or for an administrator.

@@ -36,8 +36,7 @@ pub fn by_daemon(entries: &[Entry]) -> BTreeSet<u64> {
 
 /// Checks the writes of these revisions, over a history that begins with an empty cluster.
 pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
-    let mut objects =
-        Objects { now: BTreeMap::new(), gone: BTreeSet::new(), made_anew: BTreeMap::new(), revision: 0 };
+    let mut objects = Objects::default();
     let mut violations = Vec::new();
     // All that pods ever were.
     let mut pods: Vec<&Value> = Vec::new();
@@ -81,6 +80,11 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
         if change.resource == "pods" {
             pods.extend(&change.after);
         }
+        if let (Some(Kind::Claim), Some(claim)) = (kind, &change.after)
+            && claim["status"]["phase"] == "Bound"
+        {
+            objects.bound.extend(names_of_pair(&claim["spec"]["volumeName"], claim));
+        }
         let key = (change.resource.as_str(), change.name.as_str());
         if change.after.is_none() {
             objects.gone.insert(key);
@@ -99,12 +103,15 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
 const UNDER_WAY: u64 = 20;
 
 /// The objects as they were at a write, by resource and name. What its writer had seen is on no record.
+#[derive(Default)]
 struct Objects<'a> {
     now: BTreeMap<(&'a str, &'a str), &'a Value>,
     /// Those that were gone once.
     gone: BTreeSet<(&'a str, &'a str)>,
     /// At which revision they were made anew: a writer may have seen that they were gone, if it wrote soon after.
     made_anew: BTreeMap<(&'a str, &'a str), u64>,
+    /// Names of volumes, with the UID of each claim that was Bound to them.
+    bound: BTreeSet<(&'a str, &'a str)>,
     revision: u64,
 }
 
@@ -124,6 +131,15 @@ impl Known for Objects<'_> {
     fn reads(&self, _: Kind, _: &str) -> Option<Vec<Option<&Value>>> {
         None
     }
+
+    fn had(&self, volume: &Value, claim: &Value) -> bool {
+        names_of_pair(&volume["metadata"]["name"], claim).is_some_and(|pair| self.bound.contains(&pair))
+    }
+}
+
+/// The name of a volume, and the UID of a claim.
+fn names_of_pair<'a>(volume: &'a Value, claim: &'a Value) -> Option<(&'a str, &'a str)> {
+    volume.as_str().zip(claim["metadata"]["uid"].as_str())
 }
 
 fn resource_of(kind: Kind) -> &'static str {

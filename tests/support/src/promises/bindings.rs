@@ -94,6 +94,11 @@ pub trait Known {
         false
     }
 
+    /// Whether a claim that names a volume was Bound to it. Where that is on no record, a phase Bound has to say so.
+    fn had(&self, volume: &Value, claim: &Value) -> bool {
+        [volume, claim].into_iter().any(|object| text(object, "/status/phase") == "Bound")
+    }
+
     /// Whether the data of a volume's last claim is gone.
     fn is_emptied(&self, volume: &Value) -> bool {
         text(volume, "/spec/persistentVolumeReclaimPolicy") == "Recycle"
@@ -209,13 +214,11 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     let named = |reference: &Value| !text(reference, "/name").is_empty();
     let is_moved = named(before_ref) && named(after_ref) && key(before_ref) != key(after_ref);
     let claims = known.states(Kind::Claim, &key(after_ref));
-    // Anybody can make a claim that names a volume; only one that had it is its owner.
-    let had_it = |claim: &Value| {
-        annotation(claim, BIND_COMPLETED).is_some()
-            || matches!(text(claim, "/status/phase"), "Bound" | "Lost")
-    };
-    let is_its =
-        claims.into_iter().flatten().any(|claim| text(claim, "/spec/volumeName") == name && had_it(claim));
+    // Anybody can make a claim that names a volume, with any annotation; only one that had it is its owner.
+    let is_its = claims
+        .into_iter()
+        .flatten()
+        .any(|claim| text(claim, "/spec/volumeName") == name && known.had(before, claim));
     broken.unless(!is_moved || is_its, "S26 a user's reservation is given to another claim");
     // People may have freed it and left the phase to us; then the reference is our own.
     let is_freed = held != holds

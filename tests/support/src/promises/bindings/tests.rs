@@ -110,11 +110,15 @@ fn of_moved_volumes() -> Vec<Row> {
     let to_c = json!({ "spec": { "claimRef": { "name": "c", "uid": null } } });
     let names_it = json!({ "spec": { "volumeName": "v" } });
     let names = vec![("claim", "shop/c", claim(&names_it))];
-    let has_it = vec![("claim", "shop/c", claim(&merged(names_it, &phase("Bound"))))];
+    let is = |patch: Value| vec![("claim", "shop/c", claim(&merged(names_it.clone(), &patch)))];
+    let forged = marks(&[(BIND_COMPLETED, "yes")]);
     vec![
         (names, Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
         (the_claim(), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
-        (has_it, Kind::Volume, of_other, to_c, ""),
+        (is(phase("Bound")), Kind::Volume, of_other.clone(), to_c.clone(), ""),
+        (is(forged), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
+        (is(phase("Lost")), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
+        (is(phase("Lost")), Kind::Volume, merged(of_other, &phase("Bound")), to_c, ""),
     ]
 }
 
