@@ -117,8 +117,6 @@ impl Planner {
                 self.confirm(object, now);
             }
             self.own_writes.forget_old(now);
-            // Whoever took something out of a write may let it pass now.
-            self.state.stripped.clear();
         }
         self.resync_at.get_or_insert(now + self.state.options.sync_period);
     }

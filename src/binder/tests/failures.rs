@@ -156,6 +156,27 @@ fn l18_a_webhook_that_takes_a_change_out_again_is_told() {
     assert_eq!(told(&events), [("PersistentVolumeClaim", "FailedBinding", text)]);
 }
 
+/// The claim waits for a volume: each resync looks at it again.
+#[test]
+fn s39_what_a_webhook_takes_out_each_time_is_written_once_whatever_the_resyncs() {
+    let mut unmarked = claim("c");
+    let provisioner = "volume.kubernetes.io/storage-provisioner".to_owned();
+    unmarked.metadata.annotations.insert(provisioner, "kubernetes.io/aws-ebs".to_owned());
+    let (_, mut planner) = planner(vec![], vec![unmarked.clone()]);
+    let mut now = Instant::now();
+    let (end, mut writes) = (now + BinderOptions::default().sync_period * 3, 0);
+    while now < end {
+        let plan = planner.plan(now);
+        now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
+        for op in plan.ops {
+            assert_eq!(op.call.write_kind(), Some(WriteKind::Annotate));
+            writes += 1;
+            planner.answered(op, Ok(Answer::Claim(unmarked.clone())), now, 0.0);
+        }
+    }
+    assert_eq!(writes, 1);
+}
+
 /// Where no claim waits it is told on the volume, for the reason KCM has for what comes of it.
 #[test]
 fn l18_what_is_refused_of_a_volume_is_told_there() {
