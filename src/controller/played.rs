@@ -42,6 +42,7 @@ struct Step {
     unreadable: Vec<String>,
     answer: Option<Value>,
     wait: bool,
+    minutes: u64,
     calls: Vec<Value>,
     events: Vec<String>,
     stands: Vec<String>,
@@ -163,6 +164,7 @@ impl<C: Played> Course<C> {
             if step.wait {
                 self.now = self.wake_at.unwrap_or_else(|| panic!("{place}: it waits for nothing"));
             }
+            self.now += Duration::from_mins(step.minutes);
             let mut changed = std::collections::BTreeSet::new();
             for object in &step.add {
                 let object = self.revised(object);

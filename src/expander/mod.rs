@@ -85,12 +85,13 @@ impl Expander {
                 self.keys.settled(key, reason);
             }
             _ => {
-                hold(EXPANSION, events);
-                hold(FAILURE, Vec::new());
                 let is_expandable =
                     matches!(reason, ExpansionReason::Waits(Resizer::Migrated { .. } | Resizer::External));
                 let volume = self.objects.volumes.get(&claim.spec.volume_name).filter(|_| is_expandable);
+                // A kubelet tells of what is left.
                 let is_done = volume.is_some_and(|volume| is_enlarged(claim, &volume));
+                hold(EXPANSION, if is_done { Vec::new() } else { events });
+                hold(FAILURE, Vec::new());
                 self.keys.stands(key, if is_done { ExpansionReason::Settled } else { reason });
             }
         }
