@@ -31,6 +31,8 @@ pub struct Keys<K, R> {
     busy: BTreeSet<K>,
     /// Of those, the ones to look at once more when the answer is there.
     again: BTreeSet<K>,
+    /// Those of which it was last reported that they wait for something.
+    unsettled: BTreeSet<K>,
     reports: Vec<Report<K, R>>,
 }
 
@@ -41,6 +43,7 @@ impl<K, R> Default for Keys<K, R> {
             retries: RetryMap::default(),
             busy: BTreeSet::new(),
             again: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
             reports: Vec::new(),
         }
     }
@@ -158,6 +161,11 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
     }
 
     fn report(&mut self, key: &K, reason: R, is_decision: bool) {
+        if reason.is_settled() {
+            self.unsettled.remove(key);
+        } else {
+            self.unsettled.insert(key.clone());
+        }
         let next = self.retries.until(key);
         self.reports.push(Report { next, is_decision, ..Report::of(key.clone(), reason) });
     }
@@ -168,8 +176,15 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         self.stands(key, reason);
     }
 
+    /// Whether it was reported that the key waits for something, and not since that it does no longer.
+    #[must_use]
+    pub fn is_unsettled(&self, key: &K) -> bool {
+        self.unsettled.contains(key)
+    }
+
     /// The object is gone.
     pub fn gone(&mut self, key: &K) {
+        self.unsettled.remove(key);
         self.retries.clear(key);
         self.reports.push(Report::gone(key.clone()));
     }

@@ -173,7 +173,8 @@ impl Controller for EphemeralVolumes {
             match object {
                 ObjectRef::Pod(key) => {
                     let pod = self.objects.pods.get(&key);
-                    if pod.as_ref().is_some_and(|pod| !pod.has_templates()) {
+                    // One of that name that had some may have waited.
+                    if pod.as_ref().is_some_and(|pod| !pod.has_templates()) && !self.keys.is_unsettled(&key) {
                         continue;
                     }
                     // A new pod does not wait for what failed of an earlier one of its name.
