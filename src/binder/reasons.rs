@@ -317,7 +317,7 @@ pub enum VolumeReason {
     ObjectUnreadable(String),
     #[error("free")]
     Available,
-    /// Reserved by name for a claim that has not taken it.
+    /// Reserved for a claim that has not taken it: by name, or after its release.
     #[error("reserved for {0}")]
     Reserved(ClaimKey),
     /// Reserved with UID: its claim binds next.

@@ -186,10 +186,8 @@ fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &Subject, key: &
         return link;
     };
     let Some(other) = other_volume(view, &claim, name) else { return link };
-    let is_undone = get::<PersistentVolume>(view, name).is_some_and(|volume| {
-        let is_parked = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-        has(&volume.metadata, BOUND_BY_CONTROLLER) && !is_parked
-    });
+    let is_undone =
+        get::<PersistentVolume>(view, name).is_some_and(|volume| has(&volume.metadata, BOUND_BY_CONTROLLER));
     if !is_undone {
         let case = format!("{} stays", link.step.reason);
         return stays_reserved(subject, &case, key, &format!("has {other}"));

@@ -131,7 +131,7 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
     if keeps_parked(volume) {
-        return Decision::rest(VolumeReason::ClaimBindsNext(reference.key()));
+        return Decision::rest(VolumeReason::Reserved(reference.key()));
     }
     let owner = owner.filter(|owner| is_vouched(volume, owner, state));
     let write = match &owner {
