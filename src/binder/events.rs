@@ -40,6 +40,9 @@ pub fn of<T: Narrow>(object: &T, (_, told, _): ReasonRow, text: &impl ToString) 
         ReasonEvent::Silent => None,
         ReasonEvent::Normal(reason) => Some(normal(object, reason, text.to_string())),
         ReasonEvent::Warning(reason) => Some(warning(object, reason, text.to_string())),
+        ReasonEvent::Standing(reason) => {
+            Some(Event { novelty: Novelty::Standing, ..warning(object, reason, text.to_string()) })
+        }
     }
 }
 

@@ -177,8 +177,7 @@ impl Planner {
         {
             // Of all that is undone, phases alone show by whom.
             let by = self.state.writers.manager(&target).filter(|_| write.is_of_a_phase());
-            let is_news = self.own_writes.is_news(&target, by, now);
-            (HeldBack::Undone { write: write.kind, by: by.map(str::to_owned), is_news }, until)
+            (HeldBack::Undone { write: write.kind, by: by.map(str::to_owned) }, until)
         } else {
             return None;
         };

@@ -41,9 +41,11 @@ pub enum ReasonEvent {
     Normal(&'static str),
     /// A Warning.
     Warning(&'static str),
+    /// A Warning about what comes and goes: it is written again only before it expires.
+    Standing(&'static str),
 }
 
-use ReasonEvent::{Normal, Silent, Warning};
+use ReasonEvent::{Normal, Silent, Standing, Warning};
 
 /// The row of a reason: its code (user-experience §3), its event, and what ends the wait.
 pub type ReasonRow = (&'static str, ReasonEvent, WaitsFor);
@@ -67,8 +69,6 @@ pub enum HeldBack {
         write: WriteKind,
         /// The manager that undoes it, if the object shows that.
         by: Option<String>,
-        /// Whether that has yet to be told.
-        is_news: bool,
     },
 }
 
@@ -76,10 +76,8 @@ impl HeldBack {
     /// Its row. The codes are the same as of attach/detach. After a restore nothing is wrong with the object.
     fn row(&self) -> ReasonRow {
         match self {
-            Self::Undone { is_news: false, .. } => ("ForeignWriter", Silent, Other),
-            Self::ForeignWriter(_) | Self::Undone { .. } => {
-                ("ForeignWriter", Warning("ForeignWriter"), Other)
-            }
+            Self::ForeignWriter(_) => ("ForeignWriter", Warning("ForeignWriter"), Other),
+            Self::Undone { .. } => ("ForeignWriter", Standing("ForeignWriter"), Other),
             Self::Restored => ("RestoreGrace", Normal("RestoreGrace"), Other),
         }
     }

@@ -14,7 +14,6 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
-    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -46,9 +45,6 @@ impl second_writer::WrittenObject for Target {
     }
 }
 
-/// Each write is undone, so each is news: it is told as often as events last.
-const TOLD_FOR: Duration = Duration::from_mins(30);
-
 /// So many writes to one object are told apart.
 const CONTENTS: usize = 16;
 
@@ -64,14 +60,12 @@ struct Written {
     round: BTreeSet<u64>,
     /// Of the write that began this round.
     pace: Undone,
-    /// Who was said to undo it, and when.
-    told: Option<(Instant, Option<String>)>,
 }
 
 impl Written {
     fn new(at: Instant) -> Self {
         let (contents, round, pace) = (VecDeque::new(), BTreeSet::new(), Undone::default());
-        Self { at, shown: None, contents, round, pace, told: None }
+        Self { at, shown: None, contents, round, pace }
     }
 }
 
@@ -174,21 +168,12 @@ impl OwnWrites {
         written.pace.undone(now);
         written.pace.pending(now)
     }
-
-    /// Whether it is to be told that this manager undoes what is written to an object.
-    pub(crate) fn is_news(&mut self, target: &Target, by: Option<&str>, now: Instant) -> bool {
-        let Some(written) = self.0.get_mut(target) else { return false };
-        let is_told =
-            written.told.as_ref().is_some_and(|(at, told)| told.as_deref() == by && now < *at + TOLD_FOR);
-        if !is_told {
-            written.told = Some((now, by.map(str::to_owned)));
-        }
-        !is_told
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use apiserver::{
         ids::ResourceVersion,
         kinds::{ClaimPhase, ClaimRef, PersistentVolume, PersistentVolumeClaim, VolumePhase},

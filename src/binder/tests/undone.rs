@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use apiserver::{
     call::CallError,
-    events::Event,
+    events::{Event, Novelty},
     ids::{ResourceVersion, VolumeName},
     kinds::{ObjectRef, PersistentVolume, VolumePhase},
 };
@@ -90,7 +90,8 @@ fn s46_against_a_writer_that_undoes_at_once_a_write_is_made_ten_times_and_then_t
         }
         assert!(made.last().unwrap().saturating_sub(stops) < Duration::from_secs(40), "{made:?}");
         let told: Vec<&Event> = told.iter().filter(|event| event.reason == "ForeignWriter").collect();
-        assert!((1..=4).contains(&told.len()), "{told:?}");
+        // The writer of events drops the repetitions.
+        assert!(told.iter().all(|event| event.novelty == Novelty::Standing), "{told:?}");
         assert!(told.iter().any(|event| event.message.starts_with(words)), "{told:?}");
     }
 }
