@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, mem, sync::Arc};
 
 use apiserver::{
-    ids::{ClaimKey, ClassName, NodeName, VolumeName},
+    ids::{ClaimKey, ClassName, VolumeName},
     kinds::{ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     tables::Objects,
 };
@@ -209,7 +209,7 @@ impl Planner {
         if self.state.in_flight.busy.contains(target) {
             return true;
         }
-        let first = self.unconfirmed.range((target.clone(), ObjectRef::Node(NodeName::default()))..).next();
+        let first = self.unconfirmed.range((target.clone(), ObjectRef::default())..).next();
         let call = if let Some((_, uid)) = self.state.writers.take_read(|known| known == target) {
             // A write of ours would hide who has changed it (S14). That does not wait for the pause after a failure.
             Call::read(target.object(), Purpose::LearnOwner(uid))

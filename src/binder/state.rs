@@ -39,7 +39,7 @@ use super::{
     },
     second_writer::content,
 };
-use crate::controller::{claim_pods::ClaimPods, second_writer::SecondWriters};
+use crate::controller::{second_writer::SecondWriters, uses::ClaimPods};
 
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
 /// idles; the rest stays here, where pairs that have begun go first.

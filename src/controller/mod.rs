@@ -20,12 +20,11 @@
 //! without an answer), [`late`] (writes that may land late), [`report`] (where each key
 //! stands, and why: events, log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
 //! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
-//! controller of the same objects), [`claim_pods`] (which pods use a claim). One whose turn is one look has all of its
+//! controller of the same objects), [`uses`] (which objects use which others). One whose turn is one look has all of its
 //! keys in [`keys`], and sends with [`requests`]; one that keeps a finalizer on objects is [`finalizer`].
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
 pub mod asked;
-pub mod claim_pods;
 pub mod finalizer;
 pub mod in_doubt;
 pub mod in_tree;
@@ -45,6 +44,7 @@ mod runner_tests;
 pub mod second_writer;
 pub mod timers;
 pub mod undone;
+pub mod uses;
 
 use std::collections::BTreeSet;
 

@@ -134,7 +134,7 @@ impl<'a> View<'a> {
             users.load(self.objects());
             users
         };
-        self.indexes.naming_class.get_or_init(load).of(class)
+        self.indexes.naming_class.get_or_init(load).0.of(class)
     }
 
     /// Whether a node has volumes, or is to have some.

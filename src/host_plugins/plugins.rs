@@ -31,7 +31,7 @@ use crate::{
         reasons::Unprovisioned,
         state::{Plugins, State, Then},
     },
-    controller::claim_pods::ClaimPods,
+    controller::uses::ClaimPods,
 };
 
 /// How often the creation of a volume, and then the removal of its storage, is tried.

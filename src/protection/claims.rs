@@ -15,8 +15,8 @@ use apiserver::{
 
 use crate::controller::{
     Identity,
-    claim_pods::ClaimPods,
     finalizer::{Protected, UserList, Users, pages, protection::Protection},
+    uses::ClaimPods,
 };
 
 /// KCM: pkg/volume/util/finalizer.go, PVCProtectionFinalizer.

@@ -16,7 +16,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{AttributesClassProtection, users::ClaimsAndVolumes};
+use super::{
+    AttributesClassProtection,
+    users::{ClaimsAndVolumes, ClassUsers},
+};
 use crate::controller::{
     Controller as _, Plan,
     finalizer::{
@@ -347,9 +350,10 @@ fn what_names_no_class_costs_nothing() {
     stage.set(&BTreeMap::from([
         ("c".to_owned(), Use::Claim(Vec::new())),
         ("v".to_owned(), Use::Volume(String::new())),
-        ("d".to_owned(), Use::Claim(vec!["gold".to_owned()])),
     ]));
-    assert_eq!(stage.controller.users.size(), (1, 1));
+    assert_eq!(stage.controller.users, ClassUsers::default());
+    stage.set(&BTreeMap::from([("d".to_owned(), Use::Claim(vec!["gold".to_owned()]))]));
+    assert_ne!(stage.controller.users, ClassUsers::default());
     stage.set(&BTreeMap::from([("d".to_owned(), Use::Claim(Vec::new()))]));
-    assert_eq!(stage.controller.users.size(), (0, 0));
+    assert_eq!(stage.controller.users, ClassUsers::default());
 }

@@ -3,7 +3,7 @@
 //! In: claims and volumes as they change. Out: the classes whose use that may end or begin; whether one is used; and one
 //! pair of lists for all classes that wait for it. Claims that name no class cost nothing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use apiserver::{
     call::{CallError, Caller},
@@ -16,32 +16,17 @@ use apiserver::{
 };
 use serde::Deserialize;
 
-use crate::controller::finalizer::{UserList, Users, pages};
+use crate::controller::{
+    finalizer::{UserList, Users, pages},
+    uses::Uses,
+};
 
 /// Names of classes.
 type ClassNames = BTreeSet<AttributesClassName>;
 
 /// The claims and volumes that name classes.
-#[derive(Debug, Default)]
-pub struct ClassUsers {
-    names: HashMap<ObjectRef, ClassNames>,
-    users: HashMap<AttributesClassName, BTreeSet<ObjectRef>>,
-}
-
-#[cfg(test)]
-impl ClassUsers {
-    /// How much it holds.
-    pub(super) fn size(&self) -> (usize, usize) {
-        (self.names.len(), self.users.len())
-    }
-}
-
-impl ClassUsers {
-    /// The claims and volumes that name a class.
-    pub fn of(&self, class: &AttributesClassName) -> impl Iterator<Item = &ObjectRef> {
-        self.users.get(class).into_iter().flatten()
-    }
-}
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ClassUsers(pub Uses<ObjectRef, AttributesClassName>);
 
 /// The classes that a claim or volume names.
 fn names_of(object: &ObjectRef, objects: &Objects) -> ClassNames {
@@ -69,28 +54,12 @@ impl Users<AttributesClassName> for ClassUsers {
     }
 
     fn changed(&mut self, object: &ObjectRef, objects: &Objects) -> ClassNames {
-        let now = names_of(object, objects);
-        let before = self.names.remove(object).unwrap_or_default();
-        for gone in before.difference(&now) {
-            if let Some(users) = self.users.get_mut(gone) {
-                users.remove(object);
-                if users.is_empty() {
-                    self.users.remove(gone);
-                }
-            }
-        }
-        for new in now.difference(&before) {
-            self.users.entry(new.clone()).or_default().insert(object.clone());
-        }
-        let changed = before.symmetric_difference(&now).cloned().collect();
-        if !now.is_empty() {
-            self.names.insert(object.clone(), now);
-        }
-        changed
+        let [before, now] = self.0.set(object, names_of(object, objects));
+        before.symmetric_difference(&now).cloned().collect()
     }
 
     fn user(&self, class: &VolumeAttributesClass, _: &Objects) -> Option<&'static str> {
-        match self.of(&class.key()).next()? {
+        match self.0.of(&class.key()).next()? {
             ObjectRef::Volume(_) => Some("a volume names it"),
             _ => Some("a claim names it"),
         }

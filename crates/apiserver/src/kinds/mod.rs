@@ -74,6 +74,13 @@ pub enum ObjectRef {
     AttributesClass(AttributesClassName),
 }
 
+/// The least: where a range of them begins.
+impl Default for ObjectRef {
+    fn default() -> Self {
+        Self::Node(NodeName::default())
+    }
+}
+
 impl ObjectRef {
     /// Its kind, as in `kind:`.
     #[must_use]

@@ -1,0 +1,58 @@
+//! Which objects use which others, found from both sides.
+//!
+//! In: a user as it changes, with what it uses now; which users count, each owner of an index says. Out: what it used before
+//! and uses now, and the users of an object.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
+};
+
+use apiserver::{
+    ids::{ClaimKey, PodKey},
+    kinds::Pod,
+    tables::{Relation, give_back_room},
+};
+
+/// Users by what they use.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Uses<User: Eq + Hash, Used> {
+    used: HashMap<User, BTreeSet<Used>>,
+    users: Relation<Used, User>,
+}
+
+impl<User: Clone + Default + Hash + Ord, Used: Clone + Default + Ord> Uses<User, Used> {
+    /// Takes a user as it is now, with all that it uses. Returns what it used before, and what it uses now.
+    pub fn set(&mut self, user: &User, now: BTreeSet<Used>) -> [BTreeSet<Used>; 2] {
+        let before = self.used.remove(user).unwrap_or_default();
+        for gone in before.difference(&now) {
+            self.users.remove(gone, user);
+        }
+        for new in now.difference(&before) {
+            self.users.insert(new.clone(), user.clone());
+        }
+        if !now.is_empty() {
+            self.used.insert(user.clone(), now.clone());
+        } else if !before.is_empty() {
+            give_back_room(&mut self.used);
+        }
+        [before, now]
+    }
+
+    /// The users of an object, in order.
+    pub fn of(&self, used: &Used) -> impl Iterator<Item = &User> {
+        self.users.of(used.clone())
+    }
+}
+
+/// Pods by the claims that they use.
+pub type ClaimPods = Uses<PodKey, ClaimKey>;
+
+impl ClaimPods {
+    /// Takes a pod as it is now, if it counts. Returns the claims that it used before, and those that it uses now.
+    pub fn update(&mut self, key: &PodKey, pod: Option<&Pod>) -> [BTreeSet<ClaimKey>; 2] {
+        let volumes =
+            pod.into_iter().flat_map(|pod| pod.spec.volumes.iter().map(move |volume| (pod, volume)));
+        self.set(key, volumes.filter_map(|(pod, volume)| pod.claim_of(volume)).collect())
+    }
+}
