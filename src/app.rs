@@ -517,8 +517,7 @@ fn build_elector(
     api_metrics: Arc<ApiMetrics>,
 ) -> anyhow::Result<Elector> {
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
-        .with_request_timeout(candidacy.timing.request_timeout())
-        .without_pauses();
+        .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
 }

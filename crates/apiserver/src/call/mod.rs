@@ -77,7 +77,7 @@ pub struct Caller {
     rate: Option<Rate>,
     metrics: Arc<ApiMetrics>,
     overdue: Arc<Overdue>,
-    /// `None` for a caller that does not pause with the others.
+    /// `None` for a caller whose refusals say nothing about the others' requests.
     pause: Option<Arc<Pause>>,
     /// Requests of all callers in flight that matter; `None` for a caller whose own do not.
     work: Option<watch::Sender<usize>>,
@@ -190,11 +190,13 @@ impl Caller {
     }
 
     /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
-    /// those others are in flight. Its writes do no harm when they come late, so it goes on when the process is to end.
+    /// those others are in flight. Its writes do no harm when they come late, so it goes on when the process is to end. The
+    /// API server may limit them apart from all others (`EventRateLimit`), so no other request pauses for them, nor they for others.
     #[must_use]
     pub(crate) fn in_the_background(&self) -> (Self, watch::Receiver<usize>) {
         let work = self.work.clone().unwrap_or_default();
-        (Self { work: None, ending: CancellationToken::new(), ..self.with_own_budget(1) }, work.subscribe())
+        let ending = CancellationToken::new();
+        (Self { work: None, pause: None, ending, ..self.with_own_budget(1) }, work.subscribe())
     }
 
     /// Whether this process leads.
@@ -211,12 +213,6 @@ impl Caller {
     #[must_use]
     pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
         Self { request_timeout, ..self }
-    }
-
-    /// A caller that sends although the server is too busy: it has a priority of its own there, as an election does.
-    #[must_use]
-    pub fn without_pauses(self) -> Self {
-        Self { pause: None, ..self }
     }
 
     /// How long a request without an answer may still be carried out: it reaches the server at the latest
@@ -304,7 +300,7 @@ impl Caller {
         if let Some(pause) = &self.pause {
             while let Some(until) = pause.until(Instant::now()) {
                 // What a write was decided from may not hold any more by then: it is decided anew (S15).
-                if request.verb != Verb::Get && self.work.is_some() {
+                if request.verb != Verb::Get {
                     return Err(pause::refusal(until, fastrand::f64()));
                 }
                 sleep_until(until).await;

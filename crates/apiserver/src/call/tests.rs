@@ -483,6 +483,26 @@ async fn s15_s40_a_write_is_not_kept_until_a_busy_server_has_time_but_decided_an
     assert!(start.elapsed() >= Duration::from_secs(4));
 }
 
+/// `EventRateLimit` answers nothing but events with 429, each of another object.
+#[tokio::test(start_paused = true)]
+async fn l15_s40_events_that_are_refused_keep_no_other_request_waiting() {
+    let service = tower::service_fn(move |request: http::Request<Body>| async move {
+        let status = if request.method() == http::Method::POST { 429 } else { 200 };
+        Ok::<_, Infallible>(http::Response::builder().status(status).body(Body::empty()).unwrap())
+    });
+    let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+    let caller =
+        Caller::new(Client::new(service, "default"), Leadership::new(Term::Unlimited), None, metrics);
+    let (background, _) = caller.in_the_background();
+    for path in ["/a", "/b", "/c"] {
+        let event = Request { path: path.to_owned(), ..request(Verb::Create) };
+        assert!(matches!(background.send(&event).await, Err(CallError::Throttled { .. })));
+    }
+    let start = Instant::now();
+    caller.send(&request(Verb::Patch)).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
 /// Behind the writes of another controller it would leave six seconds after it was decided.
 #[tokio::test(start_paused = true)]
 async fn s15_l15_a_detach_waits_behind_no_other_client_and_not_for_long_behind_its_own() {
