@@ -25,7 +25,7 @@ use apiserver::{
 use error::refuse;
 
 use crate::{
-    attach_detach::{AttachDetachOptions, dispatcher::ATTACHMENT_CALLS, options::ForcePolicy},
+    attach_detach::{AttachDetachOptions, options::ForcePolicy},
     binder::BinderOptions,
     cli::{ContentType, RunArgs},
     host_plugins::{self, options::PluginOptions},
@@ -97,7 +97,7 @@ impl TryFrom<RunArgs> for Config {
         let rate_limit = rate_limit(args.kube_api_qps, args.kube_api_burst)?;
         let filter = log_filter(&args)?;
         let tracing = args.tracing_config_file.as_deref().map(tracing).transpose()?;
-        let attach_detach = attach_detach(&args, rate_limit)?;
+        let attach_detach = attach_detach(&args)?;
         let (binder, host_plugins) = (binder(&args)?, plugins(&args)?);
         let serving = serving::Options::try_from(args.serving)?;
         let controllers = Controllers::parse(&args.controllers.join(","))
@@ -187,7 +187,7 @@ fn rate_limit(qps: Option<f64>, burst: Option<usize>) -> Result<Option<RateLimit
 }
 
 // KCM: cmd/kube-controller-manager/app/options/attachdetachcontroller.go, Validate.
-fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<AttachDetachOptions, ConfigError> {
+fn attach_detach(args: &RunArgs) -> Result<AttachDetachOptions, ConfigError> {
     let period = args.attach_detach_reconcile_sync_period;
     refuse(period < Duration::from_secs(1), "attach-detach-reconcile-sync-period", "must be at least 1s")?;
     Ok(AttachDetachOptions {
@@ -197,15 +197,8 @@ fn attach_detach(args: &RunArgs, rate_limit: Option<RateLimit>) -> Result<Attach
             ..ForcePolicy::default()
         },
         sweep_period: (!args.disable_attach_detach_reconcile_sync).then_some(period),
-        attachment_calls: rate_limit.map(attachment_calls),
+        attachment_calls: None,
     })
-}
-
-/// How many decided requests for volumes on nodes may wait for the limiter: what it lets through in a tenth of a second (S15).
-fn attachment_calls(limit: RateLimit) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 48")]
-    let calls = (limit.qps / 10.0).clamp(1.0, 48.0) as usize;
-    calls.min(ATTACHMENT_CALLS)
 }
 
 fn binder(args: &RunArgs) -> Result<BinderOptions, ConfigError> {
@@ -419,16 +412,6 @@ mod tests {
             limit(&["--kube-api-qps", "0.5", "--kube-api-burst", "2"]),
             Some(RateLimit { qps: 0.5, burst: 2 })
         );
-    }
-
-    #[test]
-    fn s15_no_more_is_decided_than_the_limit_lets_through() {
-        let calls = |qps: &str| config(&["--kube-api-qps", qps]).unwrap().attach_detach.attachment_calls;
-        for (qps, expected) in
-            [("-1", None), ("0.5", Some(1)), ("20", Some(2)), ("1000", Some(ATTACHMENT_CALLS))]
-        {
-            assert_eq!(calls(qps), expected, "{qps}");
-        }
     }
 
     #[test]

@@ -30,7 +30,6 @@ pub struct AttachDetachOptions {
     /// How often everything is looked at although nothing happened; `None` for never.
     pub sweep_period: Option<Duration>,
     /// How many requests for volumes on nodes may be under way; `None` for
-    /// [`ATTACHMENT_CALLS`](super::dispatcher::ATTACHMENT_CALLS). Fewer where requests are rationed: a detach that
-    /// is decided must be sent at once, or a pod that comes back meanwhile is too late to stop it (S15).
+    /// [`ATTACHMENT_CALLS`](super::dispatcher::ATTACHMENT_CALLS).
     pub attachment_calls: Option<usize>,
 }

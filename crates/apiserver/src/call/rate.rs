@@ -2,18 +2,18 @@
 //!
 //! In: the rate. Out: when a request may leave. As with client-go, each client has a limiter of its own, so that a
 //! controller with much to write keeps none of the others waiting (L15). A detach does not wait long in any case: whether
-//! its volume is needed again is known only to who decides (S15).
+//! its volume is needed again is known only to who decides (S15). So it waits behind one other request, however many wait.
 
 use std::{sync::Arc, time::Duration};
 
 use leaky_bucket::RateLimiter;
-use tokio::time::timeout;
+use tokio::{sync::Mutex, time::timeout};
 
 use super::{Request, Verb};
 use crate::kinds::{Narrow as _, VolumeAttachment};
 
-/// The longest time that a detach waits for the limit, after which it is decided anew; where tokens come more rarely, one and
-/// a half times as long as until the next one, so that it gets one.
+/// The longest time that a detach waits for the limit, after which it is decided anew; where tokens come more rarely, as long as
+/// until the next two and half of a third, so that it gets one behind the request whose turn it is.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Client-side limit on requests.
@@ -44,12 +44,15 @@ impl RateLimit {
 #[derive(Clone)]
 pub(super) struct Rate {
     limit: RateLimit,
-    limiter: Arc<RateLimiter>,
+    /// One waits for its token, and behind it the detaches in the order in which they came.
+    limiter: Arc<Mutex<RateLimiter>>,
+    /// One other request stands among them, and the rest wait for their turn to.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Rate {
     pub fn new(limit: RateLimit) -> Self {
-        Self { limit, limiter: Arc::new(limit.limiter()) }
+        Self { limit, limiter: Arc::new(Mutex::new(limit.limiter())), turn: Arc::default() }
     }
 
     /// A limiter of the same rate for another budget.
@@ -60,13 +63,17 @@ impl Rate {
     /// Waits until the request may leave. Returns whether it may: a detach that would have to wait any longer has taken
     /// nothing of the rate.
     pub async fn admits(&self, request: &Request) -> bool {
-        let admitted = self.limiter.acquire_one();
         if request.verb == Verb::Delete && request.target().plural == VolumeAttachment::PLURAL {
-            let patience = PATIENCE.max(Duration::from_secs_f64(1.5 / self.limit.qps));
-            return timeout(patience, admitted).await.is_ok();
+            let patience = PATIENCE.max(Duration::from_secs_f64(2.5 / self.limit.qps));
+            return timeout(patience, self.token()).await.is_ok();
         }
-        admitted.await;
+        let _turn = self.turn.lock().await;
+        self.token().await;
         true
+    }
+
+    async fn token(&self) {
+        self.limiter.lock().await.acquire_one().await;
     }
 }
 

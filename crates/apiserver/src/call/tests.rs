@@ -503,13 +503,10 @@ async fn l15_s40_events_that_are_refused_keep_no_other_request_waiting() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// Behind the writes of another controller it would leave six seconds after it was decided.
+/// Behind the writes of another controller, or those of its own that wait, it would leave six seconds after it was decided.
 #[tokio::test(start_paused = true)]
-async fn s15_l15_a_detach_waits_behind_no_other_client_and_not_for_long_behind_its_own() {
-    const TENTH: Duration = Duration::from_millis(100);
+async fn s15_l15_a_detach_waits_behind_no_other_client_and_behind_one_request_of_its_own() {
     let (caller, server) = caller();
-    let rate = Some(Rate::new(RateLimit { qps: 20.0, burst: 1 }));
-    let caller = Caller { rate, ..caller };
     let detach = || Request {
         path: "/apis/storage.k8s.io/v1/volumeattachments/csi-1".to_owned(),
         ..request(Verb::Delete)
@@ -525,16 +522,39 @@ async fn s15_l15_a_detach_waits_behind_no_other_client_and_not_for_long_behind_i
         let server = server.lock().unwrap();
         server.asked.iter().filter(|(line, ..)| line.starts_with("DELETE")).count()
     };
-    let [binder, attachments] = [128, 48].map(|in_flight| caller.with_own_budget(in_flight));
-    fill(&binder).await;
-    let start = Instant::now();
-    assert!(matches!(attachments.send(&detach()).await, Err(CallError::Unknown(_))), "no answer to a delete");
-    assert_eq!((start.elapsed(), detaches()), (Duration::ZERO, 1));
-    fill(&attachments).await;
-    let start = Instant::now();
-    let error = attachments.send(&detach()).await.unwrap_err();
-    assert!(start.elapsed() <= TENTH + TENTH / 10, "{:?}", start.elapsed());
-    assert_eq!((error.is_of_all(), error.is_certain(), detaches()), (true, true, 1), "{error}");
+    for qps in [0.5, 20.0, 1_000.0] {
+        let rate = Some(Rate::new(RateLimit { qps, burst: 1 }));
+        let caller = Caller { rate, ..caller.clone() };
+        let [binder, attachments] = [128, 48].map(|in_flight| caller.with_own_budget(in_flight));
+        fill(&binder).await;
+        let before = detaches();
+        let start = Instant::now();
+        // There is no answer to a delete.
+        assert!(matches!(attachments.send(&detach()).await, Err(CallError::Unknown(_))), "{qps}");
+        assert_eq!((start.elapsed(), detaches()), (Duration::ZERO, before + 1), "{qps}");
+        fill(&attachments).await;
+        for number in 2..12 {
+            let start = Instant::now();
+            let error = attachments.send(&detach()).await.unwrap_err();
+            assert_eq!((error.is_of_all(), detaches()), (false, before + number), "{qps}: {error}");
+            let patience = Duration::from_secs_f64(2.5 / qps).max(Duration::from_millis(101));
+            assert!(start.elapsed() <= patience, "{qps}: {:?}", start.elapsed());
+        }
+        // Of many detaches those that would leave later are decided anew.
+        let detaching: Vec<_> = (0..48)
+            .map(|_| {
+                let attachments = attachments.clone();
+                tokio::spawn(async move { attachments.send(&detach()).await })
+            })
+            .collect();
+        let mut unsent = 0;
+        for detach in detaching {
+            let error = detach.await.unwrap().unwrap_err();
+            assert!(!error.is_of_all() || error.is_certain(), "{qps}: {error}");
+            unsent += usize::from(error.is_of_all());
+        }
+        assert_eq!(unsent > 40, qps < 100.0, "{qps}: {unsent}");
+    }
 }
 
 /// What only reads, and what has not left yet, would keep a process from its end.
