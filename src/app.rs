@@ -72,7 +72,7 @@ mod subsystems;
 use fence::watch_fence;
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
-use patience::{EVENTS_TIMEOUT, HTTP_TIMEOUT, Patience};
+use patience::{HTTP_TIMEOUT, Patience};
 pub use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
@@ -150,8 +150,7 @@ pub struct Daemon {
     tasks: Supervisor,
     gate: Arc<Gate>,
     planning: CancellationToken,
-    events: CancellationToken,
-    events_over: CancellationToken,
+    events: (EventQueue, CancellationToken),
     lease: CancellationToken,
     http: CancellationToken,
     patience: Patience,
@@ -188,7 +187,7 @@ impl Daemon {
         let caller = build_caller(api, &config, &leadership, &api_metrics, &alarms)?;
 
         let mut tasks = Supervisor::default();
-        let [planning, events_end, events_over, lease, http] = [(); 5].map(|()| CancellationToken::new());
+        let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         let caller = caller.until(planning.clone());
         let fetchers = || {
             Fetcher::new(api, Arc::clone(&api_metrics))
@@ -234,7 +233,7 @@ impl Daemon {
         };
         process::register_tasks(&metrics, runtimes)?;
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity.clone(), (events_end.clone(), events_over.clone()));
+        let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
         tasks.spawn(Stage::Events, "events", writing);
         #[cfg(feature = "tracing-otlp")]
         let traces =
@@ -269,7 +268,8 @@ impl Daemon {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
-        Ok(Self { tasks, gate, planning, events: events_end, events_over, lease, http, patience })
+        let events = (parts.events, events_end);
+        Ok(Self { tasks, gate, planning, events, lease, http, patience })
     }
 
     /// Its pages, as clients see them.
@@ -291,15 +291,13 @@ impl Daemon {
         let until = Instant::now() + self.patience.drain + self.patience.release;
         self.planning.cancel();
         self.tasks.finished(Stage::Subsystem, self.patience.drain).await?;
-        self.events.cancel();
+        let (events, events_end) = &self.events;
+        events_end.cancel();
         self.lease.cancel();
         self.tasks.finished(Stage::Election, self.patience.release).await?;
         let left = until.saturating_duration_since(Instant::now());
         if let Err(death) = self.tasks.finished(Stage::Events, left).await {
-            tracing::warn!(reason = %death, "events were left unwritten");
-            self.events_over.cancel();
-            // They are counted.
-            let _ = self.tasks.finished(Stage::Events, EVENTS_TIMEOUT).await;
+            tracing::warn!(count = events.left(), reason = %death, "events were left unwritten");
         }
         self.http.cancel();
         self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;

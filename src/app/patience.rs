@@ -6,8 +6,6 @@ use apiserver::call::deadline::ANSWER;
 
 use crate::config::Config;
 
-/// How long it may take to count the events for which there was no time.
-pub(super) const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long HTTP may take to close; it bounds itself.
 pub(super) const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
 /// For what ends at its own limit, so that it is not cut off just then.
@@ -44,7 +42,7 @@ mod tests {
     #[test]
     fn the_parts_have_as_long_to_end_as_the_manifest_gives_them() {
         let patience = patience(&[]);
-        let whole = patience.drain + EVENTS_TIMEOUT + patience.release + HTTP_TIMEOUT;
+        let whole = patience.drain + patience.release + HTTP_TIMEOUT;
         let manifest = include_str!("../../deploy/deployment.yaml");
         let line =
             manifest.lines().find_map(|line| line.trim().strip_prefix("terminationGracePeriodSeconds: "));

@@ -15,7 +15,10 @@ use k8s_openapi::jiff::Timestamp;
 use prometheus::IntCounterVec;
 use strum::{IntoStaticStr, VariantNames};
 use telemetry::metrics::Metrics;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 use super::{
     ids::{ResourceVersion, Uid},
@@ -162,6 +165,7 @@ impl Losses {
 pub struct EventQueue {
     reports: mpsc::Sender<Report>,
     losses: Losses,
+    left: watch::Receiver<usize>,
 }
 
 impl EventQueue {
@@ -172,8 +176,14 @@ impl EventQueue {
     pub fn new(metrics: &Metrics) -> Result<(Self, EventWriter), prometheus::Error> {
         let losses = Losses::new(metrics)?;
         let (reports, receiver) = mpsc::channel(QUEUE);
-        let queue = Self { reports, losses: losses.clone() };
-        Ok((queue, EventWriter::new(receiver, losses)))
+        let (counts, left) = watch::channel(0);
+        Ok((Self { reports, losses: losses.clone(), left }, EventWriter::new(receiver, losses, counts)))
+    }
+
+    /// How many events were recorded and not written yet, when one was last taken to be.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        *self.left.borrow()
     }
 
     /// A recorder for one component, such as `attachdetach-controller`.

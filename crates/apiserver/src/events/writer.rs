@@ -3,7 +3,8 @@
 //! it was recorded, however late it is written, and never takes the place of a later one.
 //!
 //! At the end of the process the events that are left are written also after its term, as long as there is time: they tell of
-//! what was done, and decide nothing.
+//! what was done, and decide nothing. What could not be written is tried again sooner then. A process that has not led leaves
+//! its events to the one that leads.
 //!
 //! What a process before this one has told stands: its event has the name that ours would have, so that a create is
 //! refused, and it is read how often and when it was told (S47).
@@ -36,6 +37,9 @@ const ATTEMPTS: usize = 4;
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 const TRIES: usize = 12;
 
+/// The same at the end of the process, which is half a minute away at the most.
+const TRY_AGAIN_AT_THE_END: Duration = Duration::from_secs(2);
+
 /// So many wait for that at most; then no more are taken out of the queue.
 const WAITING: usize = 1_024;
 
@@ -52,11 +56,12 @@ const PATIENCE: Duration = Duration::from_millis(25);
 pub struct EventWriter {
     queue: mpsc::Receiver<Report>,
     losses: Losses,
+    left: watch::Sender<usize>,
 }
 
 impl EventWriter {
-    pub(super) fn new(queue: mpsc::Receiver<Report>, losses: Losses) -> Self {
-        Self { queue, losses }
+    pub(super) fn new(queue: mpsc::Receiver<Report>, losses: Losses, left: watch::Sender<usize>) -> Self {
+        Self { queue, losses, left }
     }
 
     /// Takes events and writes none, for a process that only observes.
@@ -64,38 +69,19 @@ impl EventWriter {
         while self.queue.recv().await.is_some() {}
     }
 
-    /// Writes events until told to stop, then what is still queued, until that is `over`. `instance` names this process.
-    pub async fn run(
-        mut self,
-        caller: Caller,
-        instance: String,
-        (stop, over): (CancellationToken, CancellationToken),
-    ) {
-        let losses = self.losses.clone();
-        let mut waiting = Waiting::default();
-        let written = over.run_until_cancelled(self.write(caller, &instance, &stop, &mut waiting)).await;
-        // Besides those that wait, one was being written when time was over.
-        let left = waiting.0.len() + self.queue.len() + usize::from(written.is_none());
-        losses.of(Loss::Failed).inc_by(left as u64);
-        stop.cancelled().await;
-    }
-
-    async fn write(
-        &mut self,
-        caller: Caller,
-        instance: &str,
-        stop: &CancellationToken,
-        waiting: &mut Waiting,
-    ) {
+    /// Writes events until told to stop, then what is left. `instance` names this process.
+    pub async fn run(mut self, caller: Caller, instance: String, stop: CancellationToken) {
         let (caller, mut work) = caller.in_the_background();
-        let mut desk =
-            Desk { caller, instance, memory: Memory::default(), losses: &self.losses, stop, has_led: false };
-        let mut spam = SpamFilter::default();
+        let (memory, losses) = (Memory::default(), &self.losses);
+        let mut desk = Desk { caller, instance: &instance, memory, losses, stop: &stop, has_led: false };
+        let (mut spam, mut waiting) = (SpamFilter::default(), Waiting::default());
         let mut stopping = false;
         loop {
+            self.left.send_replace(self.queue.len() + waiting.0.len());
+            let again = if stopping { TRY_AGAIN_AT_THE_END } else { TRY_AGAIN };
             let report = tokio::select! {
-                report = self.queue.recv(), if stopping || waiting.has_room() => report,
-                (report, tries) = waiting.next(), if !stopping => {
+                Some(report) = self.queue.recv(), if stopping || waiting.has_room() => report,
+                Some((report, tries)) = waiting.next(again) => {
                     if !desk.is_overtaken(&report) && let Some(report) = desk.deliver(report, 1).await {
                         waiting.put_off(report, tries + 1, desk.losses);
                     }
@@ -107,8 +93,8 @@ impl EventWriter {
                     self.queue.close();
                     continue;
                 }
+                else => return,
             };
-            let Some(report) = report else { break };
             if desk.stands(&report) {
                 continue;
             }
@@ -131,7 +117,7 @@ async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
     let _ = timeout(PATIENCE, work.wait_for(|count| *count == 0)).await;
 }
 
-/// Events that could not be written, with the time of their next try and how many there were.
+/// Events that could not be written, with the time of their last try and how many there were.
 #[derive(Debug, Default)]
 struct Waiting(VecDeque<(Instant, Report, usize)>);
 
@@ -145,18 +131,13 @@ impl Waiting {
             losses.of(Loss::Failed).inc();
             return;
         }
-        self.0.push_back((Instant::now() + TRY_AGAIN, report, tries));
+        self.0.push_back((Instant::now(), report, tries));
     }
 
-    async fn next(&mut self) -> (Report, usize) {
-        match self.0.front() {
-            Some((at, ..)) => sleep_until(*at).await,
-            None => std::future::pending().await,
-        }
-        match self.0.pop_front() {
-            Some((_, report, tries)) => (report, tries),
-            None => std::future::pending().await,
-        }
+    async fn next(&mut self, again: Duration) -> Option<(Report, usize)> {
+        let (tried, ..) = self.0.front()?;
+        sleep_until(*tried + again).await;
+        self.0.pop_front().map(|(_, report, tries)| (report, tries))
     }
 }
 
@@ -192,7 +173,10 @@ impl Desk<'_> {
         loop {
             self.has_led |= self.caller.may_write();
             let Err(error) = self.write(&report).await else { return None };
-            if error == CallError::NotLeader && self.has_led && self.stop.is_cancelled() {
+            if error == CallError::NotLeader && self.stop.is_cancelled() {
+                if !self.has_led {
+                    return None;
+                }
                 self.caller = self.caller.clone().after_its_term();
                 continue;
             }
