@@ -71,7 +71,8 @@ pub(super) fn watch_fence(
         metrics: FenceMetrics::new(&parts.metrics)?,
         told,
         proven,
-        leadership: parts.config.election.is_none().then(|| parts.leadership.clone()),
+        leadership: parts.leadership.clone(),
+        has_election: parts.config.election.is_some(),
     };
     tasks.spawn(Stage::Watch, "fence", watch.run());
     Ok(Some(standing))
@@ -86,8 +87,9 @@ struct FenceWatch {
     metrics: FenceMetrics,
     told: watch::Sender<VigilState>,
     proven: CancellationToken,
-    /// The right to write that begins with the proof; `None` if a lease gives it.
-    leadership: Option<Leadership>,
+    leadership: Leadership,
+    /// Whether a lease gives the right to write, and not the proof.
+    has_election: bool,
 }
 
 impl FenceWatch {
@@ -113,7 +115,7 @@ impl FenceWatch {
             self.metrics.set(standing, &look);
             if is_news {
                 self.told.send_replace(standing.clone());
-                self.tell(standing);
+                self.tell(standing, now);
             }
             if now >= looks_again {
                 looks_again = now + UNNEEDED_EVERY;
@@ -150,41 +152,113 @@ impl FenceWatch {
             VigilState::Waiting(_) => {}
             VigilState::Enforced(_) => {
                 self.objects.unfenced().found();
-                if let Some(leadership) = self.leadership.as_ref().filter(|_| !self.proven.is_cancelled()) {
-                    leadership.set(Term::Unlimited);
+                self.alarms.set(FENCE_LOST, None);
+                if !self.has_election && !self.proven.is_cancelled() {
+                    self.leadership.set(Term::Unlimited);
                 }
                 self.proven.cancel();
             }
-            VigilState::Lost(_) => self.objects.unfenced().lost(now, MEMORY),
+            VigilState::Lost(why) => {
+                self.objects.unfenced().lost(now, MEMORY);
+                self.alarms.set(FENCE_LOST, Some(self.loss(why, now)));
+            }
         }
     }
 
-    fn tell(&self, standing: &VigilState) {
+    /// What a lost fence holds up, if it still does.
+    fn loss(&self, why: &str, now: Instant) -> String {
+        let holds_up = match self.objects.unfenced().until(now) {
+            Some(_) => "nothing is detached, released or deleted for now",
+            None => "mooring detaches, releases and deletes again unless it sees another controller write",
+        };
+        format!("{why}: {holds_up}")
+    }
+
+    fn tell(&self, standing: &VigilState, now: Instant) {
         match standing {
             VigilState::Waiting(why) => tracing::info!(reason = why, "waiting for the fence"),
-            VigilState::Enforced(proven) => {
-                self.alarms.set(FENCE_LOST, None);
-                tracing::info!(?proven, "the fence is enforced");
-            }
+            VigilState::Enforced(proven) => tracing::info!(?proven, "the fence is enforced"),
             VigilState::Lost(why) => {
-                let text = format!("{why}: nothing is detached, released or deleted for now");
                 tracing::warn!(reason = why, "the fence is lost");
-                self.alarms.set(FENCE_LOST, Some(text.clone()));
-                let name = self.fences.first().map(|fence| fence.name()).unwrap_or_default();
-                let involved = Involved {
-                    api_version: API,
-                    kind: POLICIES.0,
-                    namespace: "".into(),
-                    name: name.as_str().into(),
-                    uid: Uid::default(),
-                    resource_version: ResourceVersion::default(),
-                };
-                let (r#type, novelty) = (EventType::Warning, Novelty::New);
-                let event =
-                    Event { involved, r#type, reason: "FenceLost", message: text, novelty, subject: None };
-                // The alarm says the same.
-                let _ = self.events.record(event);
+                if let Some(event) = self.event(why, now) {
+                    // The alarm says the same.
+                    let _ = self.events.record(event);
+                }
             }
+        }
+    }
+
+    /// Each replica sees the loss, and the leader records it.
+    fn event(&self, why: &str, now: Instant) -> Option<Event> {
+        if !self.leadership.may_write(now) {
+            return None;
+        }
+        let name = self.fences.first().map(|fence| fence.name()).unwrap_or_default();
+        let involved = Involved {
+            api_version: API,
+            kind: POLICIES.0,
+            namespace: "".into(),
+            name: name.as_str().into(),
+            uid: Uid::default(),
+            resource_version: ResourceVersion::default(),
+        };
+        let (r#type, reason, novelty) = (EventType::Warning, "FenceLost", Novelty::Unclear);
+        Some(Event { involved, r#type, reason, message: self.loss(why, now), novelty, subject: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver::events::EventQueue;
+    use kube::{Client, client::Body};
+
+    use super::*;
+    use crate::{fence::state::Proven, metrics::Metrics};
+
+    fn watch(term: Term) -> FenceWatch {
+        let metrics = Metrics::default();
+        let client = Client::new(
+            tower::service_fn(|_: http::Request<Body>| {
+                std::future::pending::<Result<http::Response<Body>, kube::Error>>()
+            }),
+            "default",
+        );
+        let (events, _writer) = EventQueue::new(&metrics).unwrap();
+        FenceWatch {
+            api: ApiServer::in_process(client),
+            fences: Fence::of("persistentvolume-attach-detach-controller").into_iter().collect(),
+            objects: Arc::default(),
+            alarms: Alarms::new(&metrics).unwrap(),
+            events: events.for_component("mooring"),
+            metrics: FenceMetrics::new(&metrics).unwrap(),
+            told: watch::Sender::default(),
+            proven: CancellationToken::new(),
+            leadership: Leadership::new(term),
+            has_election: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn s14_the_alarm_says_for_as_long_as_it_is_so_that_a_lost_fence_holds_something_up() {
+        let (watch, start) = (watch(Term::None), Instant::now());
+        let lost = VigilState::Lost("it is gone".to_owned());
+        let held = "fence_lost: it is gone: nothing is detached, released or deleted for now";
+        let over = "fence_lost: it is gone: mooring detaches, releases and deletes again unless it sees another controller write";
+        for (minutes, expected) in [(0, held), (9, held), (10, over), (600, over)] {
+            watch.follow(&lost, start + Duration::from_mins(minutes));
+            assert_eq!(watch.alarms.raised(), [expected], "{minutes}");
+        }
+        watch.follow(&VigilState::Enforced(Proven::No), start + Duration::from_mins(601));
+        assert_eq!(watch.alarms.raised(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn s47_who_stands_by_records_no_loss_of_the_fence() {
+        let now = Instant::now();
+        for (term, is_recorded) in [(Term::None, false), (Term::Until(now), false), (Term::Unlimited, true)] {
+            let event = watch(term).event("it is gone", now);
+            assert_eq!(event.is_some(), is_recorded, "{term:?}");
+            assert!(event.is_none_or(|event| event.novelty == Novelty::Unclear));
         }
     }
 }
