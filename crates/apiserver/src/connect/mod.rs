@@ -72,10 +72,6 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// the request was given up, and the connection is over. Several retransmissions fit in.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that is alive but answers nothing: a little longer than the longest silence that a reflector bears
-/// (`tables::watch`), which is the one to judge a watch.
-const READ_TIMEOUT: Duration = Duration::from_secs(310);
-
 /// Idle connections are closed before the server does it (after 90 s or more).
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -357,8 +353,6 @@ fn build(config: &Config, proxy: Option<&Proxy>, refusals: Refusals) -> Result<C
     let to_server = proxy::connector(config, proxy, tcp)?;
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(to_server)?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    connector.set_read_timeout(Some(READ_TIMEOUT));
-    connector.set_reset_reader_on_write(true);
     let http: hyper_util::client::legacy::Client<_, Gated> = Builder::new(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
