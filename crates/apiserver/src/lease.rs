@@ -125,8 +125,6 @@ struct Departed {
     /// What its record said.
     duration: Option<Duration>,
     changed: Instant,
-    /// Whether a person had made it the holder: whoever led before may lead on.
-    by_hand: bool,
 }
 
 /// The Lease as last seen.
@@ -138,8 +136,6 @@ pub struct Observed {
     changed: Instant,
     /// Of a lease that was deleted or blanked: its holder knows nothing of that before it renews it.
     departed: Option<Departed>,
-    /// Whether a person made its holder what it is.
-    by_hand: bool,
 }
 
 impl Observed {
@@ -148,7 +144,7 @@ impl Observed {
     pub fn update(previous: Option<&Self>, object: Option<Value>, now: Instant) -> Self {
         let unchanged = previous.filter(|previous| spec(previous.object.as_ref()) == spec(object.as_ref()));
         let changed = unchanged.map_or(now, |previous| previous.changed);
-        let mut observed = Self { changed, object, departed: None, by_hand: false };
+        let mut observed = Self { changed, object, departed: None };
         if !observed.is_anybodys() && !observed.is_given_up() {
             observed.departed = previous.and_then(Self::departing);
         }
@@ -160,22 +156,11 @@ impl Observed {
             return self.departed.clone();
         }
         let holder = self.holder().to_owned();
-        Some(Departed { holder, duration: self.duration(), changed: self.changed, by_hand: self.by_hand })
-    }
-
-    /// The same, whose holder is a process that has not written it: as good as another's, who leads on until it next renews.
-    #[must_use]
-    pub(crate) fn by_hand(self) -> Self {
-        Self { by_hand: true, ..self }
-    }
-
-    fn is_of(&self, identity: &str) -> bool {
-        self.holder() == identity && !self.by_hand
+        Some(Departed { holder, duration: self.duration(), changed: self.changed })
     }
 
     /// When it was renewed by the clock of its holder, as its record says.
-    #[must_use]
-    pub(crate) fn renewed(&self) -> Option<&str> {
+    fn renewed(&self) -> Option<&str> {
         self.field("renewTime").and_then(Value::as_str)
     }
 
@@ -344,9 +329,9 @@ pub(crate) fn evaluate(
     fitness: Fitness,
 ) -> Action {
     let departed = observed.departed.as_ref().map(|departed| departed.holder.as_str()).unwrap_or_default();
-    let is_ours = observed.departed.as_ref().is_some_and(|it| it.holder == identity && !it.by_hand);
+    let is_ours = departed == identity;
     let (action, holder) = match &observed.object {
-        Some(_) if observed.is_of(identity) => return Action::Renew,
+        Some(_) if observed.holder() == identity => return Action::Renew,
         // We are asked to go.
         Some(_) if is_ours => return Action::Wait { holder: String::new() },
         Some(_) if observed.is_anybodys() => {
@@ -402,7 +387,7 @@ pub fn renewal(
     notes: Notes,
     wall: Timestamp,
 ) -> Option<Value> {
-    let ours = observed.is_of(identity);
+    let ours = observed.holder() == identity;
     let transitions = observed.transitions();
     // Others go by its change: with a wall clock that stands still the same content would be no write at all.
     let is_known = |time: &str| observed.renewed() == Some(time);

@@ -52,12 +52,6 @@ impl Elector {
             self.observed = Some(observed);
             return Err(AttemptError::Succeeded(successor));
         }
-        let is_written = self.claim.is_some() && self.claim.as_deref() == observed.renewed();
-        let observed = if leading || is_written || observed.holder() != identity {
-            observed
-        } else {
-            observed.by_hand()
-        };
         let notes = self.notes(role);
         let body = lease::renewal(&observed, &identity, &timing, notes.clone(), Timestamp::now());
         let fitness = if let Role::Candidate(fitness) = role { fitness } else { Fitness::Fit };
@@ -77,7 +71,7 @@ impl Elector {
                 return Err(AttemptError::Held(String::new()));
             }
             Action::StandAside => return Err(AttemptError::NotFit),
-            Action::Renew => self.claim(Verb::Update, body).await?,
+            Action::Renew => self.write(Verb::Update, body).await?,
             Action::TakeOver { from } => {
                 // Also if the answer gets lost: then the lease is in another term.
                 let (observed, wall) = (self.observed.as_ref(), Timestamp::now());
@@ -89,7 +83,7 @@ impl Elector {
                         "ignoring the lease's note about nodes: it is old, or not from the lease's last term"
                     );
                 }
-                let deadline = self.claim(Verb::Update, body).await?;
+                let deadline = self.write(Verb::Update, body).await?;
                 tracing::info!(lease = %self.lease(), %from, "took over the lease");
                 deadline
             }
@@ -98,7 +92,7 @@ impl Elector {
                     self.note.leave(None);
                 }
                 let body = lease::creation(&namespace, &name, &identity, &timing, notes, Timestamp::now());
-                self.claim(Verb::Create, Some(body)).await?
+                self.write(Verb::Create, Some(body)).await?
             }
         };
         Ok(deadline)
@@ -150,13 +144,6 @@ impl Elector {
             self.seen = revision;
         }
         Ok(observed)
-    }
-
-    /// Writes the lease as ours. If the answer gets lost, it is known again by when it says that it was renewed.
-    async fn claim(&mut self, verb: Verb, body: Option<Value>) -> Result<Instant, CallError> {
-        let renewed = body.as_ref().and_then(|body| body.pointer("/spec/renewTime")?.as_str());
-        self.claim = renewed.map(str::to_owned);
-        self.write(verb, body).await
     }
 
     /// Writes the lease, and keeps the answer for the next time. The right to lead counts from

@@ -154,8 +154,6 @@ pub struct Elector {
     fenced: Option<CancellationToken>,
     /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
     suspended: Suspended,
-    /// When the lease was renewed, as this process wrote when it last asked for it: no other process's lease says that.
-    claim: Option<String>,
     /// The newest revision of the lease that was seen.
     seen: u64,
 }
@@ -184,7 +182,6 @@ impl Elector {
             listener: None,
             fenced: None,
             suspended: Suspended::default(),
-            claim: None,
             seen: 0,
         }
     }

@@ -192,19 +192,6 @@ fn s36_the_holders_own_duration_counts_if_it_is_longer_and_not_what_a_person_mak
 }
 
 #[test]
-fn s36_a_lease_that_a_person_gave_to_a_candidate_is_as_good_as_anothers() {
-    let start = Instant::now();
-    let given = Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), start).by_hand();
-    let judge =
-        |seconds, fitness| evaluate(&given, start + Duration::from_secs(seconds), "me", &TIMING, fitness);
-    assert_eq!(judge(14, Fitness::Fit), wait("me"));
-    assert_eq!(judge(15, Fitness::Unready), Action::StandAside);
-    assert_eq!(judge(15, Fitness::Fit), take("me"));
-    let taken = renewal(&given, "me", &TIMING, Notes::default(), wall()).unwrap();
-    assert_eq!(taken["spec"]["leaseTransitions"], json!(4), "another term begins");
-}
-
-#[test]
 fn a_renewal_changes_nothing_but_its_time() {
     let observed = Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
     let mut expected = lease("me", "2026-01-02T03:04:05.000678Z");
