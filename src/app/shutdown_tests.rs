@@ -142,8 +142,9 @@ impl Stage {
             Which::AttachDetach => {
                 let options = AttachDetachOptions::default();
                 let (metrics, of_lease) = ((&metrics, alarms), (None, Traces::default()));
-                let run =
-                    attach_detach::runner(of_tables, &caller, leadership, events, options, metrics, of_lease);
+                let run = attach_detach::runner(
+                    &of_tables, &caller, leadership, events, options, metrics, of_lease,
+                );
                 let run = run.unwrap();
                 let board = run.board();
                 (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))

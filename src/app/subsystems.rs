@@ -159,7 +159,7 @@ fn small_subsystem<C: Controller<Call: Sent<Answer = C::Answer>>>(
 
 fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     let mut runner = attach_detach::runner(
-        Arc::clone(&parts.objects),
+        &parts.objects,
         &parts.caller,
         parts.leadership.clone(),
         parts.events.for_component("attachdetach-controller"),

@@ -1,11 +1,15 @@
-//! Who keeps volumes waiting, by driver: counted from what waits when scraped.
+//! Who keeps volumes waiting, by driver: counted from what waits when scraped, and of deletions as they come and go.
 //!
 //! In: the waits of all volumes on nodes, and the VolumeAttachments. Out: gauges that are there on the replica alone
 //! that decides, as it alone knows.
 
 use std::sync::Arc;
 
-use apiserver::{ids::AttachmentName, kinds::VolumeAttachment, tables::Objects};
+use apiserver::{
+    ids::{AttachmentName, DriverName},
+    kinds::VolumeAttachment,
+    tables::Objects,
+};
 use k8s_openapi::jiff::Timestamp;
 use prometheus::{GaugeVec, Opts};
 
@@ -16,7 +20,7 @@ use super::{
 };
 use crate::{
     controller::report::board::Board,
-    metrics::{self, Metrics, bounded::Bounded, register_counted},
+    metrics::{self, Metrics, Tally, bounded::Bounded, register_counted},
 };
 
 /// Registers the gauges.
@@ -25,7 +29,7 @@ use crate::{
 /// See [`Metrics::register`].
 pub fn register(
     board: Arc<Board<AttachDetachKey, AttachDetachReason>>,
-    objects: Arc<Objects>,
+    objects: &Objects,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
     let gauge = |name, help, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
@@ -58,12 +62,16 @@ pub fn register(
         )?,
     ];
     let drivers = metrics::drivers(metrics);
-    register_counted(metrics, gauges, move |gauges| count(&board, &objects, &drivers, gauges))
+    let deleted = Tally::of(&objects.attachments, |attachment: &VolumeAttachment| {
+        let since = attachment.metadata.deletion_timestamp.as_deref()?;
+        Some((attachment.spec.attacher.clone(), *since))
+    });
+    register_counted(metrics, gauges, move |gauges| count(&board, &deleted, &drivers, gauges))
 }
 
 fn count(
     board: &Board<AttachDetachKey, AttachDetachReason>,
-    objects: &Objects,
+    deleted: &Tally<(DriverName, Timestamp)>,
     drivers: &Bounded,
     [foreign, attachments, forced, next_force, oldest]: &[GaugeVec; 5],
 ) {
@@ -97,13 +105,11 @@ fn count(
         next_force.with_label_values::<&str>(&[]).set(seconds(at));
     }
     let now = seconds(Timestamp::now());
-    objects.attachments.for_each(|attachment: &VolumeAttachment| {
-        let Some(since) = attachment.metadata.deletion_timestamp.as_deref() else { return };
-        let driver = drivers.shown(attachment.spec.attacher.as_str());
-        let oldest = oldest.with_label_values(&[driver]);
+    for (driver, since) in deleted.rows().into_keys() {
+        let oldest = oldest.with_label_values(&[drivers.shown(driver.as_str())]);
         // The API server's clock may be ahead of ours.
-        oldest.set(oldest.get().max(now - seconds(*since)));
-    });
+        oldest.set(oldest.get().max(now - seconds(since)));
+    }
     // Who was seen stays, with 0, so that a backlog that has ended does not look like a gap.
     for driver in drivers.seen() {
         attachments.with_label_values(&[&driver]).add(0.0);
@@ -141,10 +147,10 @@ mod tests {
 
     #[test]
     fn a_leader_counts_by_driver_who_is_waited_for_and_what_is_to_be_forced() {
-        let (metrics, objects) = (Metrics::default(), Arc::default());
+        let (metrics, objects) = (Metrics::default(), Objects::default());
         let reporter = Reporter::default();
         let board = reporter.board();
-        register(Arc::clone(&board), Arc::clone(&objects), &metrics).unwrap();
+        register(Arc::clone(&board), &objects, &metrics).unwrap();
         let now = Instant::now();
         let due = |second| Unforced::Until(Timestamp::from_second(second).unwrap());
         let of_another = |second: Option<i64>| {

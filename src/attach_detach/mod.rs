@@ -73,7 +73,7 @@ use requests::Requests;
 /// # Errors
 /// See [`Metrics::register`].
 pub fn runner(
-    objects: Arc<Objects>,
+    objects: &Arc<Objects>,
     caller: &Caller,
     leadership: Leadership,
     events: EventRecorder,
@@ -84,14 +84,14 @@ pub fn runner(
     let mut of_ours = AttachDetachMetrics::new(metrics)?;
     of_ours.trace(traces);
     let clock = Clock::new(Timestamp::now(), Instant::now());
-    let mut controller = AttachDetach::new(Arc::clone(&objects), options, clock);
+    let mut controller = AttachDetach::new(Arc::clone(objects), options, clock);
     controller.settle_time = caller.settle_time();
     if let Some(note) = lease_note.clone() {
         controller.force_waits.follow(note);
     }
     let requests = Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours, lease_note);
     let parts = (controller, requests);
-    let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
+    let runner = Runner::new(parts, Arc::clone(objects), leadership, events, (metrics, alarms))?;
     backlog::register(runner.board(), objects, metrics)?;
     Ok(runner)
 }

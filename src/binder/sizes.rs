@@ -1,4 +1,4 @@
-//! How many claims and volumes there are of what, counted from the tables when scraped.
+//! How many claims and volumes there are of what, counted as the tables change.
 //!
 //! In: the tables, and whether this process decides: like kube-controller-manager, one that stands by shows none of
 //! it, so that sums over replicas are right. Out: `pv_collector_*`, and gauges of our own.
@@ -8,14 +8,16 @@
 //! class are right in clusters of any size. A class that only claims name is one that their users made up, and not shown.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use apiserver::{
-    ids::ClassName,
+    ids::{ClassName, DriverName},
     kinds::{ClaimPhase, FileSource, PersistentVolume, PersistentVolumeClaim, VolumePhase},
     tables::Objects,
+    text::Text,
 };
 use prometheus::{
     GaugeVec, Opts,
@@ -31,9 +33,9 @@ use crate::{
         calls::Target,
         matching::predicate::{capacity, claim_class, volume_class, volume_mode},
     },
-    controller::report::board::Board,
+    controller::{quantity::Quantity, report::board::Board},
     metrics::{
-        CLASSES,
+        CLASSES, Tally,
         bounded::{Bounded, OTHERS},
     },
 };
@@ -77,19 +79,47 @@ const FAMILIES: [(&str, &str, &[&str]); 8] = [
     ),
 ];
 
-/// Counts them.
+/// Shows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     objects: Arc<Objects>,
     board: Arc<Board<Target, BinderReason>>,
+    volumes: Tally<VolumeRow>,
+    claims: Tally<ClaimRow>,
     /// In the order of [`FAMILIES`].
     gauges: [GaugeVec; 8],
     /// Classes whose released bytes are shown.
     classes: Bounded,
 }
 
-/// Namespace, class and attributes class.
-type ClaimLabels = [String; 3];
+/// What is shown of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct VolumeRow {
+    plugin: Plugin,
+    mode: Option<Text>,
+    class: Option<Text>,
+    phase: VolumePhase,
+    /// Of one that is Released, its class by the annotation, too, and its size.
+    released: Option<(Text, Quantity)>,
+}
+
+/// What is shown of a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ClaimRow {
+    namespace: Text,
+    class: Text,
+    attributes_class: Option<Text>,
+    phase: ClaimPhase,
+}
+
+/// What serves a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Plugin {
+    Csi(DriverName),
+    HostPath,
+    Nfs,
+    Other,
+}
 
 impl Sizes {
     pub(crate) fn new(
@@ -99,70 +129,112 @@ impl Sizes {
         let made = FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
         let [total, bound, unbound, bound_claims, unbound_claims, volumes, claims, released] = made;
         let gauges = [total?, bound?, unbound?, bound_claims?, unbound_claims?, volumes?, claims?, released?];
-        Ok(Self { objects, board, gauges, classes: Bounded::new(CLASSES, OTHERS) })
+        let volumes = Tally::of(&objects.volumes, |volume| Some(VolumeRow::of(volume)));
+        let claims = Tally::of(&objects.claims, |claim| Some(ClaimRow::of(claim)));
+        Ok(Self { objects, board, volumes, claims, gauges, classes: Bounded::new(CLASSES, OTHERS) })
     }
 
     /// Returns the classes that volumes have.
-    fn count_volumes(&self) -> BTreeSet<String> {
+    fn show_volumes(&self) -> BTreeSet<Text> {
         let [total, bound, unbound, _, _, phases, _, released] = &self.gauges;
         let mut of_volumes = BTreeSet::new();
         for phase in VolumePhase::VARIANTS {
             phases.with_label_values(&[*phase]).set(0.0);
         }
-        // In any order, and without a copy of the table: there may be 100 000.
-        self.objects.volumes.for_each(|volume| {
-            let (phase, class) = (volume.status.phase, volume.spec.storage_class_name.as_deref());
-            let class = class.unwrap_or_default();
-            total
-                .with_label_values(&[&*plugin(volume), volume_mode(volume.spec.volume_mode.as_deref())])
-                .inc();
+        for (row, count) in self.volumes.rows() {
+            let VolumeRow { plugin, mode, class, phase, released: size } = row;
+            let (count, class) = (number(count), class.unwrap_or_default());
+            total.with_label_values(&[&*plugin.name(), volume_mode(mode.as_deref())]).add(count);
             let by_class = if phase == VolumePhase::Bound { bound } else { unbound };
-            by_class.with_label_values(&[class]).inc();
-            phases.with_label_values(&[phase.as_str()]).inc();
-            if phase == VolumePhase::Released {
-                let class = self.classes.shown(volume_class(volume));
-                let bytes = capacity(volume).unwrap_or_default().bytes();
-                released.with_label_values(&[class]).add(bytes);
+            by_class.with_label_values(&[&*class]).add(count);
+            phases.with_label_values(&[phase.as_str()]).add(count);
+            if let Some((class, size)) = size {
+                released.with_label_values(&[self.classes.shown(&class)]).add(count * size.bytes());
             }
-            if !of_volumes.contains(class) {
-                of_volumes.insert(class.to_owned());
-            }
-        });
+            of_volumes.insert(class);
+        }
         of_volumes
     }
 
-    /// The class of a claim, if there is such a class, or a volume of it.
-    fn class<'a>(&self, claim: &'a PersistentVolumeClaim, of_volumes: &BTreeSet<String>) -> &'a str {
-        let class = claim_class(claim);
-        let is_made = || self.objects.classes.get(&ClassName::from(class)).is_some();
+    /// The class of claims, if there is such a class, or a volume of it.
+    fn class<'a>(&self, class: &'a Text, of_volumes: &BTreeSet<Text>) -> &'a str {
+        let is_made = || self.objects.classes.get(&ClassName::from(class.as_str())).is_some();
         if class.is_empty() || of_volumes.contains(class) || is_made() { class } else { OTHERS }
     }
 
-    fn count_claims(&self, of_volumes: &BTreeSet<String>) {
+    fn show_claims(&self, of_volumes: &BTreeSet<Text>) {
         let [_, _, _, bound, unbound, _, phases, _] = &self.gauges;
-        let mut counts: BTreeMap<(ClaimLabels, bool), f64> = BTreeMap::new();
         for phase in ClaimPhase::VARIANTS {
             phases.with_label_values(&[*phase]).set(0.0);
         }
-        self.objects.claims.for_each(|claim| {
-            let labels = [
-                claim.metadata.namespace.to_string(),
-                self.class(claim, of_volumes).to_owned(),
-                claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default().to_owned(),
-            ];
-            *counts.entry((labels, claim.status.phase == ClaimPhase::Bound)).or_default() += 1.0;
-            phases.with_label_values(&[claim.status.phase.as_str()]).inc();
-        });
+        let rows = self.claims.rows();
+        let mut counts: BTreeMap<([&str; 3], bool), f64> = BTreeMap::new();
+        for (ClaimRow { namespace, class, attributes_class, phase }, count) in &rows {
+            let attributes_class = attributes_class.as_deref().unwrap_or_default();
+            let labels = [namespace, self.class(class, of_volumes), attributes_class];
+            *counts.entry((labels, *phase == ClaimPhase::Bound)).or_default() += number(*count);
+            phases.with_label_values(&[phase.as_str()]).add(number(*count));
+        }
         for (index, ((mut labels, is_bound), count)) in counts.into_iter().enumerate() {
             if index >= NAMESPACED {
-                let [namespace, _, attributes_class] = &mut labels;
-                OTHERS.clone_into(namespace);
-                attributes_class.clear();
+                let [_, class, _] = labels;
+                labels = [OTHERS, class, ""];
             }
             let gauge = if is_bound { bound } else { unbound };
             gauge.with_label_values(&labels).add(count);
         }
     }
+}
+
+impl VolumeRow {
+    fn of(volume: &PersistentVolume) -> Self {
+        let (spec, phase) = (&volume.spec, volume.status.phase);
+        let plugin = match (&spec.csi, spec.files.as_deref()) {
+            (Some(csi), _) => Plugin::Csi(csi.driver.clone()),
+            (None, Some(FileSource::HostPath(_))) => Plugin::HostPath,
+            (None, Some(FileSource::Nfs(_))) => Plugin::Nfs,
+            (None, None) => Plugin::Other,
+        };
+        let released = (phase == VolumePhase::Released)
+            .then(|| (volume_class(volume).into(), capacity(volume).unwrap_or_default()));
+        Self {
+            plugin,
+            mode: spec.volume_mode.clone(),
+            class: spec.storage_class_name.clone(),
+            phase,
+            released,
+        }
+    }
+}
+
+impl ClaimRow {
+    fn of(claim: &PersistentVolumeClaim) -> Self {
+        Self {
+            namespace: claim.metadata.namespace.as_str().into(),
+            class: claim_class(claim).into(),
+            attributes_class: claim.spec.volume_attributes_class_name.clone(),
+            phase: claim.status.phase,
+        }
+    }
+}
+
+impl Plugin {
+    /// KCM's name of it. Upstream loads no CSI plugin into the binder and so calls every CSI volume `N/A`; the name its
+    /// code means to give is more use.
+    fn name(&self) -> Cow<'static, str> {
+        match self {
+            Self::Csi(driver) => format!("kubernetes.io/csi:{driver}").into(),
+            Self::HostPath => HOST_PATH_PLUGIN.into(),
+            Self::Nfs => NFS_PLUGIN.into(),
+            Self::Other => "N/A".into(),
+        }
+    }
+}
+
+fn number(count: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
+    let number = count as f64;
+    number
 }
 
 impl Collector for Sizes {
@@ -175,26 +247,18 @@ impl Collector for Sizes {
             gauge.reset();
         }
         if self.board.leads() {
-            self.count_claims(&self.count_volumes());
+            self.show_claims(&self.show_volumes());
         }
         self.gauges.iter().flat_map(Collector::collect).collect()
     }
 }
 
-/// KCM's name of what serves the volume. Upstream loads no CSI plugin into the binder and so calls
-/// every CSI volume `N/A`; the name its code means to give is more use.
-fn plugin(volume: &PersistentVolume) -> String {
-    match (&volume.spec.csi, volume.spec.files.as_deref()) {
-        (Some(csi), _) => format!("kubernetes.io/csi:{}", csi.driver),
-        (None, Some(FileSource::HostPath(_))) => HOST_PATH_PLUGIN.to_owned(),
-        (None, Some(FileSource::Nfs(_))) => NFS_PLUGIN.to_owned(),
-        (None, _) => "N/A".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use apiserver::kinds::{Narrow, StorageClass};
+    use apiserver::{
+        ids::ResourceVersion,
+        kinds::{Narrow, StorageClass},
+    };
     use tokio::time::Instant;
 
     use super::*;
@@ -230,6 +294,75 @@ mod tests {
             "pv_collector_unbound_pv_count{storage_class=\"gold\"} 2",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");
+        }
+    }
+
+    /// What was counted as objects came, changed and went is what somebody counts who comes later and finds them all.
+    #[test]
+    fn what_changes_is_counted_as_it_is() {
+        for seed in 0..50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (objects, page) = (Arc::new(Objects::default()), Arc::new(Board::default()));
+            page.lead(Instant::now());
+            let shown = || {
+                let metrics = Metrics::default();
+                metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&page)).unwrap()).unwrap();
+                metrics
+            };
+            let from_the_start = shown();
+            for revision in 1..200 {
+                let name = format!("n{}", random.u8(..10));
+                let mut any = |of: &[&'static str]| of[random.usize(..of.len())];
+                let (class, annotated, mode) =
+                    (any(&["gold", "iron", ""]), any(&["gold", "wood"]), any(&["Block", "Filesystem", ""]));
+                let source = any(&[
+                    r#""csi": {"driver": "d", "volumeHandle": "h"}"#,
+                    r#""nfs": {"server": "s", "path": "/"}"#,
+                    r#""hostPath": {"path": "/"}"#,
+                    r#""iscsi": {}"#,
+                ]);
+                let (size, of_volume, of_claim) = (
+                    any(&["1Gi", "3Gi", "bad"]),
+                    any(&["Available", "Bound", "Released"]),
+                    any(&["Pending", "Bound"]),
+                );
+                let metadata = format!(
+                    r#"{{"name": "{name}", "namespace": "{}", "uid": "{name}", "resourceVersion": "{revision}",
+                        "annotations": {{"volume.beta.kubernetes.io/storage-class": "{annotated}"}}}}"#,
+                    any(&["ns", "other"])
+                );
+                let volume = decode::<PersistentVolume>(&format!(
+                    r#"{{"metadata": {metadata}, "spec": {{"storageClassName": "{class}", "volumeMode": "{mode}",
+                        {source}, "capacity": {{"storage": "{size}"}}}}, "status": {{"phase": "{of_volume}"}}}}"#
+                ));
+                let claim = decode::<PersistentVolumeClaim>(&format!(
+                    r#"{{"metadata": {metadata}, "spec": {{"storageClassName": "{class}",
+                        "volumeAttributesClassName": "{mode}"}}, "status": {{"phase": "{of_claim}"}}}}"#
+                ));
+                match random.u8(..12) {
+                    0 => objects.delete(volume),
+                    1 => objects.delete(claim),
+                    2 => objects.reset(vec![volume]),
+                    3 => objects.reset(vec![claim]),
+                    4 => objects.prove_gone::<PersistentVolume>(&volume.key(), ResourceVersion(u64::MAX)),
+                    5 => {
+                        objects.observe_response(claim);
+                    }
+                    6 => {
+                        let uid = Some("another".into());
+                        objects.note_unreadable::<PersistentVolume>(
+                            None,
+                            &volume.key(),
+                            uid,
+                            None,
+                            String::new(),
+                        );
+                    }
+                    7..10 => objects.apply(volume),
+                    _ => objects.apply(claim),
+                }
+            }
+            assert_eq!(from_the_start.text().unwrap(), shown().text().unwrap(), "seed {seed}");
         }
     }
 

@@ -13,6 +13,7 @@ mod foreign_writes;
 #[cfg(test)]
 mod reference;
 mod requester;
+mod tally;
 
 pub use ::apiserver::metrics::*;
 pub use ::serving::slis;
@@ -22,6 +23,7 @@ pub use controllers::RunningController;
 pub use counted::register_counted;
 pub use foreign_writes::ForeignWrites;
 pub use requester::Requester;
+pub(crate) use tally::Tally;
 
 use bounded::Bounded;
 

@@ -344,7 +344,7 @@ fn everything() -> [Metrics; 2] {
     let (recorder, options) = (events.for_component("test"), AttachDetachOptions::default());
     let of_attachments = (leadership.clone(), recorder.clone());
     attach_detach::runner(
-        objects(),
+        &objects(),
         &caller,
         of_attachments.0,
         of_attachments.1,

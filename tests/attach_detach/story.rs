@@ -259,7 +259,7 @@ fn tables(
     let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
     let controller = AttachDetach::new(Arc::clone(&objects), options, Clock::new(shown, now));
     let reporting = Reporting::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    backlog::register(reporting.board(), Arc::clone(&objects), &metrics).unwrap();
+    backlog::register(reporting.board(), &objects, &metrics).unwrap();
     (objects, changes, controller, (of_ours, reporting), metrics)
 }
 

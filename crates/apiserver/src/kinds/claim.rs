@@ -138,7 +138,9 @@ impl PersistentVolumeClaim {
 }
 
 /// `status.phase` of a claim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr, VariantNames)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, IntoStaticStr, VariantNames,
+)]
 pub enum ClaimPhase {
     /// Not bound.
     #[default]

@@ -263,7 +263,9 @@ pub struct VolumeStatus {
 message!(VolumeStatus { phase: 1, message: 2 by lossy });
 
 /// `status.phase` of a PersistentVolume.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr, VariantNames)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, IntoStaticStr, VariantNames,
+)]
 pub enum VolumePhase {
     /// Not looked at yet.
     #[default]

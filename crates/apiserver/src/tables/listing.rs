@@ -5,11 +5,11 @@
 //! held. Only a list that reached its last page at one revision sweeps. What is newer than that revision
 //! survives, for the list cannot know of it: the watch, which begins there, will tell.
 
-use std::sync::atomic::Ordering;
+use std::{collections::hash_map::Entry, sync::atomic::Ordering};
 
 use super::{
     regression::{Regression, Suspect},
-    table::{FinalState, Table, Unconfirmed},
+    table::{FinalState, Row, Table, Unconfirmed},
     unreadable::Unreadable,
 };
 use crate::{
@@ -60,7 +60,8 @@ impl<T: Narrow> Table<T> {
         if self.unreadable.contains_key(key) {
             return Ok(false);
         }
-        let Some(mut row) = self.objects.get_mut(key) else { return Ok(false) };
+        let mut part = self.objects.write(key);
+        let Some(row) = part.get_mut(key) else { return Ok(false) };
         let known = row.object.metadata();
         let before = known.resource_version;
         if known.uid != *uid {
@@ -71,7 +72,7 @@ impl<T: Narrow> Table<T> {
             return Err(Regression::Object { kind: T::PLURAL, key, now: revision, before });
         }
         row.listed = list.generation;
-        drop(row);
+        drop(part);
         self.unconfirmed.remove(key);
         Ok(revision <= before)
     }
@@ -94,7 +95,8 @@ impl<T: Narrow> Table<T> {
         // Of a revision that cannot be read, this much is known.
         let least = list.map_or_else(|| self.observed(), |list| list.revision);
         let mut is_another = false;
-        if let Some(mut row) = self.objects.get_mut(key) {
+        if let Entry::Occupied(mut present) = self.objects.write(key).entry(key.clone()) {
+            let row = present.get_mut();
             row.listed = listed;
             let known = row.object.metadata();
             // A revision of our own write, which could be read, has overtaken it.
@@ -104,8 +106,7 @@ impl<T: Narrow> Table<T> {
             // Another object of that name: the one we knew is gone.
             is_another = uid.as_ref().is_some_and(|uid| known.uid != *uid);
             if is_another {
-                drop(row);
-                self.objects.remove(key);
+                self.counters.gone(&present.remove().object);
                 self.note_final_state(key, || FinalState::Unknown);
             }
         }
@@ -142,7 +143,7 @@ impl<T: Narrow> Table<T> {
         // From now on a late answer that is older than the list is history: none may come in behind the sweep.
         self.advance(list.revision);
         let mut gone = Vec::new();
-        self.objects.retain(|key, row| {
+        let mut stays = |key: &T::Key, row: &mut Row<T>| {
             if row.listed == list.generation {
                 return true;
             }
@@ -152,9 +153,11 @@ impl<T: Narrow> Table<T> {
             }
             self.unconfirmed.remove(key);
             self.note_final_state(key, || FinalState::Unknown);
+            self.counters.gone(&row.object);
             gone.push(key.clone());
             false
-        });
+        };
+        self.objects.each_mut().for_each(|mut part| part.retain(&mut stays));
         self.unreadable.retain(|key, marker| {
             let stays = marker.listed == list.generation || marker.revision > list.revision;
             if !stays {

@@ -7,8 +7,10 @@
 //! sources delivers a revision first.
 
 mod change_set;
+mod counters;
 mod listing;
 mod objects;
+mod parts;
 mod regression;
 mod relation;
 mod room;

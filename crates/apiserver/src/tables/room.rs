@@ -8,9 +8,9 @@ use std::{
 
 /// A map with room for so many times what is in it gives room back: often enough to be bounded by what is there,
 /// rarely enough to cost little for each entry that went.
-pub(super) const MUCH_ROOM: usize = 4;
+const MUCH_ROOM: usize = 4;
 /// Less than this many entries are not worth it.
-pub(super) const LITTLE: usize = 64;
+const LITTLE: usize = 64;
 
 /// Gives back room if most of it is not needed. Called when entries went, its cost is shared by them.
 pub fn give_back_room<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {

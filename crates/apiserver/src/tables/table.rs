@@ -8,7 +8,10 @@
 //! #124224), a newer one is ahead of the watch, which will deliver any deletion later.
 
 use std::{
-    collections::BTreeMap,
+    collections::{
+        BTreeMap,
+        hash_map::{Entry, VacantEntry},
+    },
     hash::Hash,
     sync::{
         Arc, OnceLock,
@@ -17,13 +20,9 @@ use std::{
 };
 
 use ahash::RandomState;
-use dashmap::{DashMap, Entry};
+use dashmap::DashMap;
 
-use super::{
-    regression::Suspicion,
-    room::{LITTLE, MUCH_ROOM},
-    unreadable::Unreadable,
-};
+use super::{counters::Counters, parts::Parts, regression::Suspicion, unreadable::Unreadable};
 use crate::{ids::ResourceVersion, kinds::Narrow};
 
 /// By key. The keys are of people who may choose them, so the hasher is seeded.
@@ -36,7 +35,9 @@ fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
 /// Objects of one kind.
 #[derive(Debug)]
 pub struct Table<T: Narrow> {
-    pub(super) objects: Map<T::Key, Row<T>>,
+    pub(super) objects: Parts<T::Key, Row<T>>,
+    /// Who counts them.
+    pub(super) counters: Counters<T>,
     /// Only if somebody takes them.
     final_states: OnceLock<Map<T::Key, FinalState<T>>>,
     /// Known from answers to our own requests alone.
@@ -78,7 +79,8 @@ pub enum FinalState<T> {
 impl<T: Narrow> Default for Table<T> {
     fn default() -> Self {
         Self {
-            objects: Map::default(),
+            objects: Parts::default(),
+            counters: Counters::default(),
             final_states: OnceLock::new(),
             unconfirmed: Map::default(),
             // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
@@ -90,7 +92,7 @@ impl<T: Narrow> Default for Table<T> {
     }
 }
 
-/// A copy as of now, which goes its own way and shares the objects. It has as few shards as there can be:
+/// A copy as of now, which goes its own way and shares the objects. Nobody counts it. It has as few shards as there can be:
 /// tests make many copies, and work on each alone.
 impl<T: Narrow> Clone for Table<T> {
     fn clone(&self) -> Self {
@@ -102,7 +104,8 @@ impl<T: Narrow> Clone for Table<T> {
             copy
         }
         Self {
-            objects: copy(&self.objects),
+            objects: self.objects.clone(),
+            counters: Counters::default(),
             final_states: self.final_states.get().map_or_else(OnceLock::new, |kept| copy(kept).into()),
             unconfirmed: copy(&self.unconfirmed),
             unreadable: copy(&self.unreadable),
@@ -118,7 +121,7 @@ impl<T: Narrow> Table<T> {
     /// revision that could ([`Table::unreadable`]).
     #[must_use]
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
-        self.objects.get(key).map(|row| Arc::clone(&row.object))
+        self.objects.read(key).get(key).map(|row| Arc::clone(&row.object))
     }
 
     /// Keeps from now on how objects looked when they were deleted, for one reader that learns of the deletion later and
@@ -145,20 +148,39 @@ impl<T: Narrow> Table<T> {
     /// the work of one event.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
-        self.objects.iter().map(|row| (row.key().clone(), Arc::clone(&row.object))).collect()
+        let mut all = BTreeMap::new();
+        for part in self.objects.each() {
+            all.extend(part.iter().map(|(key, row)| (key.clone(), Arc::clone(&row.object))));
+        }
+        all
     }
 
     /// The keys of all objects, in no order.
     #[must_use]
     pub fn keys(&self) -> Vec<T::Key> {
-        self.objects.iter().map(|row| row.key().clone()).collect()
+        self.objects.each().flat_map(|part| part.keys().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The keys of so many of them, in no order, for a walk through all in many turns: `None` behind the last.
+    #[must_use]
+    pub fn keys_in(&self, part: usize) -> Option<Vec<T::Key>> {
+        self.objects.keys_in(part)
     }
 
     /// Looks at every object, in no order. While it does, `look` must not touch the table.
     pub fn for_each(&self, mut look: impl FnMut(&T)) {
-        for row in &self.objects {
-            look(&row.object);
+        for part in self.objects.each() {
+            part.values().for_each(|row| look(&row.object));
         }
+    }
+
+    /// Counts the objects there are and those that come and go: calls with each that is there from now on (`true`), or no
+    /// more. One whose content changes is another one. Meanwhile `count` must not touch the table.
+    pub fn count(&self, count: impl Fn(&T, bool) + Send + Sync + 'static) {
+        // None comes or goes before all are counted.
+        let parts: Vec<_> = self.objects.each_mut().collect();
+        parts.iter().flat_map(|part| part.values()).for_each(|row| count(&row.object, true));
+        self.counters.add(Box::new(count));
     }
 
     /// Number of objects.
@@ -170,7 +192,7 @@ impl<T: Narrow> Table<T> {
     /// Whether there are no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty()
+        self.len() == 0
     }
 
     /// The newest revision up to which the list and the watch since have told everything.
@@ -195,7 +217,7 @@ impl<T: Narrow> Table<T> {
         if !object.is_relevant() {
             return self.drop_row(&key, revision) || was_unreadable;
         }
-        match self.objects.entry(key) {
+        match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
                 self.unconfirmed.remove(present.key());
                 let row = present.get_mut();
@@ -206,10 +228,7 @@ impl<T: Narrow> Table<T> {
                 let changed = self.replace(row, object);
                 changed || was_unreadable
             }
-            Entry::Vacant(vacant) => {
-                vacant.insert(Row { object: Arc::new(object), listed });
-                true
-            }
+            Entry::Vacant(vacant) => self.put(vacant, object, listed),
         }
     }
 
@@ -235,13 +254,14 @@ impl<T: Narrow> Table<T> {
         final_state: impl FnOnce() -> FinalState<T>,
     ) -> bool {
         let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
-        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return was_unreadable };
+        let mut part = self.objects.write(key);
+        let Entry::Occupied(present) = part.entry(key.clone()) else { return was_unreadable };
         self.unconfirmed.remove(key);
         if present.get().object.metadata().resource_version > revision {
             return false;
         }
         self.note_final_state(key, final_state);
-        present.remove();
+        self.counters.gone(&present.remove().object);
         true
     }
 
@@ -254,7 +274,7 @@ impl<T: Narrow> Table<T> {
             return self.drop_row(&key, revision);
         }
         let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
-        match self.objects.entry(key) {
+        match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
                 let row = present.get_mut();
                 let known = row.object.metadata();
@@ -272,10 +292,16 @@ impl<T: Narrow> Table<T> {
                     return false;
                 }
                 self.unconfirmed.insert(vacant.key().clone(), Unconfirmed::NotYetWatched);
-                vacant.insert(Row { object: Arc::new(object), listed: 0 });
-                true
+                self.put(vacant, object, 0)
             }
         }
+    }
+
+    /// Puts an object where there was none.
+    fn put(&self, vacant: VacantEntry<'_, T::Key, Row<T>>, object: T, listed: u32) -> bool {
+        self.counters.come(&object);
+        vacant.insert(Row { object: Arc::new(object), listed });
+        true
     }
 
     /// Puts a newer object in place of the one that is there. Another UID means that the old one was
@@ -286,6 +312,10 @@ impl<T: Narrow> Table<T> {
             self.note_final_state(&object.key(), || FinalState::Unknown);
         }
         let changed = *row.object != object;
+        if changed {
+            self.counters.gone(&row.object);
+            self.counters.come(&object);
+        }
         row.object = Arc::new(object);
         changed
     }
@@ -293,19 +323,25 @@ impl<T: Narrow> Table<T> {
     /// An object of that key does not matter any more.
     fn drop_row(&self, key: &T::Key, revision: ResourceVersion) -> bool {
         self.unconfirmed.remove(key);
-        let is_older = |row: &Row<T>| row.object.metadata().resource_version < revision;
-        self.objects.remove_if(key, |_, row| is_older(row)).is_some()
+        let mut part = self.objects.write(key);
+        let Entry::Occupied(present) = part.entry(key.clone()) else { return false };
+        let is_older = present.get().object.metadata().resource_version < revision;
+        if is_older {
+            self.counters.gone(&present.remove().object);
+        }
+        is_older
     }
 
     /// Takes the proof, by a live request, that no object of that key existed any more when we knew it
     /// at this revision. Returns whether an object went away.
     pub fn prove_gone(&self, key: &T::Key, known: ResourceVersion) -> bool {
-        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return false };
+        let mut part = self.objects.write(key);
+        let Entry::Occupied(present) = part.entry(key.clone()) else { return false };
         if present.get().object.metadata().resource_version > known {
             return false;
         }
         self.note_final_state(key, || FinalState::Unknown);
-        present.remove();
+        self.counters.gone(&present.remove().object);
         self.unconfirmed.remove(key);
         self.unreadable.remove(key);
         true
@@ -333,9 +369,7 @@ impl<T: Narrow> Table<T> {
 
     /// Gives back the room of objects that are gone, if most of it is theirs.
     pub fn give_back_room(&self) {
-        if self.objects.capacity() > MUCH_ROOM * self.objects.len().max(LITTLE) {
-            self.objects.shrink_to_fit();
-        }
+        self.objects.give_back_room();
     }
 
     /// Everything up to this revision has been told of.
