@@ -33,13 +33,25 @@ use crate::controller::undone::Undone;
 impl AttachDetach {
     /// Looks at some of what is yet to be looked at of all there is.
     pub(super) fn survey(&mut self, now: Instant) {
-        for surveyed in self.queue.survey(&self.objects, &self.desired, &self.actual) {
+        for surveyed in self.queue.survey(&self.objects, &self.actual) {
             match surveyed {
-                Surveyed::Pod(key) => self.refresh_pod(&key, now),
+                Surveyed::Pod(key) => {
+                    self.refresh_pod(&key, now);
+                    let volumes = self.desired.pod(&key).into_iter().flat_map(|pod| pod.volumes.keys());
+                    let is_held = |volume: &VolumeId| self.actual.first_node(volume).is_some();
+                    for volume in volumes.filter(|volume| !is_held(volume)) {
+                        self.queue.add(volume.clone(), Scope::All);
+                    }
+                }
                 Surveyed::UnconfirmedNode(name) => self.read_node_live(&name),
                 Surveyed::UnconfirmedAttachment(name) => self.read_attachment_live(&name),
-                Surveyed::Volume(volume) => self.queue.add(volume, Scope::All),
-                Surveyed::Node(name) => self.queue.add_node(name),
+                Surveyed::Node(name) => {
+                    let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume);
+                    for volume in volumes.filter(|volume| self.actual.first_node(volume) == Some(&name)) {
+                        self.queue.add(volume.clone(), Scope::All);
+                    }
+                    self.queue.add_node(name);
+                }
             }
         }
     }

@@ -189,9 +189,7 @@ impl Planner {
         let unreadable = self.state.objects.claims.unreadable_count();
         if mem::replace(&mut self.unreadable_claims, unreadable) > unreadable {
             // It may have been what others wait for.
-            for target in self.recorder.unsettled() {
-                self.queue.add_slowly(target, false, now);
-            }
+            (self.resync_at, self.resynced_to) = (Some(now), None);
         }
         if let Some(volume) = self.state.claims.update(key, claim.as_deref()) {
             // It may have been the claim's without naming it (S45), and is free now.

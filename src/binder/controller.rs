@@ -69,6 +69,8 @@ pub struct Planner {
     pub(super) waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
     pub(super) resync_at: Option<Instant>,
+    /// While it is: up to which key all have been queued.
+    pub(super) resynced_to: Option<Target>,
 }
 
 impl controller::Controller for Planner {
@@ -124,6 +126,7 @@ impl Planner {
             unreadable_claims: 0,
             waking: None,
             resync_at: None,
+            resynced_to: None,
         }
     }
 

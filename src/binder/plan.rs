@@ -102,8 +102,14 @@ impl Planner {
     /// is as it was.
     fn resync(&mut self, now: Instant) {
         if self.resync_at.is_some_and(|due| now >= due) && self.queue.has_no_slow_keys() {
-            for target in self.recorder.unsettled() {
+            let some = self.recorder.unsettled(self.resynced_to.as_ref(), LOOKS);
+            self.resynced_to = some.last().filter(|_| some.len() == LOOKS).cloned();
+            for target in some {
                 self.queue.add_slowly(target, false, now);
+            }
+            if self.resynced_to.is_some() {
+                // The next come when these have been looked at.
+                return;
             }
             self.resync_at = None;
             self.state

@@ -6,7 +6,7 @@
 //! refuses at once; what the next tries may mend (a conflict, silence, a busy server), when it has failed so many times in
 //! a row. What is settled costs nothing.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use apiserver::{
     events::Event,
@@ -104,10 +104,12 @@ impl Recorder {
         })
     }
 
-    /// Everything that is not settled, or fails: claims, then volumes.
-    pub(crate) fn unsettled(&self) -> Vec<Target> {
-        let unsettled = self.memory.iter().filter(|(_, known)| known.why.is_some());
-        unsettled.map(|(target, _)| target.clone()).collect()
+    /// What is not settled, or fails: claims, then volumes, at most so many behind one.
+    pub(crate) fn unsettled(&self, behind: Option<&Target>, most: usize) -> Vec<Target> {
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let known = self.memory.range((from, Bound::Unbounded));
+        let unsettled = known.filter(|(_, known)| known.why.is_some());
+        unsettled.map(|(target, _)| target.clone()).take(most).collect()
     }
 
     /// The request about a claim or volume that fails, as it is shown.

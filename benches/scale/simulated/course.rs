@@ -71,8 +71,8 @@ pub struct Outcome {
     pub bind: Cost,
     pub attach: Cost,
     pub detach: Cost,
-    /// The longest turns at the start, at work and during the relists.
-    pub turns: [Vec<Duration>; 3],
+    /// The longest turns at the start, idle, at work and during the relists.
+    pub turns: [Vec<Duration>; 4],
     /// How long the metrics take, and their size in bytes, if they come.
     pub metrics: (Duration, Option<usize>),
     pub relist: (Duration, Duration),
@@ -121,9 +121,11 @@ pub async fn run(nodes: usize, options: &Options) -> Outcome {
     let mut work = Work { daemon, plane: &plane, load, sightings };
     work.seen([Sight::Listed(name(waiting))].into()).await;
 
+    let turns = Turns::start(process).await;
     let before = cost::cpu(process);
     sleep(Duration::from_secs(options.idle)).await;
     let idle = cost::cpu(process).saturating_sub(before);
+    let idle_turns = longest(turns);
     let idle_cores = idle.as_secs_f64() / Duration::from_secs(options.idle).as_secs_f64();
     let asked = if options.brief { Vec::new() } else { questions(&plane, mooring).await };
     let turns = Turns::start(process).await;
@@ -166,7 +168,7 @@ pub async fn run(nodes: usize, options: &Options) -> Outcome {
         bind,
         attach,
         detach,
-        turns: [start_turns, work_turns, relist_turns],
+        turns: [start_turns, idle_turns, work_turns, relist_turns],
         metrics,
         relist,
         relist_peak,

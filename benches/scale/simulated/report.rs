@@ -7,7 +7,7 @@ use super::course::{Cost, Outcome};
 /// A row: what it is, and how it is read from an outcome.
 type Row = (&'static str, fn(&Outcome) -> String);
 
-const ROWS: [Row; 22] = [
+const ROWS: [Row; 23] = [
     ("first write", |one| seconds(one.first_write.0)),
     ("CPU until then", |one| seconds(one.first_write.1)),
     ("CPU until at rest", |one| seconds(one.start_cpu)),
@@ -27,14 +27,16 @@ const ROWS: [Row; 22] = [
         [one.bind, one.attach, one.detach].map(|of| format!("{:.1}", of.planned)).join(", ")
     }),
     ("longest turns at the start", |one| milliseconds(&one.turns[0])),
-    ("longest turns at work", |one| milliseconds(&one.turns[1])),
+    // With a sweep, if that lasts for more than five minutes.
+    ("longest turns when idle", |one| milliseconds(&one.turns[1])),
+    ("longest turns at work", |one| milliseconds(&one.turns[2])),
     ("`/metrics`", |one| {
         let size = one.metrics.1.map_or_else(|| "it fails".to_owned(), |size| format!("{size} bytes"));
         format!("{:.1} ms, {size}", one.metrics.0.as_secs_f64() * 1e3)
     }),
     ("relist of everything, CPU", |one| format!("{}, {}", seconds(one.relist.0), seconds(one.relist.1))),
     ("peak then", |one| mebibytes(one.relist_peak)),
-    ("longest turns then", |one| milliseconds(&one.turns[2])),
+    ("longest turns then", |one| milliseconds(&one.turns[3])),
     ("standing by", |one| if one.standby == 0 { "-".to_owned() } else { mebibytes(one.standby) }),
     ("take-over, CPU", |one| match one.take_over {
         (Duration::ZERO, _) => "-".to_owned(),

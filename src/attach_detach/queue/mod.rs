@@ -20,10 +20,7 @@ use super::{
     decide::scope::Scope,
     dispatcher::Room,
     guard::second_writer::ActTarget,
-    state::{
-        actual::ActualState,
-        desired::{DesiredState, volume_name::VolumeId},
-    },
+    state::{actual::ActualState, desired::volume_name::VolumeId},
 };
 use crate::{controller::queue::Queue, metrics::QueueCounts};
 use lane::VolumeLane;
@@ -180,19 +177,14 @@ impl WorkQueue {
         self.survey.begin();
     }
 
-    /// Begins to look at all volumes and nodes, which an alarm may have held up.
+    /// Begins to look at everything, which an alarm may have held up.
     pub fn add_all(&mut self) {
-        self.survey.begin_held_up();
+        self.survey.begin();
     }
 
     /// Takes some of what is yet to be looked at of all there is, unless some of that is left: there was no room for it.
-    pub fn survey(
-        &mut self,
-        objects: &Objects,
-        desired: &DesiredState,
-        actual: &ActualState,
-    ) -> Vec<Surveyed> {
-        if self.has_more_to_survey() { self.survey.next(objects, desired, actual) } else { Vec::new() }
+    pub fn survey(&mut self, objects: &Objects, actual: &ActualState) -> Vec<Surveyed> {
+        if self.has_more_to_survey() { self.survey.next(objects, actual) } else { Vec::new() }
     }
 
     /// Whether there is more to look at, and what was added before is planned.

@@ -1,29 +1,33 @@
 //! Survey: all there is to look at, some at a time, from time to time and when an alarm begins or ends.
 //!
-//! In: which part of it; the tables and both states. Out: keys, some at a time: when those have been planned, it goes on
-//! with the next. What happens meanwhile waits for some, not for all.
+//! In: the tables and the actual state. Out: keys, some at a time: when those have been planned, it goes on
+//! with the next. What happens meanwhile waits for some, not for all. No turn gathers the keys of a whole cluster, either.
 
 use std::collections::BTreeSet;
 
 use apiserver::{
     ids::{AttachmentName, NodeName, PodKey},
-    tables::Objects,
+    kinds::Narrow,
+    tables::{Objects, Table},
 };
 
-use crate::attach_detach::state::{
-    actual::ActualState,
-    desired::{DesiredState, volume_name::VolumeId},
-};
+use crate::attach_detach::state::actual::ActualState;
 
-/// So many volumes on nodes are judged, and so many nodes and objects looked at, before what came in meanwhile is
+/// So many volumes on nodes are judged, and so many nodes looked at, before what came in meanwhile is
 /// taken. Without optimisation one took 0.16 ms at most where that was measured, so a turn is 50 ms (L15), and with it
 /// a tenth of that. A volume on more nodes has several turns.
 pub const AT_ONCE: usize = 300;
 
+/// So many pods, or nodes with their volumes, of which a node has a dozen, are added at once.
+const SURVEYED_AT_ONCE: usize = AT_ONCE / 6;
+
+/// So many keys, or a few more, are gathered and sorted in a turn: some milliseconds.
+const GATHERED_AT_ONCE: usize = 10_000;
+
 /// What is yet to be looked at.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// What is yet to be gathered. Each takes a turn of its own: the keys of a large cluster are many.
+    /// What is yet to be gathered.
     stages: BTreeSet<SurveyStage>,
     /// What was gathered, the next last.
     left: Vec<Surveyed>,
@@ -32,37 +36,34 @@ pub struct Survey {
 /// What there is to look at.
 #[derive(Clone, Debug)]
 pub enum Surveyed {
+    /// A pod, and of its volumes those that are on no node yet.
     Pod(PodKey),
     /// Objects that only answers to our own requests have told of.
     UnconfirmedNode(NodeName),
     UnconfirmedAttachment(AttachmentName),
-    Volume(VolumeId),
+    /// A node, and of its volumes those of which it is the first node.
     Node(NodeName),
 }
 
-/// A part of a survey, in their order.
+/// A part of a survey, in their order; of a table, from this part of it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SurveyStage {
-    Pods,
+    Pods(usize),
     Unconfirmed,
-    Volumes,
-    Nodes,
+    Nodes(usize),
+    /// Nodes that have no object.
+    GoneNodes,
 }
 
 impl Survey {
-    /// Begins anew, with everything.
+    /// Begins anew, after what it is about to look at.
     pub fn begin(&mut self) {
         self.stages.extend([
-            SurveyStage::Pods,
+            SurveyStage::Pods(0),
             SurveyStage::Unconfirmed,
-            SurveyStage::Volumes,
-            SurveyStage::Nodes,
+            SurveyStage::Nodes(0),
+            SurveyStage::GoneNodes,
         ]);
-    }
-
-    /// Looks at all volumes and nodes, which an alarm may have held up, after what it is about to look at.
-    pub fn begin_held_up(&mut self) {
-        self.stages.extend([SurveyStage::Volumes, SurveyStage::Nodes]);
     }
 
     /// Whether all was looked at.
@@ -71,45 +72,88 @@ impl Survey {
     }
 
     /// Hands some out. If there are none, gathers the next.
-    pub fn next(&mut self, objects: &Objects, desired: &DesiredState, actual: &ActualState) -> Vec<Surveyed> {
+    pub fn next(&mut self, objects: &Objects, actual: &ActualState) -> Vec<Surveyed> {
         if self.left.is_empty() {
-            self.left = self
-                .stages
-                .pop_first()
-                .map(|stage| gather(stage, objects, desired, actual))
-                .unwrap_or_default();
+            self.gather(objects, actual);
             return Vec::new();
         }
-        let some = self.left.split_off(self.left.len().saturating_sub(AT_ONCE));
-        self.left.shrink_to(2 * self.left.len());
-        some
+        self.left.split_off(self.left.len().saturating_sub(SURVEYED_AT_ONCE))
+    }
+
+    /// Gathers a part, the first last.
+    fn gather(&mut self, objects: &Objects, actual: &ActualState) {
+        self.left = match self.stages.pop_first() {
+            None => Vec::new(),
+            Some(SurveyStage::Pods(part)) => {
+                let pods = self.keys(&objects.pods, part, SurveyStage::Pods);
+                pods.into_iter().map(Surveyed::Pod).collect()
+            }
+            Some(SurveyStage::Unconfirmed) => {
+                let nodes = objects.nodes.unconfirmed().into_iter().map(Surveyed::UnconfirmedNode);
+                let attachments = objects.attachments.unconfirmed().into_iter();
+                nodes.chain(attachments.map(Surveyed::UnconfirmedAttachment)).collect()
+            }
+            Some(SurveyStage::Nodes(part)) => {
+                let nodes = self.keys(&objects.nodes, part, SurveyStage::Nodes);
+                nodes.into_iter().map(Surveyed::Node).collect()
+            }
+            Some(SurveyStage::GoneNodes) => {
+                let nodes = actual.nodes().map(|(name, _)| name);
+                let gone = nodes.filter(|name| objects.nodes.get(name).is_none());
+                in_reverse(gone.cloned().collect()).into_iter().map(Surveyed::Node).collect()
+            }
+        };
+    }
+
+    /// The keys of some parts of a table. The parts behind them come in a stage of their own.
+    fn keys<T: Narrow>(
+        &mut self,
+        table: &Table<T>,
+        first: usize,
+        stage: fn(usize) -> SurveyStage,
+    ) -> Vec<T::Key> {
+        let mut keys = Vec::new();
+        for part in first.. {
+            if keys.len() >= GATHERED_AT_ONCE {
+                self.stages.insert(stage(part));
+                break;
+            }
+            let Some(some) = table.keys_in(part) else { break };
+            keys.extend(some);
+        }
+        in_reverse(keys)
     }
 }
 
-/// Gathers a part, the first last.
-fn gather(
-    stage: SurveyStage,
-    objects: &Objects,
-    desired: &DesiredState,
-    actual: &ActualState,
-) -> Vec<Surveyed> {
-    match stage {
-        SurveyStage::Pods => in_reverse(objects.pods.keys()).map(Surveyed::Pod).collect(),
-        SurveyStage::Unconfirmed => {
-            let nodes = objects.nodes.unconfirmed().into_iter().map(Surveyed::UnconfirmedNode);
-            let attachments = objects.attachments.unconfirmed().into_iter();
-            nodes.chain(attachments.map(Surveyed::UnconfirmedAttachment)).collect()
-        }
-        SurveyStage::Volumes => {
-            let volumes = actual.volumes().map(|(volume, _)| volume);
-            let unheld = desired.volumes().filter(|volume| actual.volume(volume).is_none());
-            unheld.chain(volumes).cloned().map(Surveyed::Volume).collect()
-        }
-        SurveyStage::Nodes => in_reverse(objects.nodes.keys()).map(Surveyed::Node).collect(),
-    }
+fn in_reverse<K: Ord>(mut keys: Vec<K>) -> Vec<K> {
+    keys.sort_unstable_by(|one, other| other.cmp(one));
+    keys
 }
 
-fn in_reverse<K: Ord>(mut keys: Vec<K>) -> impl Iterator<Item = K> {
-    keys.sort_unstable();
-    keys.into_iter().rev()
+#[cfg(test)]
+mod tests {
+    use apiserver::kinds::Node;
+
+    use super::*;
+
+    #[test]
+    fn l15_no_turn_gathers_the_keys_of_a_whole_cluster_and_each_comes_once() {
+        const NODES: usize = 5 * GATHERED_AT_ONCE;
+        let (objects, actual) = (Objects::default(), ActualState::default());
+        for number in 0..NODES {
+            let mut node = Node::default();
+            node.metadata.name = format!("n{number}").into();
+            objects.apply(node);
+        }
+        let (mut survey, mut seen) = (Survey::default(), BTreeSet::new());
+        survey.begin();
+        while !survey.is_over() {
+            for surveyed in survey.next(&objects, &actual) {
+                let Surveyed::Node(name) = surveyed else { panic!("{surveyed:?}") };
+                assert!(seen.insert(name));
+            }
+            assert!(survey.left.len() < 2 * GATHERED_AT_ONCE, "{}", survey.left.len());
+        }
+        assert_eq!(seen.len(), NODES);
+    }
 }

@@ -229,7 +229,31 @@ fn s39_a_large_cluster_at_rest_asks_for_nothing() {
         }
     }
     assert!(looks >= 2 * BOUND + RELEASED, "{looks}");
-    assert_eq!(planner.recorder.unsettled(), []);
+    assert_eq!(planner.recorder.unsettled(None, usize::MAX), []);
+}
+
+/// A resync of whatever many claims wait queues some, and the next when it has looked at these.
+#[test]
+fn l15_a_resync_takes_turns() {
+    const CLAIMS: usize = 3 * LOOKS + 7;
+    let (_, mut planner) =
+        planner(Vec::new(), (0..CLAIMS).map(|number| claim(&format!("c{number}"))).collect());
+    let mut now = Instant::now();
+    while planner.plan(now).wake_at == Some(now) {}
+    for _ in 0..2 {
+        now += BinderOptions::default().sync_period;
+        let mut looks = 0;
+        loop {
+            let plan = planner.plan(now);
+            looks += plan.looks;
+            let queued: usize = plan.counts.iter().map(|counts| counts.depth).sum();
+            assert!(queued + plan.looks <= LOOKS, "{queued}");
+            if plan.wake_at != Some(now) {
+                break;
+            }
+        }
+        assert_eq!(looks, CLAIMS);
+    }
 }
 
 /// A claim whose volumes the scheduler chooses is not even looked at when one becomes free.

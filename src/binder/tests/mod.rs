@@ -132,7 +132,7 @@ impl Planner {
     /// How many claims wait, by the code of what is reported of them.
     fn waiting(&self) -> BTreeMap<&'static str, usize> {
         let mut waiting = BTreeMap::new();
-        for target in self.recorder.unsettled() {
+        for target in self.recorder.unsettled(None, usize::MAX) {
             let Target::Claim(key) = &target else { continue };
             let is_failing = self.recorder.failing(&target).is_some();
             let code = if is_failing { "RetryBackoff" } else { self.recorder.claim(key).unwrap().code() };
