@@ -16,6 +16,7 @@ use apiserver::{
     ids::{AttachmentName, NodeName, PodKey, VolumeName},
     kinds::ObjectRef,
     tables::Objects,
+    text::TextList,
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -66,7 +67,7 @@ pub struct NodeVolumeOutlook {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
     /// Names of the volume in the pod.
-    pub pod_volumes: Vec<String>,
+    pub pod_volumes: TextList,
     /// The volume.
     pub volume: VolumeId,
     /// The pod's node.
@@ -112,7 +113,7 @@ pub fn dry_run(
     for pod in objects.pods.snapshot().into_keys() {
         let Some(desired_pod) = controller.desired.pod(&pod) else { continue };
         let desired = desired_pod.volumes.iter().map(|(volume, wanted)| Desired {
-            pod_volumes: wanted.pod_volumes.iter().map(ToString::to_string).collect(),
+            pod_volumes: wanted.pod_volumes.clone(),
             volume: volume.clone(),
             node: desired_pod.node.clone(),
             exclusive: wanted.exclusive,

@@ -39,12 +39,12 @@ impl<R> Default for Place<R> {
     }
 }
 
-/// What the binder would do next.
+/// What the binder would do next. Of what is settled, which is nearly all, nothing is said.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outlook {
-    /// Each claim.
+    /// Claims.
     pub claims: BTreeMap<ClaimKey, Place<ClaimReason>>,
-    /// Each volume.
+    /// Volumes.
     pub volumes: BTreeMap<VolumeName, Place<VolumeReason>>,
 }
 
@@ -59,9 +59,7 @@ pub fn dry_run(
     let mut planner = Planner::new(Arc::clone(objects), *options);
     planner.load(Instant::now());
     planner.lead(Instant::now());
-    let claims = objects.claims.snapshot().into_keys().map(Target::Claim);
-    let targets = claims.chain(objects.volumes.snapshot().into_keys().map(Target::Volume));
-    outlook(planner, targets.collect(), is_absent)
+    outlook(planner, |_| true, is_absent)
 }
 
 /// The same about a claim or a volume alone, among as many as there are.
@@ -75,14 +73,17 @@ pub fn dry_run_of(
     let mut planner = Planner::new(Arc::clone(objects), *options);
     planner.load(Instant::now());
     planner.queue.open();
-    let targets: Vec<Target> =
-        Some(target).filter(|target| target.uid(objects).is_some()).into_iter().collect();
-    planner.queue.extend(targets.iter().cloned(), Instant::now());
-    outlook(planner, targets, is_absent)
+    let (is_there, meant) = (target.uid(objects).is_some(), target.clone());
+    planner.queue.extend(is_there.then_some(target), Instant::now());
+    outlook(planner, |other| *other == meant, is_absent)
 }
 
-/// Plans until there is nothing more to plan. Returns where these stand then.
-fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&ObjectRef) -> bool) -> Outlook {
+/// Plans until there is nothing more to plan. Returns where those stand then that are meant.
+fn outlook(
+    mut planner: Planner,
+    is_meant: impl Fn(&Target) -> bool,
+    is_absent: &dyn Fn(&ObjectRef) -> bool,
+) -> Outlook {
     let now = Instant::now();
     let (mut writes, mut asked) = (BTreeMap::new(), BTreeSet::new());
     let objects = Arc::clone(&planner.state.objects);
@@ -106,7 +107,9 @@ fn outlook(mut planner: Planner, targets: Vec<Target>, is_absent: &dyn Fn(&Objec
         }
     }
     let mut outlook = Outlook::default();
-    for target in targets {
+    let unsettled = planner.recorder.unsettled(None, usize::MAX);
+    let targets: BTreeSet<Target> = unsettled.into_iter().chain(writes.keys().cloned()).collect();
+    for target in targets.into_iter().filter(is_meant) {
         let write = writes.remove(&target);
         match target {
             Target::Claim(key) => {

@@ -17,8 +17,8 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
     match what {
         Repair::Relink(claim, volume) => {
             // Which one it binds to, the volumes say below.
-            let reason = &outlook.claims[claim].reason;
-            if reason.as_ref().is_some_and(|reason| !["Bound", "Binding"].contains(&reason.code())) {
+            let reason = outlook.claims.get(claim).and_then(|place| place.reason.as_ref());
+            if reason.is_some_and(|reason| !["Bound", "Binding"].contains(&reason.code())) {
                 return Err(format!("the claim is not bound: {reason:?}").into());
             }
             let holders = after.objects.volumes.snapshot();
@@ -32,7 +32,7 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
             }
         }
         Repair::Free(volume, _) => {
-            let write = outlook.volumes[volume].write;
+            let write = outlook.volumes.get(volume).and_then(|place| place.write);
             let is_taken = outlook.claims.values().any(|it| it.write == Some(WriteKind::ReserveVolume));
             if !is_taken && write != Some(WriteKind::VolumeAvailable) {
                 return Err(format!("the volume does not become available: {write:?}").into());

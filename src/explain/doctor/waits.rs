@@ -78,13 +78,13 @@ fn claims(
 ) -> BTreeMap<ClaimKey, Option<usize>> {
     let (mut bound, mut first_consumer) = (0_usize, 0_usize);
     let mut waiting = BTreeMap::new();
-    for (key, place) in &outlook.claims {
-        let Some(claim) = get::<PersistentVolumeClaim>(view, key) else { continue };
+    for (key, claim) in &view.objects().claims.snapshot() {
+        let place = outlook.claims.get(key);
         let is_going = claim.metadata.is_terminating();
-        let reason = place.reason.as_deref();
+        let reason = place.and_then(|place| place.reason.as_deref());
         if !is_going && matches!(reason, None | Some(ClaimReason::Bound(_))) {
             bound += usize::from(claim.status.phase == ClaimPhase::Bound);
-            growing(view, &claim, groups);
+            growing(view, claim, groups);
             continue;
         }
         // Its volume may be among those that were not seen.
@@ -103,10 +103,10 @@ fn claims(
         let is_new = claim.status.phase == ClaimPhase::Pending;
         let deleted = claim.metadata.deletion_timestamp.as_deref().copied();
         let since = deleted.or(claim.metadata.creation_timestamp.filter(|_| is_new));
-        let class = claim_class(&claim);
+        let class = claim_class(claim);
         let blocker = link.step.blocked_by.first().and_then(|it| Subject::of(&it.object));
         let about = match (reason, blocker) {
-            (None, _) => claim::fate(view, &claim),
+            (None, _) => claim::fate(view, claim),
             (_, Some(Subject::Volume(name))) => name.to_string(),
             (Some(ClaimReason::LostReference), _) => String::new(),
             (Some(ClaimReason::ObjectUnreadable(what)), _) => what.clone(),
@@ -167,9 +167,8 @@ fn told(view: &View<'_>, link: &Link, uid: &Uid, sees_most: bool) -> Option<Link
 /// Volumes that a person has to look after, or that are to be reclaimed. Returns how many are settled.
 fn volumes(view: &View<'_>, outlook: &Outlook, groups: &mut Groups<'_>) -> usize {
     let mut settled = 0;
-    for (name, place) in &outlook.volumes {
-        let Some(volume) = get::<PersistentVolume>(view, name) else { continue };
-        let reason = place.reason.as_deref();
+    for (name, volume) in &view.objects().volumes.snapshot() {
+        let reason = outlook.volumes.get(name).and_then(|place| place.reason.as_deref());
         if !volume.metadata.is_terminating() && reason.is_none_or(VolumeReason::is_settled) {
             settled += 1;
             continue;
@@ -180,7 +179,7 @@ fn volumes(view: &View<'_>, outlook: &Outlook, groups: &mut Groups<'_>) -> usize
         if link.verdict == Verdict::Blocked || is_reclaimed {
             // When a volume was released is not kept in what is listed.
             let victim = (Subject::Volume(name.clone()), "volume", link.step.since);
-            groups.note(&link, volume_class(&volume), victim);
+            groups.note(&link, volume_class(volume), victim);
         }
     }
     settled

@@ -96,30 +96,45 @@ const LONGEST_RELEASED: usize = 100;
 /// Claims whose volumes are to grow that are read whole for how far that is.
 const MOST_GROWING: usize = 50;
 
-/// Objects of a kind that was listed, in the order in which they were written.
-fn by_revision<T: Stored>(seen: &Snapshot, is_meant: impl Fn(&T) -> bool) -> Vec<ObjectRef> {
-    let mut all = Vec::new();
+/// From which end of what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RevisionEnd {
+    Last,
+    First,
+}
+
+/// Of the objects of a kind that was listed those that were written last, or first; at most so many.
+fn by_revision<T: Stored>(
+    seen: &Snapshot,
+    (end, most): (RevisionEnd, usize),
+    is_meant: impl Fn(&T) -> bool,
+) -> Vec<ObjectRef> {
+    let mut some = BTreeSet::new();
     if seen.is_listed::<T>() {
         T::table(&seen.objects).for_each(|object| {
             if is_meant(object) {
-                all.push((object.metadata().resource_version, object.key()));
+                some.insert((object.metadata().resource_version, object.key()));
+            }
+            if some.len() > most {
+                // There may be millions, of which no more is kept.
+                let _ = if end == RevisionEnd::Last { some.pop_first() } else { some.pop_last() };
             }
         });
     }
-    all.sort();
-    all.into_iter().map(|(_, key)| T::object_ref(key)).collect()
+    some.into_iter().map(|(_, key)| T::object_ref(key)).collect()
 }
 
 impl ReadPlan<'_> {
     /// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
     /// objects these would be most of what there is to keep.
     fn last_written(&mut self) {
+        let last = (RevisionEnd::Last, LAST_WRITTEN);
         let all = [
-            by_revision::<PersistentVolume>(self.seen, |_| true),
-            by_revision::<PersistentVolumeClaim>(self.seen, |_| true),
-            by_revision::<VolumeAttachment>(self.seen, |_| true),
+            by_revision::<PersistentVolume>(self.seen, last, |_| true),
+            by_revision::<PersistentVolumeClaim>(self.seen, last, |_| true),
+            by_revision::<VolumeAttachment>(self.seen, last, |_| true),
         ];
-        for object in all.into_iter().flat_map(|all| all.into_iter().rev().take(LAST_WRITTEN)) {
+        for object in all.into_iter().flatten() {
             self.object(object);
         }
     }
@@ -142,7 +157,7 @@ impl ReadPlan<'_> {
     /// Nothing is written to a volume that is kept, so that the longest kept have the lowest revisions.
     fn longest_released(&mut self) {
         let is_released = |volume: &PersistentVolume| volume.status.phase == VolumePhase::Released;
-        for volume in by_revision(self.seen, is_released).into_iter().take(LONGEST_RELEASED) {
+        for volume in by_revision(self.seen, (RevisionEnd::First, LONGEST_RELEASED), is_released) {
             self.object(volume);
         }
     }
@@ -150,7 +165,7 @@ impl ReadPlan<'_> {
     /// Whether anyone has begun to enlarge a volume, and since when that is asked for, the whole claim tells.
     fn growing(&mut self) {
         let grows = |claim: &PersistentVolumeClaim| grows(&self.seen.objects, claim);
-        for claim in by_revision(self.seen, grows).into_iter().take(MOST_GROWING) {
+        for claim in by_revision(self.seen, (RevisionEnd::First, MOST_GROWING), grows) {
             self.object(claim);
         }
     }
