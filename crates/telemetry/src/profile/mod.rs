@@ -54,6 +54,9 @@ pub enum ProfileError {
     /// The query cannot be understood.
     #[error("seconds: {0:?} is not a number from 1 to {MOST_SECONDS}")]
     Seconds(String),
+    /// The C library, which is not to be interrupted, is a part of the program, and cannot be told from the rest.
+    #[error("a static program takes no profile: the C library in it would be interrupted")]
+    Static,
     /// Another is being taken.
     #[error("a profile is being taken already")]
     Busy(#[from] TryAcquireError),
@@ -92,6 +95,9 @@ pub fn asked(query: Option<&str>) -> Result<Duration, ProfileError> {
 /// # Errors
 /// See [`ProfileError`].
 pub async fn take(length: Duration) -> Result<Vec<u8>, ProfileError> {
+    if cfg!(target_env = "musl") {
+        return Err(ProfileError::Static);
+    }
     let turn = TURN.try_acquire()?;
     // Dropped with this future; that is noticed where the samples are taken.
     let (_waiting, is_waited_for) = channel::<()>();

@@ -160,9 +160,13 @@ impl NodeState {
     ) -> Option<NodeDoubt> {
         let is_shown = self.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
         let until = |patience| self.ready_since.and_then(|since| since.checked_add(patience).ok());
-        (self.distrusted.contains(volume) && !is_shown).then(|| match self.of_another.contains(volume) {
-            true => NodeDoubt::AnotherMachine(of_another(policy).and_then(until)),
-            false => NodeDoubt::New(until(TRUST_AFTER)),
+        if is_shown || !self.distrusted.contains(volume) {
+            return None;
+        }
+        Some(if self.of_another.contains(volume) {
+            NodeDoubt::AnotherMachine(of_another(policy).and_then(until))
+        } else {
+            NodeDoubt::New(until(TRUST_AFTER))
         })
     }
 

@@ -115,7 +115,7 @@ fn s1_a_patch_may_list_what_it_adds_and_nothing_else() {
         let (volume, node) = node_volume();
         let mut actual = ActualState::default();
         let node_volume = actual.node_volume_mut(&volume, &node);
-        (node_volume.report_as_attached, node_volume.listed) = (report_as_attached, listed.into());
+        (node_volume.report_as_attached, node_volume.listed) = (report_as_attached, listed);
         actual.note_listing(&node);
         assert_eq!(
             actual.node_volume_mut(&volume, &node).may_be_listed,
@@ -258,8 +258,7 @@ fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
         ("unpublished anew", Unpublishing::None, true, false, ReportAsAttached::No, true, false),
     ];
     for (name, unpublishing, put_back, listed, report_as_attached, unpublishes, expected) in cases {
-        let mut node_volume =
-            NodeVolume { listed: listed.into(), unpublishing, put_back, ..NodeVolume::default() };
+        let mut node_volume = NodeVolume { listed, unpublishing, put_back, ..NodeVolume::default() };
         node_volume.publish(report_as_attached, unpublishes, Sequence(1));
         assert_eq!(
             (node_volume.report_as_attached, node_volume.put_back),
