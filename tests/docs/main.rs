@@ -20,6 +20,11 @@ mod sections;
 mod switches;
 mod ways;
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use serde_saphyr::from_multiple;
+
 /// One line per place, or nothing.
 fn none(kind: &str, wrong: &[String]) {
     assert!(wrong.is_empty(), "{} {kind}:\n{}", wrong.len(), wrong.join("\n"));
@@ -137,4 +142,23 @@ fn the_version_is_the_same_everywhere_and_not_a_released_one() {
 #[test]
 fn every_command_of_the_justfile_can_be_read_without_it() {
     none("commands are not described", &names::commands_without_words());
+}
+
+/// Otherwise whoever removes the one takes from the other, behind whose fence nobody would rule.
+#[test]
+fn what_observes_shares_no_object_with_what_rules() {
+    let objects = |folder: &str| -> BTreeSet<String> {
+        let parse =
+            |path: &str| from_multiple::<Value>(&files::read(&format!("{folder}/{path}"))).expect("YAML");
+        let listed = parse("kustomization.yaml").remove(0)["resources"].take();
+        let files = listed.as_array().expect("files").iter().filter_map(Value::as_str);
+        let name = |object: Value| {
+            let metadata = &object["metadata"];
+            format!("{} {} {}", object["kind"], metadata["namespace"], metadata["name"])
+        };
+        files.flat_map(parse).map(name).collect()
+    };
+    let (rules, observes) = (objects("deploy"), objects("deploy/observe"));
+    assert!(rules.len() > 10 && observes.len() > 4, "{rules:?} {observes:?}");
+    assert_eq!(rules.intersection(&observes).collect::<Vec<_>>(), [""; 0]);
 }

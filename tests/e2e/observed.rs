@@ -158,14 +158,18 @@ const QUICK: [&str; 4] = [
     "--kube-api-burst=1000",
     "--pvclaimbinder-sync-period=500ms",
 ];
-/// The account of `deploy/observe`.
+/// The account of `deploy/observe`, and its namespace.
 const ACCOUNT: &str = "mooring-observe";
 
 /// The program beside kube-controller-manager, with the rights of `deploy/observe` and the audit log.
 async fn program(stage: &Stage) -> Process {
-    stage.cluster.apply(include_str!("../../deploy/observe/rbac.yaml")).await;
+    for manifest in
+        [include_str!("../../deploy/observe/namespace.yaml"), include_str!("../../deploy/observe/rbac.yaml")]
+    {
+        stage.cluster.apply(manifest).await;
+    }
     let plane = &stage.real().plane;
-    let token = plane.service_account_token("mooring-system", ACCOUNT).await;
+    let token = plane.service_account_token(ACCOUNT, ACCOUNT).await;
     let kubeconfig = plane.kubeconfig(plane.url(), &token).display().to_string();
     let words = [
         "observe".to_owned(),
