@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver::error_chain;
+use apiserver::{connect::ApiServer, error_chain};
 use http::{Method, Request};
 use kube::Client;
 use serde_json::Value;
@@ -27,6 +27,14 @@ pub enum NoAnswer {
 #[must_use]
 pub fn lacks_right(words: &str) -> bool {
     words.contains("is forbidden: User ")
+}
+
+/// A client of the server.
+///
+/// # Errors
+/// See [`NoAnswer`].
+pub fn client(api: &ApiServer) -> Result<Client, NoAnswer> {
+    api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))
 }
 
 /// Sends a request. What is sent with PATCH is a merge patch, or with `fieldManager` in the path an apply patch.

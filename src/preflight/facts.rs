@@ -19,6 +19,8 @@ use crate::fence::{
 /// KCM's pods, where they are to be seen.
 pub const MANAGERS: &str =
     "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager";
+/// The ServiceAccounts of KCM's loops, and others.
+pub const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 /// The Deployment of the daemon.
 pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployments/mooring";
 /// The rights of the daemon, as they are installed.
@@ -64,7 +66,7 @@ pub enum PreflightTopic {
 const SINGLE_READS: [(PreflightTopic, &str); 6] = [
     (PreflightTopic::Version, "/version"),
     (PreflightTopic::Policies, "/apis/admissionregistration.k8s.io/v1"),
-    (PreflightTopic::Accounts, "/api/v1/namespaces/kube-system/serviceaccounts"),
+    (PreflightTopic::Accounts, ACCOUNTS),
     (PreflightTopic::Managers, MANAGERS),
     (
         PreflightTopic::Lease,

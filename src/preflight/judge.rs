@@ -45,7 +45,8 @@ const ASK_THE_PROVIDER: &str = "find out whether the provider runs it with --use
 const AUDIT_RULE: &str = "an audit rule with level None for the users of deploy/fence leaves them out";
 
 type Check = fn(&PreflightFacts, &[&Fence]) -> Result<CheckResult, String>;
-type CheckResult = (Level, String, &'static str);
+/// How it stands, the evidence, and what to do.
+pub type CheckResult = (Level, String, &'static str);
 
 /// Each check, in the order in which they are printed.
 const CHECKS: [(&str, Check); 15] = [
@@ -70,9 +71,7 @@ const CHECKS: [(&str, Check); 15] = [
 #[must_use]
 pub fn judge(facts: &PreflightFacts, fences: &[&Fence]) -> Vec<Line> {
     let line = |(check, judge): (&'static str, Check)| {
-        let (level, evidence, todo) = judge(facts, fences).unwrap_or_else(|why| {
-            (Level::Warn, format!("it cannot be told: {why}"), "ask somebody who has the right to read it")
-        });
+        let (level, evidence, todo) = judge(facts, fences).unwrap_or_else(|why| untold(&why));
         Line { check, level, evidence, todo: todo.to_owned() }
     };
     CHECKS.map(line).to_vec()
@@ -122,26 +121,43 @@ fn name_of_kind(kind: &Value) -> &str {
     text(kind, "/name")
 }
 
-/// Whether each loop writes as a user of its own. KCM makes these ServiceAccounts itself, and only then.
+#[expect(clippy::unnecessary_wraps, reason = "as the other checks")]
 fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
-    let accounts: BTreeSet<&str> = facts.items(PreflightTopic::Accounts)?.map(name).collect();
-    let missing: BTreeSet<&str> =
-        fences.iter().map(|fence| fence.account).filter(|account| !accounts.contains(account)).collect();
-    let flags = Manager::of(facts).ok().filter(|manager| manager.pods > 0);
+    let pods = facts.of(PreflightTopic::Managers).unwrap_or(&Value::Null);
+    let accounts = facts.items(PreflightTopic::Accounts);
+    let missing = accounts.map_err(str::to_owned).map(|accounts| {
+        let accounts: BTreeSet<&str> = accounts.map(name).collect();
+        fences.iter().map(|fence| fence.account).filter(|account| !accounts.contains(account)).collect()
+    });
+    Ok(loop_users(pods, missing))
+}
+
+/// Whether each loop writes as a user of its own, by KCM's pods, and by those of the loops' ServiceAccounts that are missing.
+/// KCM makes these itself, and only then.
+#[must_use]
+pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> CheckResult {
+    let manager = Manager::of_pods(pods);
     let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \
         docs/operating.md";
-    if flags.as_ref().is_some_and(Manager::shares_a_user) {
+    if manager.shares_a_user() {
         let evidence = "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user";
-        return Ok((Level::Stop, evidence.to_owned(), todo));
+        return (Level::Stop, evidence.to_owned(), todo);
     }
-    if !missing.is_empty() {
-        return Ok((Level::Stop, format!("no ServiceAccount in kube-system: {}", some(&missing)), todo));
+    match missing {
+        Err(why) => untold(&why),
+        Ok(missing) if !missing.is_empty() => {
+            (Level::Stop, format!("no ServiceAccount in kube-system: {}", some(&missing)), todo)
+        }
+        Ok(_) if manager.pods == 0 => {
+            let evidence = "the ServiceAccounts of its loops exist, and no pod of kube-controller-manager shows whether it uses them";
+            (Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER)
+        }
+        Ok(_) => fine("each loop of kube-controller-manager writes as a ServiceAccount of its own"),
     }
-    if flags.is_none() {
-        let evidence = "the ServiceAccounts of its loops exist, and no pod of kube-controller-manager shows whether it uses them";
-        return Ok((Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER));
-    }
-    Ok(fine("each loop of kube-controller-manager writes as a ServiceAccount of its own"))
+}
+
+fn untold(why: &str) -> CheckResult {
+    (Level::Warn, format!("it cannot be told: {why}"), "ask somebody who has the right to read it")
 }
 
 fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {

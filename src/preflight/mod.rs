@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-pub use judge::judge;
+pub use judge::{judge, loop_users};
 pub use manager::{Manager, whole_server};
 
 /// How it stands with one check.

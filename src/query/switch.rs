@@ -43,8 +43,9 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         max_pause: args.max_pause,
         manager_restarted: args.manager_was_restarted,
     };
+    let tell = |line: &str| complain(&clean(line));
     if !args.yes {
-        let step = plan(&api, order, &fences, &args.leave).await.map_err(|error| stop(&error))?;
+        let step = plan(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))?;
         print(&clean_lines(&printed(args.to, &step)));
         print("Nothing was done. The same command with --yes does it.\n");
         return Ok(match step {
@@ -53,7 +54,6 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
             _ => Verdict::Waiting,
         });
     }
-    let tell = |line: &str| complain(&clean(line));
     match carry_out(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))? {
         SwitchEnd::Done(pauses) => {
             let words = ["nobody ruled", "all loops of kube-controller-manager stood still"];

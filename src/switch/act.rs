@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     fence::{
-        ask::{NoAnswer, ask, read},
+        ask::{NoAnswer, ask, client, read},
         policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
     },
     preflight::facts::DEPLOYMENT,
@@ -43,7 +43,7 @@ pub(super) struct Switcher<'a> {
 
 impl<'a> Switcher<'a> {
     pub(super) async fn new(api: &ApiServer, fences: &'a [&'static Fence]) -> Result<Self, NoAnswer> {
-        let client = api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
+        let client = client(api)?;
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
         let review = ask(&client, Method::POST, path, Some(&review)).await?;

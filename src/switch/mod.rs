@@ -14,6 +14,7 @@ pub mod step;
 mod tests;
 #[cfg(test)]
 mod unwritable_tests;
+mod users;
 pub mod words;
 
 use std::time::Duration;
@@ -22,16 +23,14 @@ use apiserver::connect::ApiServer;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    fence::{
-        ask::{NoAnswer, read},
-        policies::Fence,
-    },
-    preflight::{Manager, facts::MANAGERS},
+use crate::fence::{
+    ask::{NoAnswer, client},
+    policies::Fence,
 };
 use act::Switcher;
 use observe::{BETWEEN_LOOKS, Observer};
 use step::{Direction, FenceStanding, SwitchOrder, SwitchSeen, SwitchStep, next};
+use users::shared_user;
 
 /// So many looks and writes may fail one after the other: get no answer, or meet a conflict.
 const MOST_MISSES: u32 = 10;
@@ -60,7 +59,11 @@ pub async fn plan(
     order: SwitchOrder,
     fences: &[&'static Fence],
     leave: &[String],
+    tell: impl Fn(&str),
 ) -> Result<SwitchStep, NoAnswer> {
+    if let Some(why) = shared_user(&client(api)?, order.to, fences, &tell).await? {
+        return Ok(SwitchStep::Stop(why));
+    }
     let mut observer = Observer::new(api, fences, None, (order.to, leave));
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
@@ -84,9 +87,7 @@ pub async fn carry_out(
     leave: &[String],
     tell: impl Fn(&str),
 ) -> Result<SwitchEnd, NoAnswer> {
-    if order.to == Direction::Mooring
-        && let Some(why) = shared_user(api, &tell).await?
-    {
+    if let Some(why) = shared_user(&client(api)?, order.to, fences, &tell).await? {
         return Ok(SwitchEnd::Stopped(why));
     }
     let mut switcher = Switcher::new(api, fences).await?;
@@ -171,26 +172,6 @@ impl Pause {
             self.lasted.get_or_insert(now.duration_since(since));
         }
     }
-}
-
-/// Why no fence can tell KCM's loops apart, if a pod of it shows that.
-async fn shared_user(api: &ApiServer, tell: &impl Fn(&str)) -> Result<Option<String>, NoAnswer> {
-    let client = api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
-    let pods = match read(&client, MANAGERS).await {
-        Err(NoAnswer::Refused(_, why)) => {
-            tell(&format!(
-                "whether each loop of kube-controller-manager is a user of its own cannot be told: {why}"
-            ));
-            None
-        }
-        pods => pods?,
-    };
-    let shares = pods.is_some_and(|pods| Manager::of_pods(&pods).shares_a_user());
-    Ok(shares.then(|| {
-        "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user, whom no fence \
-         holds up"
-            .to_owned()
-    }))
 }
 
 /// Whether the loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads.

@@ -20,7 +20,7 @@ use crate::{
     config::Controllers,
     fence::{
         arguments::{controllers, is_on, is_rolling, value, words},
-        ask::{NoAnswer, ask, each, read},
+        ask::{NoAnswer, ask, client, each, read},
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
@@ -92,7 +92,7 @@ impl<'a> Observer<'a> {
     }
 
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
-        let client = self.api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))?;
+        let client = client(self.api)?;
         let look = look(self.api, self.fences).await;
         let drain = look.drain.clone();
         let is_back = self.fence.is_back;
