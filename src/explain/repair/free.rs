@@ -1,24 +1,27 @@
 //! A volume that was released and kept is made available again, with the data that is on it.
 //!
-//! In: the volume, and all that might still use it. Out: the reference loses its UID, or goes.
+//! In: the volume, and all that might still use it. Out: the reference loses its UID, or goes. What is never attached is used
+//! by whoever has mounted it, which pods alone show.
 
 use apiserver::{
-    ids::{Uid, VolumeName},
+    ids::{ClaimKey, PodKey, Uid, VolumeName},
     kinds::{
-        ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumeAttachment,
-        VolumePhase,
+        ClaimRef, Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy,
+        VolumeAttachment, VolumePhase,
     },
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, claimants, demand_alone, demand_detached, forget, listed, patch, suits};
+use super::proof::{
+    Proof, Proposal, claimants, demand_alone, demand_detached, forget, identity, listed, patch, suits,
+};
 use crate::{
     binder::{
         annotations::{BOUND_BY_CONTROLLER, has},
         calls::WriteKind,
         reasons::ClaimReason,
     },
-    explain::snapshot::Snapshot,
+    explain::{snapshot::Snapshot, view::claims_of},
 };
 
 pub(super) fn propose(
@@ -32,6 +35,7 @@ pub(super) fn propose(
     proof.demand_list::<PersistentVolumeClaim>(snapshot);
     proof.demand_list::<VolumeAttachment>(snapshot);
     proof.demand_list::<Node>(snapshot);
+    proof.demand_list::<Pod>(snapshot);
     let volume = volume?;
     proof.refuse_if(volume.metadata.is_terminating(), format!("pv/{name} is being deleted"));
     proof.demand(
@@ -68,7 +72,8 @@ pub(super) fn propose(
     let lists = snapshot.is_listed::<PersistentVolume>()
         && snapshot.is_listed::<PersistentVolumeClaim>()
         && snapshot.is_listed::<VolumeAttachment>()
-        && snapshot.is_listed::<Node>();
+        && snapshot.is_listed::<Node>()
+        && snapshot.is_listed::<Pod>();
     if !lists {
         return None;
     }
@@ -77,6 +82,12 @@ pub(super) fn propose(
         others.is_empty(),
         "no claim names it",
         format!("it is named by {}: mooring repair relink is what leads a claim to it", listed(&others)),
+    );
+    let users = users(snapshot, &owner);
+    proof.demand(
+        users.is_empty(),
+        format!("no pod on a node has it by {owner}"),
+        format!("{owner} was that of {}, on a node and not over: it may write yet", listed(&users)),
     );
     demand_detached(snapshot, &volume, proof);
     if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| !for_anyone) {
@@ -113,10 +124,41 @@ pub(super) fn propose(
         "in a dry run with this change, the binder makes it available or gives it to a claim",
         "the binder would not make it available",
     );
+    Some((vec![request], consequence(snapshot, &volume, &owner, for_anyone)))
+}
+
+fn consequence(snapshot: &Snapshot, volume: &PersistentVolume, owner: &ClaimKey, for_anyone: bool) -> String {
     let whom = if for_anyone {
         "whichever claim fits gets it, from whatever namespace".to_owned()
     } else {
         format!("a claim {owner} gets it, and no other")
     };
-    Some((vec![request], format!("It still holds the former claim's data: {whom}, WITH that data.")))
+    let unseen = if is_attached(snapshot, volume) {
+        ""
+    } else {
+        " It is never attached: a pod that was deleted by force on a machine that is cut off may write to it, and is not seen."
+    };
+    format!("It still holds the former claim's data: {whom}, WITH that data.{unseen}")
+}
+
+/// Pods that may have mounted the volume of a claim. One that is no older than a claim that was made anew has the volume of
+/// that one.
+fn users(snapshot: &Snapshot, owner: &ClaimKey) -> Vec<PodKey> {
+    let made_anew = snapshot.objects.claims.get(owner).and_then(|claim| claim.metadata.creation_timestamp);
+    let mut users = Vec::new();
+    snapshot.objects.pods.for_each(|pod: &Pod| {
+        let is_later = made_anew.is_some_and(|made| pod.metadata.creation_timestamp >= Some(made));
+        let runs = !pod.spec.node_name.is_empty() && !pod.is_terminated();
+        if runs && !is_later && claims_of(pod).any(|claim| claim == *owner) {
+            users.push(pod.key());
+        }
+    });
+    users.sort();
+    users
+}
+
+/// Whether a node that has it is known by its attachment.
+fn is_attached(snapshot: &Snapshot, volume: &PersistentVolume) -> bool {
+    let driver = volume.spec.csi.as_ref().and_then(|csi| snapshot.objects.drivers.get(&csi.driver));
+    identity(volume).is_some() && driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
 }
