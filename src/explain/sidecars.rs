@@ -80,18 +80,21 @@ impl<'a> Sidecars<'a> {
     /// Reads the evidence once.
     #[must_use]
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        let named = |lease: &'a Lease| lease.metadata.name.as_deref().map(|name| (name, lease));
+        let mut leases: BTreeMap<&str, &Lease> = BTreeMap::new();
+        for lease in &snapshot.leases {
+            // Of several namespaces the one that is renewed: a lease of the name that somebody else made hides no side-car.
+            let known = leases.entry(lease.metadata.name.as_deref().unwrap_or_default()).or_insert(lease);
+            if renewed(lease) > renewed(known) {
+                *known = lease;
+            }
+        }
         let sources = snapshot.events.iter().filter_map(|event| {
             let source = event.source.as_ref().and_then(|source| source.component.as_deref());
             let source = source.or(event.reporting_component.as_deref()).unwrap_or_default();
             // The provisioner calls itself <driver>_<pod>_<uuid>.
             source.split('_').next()
         });
-        Self {
-            snapshot,
-            leases: snapshot.leases.iter().filter_map(named).collect(),
-            event_sources: sources.filter(|source| !source.is_empty()).collect(),
-        }
+        Self { snapshot, leases, event_sources: sources.filter(|source| !source.is_empty()).collect() }
     }
 
     /// The lease of a side-car.
@@ -122,9 +125,7 @@ impl<'a> Sidecars<'a> {
         let now = self.snapshot.taken_at;
         if let Some(lease) = self.lease(driver, sidecar) {
             let spec = lease.spec.as_ref();
-            let Some(renewed) = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0) else {
-                return Presence::Unknown;
-            };
+            let Some(renewed) = renewed(lease) else { return Presence::Unknown };
             let term = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(TERM_SECONDS);
             let term = Duration::from_secs(u64::try_from(term).unwrap_or_default());
             let held = spec.and_then(|spec| spec.holder_identity.as_deref()).is_some_and(|it| !it.is_empty());
@@ -213,6 +214,11 @@ impl<'a> Sidecars<'a> {
         let details = self.snapshot.details.iter().filter(|(object, _)| matches!(object, ObjectRef::Pod(_)));
         others.map(|(_, pod)| pod).chain(details.map(|(_, pod)| pod))
     }
+}
+
+/// When a lease was renewed last.
+fn renewed(lease: &Lease) -> Option<Timestamp> {
+    lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0)
 }
 
 /// The finalizer that the external-attacher puts on volumes and attachments.

@@ -61,6 +61,13 @@ pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
     last.unwrap_or(unset)
 }
 
+/// Namespace and name of the daemon's lease, by its arguments.
+#[must_use]
+pub fn daemon_lease<'a>(words: &[&'a str]) -> [&'a str; 2] {
+    let namespace = value(words, "--leader-elect-resource-namespace").unwrap_or("mooring-system");
+    [namespace, value(words, "--leader-elect-resource-name").unwrap_or("mooring")]
+}
+
 /// Whether pods of an earlier template of a Deployment may be left.
 #[must_use]
 pub fn is_rolling(deployment: &Value) -> bool {

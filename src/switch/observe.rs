@@ -19,7 +19,7 @@ use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     config::Controllers,
     fence::{
-        arguments::{controllers, is_on, is_rolling, value, words},
+        arguments::{self, controllers, is_on, is_rolling, words},
         ask::{NoAnswer, ask, client, each, read},
         policies::Fence,
         probe::{hidden, look, raised},
@@ -278,9 +278,7 @@ fn arguments(deployment: Option<&Value>) -> Vec<&str> {
 
 /// Where the daemon has its lease.
 pub(super) fn daemon_lease(deployment: Option<&Value>) -> String {
-    let arguments = arguments(deployment);
-    let namespace = value(&arguments, "--leader-elect-resource-namespace").unwrap_or("mooring-system");
-    let name = value(&arguments, "--leader-elect-resource-name").unwrap_or("mooring");
+    let [namespace, name] = arguments::daemon_lease(&arguments(deployment));
     format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
 }
 

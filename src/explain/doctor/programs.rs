@@ -25,7 +25,7 @@ use crate::{
         table::Facts,
     },
     fence::{
-        arguments::{controllers, is_rolling, words},
+        arguments::{controllers, daemon_lease, is_rolling, words},
         controllers::Controllers,
         policies::{FENCES, Fence, NAME_BEGINS, POLICIES},
     },
@@ -45,9 +45,6 @@ pub(super) fn look(
     clocks(snapshot, groups, fine);
     fence(snapshot, groups);
 }
-
-/// The name of mooring's lease, unless a flag gives it another.
-const OUR_LEASE: &str = "mooring";
 
 /// Behind the fence kube-controller-manager's loops cannot write: if mooring does not lead, nobody rules.
 fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
@@ -73,8 +70,13 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     if !snapshot.was_read(LEASES) {
         return;
     }
-    // One may be left over in another namespace.
-    let ours = snapshot.leases.iter().filter(|lease| lease.metadata.name.as_deref() == Some(OUR_LEASE));
+    // If it does not tell the namespace, each of the usual name: one may be left over.
+    let template = template(snapshot);
+    let [namespace, name] = daemon_lease(&template.map(words).unwrap_or_default());
+    let ours = snapshot.leases.iter().filter(|Lease { metadata, .. }| {
+        let is_there = template.is_none() || metadata.namespace.as_deref() == Some(namespace);
+        is_there && metadata.name.as_deref() == Some(name)
+    });
     let told = match ours.map(held_until).max() {
         None => "there is no lease of mooring".to_owned(),
         Some(Some(until)) if until >= groups.now => return,
@@ -84,13 +86,15 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
 }
 
+/// What the Deployment of mooring runs, if it is to be seen. While it rolls out, a leader may be of the template before.
+fn template(snapshot: &Snapshot) -> Option<&Value> {
+    let deployment = snapshot.others.get(&("Deployment".to_owned(), "mooring-system/mooring".to_owned()))?;
+    deployment.pointer("/spec/template/spec").filter(|_| !is_rolling(deployment))
+}
+
 /// The controllers of those fences whose loops the Deployment of mooring does not run, as far as that is to be seen.
 fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
-    let of = ("Deployment".to_owned(), "mooring-system/mooring".to_owned());
-    // A leader of the template before may run them.
-    let deployment = snapshot.others.get(&of).filter(|deployment| !is_rolling(deployment));
-    let spec = deployment.and_then(|deployment| deployment.pointer("/spec/template/spec"));
-    let list = spec.and_then(|spec| Controllers::parse(&controllers(&words(spec))).ok());
+    let list = template(snapshot).and_then(|spec| Controllers::parse(&controllers(&words(spec))).ok());
     let Some(Controllers { running, .. }) = list else { return Vec::new() };
     let is_run = |fence: &&Fence| running.iter().any(|controller| controller.name() == fence.controller);
     let fences = names.filter_map(|name| FENCES.iter().find(|fence| fence.name() == name));
