@@ -27,6 +27,14 @@ pub const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/mooring-system/deployment
 const RIGHTS: &str = include_str!("../../deploy/rbac.yaml");
 /// What `--fence` needs in addition.
 const RIGHTS_OF_FENCE: &str = include_str!("../../deploy/optional/fence/rbac.yaml");
+/// What controllers need in addition.
+const RIGHTS_OF_CONTROLLERS: [(&str, &str); 2] = [
+    ("ephemeral-volume-controller", include_str!("../../deploy/optional/ephemeral-volume/rbac.yaml")),
+    (
+        "volumeattributesclass-protection-controller",
+        include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
+    ),
+];
 
 /// What is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -123,7 +131,7 @@ impl PreflightFacts {
         );
         seen.insert(
             PreflightTopic::MissingRights,
-            missing_rights(client).await.map_err(|error| error.to_string()),
+            missing_rights(client, fences).await.map_err(|error| error.to_string()),
         );
         Ok(Self { now: Timestamp::now(), seen })
     }
@@ -188,9 +196,9 @@ fn allowed(review: Result<Value, NoAnswer>) -> Result<Value, NoAnswer> {
 }
 
 /// What of its rights the daemon's account does not have.
-async fn missing_rights(client: &Client) -> Result<Value, NoAnswer> {
+async fn missing_rights(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> {
     let mut missing = Vec::new();
-    for (right, spec) in rights() {
+    for (right, spec) in rights(fences) {
         let review =
             json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -203,11 +211,14 @@ async fn missing_rights(client: &Client) -> Result<Value, NoAnswer> {
 
 /// Each right for people, and as a review asks for it. The Role of the lease has its name and namespace from flags, and is
 /// left out.
-fn rights() -> Vec<(String, Value)> {
-    let [mut documents, of_fence] = [RIGHTS, RIGHTS_OF_FENCE]
-        .map(|manifest| serde_saphyr::from_multiple::<Value>(manifest).unwrap_or_default());
+fn rights(fences: &[&Fence]) -> Vec<(String, Value)> {
+    let parse = |manifest| serde_saphyr::from_multiple::<Value>(manifest).unwrap_or_default();
+    let mut documents = parse(RIGHTS);
     documents.retain(|object| object.get("kind") == Some(&json!("ClusterRole")));
-    documents.extend(of_fence);
+    documents.extend(parse(RIGHTS_OF_FENCE));
+    let is_run = |name: &str| fences.iter().any(|fence| fence.controller == name);
+    let of_controllers = RIGHTS_OF_CONTROLLERS.iter().filter(|(name, _)| is_run(name));
+    documents.extend(of_controllers.flat_map(|(_, manifest)| parse(manifest)));
     let list = |rule: &Value, field: &str| -> Vec<String> {
         let items = rule.get(field).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(Value::as_str).map(str::to_owned).collect()
@@ -241,11 +252,14 @@ fn rights() -> Vec<(String, Value)> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
+    use crate::fence::policies::FENCES;
 
     #[test]
     fn the_rights_of_the_daemon_are_those_of_its_manifest() {
-        let rights = rights();
+        let rights = rights(&[&FENCES[0], &FENCES[1]]);
         let spec = |name: &str| rights.iter().find(|(right, _)| right == name).map(|(_, spec)| spec).unwrap();
         let asked = &spec("patch nodes/status")["resourceAttributes"];
         assert_eq!((&asked["resource"], &asked["subresource"]), (&json!("nodes"), &json!("status")));
@@ -254,5 +268,28 @@ mod tests {
         assert_eq!(spec("list leases")["resourceAttributes"]["namespace"], "kube-system");
         assert!(rights.iter().any(|(right, _)| right == "get validatingadmissionpolicybindings"));
         assert!(rights.len() > 25, "{rights:?}");
+
+        // Those that the components of single controllers add.
+        let all: Vec<&Fence> = FENCES.iter().collect();
+        let mut added: Vec<String> = super::rights(&all).into_iter().map(|(right, _)| right).collect();
+        added.retain(|right| !rights.iter().any(|(known, _)| known == right));
+        let expected = [
+            "create persistentvolumeclaims",
+            "get pods",
+            "update pods/finalizers",
+            "list volumeattributesclasses",
+            "watch volumeattributesclasses",
+            "patch volumeattributesclasses",
+        ];
+        assert_eq!(added, expected);
+        let components = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/optional")).unwrap();
+        let text = |folder: &Path, file| fs::read_to_string(folder.join(file)).unwrap_or_default();
+        for folder in components.map(|entry| entry.unwrap().path()) {
+            let adds_controllers = text(&folder, "kustomization.yaml").contains("value: --controllers=");
+            let rights = text(&folder, "rbac.yaml");
+            if adds_controllers && !rights.is_empty() {
+                assert!(RIGHTS_OF_CONTROLLERS.iter().any(|(_, known)| *known == rights), "{folder:?}");
+            }
+        }
     }
 }

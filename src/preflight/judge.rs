@@ -259,12 +259,16 @@ fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let missing = facts.of(PreflightTopic::MissingRights)?.as_array().cloned().unwrap_or_default();
     if missing.is_empty() {
         return Ok(fine(
-            "the ServiceAccount of mooring has all rights of deploy/rbac.yaml and deploy/optional/fence",
+            "the ServiceAccount of mooring has all rights of deploy/rbac.yaml, deploy/optional/fence and its controllers",
         ));
     }
     let missing: BTreeSet<&str> = missing.iter().filter_map(Value::as_str).collect();
     let evidence = format!("the ServiceAccount of mooring may not {}", some(&missing));
-    Ok((Level::Stop, evidence, "apply deploy/rbac.yaml and deploy/optional/fence/rbac.yaml"))
+    Ok((
+        Level::Stop,
+        evidence,
+        "apply deploy/rbac.yaml, and rbac.yaml of deploy/optional/fence and of the components of its controllers",
+    ))
 }
 
 /// The names of pods of a kind that are not over.
