@@ -57,6 +57,8 @@ const BEHIND_FOR: Duration = Duration::from_secs(2);
 const BETWEEN_CATCH_UPS: Duration = Duration::from_secs(10);
 /// A watch that has said nothing for so long while others go on is not waited for any longer.
 const BLIND_FOR: Duration = Duration::from_mins(2);
+/// Nothing is told before the first lists of all kinds are there. They are waited for no longer: what is told meanwhile is kept.
+const FIRST_LISTS: Duration = Duration::from_mins(10);
 /// How long the last acts are waited for at the end.
 const LAST: Duration = Duration::from_secs(10);
 /// Requests for volumes on nodes that may be wished at once: as many as there are.
@@ -101,7 +103,8 @@ pub async fn observe(
     let running = config.controllers.running.clone();
     let mut observation = Observation::start(config, api, threads).await?;
     let metrics = ObserveMetrics::new(&observation.metrics).map_err(anyhow::Error::from)?;
-    let mut judge = Judge::new(running, Instant::now());
+    let started = Instant::now();
+    let mut judge = Judge::new(running, started);
     let mut rehearsal = rehearses.then(|| Rehearsal::new(&observation.caller));
     let mut stop = Box::pin(stop);
     let mut ticks = interval(TICK);
@@ -137,7 +140,8 @@ pub async fn observe(
         let now = Instant::now();
         let oldest = judge.pass(passed, now);
         let waits = oldest.zip(begun).map(|(oldest, begun)| (behind, oldest.max(begun)));
-        are_watched(&objects.statuses(), waits, now)?;
+        let listing = begun.is_none().then_some(started);
+        are_watched(&objects.statuses(), (listing, waits), now)?;
         judge.news().iter().for_each(&mut show);
         metrics.show(judge.counts());
         if oldest.is_some_and(|at| at + BEHIND_FOR <= now) && next_catch_up <= now {
@@ -157,17 +161,20 @@ pub async fn observe(
     Ok(judge.summary(now))
 }
 
-/// Whether all kinds may be read, and none is waited for in vain: the kind that is the furthest behind, and since when
-/// something waits for it.
+/// Whether all kinds may be read, and none is waited for in vain: since when their first lists are waited for; then the kind
+/// that is the furthest behind, and since when something waits for it.
 fn are_watched(
     statuses: &[(&'static str, KindStatus)],
-    waits: Option<(&'static str, Instant)>,
+    (listing, waits): (Option<Instant>, Option<(&'static str, Instant)>),
     now: Instant,
 ) -> Result<(), ObserveStop> {
     for (kind, status) in statuses {
         let error = status.error.clone().unwrap_or_else(|| "its watch tells nothing".to_owned());
         if error.starts_with("403 ") {
             return Err(ObserveStop::Forbidden(kind, error));
+        }
+        if listing.is_some_and(|since| !status.synced && since + FIRST_LISTS <= now) {
+            return Err(anyhow!("{kind} could not be listed for ten minutes: {error}").into());
         }
         if waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now) {
             return Err(anyhow!("{kind} have not been watched for two minutes: {error}").into());
@@ -205,24 +212,34 @@ mod tests {
     #[test]
     fn an_observation_ends_when_a_kind_is_not_watched_any_more() {
         let start = Instant::now();
-        // The error of the nodes, and for how long something waits for them; the end
+        let (listed, unlisted, longest) = (true, false, FIRST_LISTS.as_secs());
+        // Whether the nodes were listed, their error, and for how long something waits for them; the end
         let cases = [
-            (None, None, None),
-            (Some("403 Forbidden"), None, Some("nodes cannot be listed: 403 Forbidden")),
-            (Some("500 Internal"), Some(119), None),
+            (listed, None, 0, None),
+            (listed, Some("403 Forbidden"), 0, Some("nodes cannot be listed: 403 Forbidden")),
+            (listed, Some("500 Internal"), 119, None),
             (
+                listed,
                 Some("500 Internal"),
-                Some(120),
+                120,
                 Some("nodes have not been watched for two minutes: 500 Internal"),
             ),
-            (None, Some(120), Some("nodes have not been watched for two minutes: its watch tells nothing")),
+            (listed, None, 120, Some("nodes have not been watched for two minutes: its watch tells nothing")),
+            (unlisted, Some("500 Internal"), longest - 1, None),
+            (
+                unlisted,
+                Some("500 Internal"),
+                longest,
+                Some("nodes could not be listed for ten minutes: 500 Internal"),
+            ),
         ];
-        for (error, seconds, expected) in cases {
-            let nodes = KindStatus { error: error.map(str::to_owned), ..KindStatus::default() };
-            let statuses = [("pods", KindStatus::default()), ("nodes", nodes)];
-            let now = start + Duration::from_secs(seconds.unwrap_or_default());
-            let end = are_watched(&statuses, seconds.map(|_| ("nodes", start)), now);
-            assert_eq!(end.err().map(|end| end.to_string()).as_deref(), expected, "{error:?} {seconds:?}");
+        for (synced, error, seconds, expected) in cases {
+            let nodes = KindStatus { synced, error: error.map(str::to_owned), ..KindStatus::default() };
+            let pods = KindStatus { synced: true, ..KindStatus::default() };
+            let now = start + Duration::from_secs(seconds);
+            let since = if synced { (None, Some(("nodes", start))) } else { (Some(start), None) };
+            let end = are_watched(&[("pods", pods), ("nodes", nodes)], since, now);
+            assert_eq!(end.err().map(|end| end.to_string()).as_deref(), expected, "{error:?} {seconds}");
         }
     }
 }

@@ -16,8 +16,8 @@ not in it. A difference comes to light when all watches have passed its revision
 \"The ruler\" is whoever made an act; --audit-log names users.
 
 Exit codes: 0 alike; 1 different: it does not do, or chooses otherwise, or inconclusive: fewer than half of the acts were \
-compared; 2 unsafe or unexplained; 3 nothing was compared; 4 usage; 5 the API server cannot be reached, or a kind is not \
-watched for two minutes while others change; 6 your rights are not sufficient.";
+compared; 2 unsafe or unexplained; 3 nothing was compared; 4 usage; 5 the API server cannot be reached, a kind cannot be \
+listed within ten minutes of the start, or is not watched for two minutes while others change; 6 your rights are not sufficient.";
 
 /// Flags of `mooring observe`.
 #[derive(Debug, Args)]
