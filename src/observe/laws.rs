@@ -18,7 +18,7 @@ use super::{
     acts::Shape,
     holders::{holder, volume_of},
     mutation::{Chosen, MutationKind},
-    past::{Earlier, is_recent},
+    past::Earlier,
     situations::Situation,
 };
 use crate::binder::{
@@ -149,16 +149,11 @@ fn by_force((world, past): (&Objects, &Earlier), (node, id): (&Node, &str), now:
     if node.is_ready() {
         return Judged::by("S3", Some(in_use("the node is Ready")));
     }
-    let since = node.ready().and_then(|ready| ready.last_transition_time);
-    match since.filter(|since| is_recent(*since, now)) {
-        // kube-controller-manager counts from the end of need.
-        Some(since) if past.was_needed(world, (&name, id), now) => {
-            let lasted = now.duration_since(since).as_secs();
-            let why = format!("the node has not been Ready for {lasted} s, which is less than 6 min");
-            Judged::by("S4", Some(in_use(&why)))
-        }
-        _ => Judged { named: Some(Situation::DetachedByForce), ..Judged::by("S4", None) },
+    // kube-controller-manager counts from the end of need, however long the node has been silent by then.
+    if past.was_needed(world, (&name, id), now) {
+        return Judged::by("S4", Some(in_use("a pod has needed it there within 6 min")));
     }
+    Judged { named: Some(Situation::DetachedByForce), ..Judged::by("S4", None) }
 }
 
 /// The claim of a volume, if it lives and names the volume.

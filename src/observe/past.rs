@@ -11,9 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::mutation::{Mutation, MutationKind};
 use crate::attach_detach::state::desired::volume_source::{Storage, of_persistent_volume};
 
-/// How long a node must not have been Ready, or a volume not needed there, before it is taken off by force; a little less, as
-/// the clocks of two machines differ.
-pub(super) const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
+/// How long a volume must not have been needed on a node before it is taken off by force; a little less, as watches are late.
+const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
 
 /// A volume on a node.
 type OnNode = (NodeName, String);
@@ -74,7 +73,7 @@ impl Earlier {
 }
 
 /// Whether it was less than six minutes ago.
-pub(super) fn is_recent(since: Timestamp, now: Timestamp) -> bool {
+fn is_recent(since: Timestamp, now: Timestamp) -> bool {
     Duration::try_from(now.duration_since(since)).is_ok_and(|lasted| lasted < FORCE_AFTER)
 }
 
