@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    hold::{LED_AT_STOP, LOCK, ManagerLease, held, holder, write_lease},
+    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, held, holder, write_lease},
     observe::{BETWEEN_LOOKS, SWITCH_HOLDER},
     step::{SwitchSeen, SwitchStep},
 };
@@ -144,11 +144,11 @@ impl<'a> Switcher<'a> {
                 for fence in self.fences {
                     let spec = held(self.manager.identity(), seen.manager.lasts);
                     if is_held && !self.manager.write(false, &spec).await? {
-                        break;
+                        return Ok(());
                     }
                     self.lower(fence).await?;
                 }
-                Ok(())
+                self.annotate_lock(FREED, &seen.manager.mark).await
             }
             SwitchStep::RecordManager => self.annotate_lock(LED_AT_STOP, &seen.manager.mark).await,
             SwitchStep::LowerUnneeded(fences) => {

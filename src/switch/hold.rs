@@ -23,6 +23,8 @@ pub(super) const MANAGER_LEASE: &str =
 pub(super) const LOCK: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases/mooring-switch";
 /// Who held KCM's lease when mooring had stopped, an annotation of the lock.
 pub(super) const LED_AT_STOP: &str = "mooring.dev/manager-at-stop";
+/// The same when the fence was taken down: whatever process of KCM leads from then on is denied nothing.
+pub(super) const FREED: &str = "mooring.dev/manager-freed";
 /// Between two renewals, as leaders do it.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 

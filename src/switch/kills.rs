@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     hold::ManagerHold,
-    observe::{Renewals, SWITCH_HOLDER},
+    observe::{Renewals, SWITCH_HOLDER, has_led},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
     },
@@ -36,18 +36,22 @@ struct Lease {
     holder: String,
     renewed: u64,
     lasts: u64,
+    revision: u64,
 }
 
 impl Lease {
     fn json(&self) -> Value {
-        json!({ "spec": {
-            "holderIdentity": self.holder, "renewTime": self.renewed.to_string(),
-            "leaseDurationSeconds": self.lasts,
-        }})
+        let renewed = (self.revision > 0).then(|| self.renewed.to_string());
+        json!({
+            "metadata": { "resourceVersion": self.revision.to_string() },
+            "spec": {
+                "holderIdentity": self.holder, "renewTime": renewed, "leaseDurationSeconds": self.lasts,
+            },
+        })
     }
 
     fn hold(&mut self, holder: &str, now: u64) {
-        *self = Self { holder: holder.to_owned(), renewed: now, lasts: LEASE };
+        *self = Self { holder: holder.to_owned(), renewed: now, lasts: LEASE, revision: self.revision + 1 };
     }
 
     fn is_free(&self, now: u64) -> bool {
@@ -85,6 +89,8 @@ struct World {
     drain: (u64, u64, bool),
     /// Until when a volume is under way.
     under_way: u64,
+    /// What a switch has noted when it freed KCM.
+    freed: Option<String>,
 }
 
 impl World {
@@ -101,6 +107,7 @@ impl World {
             manager_lease: Lease::default(),
             drain: (0, 0, false),
             under_way: 0,
+            freed: None,
         }
     }
 
@@ -112,6 +119,7 @@ impl World {
             let ended = self.daemon.take();
             if ended.is_some_and(|ended| ended.name == self.daemon_lease.holder) {
                 self.daemon_lease.holder.clear();
+                self.daemon_lease.revision += 1;
             }
             self.ends = None;
         }
@@ -210,8 +218,7 @@ impl Run {
                 drains: self.asked.is_some_and(|asked| now >= asked + 10),
                 leads,
                 may_lead,
-                // In no course has the fence gone but by a switch.
-                has_led: false,
+                has_led: has_led(&world.daemon_lease.json(), world.freed.as_deref()),
                 rolls: false,
             },
             manager: ManagerStanding {
@@ -270,6 +277,7 @@ impl Run {
             SwitchStep::LowerFence if may_write => {
                 assert!(now >= world.under_way, "a volume is under way: {world:?}");
                 (world.fence, world.drain.2) = (false, false);
+                world.freed = Some(format!("{} {}", self.name, world.daemon_lease.revision));
             }
             SwitchStep::GiveLeaseUp if may_write => world.manager_lease = Lease::default(),
             _ => {}
@@ -353,6 +361,12 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
                         KubeControllerManager => !world.fence && world.manager.leads.is_some(),
                     };
                     assert!(rules, "{told}");
+                    if to == KubeControllerManager {
+                        // Whoever has replicas stand by again is not told that it may have been denied writes.
+                        (world.replicas, world.daemon) = (2, Some(Process::new("mooring", world.now)));
+                        (0..5).for_each(|_| world.second());
+                        go(&mut world, to, AT_ONCE, None).unwrap_or_else(|why| panic!("{told}: {why}"));
+                    }
                     killed += 1;
                 }
             }

@@ -7,12 +7,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{connect::ApiServer, ids::NodeName};
 use http::Method;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    hold::{LED_AT_STOP, LOCK, MANAGER_LEASE, ManagerLease, holder},
+    hold::{FREED, LED_AT_STOP, LOCK, MANAGER_LEASE, ManagerLease, holder},
     step::{DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen},
 };
 use crate::{
@@ -107,7 +106,6 @@ impl<'a> Observer<'a> {
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
-        daemon.has_led = has_led(&daemon_lease, &manager_lease);
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
@@ -116,13 +114,14 @@ impl<'a> Observer<'a> {
         if is_back {
             let own = read(&client, LOCK).await?.unwrap_or_default();
             let annotations = own.pointer("/metadata/annotations");
-            let recorded = annotations.and_then(|all| all.get(LED_AT_STOP)?.as_str());
+            let noted = |key: &str| annotations.and_then(|all| all.get(key)?.as_str());
+            daemon.has_led = has_led(&daemon_lease, noted(FREED));
             let stop = text(&daemon_lease, "/metadata/resourceVersion");
             if manager.held.is_none() {
                 manager.off = switched_off(&client, deployment.as_ref()).await?;
             }
             manager.mark = format!("{} {stop}", holder(&manager_lease));
-            manager.restart = restart(recorded, &manager.mark, manager.may_lead);
+            manager.restart = restart(noted(LED_AT_STOP), &manager.mark, manager.may_lead);
         }
         let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
         let is_open = matches!(fence, FenceStanding::Absent { .. });
@@ -222,15 +221,11 @@ impl FenceView {
     }
 }
 
-/// Clocks of two machines differ by less.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
-
-/// Whether mooring led since KCM's leader began to lead, or may have: a process of KCM that began later was denied nothing.
-pub(super) fn has_led(daemon_lease: &Value, manager_lease: &Value) -> bool {
-    let time = |lease, at| text(lease, at).parse::<Timestamp>().ok();
-    let Some(last) = time(daemon_lease, "/spec/renewTime") else { return false };
-    let begun = time(manager_lease, "/spec/acquireTime");
-    begun.is_none_or(|begun| begun.duration_since(last) < CLOCKS_DIFFER)
+/// Whether mooring led since a switch freed KCM last, or may have: the process of KCM that leads may have been denied writes.
+/// What was noted then is its [mark](ManagerStanding::mark).
+pub(super) fn has_led(daemon_lease: &Value, freed: Option<&str>) -> bool {
+    let revision = text(daemon_lease, "/metadata/resourceVersion");
+    !text(daemon_lease, "/spec/renewTime").is_empty() && freed.and_then(stop_of) != Some(revision)
 }
 
 /// The renewals of a lease, as far as they were seen.
@@ -316,14 +311,18 @@ async fn switched_off(
 /// the last write of mooring's lease. Each process of KCM has an identity of its own. KCM: cmd/kube-controller-manager/app,
 /// controllermanager.go, Run.
 pub(super) fn restart(recorded: Option<&str>, mark: &str, may_lead: bool) -> ManagerRestart {
-    let stop = |mark: &str| mark.rsplit_once(' ').map(|(_, stop)| stop.to_owned());
     match recorded {
         _ if !may_lead => ManagerRestart::Unseen,
         Some(recorded) if recorded == mark => ManagerRestart::Same,
         // mooring has not led since.
-        Some(recorded) if stop(recorded) == stop(mark) => ManagerRestart::Other,
+        Some(recorded) if stop_of(recorded) == stop_of(mark) => ManagerRestart::Other,
         _ => ManagerRestart::Unrecorded,
     }
+}
+
+/// Of a mark, the revision at which mooring had written its lease last.
+fn stop_of(mark: &str) -> Option<&str> {
+    mark.rsplit_once(' ').map(|(_, stop)| stop)
 }
 
 /// Why KCM's lease cannot be written.

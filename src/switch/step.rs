@@ -86,7 +86,7 @@ pub struct DaemonStanding {
     pub leads: bool,
     /// Whether one of them may hold the lease: it has not expired since it was seen first.
     pub may_lead: bool,
-    /// Whether one of them held it since KCM's leader began to lead.
+    /// Back: whether one of them held it since a switch freed KCM last, or may have.
     pub has_led: bool,
     /// Whether replicas of an earlier template may be left.
     pub rolls: bool,
@@ -328,7 +328,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
-        if is_open && !rules_by_flags && (daemon.may_lead || daemon.has_led) {
+        if is_open && !rules_by_flags && daemon.has_led {
             return SwitchStep::Stop(format!(
                 "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
                  switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, {BY_SCALE}"

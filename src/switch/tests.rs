@@ -48,7 +48,7 @@ pub(super) fn ruled_by_the_manager() -> SwitchSeen {
 pub(super) fn ruled_by_mooring() -> SwitchSeen {
     let mut seen = ruled_by_the_manager();
     seen.fence = FenceStanding::Up { proven: true };
-    (seen.daemon.leads, seen.daemon.may_lead) = (true, true);
+    (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (true, true, true);
     (seen.daemon.is_asked, seen.daemon.drains) = (true, true);
     seen
 }
@@ -215,7 +215,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             "there is no fence, and mooring has not ruled behind one: nothing is waited for",
             |seen| {
                 seen.fence = FenceStanding::Absent { proven: true };
-                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
+                (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (false, false, false);
                 seen.unlisted = vec!["v1 on n1".into()];
             },
             StopDaemon,
@@ -257,7 +257,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             "it has ruled, its fence is gone, and no replica leads at this moment",
             |seen| {
                 seen.fence = FenceStanding::Absent { proven: true };
-                (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (false, false, true);
+                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
             },
             Stop("may have been denied writes".into()),
         ),
@@ -469,14 +469,12 @@ fn the_managers_lease_is_taken_once_then_only_kept_and_held_anew_when_it_was_ano
 }
 
 #[test]
-fn a_manager_that_began_to_lead_an_hour_after_mooring_had_led_was_never_denied_anything() {
-    let daemon = json!({ "spec": { "renewTime": "2026-01-01T10:00:00.000000Z" } });
-    let began = |time: &str| json!({ "spec": { "acquireTime": time } });
-    assert!(has_led(&daemon, &began("2025-12-01T00:00:00.000000Z")), "before it");
-    assert!(has_led(&daemon, &began("2026-01-01T10:59:00.000000Z")), "or by a clock that is ahead");
-    assert!(has_led(&daemon, &json!({})), "when, nobody says");
-    assert!(!has_led(&daemon, &began("2026-01-01T11:00:00.000000Z")));
-    assert!(!has_led(&json!({}), &began("2026-01-01T11:00:00.000000Z")), "it has never led");
+fn a_manager_that_was_freed_since_mooring_led_last_was_never_denied_anything() {
+    let lease = json!({ "metadata": { "resourceVersion": "7" }, "spec": { "renewTime": "10:00:00" } });
+    assert!(!has_led(&lease, Some("mooring-switch_1 7")));
+    assert!(has_led(&lease, Some("mooring-switch_1 6")), "it has led since");
+    assert!(has_led(&lease, None), "nobody has noted it, or somebody has deleted the note");
+    assert!(!has_led(&json!({}), None), "it has never led");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             "nothing is fenced off",
             |seen| {
                 unwritable(seen);
-                (seen.daemon.leads, seen.daemon.may_lead) = (false, false);
+                (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (false, false, false);
                 seen.fence = FenceStanding::Absent { proven: true };
             },
             StopDaemon,
