@@ -1,7 +1,7 @@
 //! `--dry-run-writes`: each write that mooring would make is sent with `dryRun=All`, so that admission, validation and rights
 //! show what they would refuse. Nothing is stored.
 //!
-//! In: writes. Out: those that were refused, each once. What another write overtook is no refusal.
+//! In: writes. Out: those that were refused, the same for another object once. What another write overtook is no refusal.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,17 @@ use tokio::task::JoinSet;
 
 /// So many are sent at once.
 const TRIALS_AT_ONCE: usize = 8;
+/// So many different refusals are told. Their words may name what differs from object to object.
+const MOST_TOLD: usize = 100;
+
+/// A write and the name of its object, and what came of it.
+type Tried = ([String; 2], Result<Vec<u8>, CallError>);
 
 /// Sends them.
 #[derive(Debug)]
 pub(super) struct Rehearsal {
     caller: Caller,
-    under_way: JoinSet<(String, Result<Vec<u8>, CallError>)>,
+    under_way: JoinSet<Tried>,
     told: BTreeSet<String>,
 }
 
@@ -31,18 +36,22 @@ impl Rehearsal {
     pub(super) fn send(&mut self, request: &Request) {
         let Some(trial) = trial(request) else { return };
         let caller = self.caller.clone();
-        let name = format!("{} {}", verb(request.verb), request.path);
-        self.under_way.spawn(async move { (name, caller.send(&trial).await) });
+        let made = request.body.as_ref().filter(|_| request.verb == Verb::Create);
+        let made = made.and_then(|body| body.pointer("/metadata/name")?.as_str());
+        let name = made.unwrap_or(request.target().name).to_owned();
+        let what = format!("{} {}", verb(request.verb), request.path);
+        self.under_way.spawn(async move { ([what, name], caller.send(&trial).await) });
     }
 
     /// What was refused since this was last asked for.
     pub(super) fn refused(&mut self) -> Vec<String> {
         let mut refused = Vec::new();
         while let Some(ended) = self.under_way.try_join_next() {
-            let Ok((name, Err(CallError::Refused { code, message }))) = ended else { continue };
-            // The same for each object of a kind.
-            if self.told.insert(message.clone()) {
-                refused.push(format!("{name} would be refused: {code} {message}"));
+            let Ok(([what, name], Err(CallError::Refused { code, message }))) = ended else { continue };
+            let apart = |it: char| !(it.is_ascii_alphanumeric() || "-.".contains(it));
+            let words: Vec<&str> = message.split(apart).filter(|word| *word != name).collect();
+            if self.told.len() < MOST_TOLD && self.told.insert(words.join(" ")) {
+                refused.push(format!("{what} would be refused: {code} {message}"));
             }
         }
         refused
@@ -110,22 +119,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_is_sent_for_trial_alone_and_the_same_refusal_is_told_once() {
+    async fn a_write_is_sent_for_trial_alone_and_the_same_refusal_of_each_object_is_told_once() {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let asks = Arc::clone(&asked);
         let service = tower::service_fn(move |request: http::Request<Body>| {
             asks.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
-            let status =
-                r#"{"kind":"Status","status":"Failure","reason":"Forbidden","message":"no","code":403}"#;
+            // Most servers name the object.
+            let message = format!("{} is forbidden: no", request.uri().path().rsplit('/').next().unwrap());
+            let status = json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": message, "code": 403 });
             let refusal = Response::builder().status(403).header("content-type", "application/json");
-            async move { Ok::<_, Infallible>(refusal.body(Body::from(status.as_bytes().to_vec())).unwrap()) }
+            async move { Ok::<_, Infallible>(refusal.body(Body::from(status.to_string().into_bytes())).unwrap()) }
         });
         let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
         let client = Client::new(service, "default");
         let caller = Caller::new(client, Leadership::new(Term::Unlimited), None, metrics);
         let mut rehearsal = Rehearsal::new(&caller);
-        for (verb, path) in [(Verb::Create, "/a"), (Verb::Patch, "/b"), (Verb::Delete, "/c")] {
-            rehearsal.send(&Request { verb, path: path.to_owned(), body: None });
+        let claims = "/api/v1/namespaces/ns/persistentvolumeclaims";
+        let made = json!({ "metadata": { "name": "persistentvolumeclaims" } });
+        for (verb, path, body) in [
+            (Verb::Create, claims.to_owned(), Some(made)),
+            (Verb::Patch, format!("{claims}/b"), None),
+            (Verb::Delete, format!("{claims}/c"), None),
+        ] {
+            rehearsal.send(&Request { verb, path, body });
         }
         let mut refused = Vec::new();
         while !rehearsal.under_way.is_empty() {
@@ -133,10 +149,11 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(refused.len(), 1, "{refused:?}");
-        assert!(refused[0].ends_with(" would be refused: 403 no"), "{refused:?}");
+        assert!(refused[0].ends_with(" is forbidden: no"), "{refused:?}");
         let mut asked = asked.lock().unwrap().clone();
         asked.sort();
-        let trials = ["DELETE /c", "PATCH /b", "POST /a"].map(|it| format!("{it}?dryRun=All&timeout="));
+        let trials = [("DELETE", "/c"), ("PATCH", "/b"), ("POST", "")];
+        let trials = trials.map(|(verb, name)| format!("{verb} {claims}{name}?dryRun=All&timeout="));
         assert!(asked.iter().zip(&trials).all(|(asked, trial)| asked.starts_with(trial)), "{asked:?}");
         assert_eq!(asked.len(), 3, "{asked:?}");
     }
