@@ -46,7 +46,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     let tell = |line: &str| complain(&clean(line));
     if !args.yes {
         let step = plan(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))?;
-        print(&clean_lines(&printed(args.to, &step)));
+        print(&clean_lines(&printed(args.to, &step, &fences)));
         print("Nothing was done. The same command with --yes does it.\n");
         return Ok(match step {
             SwitchStep::Done => Verdict::Healthy,

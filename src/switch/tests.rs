@@ -12,7 +12,6 @@ use super::{
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
     },
-    words::printed,
 };
 use crate::fence::{
     policies::FENCES,
@@ -585,14 +584,4 @@ fn no_step_waits_for_ever_while_somebody_could_rule() {
     {
         assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
     }
-}
-
-#[test]
-fn the_plan_shows_each_step_with_its_command_and_which_is_next() {
-    let seen = ruled_by_mooring();
-    let to = Direction::KubeControllerManager;
-    let plan = printed(to, &next(order(to), &seen));
-    assert!(plan.contains("> 4. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
-    assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
-    assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 10, "{plan}");
 }

@@ -6,6 +6,7 @@ use super::step::{
     BY_RESTART, Direction, EXIT_SLACK, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep,
     names,
 };
+use crate::fence::policies::Fence;
 
 impl SwitchStep {
     /// Whether it is the same step, whatever it waits for.
@@ -90,7 +91,7 @@ impl SwitchStep {
         }
     }
 
-    /// What is done, and the command that shows or does it by hand.
+    /// What is done, and the command that shows it, or does it by hand where that is safe.
     fn words(&self) -> (&'static str, &'static str) {
         match self {
             Self::GiveLeaseUp => (
@@ -116,13 +117,8 @@ impl SwitchStep {
                 "see that each API server answers the probe",
                 "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
             ),
-            Self::RaiseFence => {
-                // As many files as mooring runs loops.
-                (
-                    "raise the fence",
-                    "kubectl apply --server-side --force-conflicts -f deploy/fence/ACCOUNT.yaml",
-                )
-            }
+            // With the file of each loop.
+            Self::RaiseFence => ("raise the fence", "kubectl apply --server-side --force-conflicts"),
             Self::ProveFence => (
                 "prove that each API server enforces the fence",
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
@@ -150,10 +146,11 @@ impl SwitchStep {
                 "hold kube-controller-manager's lease until its old leader has exited",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
+            // By hand nobody holds the lease meanwhile: a process of KCM that was denied writes would go on.
             Self::LowerFence => (
                 "take the fence down",
-                "kubectl delete validatingadmissionpolicybindings,validatingadmissionpolicies \
-                 -l app.kubernetes.io/part-of=mooring --wait=false, then take the finalizers off",
+                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings \
+                 -l app.kubernetes.io/part-of=mooring   # leave it to --yes: docs/adopting.md#back",
             ),
             Self::ProveOpen(_) => (
                 "prove that no API server enforces the fence",
@@ -168,9 +165,9 @@ impl SwitchStep {
     }
 }
 
-/// All steps of a direction, with their commands, and which is next.
+/// All steps of a direction, with their commands for these fences, and which is next.
 #[must_use]
-pub fn printed(to: Direction, next: &SwitchStep) -> String {
+pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
     let over = [
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
@@ -200,8 +197,38 @@ pub fn printed(to: Direction, next: &SwitchStep) -> String {
         let (words, command) = step.words();
         let is_next = words == next.words().0;
         let mark = if is_next { ">" } else { " " };
-        let _ = writeln!(text, "{mark} {}. {words}\n     {command}", number + 1);
+        let file = |fence: &&Fence| format!(" -f deploy/fence/{}.yaml", fence.account);
+        let raised = fences.iter().filter(|_| *step == SwitchStep::RaiseFence);
+        let files: String = raised.map(file).collect();
+        let _ = writeln!(text, "{mark} {}. {words}\n     {command}{files}", number + 1);
     }
     let _ = writeln!(text, "next: {}", next.told());
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            step::next,
+            tests::{order, ruled_by_mooring},
+        },
+        *,
+    };
+    use crate::fence::policies::FENCES;
+
+    #[test]
+    fn the_plan_shows_each_step_with_its_command_and_which_is_next() {
+        let seen = ruled_by_mooring();
+        let to = Direction::KubeControllerManager;
+        let plan = printed(to, &next(order(to), &seen), &[]);
+        assert!(plan.contains("> 4. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
+        assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
+        assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 10, "{plan}");
+        assert!(!plan.contains("delete"), "by hand, a process that was denied writes would go on: {plan}");
+        let over = printed(Direction::Mooring, &SwitchStep::Done, &[&FENCES[0], &FENCES[3]]);
+        let files =
+            "-f deploy/fence/attachdetach-controller.yaml -f deploy/fence/pv-protection-controller.yaml\n";
+        assert!(over.contains(&format!("kubectl apply --server-side --force-conflicts {files}")), "{over}");
+    }
 }
