@@ -1,16 +1,16 @@
-//! One request with JSON on both sides, with the caller's rights, for the few that the fence, `preflight` and `switch` send.
+//! One request with JSON on both sides, with the caller's rights, for the few that the fence, `preflight`, `switch` and `repair` send.
 
 use std::time::Duration;
 
 use apiserver::{connect::ApiServer, error_chain};
-use http::{Method, Request};
+use http::{HeaderValue, Method, Request, header::CONTENT_TYPE};
 use kube::Client;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::time::timeout;
 
 /// How long an answer may take.
-const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+pub const LONGEST_ANSWER: Duration = Duration::from_secs(10);
 
 /// Why there is no object.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -37,7 +37,18 @@ pub fn client(api: &ApiServer) -> Result<Client, NoAnswer> {
     api.client().map_err(|error| NoAnswer::Unknown(error.to_string()))
 }
 
-/// Sends a request. What is sent with PATCH is a merge patch, or with `fieldManager` in the path an apply patch.
+/// A request with JSON; what it has with PATCH is a merge patch.
+///
+/// # Errors
+/// It cannot be made.
+pub fn request(method: Method, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>, NoAnswer> {
+    let content = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, content).body(body);
+    request.map_err(|error| NoAnswer::Unknown(error.to_string()))
+}
+
+/// Sends a request.
 ///
 /// # Errors
 /// See [`NoAnswer`]. A status of 500 or more is no refusal, nor is one that asks to come back later.
@@ -47,32 +58,36 @@ pub async fn ask(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Value, NoAnswer> {
-    let content = match method {
-        Method::PATCH if path.contains("fieldManager=") => "application/apply-patch+yaml",
-        Method::PATCH => "application/merge-patch+json",
-        _ => "application/json",
-    };
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", content)
-        .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
-        .map_err(|error| NoAnswer::Unknown(error.to_string()))?;
-    answer(client, request).await
+    answer(client, request(method, path, body)?, LONGEST_ANSWER).await
 }
 
-/// Sends a request as it is.
+/// Applies an object on the server's side.
 ///
 /// # Errors
-/// See [`NoAnswer`]. A status of 500 or more is no refusal.
-pub async fn answer(client: &Client, request: Request<Vec<u8>>) -> Result<Value, NoAnswer> {
-    match timeout(LONGEST_ANSWER, client.request::<Value>(request)).await {
+/// See [`ask`].
+pub async fn apply(client: &Client, path: &str, object: &Value) -> Result<Value, NoAnswer> {
+    let mut request = request(Method::PATCH, path, Some(object))?;
+    let content = HeaderValue::from_static("application/apply-patch+yaml");
+    request.headers_mut().insert(CONTENT_TYPE, content);
+    answer(client, request, LONGEST_ANSWER).await
+}
+
+/// Sends a request as it is, and waits for so long.
+///
+/// # Errors
+/// See [`ask`].
+pub async fn answer(
+    client: &Client,
+    request: Request<Vec<u8>>,
+    longest: Duration,
+) -> Result<Value, NoAnswer> {
+    match timeout(longest, client.request::<Value>(request)).await {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => {
             Err(NoAnswer::Refused(status.code, status.message))
         }
         Ok(Err(error)) => Err(NoAnswer::Unknown(error_chain(&error))),
-        Err(_) => Err(NoAnswer::Unknown(format!("no answer within {LONGEST_ANSWER:?}"))),
+        Err(_) => Err(NoAnswer::Unknown(format!("no answer within {longest:?}"))),
     }
 }
 

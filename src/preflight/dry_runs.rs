@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::fence::{
-    ask::{NoAnswer, answer, ask, lacks_right, read},
+    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, ask, lacks_right, read},
     policies::{BINDINGS, Fence, POLICIES, apply_path},
     probe::hidden,
 };
@@ -59,7 +59,7 @@ pub(super) async fn fence(client: &Client, fences: &[&Fence]) -> Result<Value, N
     for fence in fences {
         for (object, (_, plural)) in fence.objects().iter().zip([POLICIES, BINDINGS]) {
             let path = format!("{}&dryRun=All", apply_path(plural, &fence.name()));
-            match ask(client, Method::PATCH, &path, Some(object)).await {
+            match apply(client, &path, object).await {
                 Ok(_) => {}
                 Err(NoAnswer::Refused(_, why)) => return Ok(json!(why)),
                 Err(error) => return Err(error),
@@ -83,7 +83,7 @@ pub(super) async fn manifests(client: &Client) -> Value {
             runs.note("a pod of the Deployment mooring", tried);
             continue;
         }
-        runs.note(&what, ask(client, Method::PATCH, &path, Some(&object)).await);
+        runs.note(&what, apply(client, &path, &object).await);
     }
     runs.value()
 }
@@ -134,7 +134,10 @@ pub(super) async fn node_status(client: &Client) -> Result<Value, NoAnswer> {
         .header("impersonate-group", "system:authenticated")
         .body(b"{\"status\":{}}".to_vec())
         .map_err(|error| NoAnswer::Unknown(error.to_string()))?;
-    runs.note(&format!("a patch of nodes/status of {name} as the daemon"), answer(client, request).await);
+    runs.note(
+        &format!("a patch of nodes/status of {name} as the daemon"),
+        answer(client, request, LONGEST_ANSWER).await,
+    );
     Ok(runs.value())
 }
 

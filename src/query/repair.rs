@@ -4,10 +4,10 @@
 //! revision that it was decided on, so that it does nothing to what has changed since; the first that is not accepted
 //! ends it.
 
-use apiserver::wire::Encoding;
-use http::{StatusCode, header};
-use kube::{Client, client::Body};
-use tokio::time::timeout;
+use std::time::Duration;
+
+use http::Method;
+use kube::Client;
 
 use super::{
     connection::Connection,
@@ -17,17 +17,18 @@ use crate::{
     cli::query::{OutputForm, questions::RepairArgs},
     explain::{
         explain,
-        read::{Question, exchange},
+        read::Question,
         repair::{Advice, Repair, RepairWrite, repair},
         report::Verdict,
         sheet::clean,
         subject::Subject,
     },
+    fence::ask::{NoAnswer, answer, request},
     terminal::complain,
 };
 
 /// How long an answer to a write may take, unless the user says otherwise: as long as the server itself takes at most.
-const REPAIR_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+const REPAIR_PATIENCE: Duration = Duration::from_mins(1);
 
 /// `mooring repair`, to its end.
 ///
@@ -59,12 +60,7 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
     let client = connection.api.client()?;
     let patience = args.view.connection.patience().unwrap_or(REPAIR_PATIENCE);
     for (sent, write) in advice.requests.iter().enumerate() {
-        let said = timeout(patience, send(&client, write)).await;
-        let said = said.unwrap_or_else(|_| {
-            let line = format!("no answer within {patience:?}: whether it was carried out is not known");
-            Err(QueryStop(UNREACHABLE, line))
-        });
-        if let Err(QueryStop(code, why)) = said {
+        if let Err(QueryStop(code, why)) = send(&client, write, patience).await {
             let before = if sent == 0 { "nothing before it".to_owned() } else { format!("{sent} before it") };
             let line = format!("{} {}: {} ({before} was carried out)", write.method, write.path, clean(&why));
             return Err(QueryStop(code, line));
@@ -75,32 +71,25 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
 }
 
 /// Sends one request. What the server refuses was not carried out.
-async fn send(client: &Client, write: &RepairWrite) -> Result<(), QueryStop> {
-    let unreachable = |why: String| QueryStop(UNREACHABLE, why);
-    let request = http::Request::patch(format!("{}?fieldManager=mooring-repair", write.path))
-        .header(header::ACCEPT, "application/json")
-        .header(header::CONTENT_TYPE, "application/merge-patch+json")
-        .body(Body::from(write.body.to_string().into_bytes()))
-        .map_err(|error| unreachable(error.to_string()))?;
-    let in_doubt = |why: String| {
-        unreachable(format!("{why}: whether it was carried out is not known; ask again before you repeat it"))
-    };
-    let (parts, body) = exchange(client, request).await.map_err(in_doubt)?;
-    if parts.status == StatusCode::OK {
-        return Ok(());
+async fn send(client: &Client, write: &RepairWrite, patience: Duration) -> Result<(), QueryStop> {
+    let path = format!("{}?fieldManager=mooring-repair", write.path);
+    let sent = async { answer(client, request(Method::PATCH, &path, Some(&write.body))?, patience).await };
+    match sent.await {
+        Ok(_) => Ok(()),
+        Err(NoAnswer::Unknown(why)) => {
+            let told = "whether it was carried out is not known; ask again before you repeat it";
+            Err(QueryStop(UNREACHABLE, format!("{why}: {told}")))
+        }
+        Err(NoAnswer::Refused(code, said)) => Err(match code {
+            409 => QueryStop(
+                Verdict::Blocked.exit_code(),
+                format!("it has changed since it was read, and stays as it is: {said}"),
+            ),
+            403 => QueryStop(Verdict::Forbidden.exit_code(), said),
+            404 => QueryStop(Verdict::NotFound.exit_code(), said),
+            _ => QueryStop(Verdict::Blocked.exit_code(), said),
+        }),
     }
-    let said = Encoding::refusal(&parts.headers, &body).message;
-    let said = if said.is_empty() { format!("HTTP status {}", parts.status.as_u16()) } else { said };
-    Err(match parts.status.as_u16() {
-        409 => QueryStop(
-            Verdict::Blocked.exit_code(),
-            format!("it has changed since it was read, and stays as it is: {said}"),
-        ),
-        403 => QueryStop(Verdict::Forbidden.exit_code(), said),
-        404 => QueryStop(Verdict::NotFound.exit_code(), said),
-        500.. => in_doubt(said),
-        _ => QueryStop(Verdict::Blocked.exit_code(), said),
-    })
 }
 
 /// Reads again: how it stands now.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     fence::{
-        ask::{NoAnswer, ask, client, read},
+        ask::{NoAnswer, apply, ask, client, read},
         policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
     },
     preflight::facts::DEPLOYMENT,
@@ -187,7 +187,7 @@ impl<'a> Switcher<'a> {
                     annotations.insert(RAISED.to_owned(), json!(raised));
                 }
                 self.replace_spec(&format!("/apis/{API}/{plural}/{}", fence.name()), &object).await?;
-                self.send(Method::PATCH, &apply_path(plural, &fence.name()), &object).await?;
+                apply(&self.client, &apply_path(plural, &fence.name()), &object).await?;
             }
         }
         self.event("Fenced kube-controller-manager off").await
