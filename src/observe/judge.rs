@@ -48,10 +48,6 @@ struct HeldWish {
     until: Instant,
 }
 
-/// Holds an act against the laws ([`laws::judge`]).
-pub(super) type Laws =
-    fn((&Objects, &Earlier), &Chosen, (Option<&Shape>, Option<&Shape>), Timestamp) -> Judged;
-
 /// Where an act is in the history, and whose it is, if that is known.
 struct Made {
     revision: ResourceVersion,
@@ -61,7 +57,6 @@ struct Made {
 /// The judge.
 #[derive(Debug)]
 pub struct Judge {
-    laws: Laws,
     /// What an audit log has told.
     pub(super) authors: Authors,
     /// The cluster up to the last revision that was judged.
@@ -90,7 +85,6 @@ impl Judge {
     #[must_use]
     pub fn new(running: BTreeSet<StorageController>, now: Instant) -> Self {
         Self {
-            laws: laws::judge,
             authors: Authors::default(),
             world: Arc::default(),
             past: Earlier::default(),
@@ -106,11 +100,6 @@ impl Judge {
             summary: Summary::new(Timestamp::now()),
             news: Vec::new(),
         }
-    }
-
-    /// The same by other laws.
-    pub(super) fn by(self, laws: Laws) -> Self {
-        Self { laws, ..self }
     }
 
     /// The first lists are complete: what mooring wants from now on, it comes to want.
@@ -276,7 +265,7 @@ impl Judge {
                 *self.summary.users.entry(user.clone()).or_default() += 1;
             }
             let judged =
-                (self.laws)((self.world.as_ref(), &self.past), &act, (before.as_ref(), after.as_ref()), wall);
+                laws::judge((self.world.as_ref(), &self.past), &act, (before.as_ref(), after.as_ref()), wall);
             self.held_against(&act, &judged, &made);
             if self.running.contains(&act.mutation.controller()) {
                 self.compare(&act, &judged, (&made, told.at), wall);
