@@ -39,7 +39,7 @@ impl Rehearsal {
         let made = request.body.as_ref().filter(|_| request.verb == Verb::Create);
         let made = made.and_then(|body| body.pointer("/metadata/name")?.as_str());
         let name = made.unwrap_or(request.target().name).to_owned();
-        let what = format!("{} {}", verb(request.verb), request.path);
+        let what = format!("{} {}", request.verb.method(), request.path);
         self.under_way.spawn(async move { ([what, name], caller.send(&trial).await) });
     }
 
@@ -70,16 +70,6 @@ fn trial(request: &Request) -> Option<Request> {
         options.as_object_mut()?.insert("dryRun".to_owned(), json!(["All"]));
     }
     Some(trial)
-}
-
-fn verb(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Get => "GET",
-        Verb::Create => "POST",
-        Verb::Update => "PUT",
-        Verb::Patch => "PATCH",
-        Verb::Delete => "DELETE",
-    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,9 @@ pub enum Verb {
 }
 
 impl Verb {
-    pub(super) fn method(self) -> http::Method {
+    /// As HTTP has it.
+    #[must_use]
+    pub fn method(self) -> http::Method {
         match self {
             Self::Get => http::Method::GET,
             Self::Create => http::Method::POST,
