@@ -118,18 +118,18 @@ async fn run_until_signal(config: Config) -> Result<(), DaemonFailure> {
 }
 
 /// The signals that end the process.
-struct Termination {
+pub(crate) struct Termination {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Termination {
-    fn listen() -> anyhow::Result<Self> {
+    pub(crate) fn listen() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    async fn signal(&mut self) -> &'static str {
+    pub(crate) async fn signal(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

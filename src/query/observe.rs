@@ -3,13 +3,11 @@
 use std::{collections::BTreeSet, future::pending, time::Duration};
 
 use apiserver::connect::ApiServer;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::sleep,
-};
+use tokio::time::timeout;
 
 use super::output::{QueryStop, UNREACHABLE, USAGE, form, print};
 use crate::{
+    app::Termination,
     cli::{
         self, Command,
         query::{OutputForm, observe::ObserveArgs},
@@ -93,19 +91,11 @@ fn config(args: &ObserveArgs) -> Result<Config, String> {
 
 /// When to stop.
 async fn stop(duration: Option<Duration>) {
-    let over = async {
-        match duration {
-            Some(duration) => sleep(duration).await,
-            None => pending().await,
+    let asked = async {
+        match Termination::listen() {
+            Ok(mut asked) => drop(asked.signal().await),
+            Err(_) => pending().await,
         }
     };
-    let asked = async |kind| match signal(kind) {
-        Ok(mut asked) => drop(asked.recv().await),
-        Err(_) => pending().await,
-    };
-    tokio::select! {
-        () = over => {}
-        () = asked(SignalKind::interrupt()) => {}
-        () = asked(SignalKind::terminate()) => {}
-    }
+    let _ = timeout(duration.unwrap_or(Duration::MAX), asked).await;
 }
