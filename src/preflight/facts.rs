@@ -19,6 +19,9 @@ use crate::fence::{
 /// KCM's pods, where they are to be seen.
 pub const MANAGERS: &str =
     "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager";
+/// KCM's lease.
+pub const MANAGER_LEASE: &str =
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
 /// The ServiceAccounts of KCM's loops, and others.
 pub const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 /// The Deployment of the daemon.
@@ -50,7 +53,7 @@ pub enum PreflightTopic {
     Managers,
     /// KCM's lease.
     Lease,
-    /// Whether the user may write that lease.
+    /// A dry run of a patch of that lease: null, if it was accepted, else why it must not be written.
     LeaseRight,
     /// A dry run of the fence: null, if all of it was accepted, else the server's words.
     Fence,
@@ -76,10 +79,7 @@ const SINGLE_READS: [(PreflightTopic, &str); 6] = [
     (PreflightTopic::Policies, "/apis/admissionregistration.k8s.io/v1"),
     (PreflightTopic::Accounts, ACCOUNTS),
     (PreflightTopic::Managers, MANAGERS),
-    (
-        PreflightTopic::Lease,
-        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager",
-    ),
+    (PreflightTopic::Lease, MANAGER_LEASE),
     (PreflightTopic::Deployment, DEPLOYMENT),
 ];
 
@@ -116,10 +116,9 @@ impl PreflightFacts {
         for (topic, path, is_kept) in PAGED_READS {
             seen.insert(topic, kept(client, path, is_kept).await.map_err(|error| error.to_string()));
         }
-        seen.insert(
-            PreflightTopic::LeaseRight,
-            may_write_lease(client).await.map_err(|error| error.to_string()),
-        );
+        let lease = seen.get(&PreflightTopic::Lease).and_then(|lease| lease.clone().ok()).unwrap_or_default();
+        let why = unwritable(client, &lease).await.map(|why| json!(why));
+        seen.insert(PreflightTopic::LeaseRight, why.map_err(|error| error.to_string()));
         seen.insert(
             PreflightTopic::Fence,
             dry_runs::fence(client, fences).await.map_err(|error| error.to_string()),
@@ -182,13 +181,32 @@ pub fn has_flex_volume(pod: &Value) -> bool {
     volumes.into_iter().flatten().any(|volume| volume.get("flexVolume").is_some())
 }
 
-async fn may_write_lease(client: &Client) -> Result<Value, NoAnswer> {
-    let asked = json!({ "verb": "patch", "group": "coordination.k8s.io", "resource": "leases",
-        "namespace": "kube-system", "name": "kube-controller-manager" });
-    let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": asked } });
-    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    allowed(ask(client, Method::POST, path, Some(&review)).await)
+/// Programs of which KCM is a part: what exits with it is the API server, too.
+const WHOLE_SERVERS: [&str; 2] = ["k3s", "kubelite"];
+
+/// Why KCM's lease must not be taken: what exits then is more than KCM. The lease says which program writes it.
+#[must_use]
+pub fn whole_server(lease: &Value) -> Option<String> {
+    let entries = lease.pointer("/metadata/managedFields").and_then(Value::as_array).into_iter().flatten();
+    let mut programs = entries.filter_map(|entry| entry.get("manager")?.as_str());
+    let program = programs.find(|program| WHOLE_SERVERS.contains(program))?;
+    Some(format!("{program} writes it, of which the API server is a part, and which would exit"))
+}
+
+/// Why KCM's lease cannot be written.
+///
+/// # Errors
+/// See [`NoAnswer`].
+pub async fn unwritable(client: &Client, lease: &Value) -> Result<Option<String>, NoAnswer> {
+    if let Some(why) = whole_server(lease) {
+        return Ok(Some(why));
+    }
+    let path = format!("{MANAGER_LEASE}?dryRun=All");
+    match ask(client, Method::PATCH, &path, Some(&json!({}))).await {
+        Ok(_) => Ok(None),
+        Err(NoAnswer::Refused(403 | 404, why)) => Ok(Some(why)),
+        Err(error) => Err(error),
+    }
 }
 
 fn allowed(review: Result<Value, NoAnswer>) -> Result<Value, NoAnswer> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Level, Line,
     facts::{PreflightFacts, PreflightTopic, has_flex_volume, is_recycler},
-    manager::{Manager, whole_server},
+    manager::Manager,
 };
 use crate::fence::{
     arguments::{is_on, words},
@@ -188,13 +188,10 @@ fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     }
     let evidence =
         format!("kube-controller-manager's lease is held by {}", text(lease, "/spec/holderIdentity"));
-    if let Some(why) = whole_server(lease) {
-        return Ok((Level::Warn, format!("{evidence}; {why}"), todo));
+    match facts.of(PreflightTopic::LeaseRight)?.as_str() {
+        Some(why) => Ok((Level::Warn, format!("{evidence}; {why}"), todo)),
+        None => Ok(fine(format!("{evidence}; you may write it"))),
     }
-    if facts.of(PreflightTopic::LeaseRight)? == &json!(true) {
-        return Ok(fine(format!("{evidence}; you may write it")));
-    }
-    Ok((Level::Warn, format!("{evidence}; you may not write it"), todo))
 }
 
 fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {

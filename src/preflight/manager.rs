@@ -21,18 +21,6 @@ pub struct Manager {
     pub qps: u64,
 }
 
-/// Programs of which KCM is a part: what exits with it is the API server, too.
-const WHOLE_SERVERS: [&str; 2] = ["k3s", "kubelite"];
-
-/// Why KCM's lease must not be taken: what exits then is more than KCM. The lease says which program writes it.
-#[must_use]
-pub fn whole_server(lease: &Value) -> Option<String> {
-    let entries = lease.pointer("/metadata/managedFields").and_then(Value::as_array).into_iter().flatten();
-    let mut programs = entries.filter_map(|entry| entry.get("manager")?.as_str());
-    let program = programs.find(|program| WHOLE_SERVERS.contains(program))?;
-    Some(format!("{program} writes it, of which the API server is a part, and which would exit"))
-}
-
 impl Manager {
     /// Reads it from the list of the pods.
     ///

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 pub use judge::{judge, loop_users};
-pub use manager::{Manager, whole_server};
+pub use manager::Manager;
 
 /// How it stands with one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -14,11 +14,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::fence::ask::{NoAnswer, ask, read};
+use crate::{
+    fence::ask::{NoAnswer, ask, read},
+    preflight::facts::MANAGER_LEASE,
+};
 
-/// KCM's lease.
-pub(super) const MANAGER_LEASE: &str =
-    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
 /// The lease that keeps a second switch out.
 pub(super) const LOCK: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases/mooring-switch";
 /// Who held KCM's lease when mooring had stopped, an annotation of the lock.

@@ -6,12 +6,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{connect::ApiServer, ids::NodeName};
-use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    hold::{FREED, LED_AT_STOP, LOCK, MANAGER_LEASE, ManagerLease, holder},
+    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, holder},
     step::{DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen},
 };
 use crate::{
@@ -19,15 +18,14 @@ use crate::{
     config::Controllers,
     fence::{
         arguments::{self, controllers, is_on, is_rolling, words},
-        ask::{NoAnswer, ask, client, each, read},
+        ask::{NoAnswer, client, each, read},
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
     },
     preflight::{
         Manager,
-        facts::{DEPLOYMENT, MANAGERS},
-        whole_server,
+        facts::{DEPLOYMENT, MANAGER_LEASE, MANAGERS, unwritable},
     },
 };
 
@@ -323,19 +321,6 @@ pub(super) fn restart(recorded: Option<&str>, mark: &str, may_lead: bool) -> Man
 /// Of a mark, the revision at which mooring had written its lease last.
 fn stop_of(mark: &str) -> Option<&str> {
     mark.rsplit_once(' ').map(|(_, stop)| stop)
-}
-
-/// Why KCM's lease cannot be written.
-async fn unwritable(client: &kube::Client, lease: &Value) -> Result<Option<String>, NoAnswer> {
-    if let Some(why) = whole_server(lease) {
-        return Ok(Some(why));
-    }
-    let path = format!("{MANAGER_LEASE}?dryRun=All");
-    match ask(client, Method::PATCH, &path, Some(&json!({}))).await {
-        Ok(_) => Ok(None),
-        Err(NoAnswer::Refused(403 | 404, why)) => Ok(Some(why)),
-        Err(error) => Err(error),
-    }
 }
 
 /// Exclusive volumes with an attachment that its node does not list: a fresh KCM would take it for uncertain, and attach the

@@ -7,7 +7,7 @@ use super::{
     step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
     tests::{Case, check, order, ruled_by_mooring, ruled_by_the_manager, stopped},
 };
-use crate::preflight::whole_server;
+use crate::preflight::facts::whole_server;
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
