@@ -52,11 +52,11 @@ rules:
   - {group: coordination.k8s.io, resources: [leases]}
   verbs: [create, update, patch, delete, deletecollection]
 - level: RequestResponse
-  userGroups: ["system:serviceaccounts:mooring-system"]
+  userGroups: ["system:serviceaccounts:mooring-system", "system:serviceaccounts:mooring-observe"]
   resources: [{group: "", resources: [pods]}]
   verbs: [create, patch, delete]
 - level: Metadata
-  userGroups: ["system:serviceaccounts:mooring-system"]
+  userGroups: ["system:serviceaccounts:mooring-system", "system:serviceaccounts:mooring-observe"]
 - level: Metadata
   userGroups: ["system:serviceaccounts:kube-system"]
   verbs: [create, update, patch, delete, deletecollection]
