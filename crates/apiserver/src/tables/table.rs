@@ -92,8 +92,8 @@ impl<T: Narrow> Default for Table<T> {
     }
 }
 
-/// A copy as of now, which goes its own way and shares the objects. Nobody counts it. It has as few shards as there can be:
-/// tests make many copies, and work on each alone.
+/// A copy as of now, which goes its own way and shares the objects. Nobody counts it. Of what is hardly ever there it has as
+/// few shards as there can be: tests make many copies, and work on each alone.
 impl<T: Narrow> Clone for Table<T> {
     fn clone(&self) -> Self {
         fn copy<K: Clone + Eq + Hash, V: Clone>(map: &Map<K, V>) -> Map<K, V> {
