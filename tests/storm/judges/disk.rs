@@ -38,6 +38,8 @@ struct Machines<'a> {
     reported_again: BTreeMap<(String, String), Instant>,
     /// When a node was made that people had deleted.
     made: BTreeMap<String, Instant>,
+    /// Node and disk: when an attachment that we had deleted was gone, whose PersistentVolume led to that disk then.
+    ended: BTreeMap<(String, String), Instant>,
 }
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
@@ -53,6 +55,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         under_way: UNDER_WAY + record.script.lags.iter().max().copied().unwrap_or_default(),
         reported_again: BTreeMap::new(),
         made: BTreeMap::new(),
+        ended: BTreeMap::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
     let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
@@ -66,6 +69,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         machines.note(moment);
         match moment.change.resource.as_str() {
             "volumeattachments" => {
+                machines.note_end(objects, moment, &deleted_by);
                 note_deletion(moment, leads_elsewhere(objects, moment), &mut deleted_by);
                 if let Some((disk, node)) = given_by_attachment(objects, moment) {
                     machines.judge_given(objects, moment, &disk, &node, &mut faults);
@@ -183,6 +187,17 @@ impl Machines<'_> {
         }
     }
 
+    /// The driver goes by the name of the volume: it detaches what that leads to now.
+    fn note_end(&mut self, objects: &Objects, moment: &Moment, deleted_by: &BTreeMap<&str, (&str, bool)>) {
+        let (None, Some(before)) = (&moment.change.after, &moment.change.before) else { return };
+        let is_ours = deleted_by.get(moment.change.name.as_str()).is_some_and(|(_, ours)| *ours);
+        let source = before["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+        let node = before["spec"]["nodeName"].as_str().unwrap_or_default();
+        if let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of).filter(|_| is_ours) {
+            self.ended.insert((node.to_owned(), disk), moment.at);
+        }
+    }
+
     fn note_list(&mut self, moment: &Moment, before: &Value, after: &Value) {
         let node = &moment.change.name;
         let (old, new) = (listed(before), listed(after));
@@ -279,9 +294,6 @@ impl Machines<'_> {
         faults: &mut Vec<Fault>,
     ) {
         let Fact { at, disk, machine, step } = fact;
-        if self.shared.contains(disk) {
-            return;
-        }
         let is_ours = |machine: &str| {
             attachment_of(disk, machine).and_then(|name| deleted_by.get(name.as_str()).copied())
         };
@@ -294,7 +306,7 @@ impl Machines<'_> {
                 if self.falsified.contains(&place) || is_new {
                     return;
                 }
-                // The driver goes by the name of the volume: an attachment of another disk of that name ends this one.
+                // An attachment of another disk ends this one, too, whether its deletion is seen yet or not.
                 let ends_it = |(name, object): (&str, &Value)| {
                     let source =
                         object["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
@@ -304,6 +316,7 @@ impl Machines<'_> {
                         && objects.get("persistentvolumes", source).and_then(disk_of).as_ref() == Some(disk)
                 };
                 let by_us = is_ours(machine).is_some_and(|(_, ours)| ours)
+                    || self.ended.get(&place).is_some_and(|ended| ended >= at)
                     || objects.all("volumeattachments").any(ends_it);
                 let is_forced = self.is_excused(machine, since, *at);
                 let is_shown = !self.is_fenced(machine, since) && shows_pod(objects, disk, machine);
@@ -312,7 +325,7 @@ impl Machines<'_> {
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });
                 }
             }
-            Step::Published => {
+            Step::Published if !self.shared.contains(disk) => {
                 let mut on: BTreeSet<&str> = BTreeSet::new();
                 for earlier in self.facts.iter().filter(|earlier| earlier.disk == *disk && earlier.at < *at) {
                     match earlier.step {
@@ -328,7 +341,7 @@ impl Machines<'_> {
                     }
                 }
             }
-            Step::Mounted | Step::Unmounted => {}
+            Step::Published | Step::Mounted | Step::Unmounted => {}
         }
     }
 }
