@@ -2,17 +2,14 @@
 //!
 //! Like kube-controller-manager's, these paths are there unless `--profiling=false`. On a standby, too.
 
-use std::time::Duration;
-
 use axum::{
-    Extension,
     extract::RawQuery,
     response::{IntoResponse, Response},
     routing::get,
 };
 use http::{StatusCode, header::CONTENT_TYPE};
-use serving::{Answer, Lasting, Router};
-use telemetry::profile::{self, MOST_SECONDS, ProfileError};
+use serving::{Answer, Router};
+use telemetry::profile::{self, ProfileError};
 
 use crate::telemetry::filter::Switch;
 
@@ -28,14 +25,11 @@ pub fn add(router: Router) -> Router {
         .route("/debug/pprof/profile", get(profile))
 }
 
-async fn profile(RawQuery(query): RawQuery, lasting: Option<Extension<Lasting>>) -> Response {
-    let longer = |by| lasting.iter().for_each(|lasting| lasting.longer(by));
-    longer(Duration::from_secs(MOST_SECONDS));
+async fn profile(RawQuery(query): RawQuery) -> Response {
     let profile = match profile::asked(query.as_deref()) {
         Ok(length) => profile::take(length).await,
         Err(error) => Err(error),
     };
-    longer(Duration::ZERO);
     match profile {
         Ok(bytes) => ([(CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
         Err(error) => Answer::text(status(&error), format!("{error}\n")).into_response(),

@@ -41,7 +41,3 @@ impl IntoResponse for Answer {
         (self.status, [(CONTENT_TYPE, self.content_type)], self.body).into_response()
     }
 }
-
-/// Marks the response that a peer has shown that it may read.
-#[derive(Clone, Copy, Debug)]
-pub struct Known;

@@ -5,7 +5,7 @@
 //! (SubjectAccessReview). Answers count for some seconds. Without an API server no client is let in. Of one peer
 //! only so many are refused in a while; then it is not even asked about.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{net::IpAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use parking_lot::Mutex;
@@ -15,7 +15,6 @@ use tokio::time::Instant;
 pub use super::client_certs::TlsPeer;
 use super::{
     client_certs::{ClientCertificates, Hash},
-    connections::Peer,
     options::Options,
     reviews::{ReviewError, Reviewer, Share},
     ttl_cache::{TtlCache, Verdicts},
@@ -74,9 +73,9 @@ struct Caches {
     certified: Verdicts<Hash, Arc<User>>,
     /// By the hash of user, verb and path.
     paths: Verdicts<Hash, ()>,
-    refusals: TtlCache<Peer, (u32, Instant)>,
+    refusals: TtlCache<IpAddr, (u32, Instant)>,
     /// Peers of whom one was permitted something.
-    known_peers: TtlCache<Peer, ()>,
+    known_peers: TtlCache<IpAddr, ()>,
     /// Names of users who were.
     known_users: TtlCache<String, ()>,
 }
@@ -141,7 +140,7 @@ impl DelegatedAuth {
         verb: &str,
         path: &str,
     ) -> Result<Arc<User>, Denial> {
-        let from = Peer::from(peer.address);
+        let from = peer.address.to_canonical();
         let user = self.authenticate(from, peer, headers).await?;
         if !user.may_everything() && !self.may(from, &user, verb, path).await? {
             return Err(Denial::Forbidden(user.username.clone()));
@@ -155,7 +154,7 @@ impl DelegatedAuth {
 
     async fn authenticate(
         &self,
-        from: Peer,
+        from: IpAddr,
         peer: &TlsPeer,
         headers: &HeaderMap,
     ) -> Result<Arc<User>, Denial> {
@@ -173,7 +172,7 @@ impl DelegatedAuth {
         }
     }
 
-    async fn user_of_token(&self, from: Peer, token: &str) -> Result<Arc<User>, Denial> {
+    async fn user_of_token(&self, from: IpAddr, token: &str) -> Result<Arc<User>, Denial> {
         // Tokens are not kept: what is not there cannot be read.
         let hash = Sha256::digest(token).into();
         // Who is known may come with a new token.
@@ -184,7 +183,7 @@ impl DelegatedAuth {
     }
 
     /// The user whom the peer's certificates name, if the authorities of now vouch for it.
-    async fn user_of_certificate(&self, from: Peer, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
+    async fn user_of_certificate(&self, from: IpAddr, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
         self.certificates.prepare().await;
         let user = self.verdict(from, peer).await?;
         if user.is_some() || !self.certificates.renew().await {
@@ -194,14 +193,14 @@ impl DelegatedAuth {
     }
 
     /// The same by the authorities that are known, which counts for some seconds.
-    async fn verdict(&self, from: Peer, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
+    async fn verdict(&self, from: IpAddr, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
         let generation = self.certificates.generation().to_be_bytes();
         let hash = Sha256::new().chain_update(peer.digest()).chain_update(generation).finalize().into();
         let verify = async |_| Ok(self.certificates.verify(peer).await.map(Arc::new));
         self.answer(from, |caches| &mut caches.certified, hash, |_, _| true, verify).await
     }
 
-    async fn may(&self, from: Peer, user: &User, verb: &str, path: &str) -> Result<bool, Denial> {
+    async fn may(&self, from: IpAddr, user: &User, verb: &str, path: &str) -> Result<bool, Denial> {
         // The fields are told apart by their lengths and names.
         let question = serde_json::to_vec(&(user, verb, path)).unwrap_or_default();
         let hash = Sha256::digest(question).into();
@@ -219,7 +218,7 @@ impl DelegatedAuth {
     /// once would pass; its share is that of the known if the peer or user is.
     async fn answer<V: Clone>(
         &self,
-        from: Peer,
+        from: IpAddr,
         kept: impl Fn(&mut Caches) -> &mut Verdicts<Hash, V>,
         hash: Hash,
         is_known: impl FnOnce(&mut Caches, Instant) -> bool,
@@ -251,7 +250,7 @@ impl DelegatedAuth {
 
 impl Caches {
     /// Counts a refusal to come, if the peer may have one more.
-    fn charge(&mut self, peer: Peer, now: Instant) -> Result<(), Denial> {
+    fn charge(&mut self, peer: IpAddr, now: Instant) -> Result<(), Denial> {
         let (count, since) = self.refusals.get(&peer, now).unwrap_or((0, now));
         if count >= MAX_REFUSALS {
             return Err(Denial::TooManyRefusals);
@@ -261,7 +260,7 @@ impl Caches {
     }
 
     /// Takes one back.
-    fn refund(&mut self, peer: Peer) {
+    fn refund(&mut self, peer: IpAddr) {
         if let Some((count, since)) = self.refusals.get(&peer, Instant::now()) {
             self.refusals.put(peer, (count.saturating_sub(1), since), since);
         }

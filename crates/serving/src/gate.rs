@@ -16,7 +16,7 @@ use http::{
 };
 
 use super::{
-    answer::{Answer, Known},
+    answer::Answer,
     auth::{DelegatedAuth, Denial, TlsPeer},
     health::{Audience, is_verbose},
     measures::Measures,
@@ -54,18 +54,11 @@ impl Gate {
         &self.router
     }
 
-    /// Answers a request. Its body is read only of who may set what it is about. The response to one who has shown that it
-    /// may read this is marked as [`Known`].
+    /// Answers a request. Its body is read only of who may set what it is about.
     pub async fn answer(&self, peer: &TlsPeer, mut request: Request) -> Response {
         let verb = request.method().as_str().to_ascii_lowercase();
         let mut response = match self.admit(peer, &verb, &mut request).await {
-            Ok(known) => {
-                let mut response = self.router.answer(request).await;
-                if known {
-                    response.extensions_mut().insert(Known);
-                }
-                response
-            }
+            Ok(()) => self.router.answer(request).await,
             Err(denial) => {
                 let (status, text) = denial.told(&verb, request.uri().path());
                 Answer::text(status, text).into_response()
@@ -83,8 +76,8 @@ impl Gate {
         response
     }
 
-    /// Lets a request pass, with who reads the answer. Returns whether it has been shown that this one may.
-    async fn admit(&self, peer: &TlsPeer, verb: &str, request: &mut Request) -> Result<bool, Denial> {
+    /// Lets a request pass, with who reads the answer.
+    async fn admit(&self, peer: &TlsPeer, verb: &str, request: &mut Request) -> Result<(), Denial> {
         let (path, headers) = (request.uri().path(), request.headers());
         let sets = *request.method() == Method::PUT;
         let open = !sets && self.options.is_open(path);
@@ -93,7 +86,7 @@ impl Gate {
             is_verbose(request.uri().query()) && DelegatedAuth::has_credentials(peer, headers);
         if open && !is_asked_about {
             request.extensions_mut().insert(Audience::Everybody);
-            return Ok(false);
+            return Ok(());
         }
         let verbs = if sets { VERBS_OF_PUT.as_slice() } else { &[verb] };
         let mut admitted = Err(Denial::Unauthenticated);
@@ -107,11 +100,11 @@ impl Gate {
             Ok(user) => {
                 request.extensions_mut().insert(user);
                 request.extensions_mut().insert(Audience::Known);
-                Ok(true)
+                Ok(())
             }
             Err(_) if open => {
                 request.extensions_mut().insert(Audience::Everybody);
-                Ok(false)
+                Ok(())
             }
             Err(denial) => Err(denial),
         }

@@ -1,7 +1,7 @@
 //! What a component of Kubernetes serves over HTTPS: metrics, health, and JSON for people who look into it.
 //!
 //! ```text
-//!  listener ─▶ connections ─▶ handshakes, tls ─▶ gate ─▶ auth (who is it, may it read this?) ─▶ reviews ─▶ API server
+//!  listener ─▶ connections ─▶ connection, tls ─▶ gate ─▶ auth (who is it, may it read this?) ─▶ reviews ─▶ API server
 //!              (who makes room)                   │
 //!                                                 └▶ router (axum) ─▶ health checks │ pages (made apart, once a second)
 //! ```
@@ -17,7 +17,6 @@ mod client_certs;
 mod connection;
 mod connections;
 mod gate;
-mod handshakes;
 pub mod health;
 mod measures;
 mod options;
@@ -31,10 +30,9 @@ mod ttl_cache;
 mod user;
 pub mod zpages;
 
-pub use answer::{Answer, Known};
+pub use answer::Answer;
 pub use auth::{DelegatedAuth, TlsPeer};
 pub use certificates::{CertificateError, OwnCertificate, expiry_of_pem};
-pub use connection::Lasting;
 pub use gate::Gate;
 pub use measures::Measures;
 pub use options::{CertificateSource, MinVersion, Options};

@@ -6,8 +6,6 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use strum::IntoStaticStr;
 use telemetry::metrics::Metrics;
 
-use super::connections::Phase;
-
 /// What the API server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -29,21 +27,13 @@ impl Review {
 }
 
 /// Why a connection was ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum End {
     /// It made room for another one.
     Crowded,
     /// Its time was over.
-    Overdue(Phase),
-}
-
-impl End {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Crowded => "crowded",
-            Self::Overdue(phase) => phase.into(),
-        }
-    }
+    Overdue,
 }
 
 /// Upper bounds in seconds of what a review takes.
@@ -90,7 +80,7 @@ impl Measures {
         metrics.register(&accepted)?;
         let ended = metrics.counters(
             "mooring_http_connections_ended_total",
-            "Connections that the server ended, by reason: too many (crowded), or too slow in a phase",
+            "Connections that the server ended, by reason: too many (crowded), or idle, slow or old (overdue)",
             &["reason"],
         )?;
         let requests = metrics.counters("mooring_http_requests_total", "Requests, by status", &["code"])?;
@@ -112,7 +102,7 @@ impl Measures {
 
     /// Counts a connection that was ended.
     pub fn ended(&self, end: End) {
-        self.ended.with_label_values(&[end.as_str()]).inc();
+        self.ended.with_label_values(&[<&str>::from(end)]).inc();
     }
 
     /// Counts a request.

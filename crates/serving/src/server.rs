@@ -10,25 +10,16 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    certificates::OwnCertificate,
-    connection::{Opening, Registration, Table, serve},
-    connections::{Caps, Connections, Id, Peer},
-    gate::Gate,
-    handshakes::HandshakeQueue,
-    measures::{End, Measures},
-};
+use super::{certificates::OwnCertificate, connection::serve, connections::Connections, gate::Gate};
 
 /// How long answers that are under way at shutdown may take.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often connections are looked at whose time may be over. No deadline is meant to be exact.
-const SWEEP: Duration = Duration::from_millis(500);
 /// How often certificate files are read again. KCM is told of changes, and looks each minute.
 const RELOAD: Duration = Duration::from_secs(10);
 /// Connections that the kernel holds until they are accepted.
@@ -100,49 +91,42 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let config = Arc::new(config);
         let reloading = tokio::spawn(stop.clone().run_until_cancelled_owned(reload(Arc::clone(&gate), own)));
-        let mut limiter = ConnectionLimiter::new(&gate);
-        let queue = Arc::clone(&limiter.queue);
-        let giving = tokio::spawn(async move { queue.give().await });
+        let connections = Arc::new(Connections::new(&gate.options.node_addresses, gate.measures.clone()));
+        let tasks = TaskTracker::new();
+        // Ends what is still open after the drain.
+        let over = CancellationToken::new();
+        let _over = over.clone().drop_guard();
         let mut failures = Failures::default();
-        let mut sweep = interval(SWEEP);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                _ = sweep.tick(), if !limiter.ends.is_empty() => {
-                    limiter.sweep();
-                    continue;
-                }
-                accepted = listener.accept() => accepted,
-            };
+        while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     if failures.is_new(error.kind(), Instant::now()) {
                         tracing::warn!(%error, "could not accept a connection");
                     }
-                    tokio::select! {
-                        () = stop.cancelled() => break,
-                        () = sleep(ACCEPT_PAUSE) => limiter.sweep(),
-                    }
+                    stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
                     continue;
                 }
             };
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "could not set TCP_NODELAY");
             }
-            limiter.let_in(stream, from.ip(), &config, &gate, &stop);
+            let place = connections.admit(from.ip());
+            let serving = serve(stream, from.ip(), Arc::clone(&config), Arc::clone(&gate), stop.clone());
+            let over = over.clone();
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = serving => {}
+                    () = place.end.cancelled() => {}
+                    () = over.cancelled() => {}
+                }
+            });
         }
         drop(listener);
         reloading.abort();
-        giving.abort();
-        limiter.tasks.close();
-        if timeout(DRAIN_TIMEOUT, limiter.tasks.wait()).await.is_err() {
+        tasks.close();
+        if timeout(DRAIN_TIMEOUT, tasks.wait()).await.is_err() {
             tracing::debug!("connections still open after shutdown");
-        }
-        for end in limiter.ends.into_values() {
-            end.cancel();
         }
         Ok(())
     }
@@ -175,72 +159,6 @@ impl Failures {
             self.0.insert(kind, now);
         }
         !told
-    }
-}
-
-/// Lets connections in, and ends them.
-struct ConnectionLimiter {
-    table: Table,
-    queue: Arc<HandshakeQueue>,
-    ends: HashMap<Id, CancellationToken>,
-    tasks: TaskTracker,
-    measures: Measures,
-}
-
-impl ConnectionLimiter {
-    fn new(gate: &Gate) -> Self {
-        let measures = gate.measures.clone();
-        Self {
-            table: Table::new(Connections::new(Caps::default(), gate.options.node_addresses.clone())),
-            queue: Arc::default(),
-            ends: HashMap::new(),
-            tasks: TaskTracker::new(),
-            measures,
-        }
-    }
-
-    fn let_in(
-        &mut self,
-        stream: tokio::net::TcpStream,
-        address: IpAddr,
-        config: &Arc<ServerConfig>,
-        gate: &Arc<Gate>,
-        stop: &CancellationToken,
-    ) {
-        let peer = Peer::from(address);
-        let (id, crowd, rank) = {
-            let mut table = self.table.lock();
-            let (id, crowd) = table.admit(peer, Instant::now());
-            (id, crowd, table.rank(peer))
-        };
-        if let Some(crowd) = crowd {
-            self.end(crowd, End::Crowded);
-        }
-        let end = CancellationToken::new();
-        self.ends.insert(id, end.clone());
-        let registration = Arc::new(Registration::new(self.table.clone(), id));
-        let handshake = Opening { config: Arc::clone(config), queue: Arc::clone(&self.queue), rank };
-        let serving = serve(stream, address, registration, handshake, Arc::clone(gate), stop.clone());
-        self.tasks.spawn(end.run_until_cancelled_owned(serving));
-        self.measures.accepted(self.table.lock().count());
-    }
-
-    /// Ends those whose time is over, and forgets those who have left.
-    fn sweep(&mut self) {
-        let overdue = self.table.lock().overdue(Instant::now());
-        for (id, phase) in overdue {
-            self.end(id, End::Overdue(phase));
-        }
-        let table = self.table.lock();
-        self.ends.retain(|id, _| table.contains(*id));
-        self.measures.open(table.count());
-    }
-
-    fn end(&mut self, id: Id, why: End) {
-        if let Some(end) = self.ends.remove(&id) {
-            end.cancel();
-            self.measures.ended(why);
-        }
     }
 }
 

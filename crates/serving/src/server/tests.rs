@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use axum::{Extension, routing::get};
+use axum::routing::get;
 use http::StatusCode;
 use telemetry::metrics::Metrics;
 use tokio::{
@@ -20,8 +20,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::{
-    Answer, CertificateSource, DelegatedAuth, Lasting, MinVersion, Options, Reviewer, Router,
-    connections::{ANSWER_DEADLINE, Phase},
+    Answer, CertificateSource, DelegatedAuth, Measures, MinVersion, Options, Reviewer, Router,
+    connection::{HEAD, LIFE},
     options::for_tests,
     tls::{
         server_config,
@@ -233,47 +233,34 @@ async fn files_are_read_again_while_serving() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// So the profile of a minute comes whole, where any other answer has half of that.
+/// A head that dribbles, an answer that lasts, and a peer that says nothing.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_lasts_has_so_much_more_time_over_tls_and_not_for_ever() {
-    let more = Duration::from_mins(1);
-    let lasts = async move |Extension(lasting): Extension<Lasting>| {
-        lasting.longer(more);
-        sleep(more).await;
-        lasting.longer(Duration::ZERO);
-        std::future::pending::<()>().await;
-    };
+async fn a_connection_ends_when_its_time_is_over() {
+    let lasts = async || std::future::pending::<()>().await;
     let options = Options { always_allow_paths: vec!["/lasts".to_owned()], ..for_tests() };
     let own = OwnCertificate::load(&CertificateSource::Memory, &["localhost".to_owned()]).unwrap();
     let own = Arc::new(own);
     let gate = gate(Router::default().route("/lasts", get(lasts)), &options);
-    let queue = Arc::<HandshakeQueue>::default();
-    let giving = Arc::clone(&queue);
-    let _giving = AbortOnDropHandle::new(tokio::spawn(async move { giving.give().await }));
     let config = Arc::new(server_config(&options, Arc::clone(&own)).unwrap());
-    let table = Table::new(Connections::default());
-    let (id, _) = table.lock().admit(Peer::from(options.address), Instant::now());
-    let registration = Arc::new(Registration::new(table.clone(), id));
-    let (ours, theirs) = tokio::io::duplex(64 * 1024);
-    let opening = Opening { config, queue, rank: 0 };
-    let serving = serve(theirs, options.address, registration, opening, gate, CancellationToken::new());
-    let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
-
-    let mut stream = connector(&own).connect(ServerName::try_from("localhost").unwrap(), ours).await.unwrap();
-    stream.write_all(b"GET /lasts HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    for (sent, limit) in
+        [("", HEAD), ("GET /lasts HTTP/1.1\r\nHost", HEAD), ("GET /lasts HTTP/1.1\r\nHost: x\r\n\r\n", LIFE)]
+    {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let stop = CancellationToken::new();
+        let serving = serve(theirs, options.address, Arc::clone(&config), Arc::clone(&gate), stop);
+        let serving = AbortOnDropHandle::new(tokio::spawn(serving));
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = connector(&own).connect(name, ours).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let begun = Instant::now();
+        serving.await.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), limit.as_secs(), "{sent}");
+    }
+    // Without a handshake.
+    let (_silent, theirs) = tokio::io::duplex(64);
     let begun = Instant::now();
-    let mut sweep = interval(SWEEP);
-    let overdue = loop {
-        // As the server does it.
-        sweep.tick().await;
-        let overdue = table.lock().overdue(Instant::now());
-        if !overdue.is_empty() {
-            break overdue;
-        }
-    };
-    assert_eq!(overdue, [(id, Phase::Answering)]);
-    let (least, most) = (more + ANSWER_DEADLINE, more + ANSWER_DEADLINE + SWEEP);
-    assert!((least..=most).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    serve(theirs, options.address, config, gate, CancellationToken::new()).await;
+    assert_eq!(begun.elapsed().as_secs(), 5);
 }
 
 /// M10: what `::` and `0.0.0.0` mean to Go.
