@@ -3,8 +3,8 @@
 //! In: each request and how it ended. Out: a counter, and an alarm with a line in the log when so many of one
 //! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. Another alarm is
 //! of writes that no server began with. An alarm is lowered when one of that kind is answered, or none was tried for
-//! long. Where no server has ever begun with a write, a proxy swallows `100 Continue`: from then on no write waits for it,
-//! and one a minute asks for it, for it may have been the server that hung.
+//! long. Where no server has ever begun with a write, or none does for a minute in which the lease is renewed, a proxy swallows
+//! `100 Continue`: from then on no write waits for it, and one a minute asks for it, for it may have been the server that hung.
 
 use std::{
     collections::BTreeMap,
@@ -27,8 +27,8 @@ const TIMED_OUT: &str = "requests_time_out";
 const NOT_BEGUN: &str = "writes_not_begun";
 
 /// What that alarm says when no write waits for `100 Continue` any more.
-const SWALLOWED: &str = "no 100 Continue has come since this process began, as behind a proxy that swallows it: writes are sent \
-                         without it, and one that the proxy holds for longer than the lease may land under the next leader";
+const SWALLOWED: &str = "no 100 Continue comes, as behind a proxy that swallows it: writes are sent without it, \
+                         and one that the proxy holds for longer than the lease may land under the next leader";
 
 /// So many in a row are no accident.
 const TOO_MANY: u32 = 3;
@@ -36,7 +36,8 @@ const TOO_MANY: u32 = 3;
 /// After this long nothing that is still wanted has gone unasked: retries are at most two minutes apart.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 
-/// How often a write asks for `100 Continue` where none comes.
+/// How often a write asks for `100 Continue` where none comes, and how long none comes from a server that has said it before:
+/// who leads for so long is answered otherwise, so the server does not hang.
 pub(super) const ASK_AGAIN: Duration = Duration::from_mins(1);
 
 /// A verb and a resource.
@@ -84,6 +85,7 @@ fn is_late_webhook(message: &str) -> bool {
 struct Streak {
     ending: Ending,
     count: u32,
+    since: Instant,
     last: Instant,
 }
 
@@ -93,9 +95,9 @@ enum Continues {
     /// Nothing yet.
     #[default]
     Unknown,
-    /// A server has said it: one that does not say it now hangs.
+    /// A server has said it: one that does not say it now may hang.
     Seen,
-    /// None has, to too many writes in a row.
+    /// None does, to too many writes in a row.
     Swallowed {
         /// When a write asked for it last.
         asked: Instant,
@@ -156,14 +158,21 @@ impl Overdue {
             Ending::TimedOut | Ending::NotBegun => {
                 self.metrics.count_timeout(verb, resource);
                 let before = state.streaks.get(&kind).filter(|streak| streak.ending == ending);
-                let count = before.map_or(0, |streak| streak.count).saturating_add(1);
-                state.streaks.insert(kind, Streak { ending, count, last: now });
+                let (count, since) = before.map_or((0, now), |streak| (streak.count, streak.since));
+                let count = count.saturating_add(1);
+                state.streaks.insert(kind, Streak { ending, count, since, last: now });
                 if count == TOO_MANY {
                     tracing::warn!(verb, resource, "requests time out repeatedly");
-                    if ending == Ending::NotBegun && state.continues == Continues::Unknown {
-                        state.continues = Continues::Swallowed { asked: now };
-                        tracing::warn!("{SWALLOWED}");
-                    }
+                }
+                let patience = match state.continues {
+                    Continues::Unknown => Some(Duration::ZERO),
+                    Continues::Seen => Some(ASK_AGAIN),
+                    Continues::Swallowed { .. } => None,
+                };
+                let is_over = patience.is_some_and(|patience| now >= since + patience);
+                if ending == Ending::NotBegun && count >= TOO_MANY && is_over {
+                    state.continues = Continues::Swallowed { asked: now };
+                    tracing::warn!("{SWALLOWED}");
                 }
             }
         }
@@ -336,7 +345,15 @@ mod tests {
                         does the API server hang?";
         assert_eq!(alarms.raised(), [expected]);
         let expectation = overdue.expectation(Instant::now());
-        assert_eq!(expectation, Expectation::Waits, "a server that has begun before hangs now");
+        assert_eq!(expectation, Expectation::Waits, "a server that has begun before may hang now");
+
+        // Who leads on for a minute meanwhile is answered otherwise: something swallows it.
+        tokio::time::advance(ASK_AGAIN).await;
+        overdue.note(&create, Ending::NotBegun, Instant::now());
+        assert_eq!(overdue.expectation(Instant::now()), Expectation::None);
+        assert_eq!(alarms.raised(), [format!("writes_not_begun: {SWALLOWED}")]);
+        overdue.begun();
+        assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
     }
 
     #[tokio::test(start_paused = true)]
