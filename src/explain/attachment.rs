@@ -3,11 +3,9 @@
 //! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
 //! node, too, for there is where a person has to act.
 
-use std::collections::BTreeSet;
-
 use apiserver::{
     ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
-    kinds::{CsiDriver, Narrow, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{CsiDriver, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -20,7 +18,7 @@ use super::{
     sidecars::Sidecar,
     subject::Subject,
     table::Facts,
-    view::{View, claims_of, get},
+    view::{View, claims_of, get, runs_on},
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
@@ -374,17 +372,8 @@ fn last_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<PodK
         let claim = get::<PersistentVolumeClaim>(view, key)?;
         volume_of(view.objects(), &claim.spec.volume_name)
     };
-    let mut users = BTreeSet::new();
-    view.objects().pods.for_each(|pod| {
-        let mut claims = claims_of(pod);
-        if pod.spec.node_name == *node
-            && !pod.is_terminated()
-            && claims.any(|key| is_bound_to_it(&key).as_ref() == Some(volume))
-        {
-            users.insert(pod.key());
-        }
-    });
-    users.pop_first()
+    let has_it = |pod: &Pod| claims_of(pod).any(|key| is_bound_to_it(&key).as_ref() == Some(volume));
+    view.snapshot.keys(|pod| runs_on(pod, node) && has_it(pod)).into_iter().next()
 }
 
 /// A kubelet is to unmount: it will, or it is silent and time may force, or nothing does.

@@ -381,17 +381,13 @@ fn own_volumes(view: &View<'_>, claim: &PersistentVolumeClaim) -> Vec<Arc<Persis
 
 /// How many volumes are of the claim's class, and what is wrong with the nearest.
 fn of_class(view: &View<'_>, claim: &PersistentVolumeClaim) -> (usize, String) {
-    let (mut count, mut nearest) = (0, None);
-    view.objects().volumes.for_each(|volume| {
-        if volume_class(volume) == claim_class(claim) {
-            count += 1;
-            let faults = candidates::faults(volume, claim, view.now());
-            let told: Vec<String> = faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
-            let told = (told.len(), format!("{} {}", volume.metadata.name, told.join("; ")));
-            nearest = nearest.take().into_iter().chain([told]).min();
-        }
+    let volumes = view.snapshot.all(|volume| volume_class(volume) == claim_class(claim));
+    let told = volumes.iter().map(|volume| {
+        let faults = candidates::faults(volume, claim, view.now());
+        let told: Vec<String> = faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
+        (told.len(), format!("{} {}", volume.metadata.name, told.join("; ")))
     });
-    (count, nearest.map(|(_, told)| told).unwrap_or_default())
+    (volumes.len(), told.min().map(|(_, told)| told).unwrap_or_default())
 }
 
 /// Whether a claim says nothing of a class, so that it gets one that becomes the default, or may be given one, once.

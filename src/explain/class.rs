@@ -2,7 +2,7 @@
 
 use apiserver::{
     ids::{ClaimKey, ClassName},
-    kinds::{ClaimPhase, Narrow, PersistentVolumeClaim, StorageClass},
+    kinds::{ClaimPhase, PersistentVolumeClaim, StorageClass},
 };
 
 use super::{
@@ -67,15 +67,10 @@ pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
 
 /// Claims of a class that are not bound, or whose volumes are to grow.
 fn waiting(view: &View<'_>, name: &ClassName) -> Vec<ClaimKey> {
-    let mut waiting: Vec<ClaimKey> = Vec::new();
-    view.objects().claims.for_each(|claim| {
-        let waits = || claim.status.phase != ClaimPhase::Bound || resize::size(view, claim).is_some();
-        if *claim_class(claim) == *name.as_str() && waits() {
-            waiting.push(claim.key());
-        }
-    });
-    waiting.sort();
-    waiting
+    let waits = |claim: &PersistentVolumeClaim| {
+        claim.status.phase != ClaimPhase::Bound || resize::size(view, claim).is_some()
+    };
+    view.snapshot.keys(|claim: &PersistentVolumeClaim| *claim_class(claim) == *name.as_str() && waits(claim))
 }
 
 fn counted(waiting: &[ClaimKey]) -> String {

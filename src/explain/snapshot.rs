@@ -212,6 +212,19 @@ impl Snapshot {
         binder::dry_run::dry_run_of(target, &self.objects, &options, &|object| self.is_absent(object))
     }
 
+    /// The keys of all objects of a kind that are meant, in their order.
+    pub(super) fn keys<T: Stored>(&self, is_meant: impl Fn(&T) -> bool) -> Vec<T::Key> {
+        let mut keys = Vec::new();
+        T::table(&self.objects).for_each(|object| keys.extend(is_meant(object).then(|| object.key())));
+        keys.sort();
+        keys
+    }
+
+    /// The objects themselves.
+    pub(super) fn all<T: Stored>(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        self.keys(is_meant).iter().filter_map(|key| self.objects.get::<T>(key)).collect()
+    }
+
     /// Whether an object was taken.
     #[must_use]
     pub fn holds(&self, object: &ObjectRef) -> bool {

@@ -197,6 +197,11 @@ pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimKey> {
     pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume))
 }
 
+/// Whether a pod is on a node and has not ended.
+pub(super) fn runs_on(pod: &Pod, node: &NodeName) -> bool {
+    pod.spec.node_name == *node && !pod.is_terminated()
+}
+
 /// What keeps an object that is being deleted.
 pub(super) fn finalizers(metadata: &Meta) -> String {
     metadata.finalizers.iter().map(|it| &**it).collect::<Vec<_>>().join(", ")

@@ -332,14 +332,11 @@ fn grace(snapshot: &Snapshot, pod: &Pod) -> (Option<Timestamp>, String) {
 
 /// Attachments of the earlier look that are gone in the later one.
 fn left(earlier: &Snapshot, later: &Snapshot, counts: impl Fn(&VolumeAttachment) -> bool) -> usize {
-    let mut count = 0;
-    earlier.objects.attachments.for_each(|attachment| {
-        let is_same = |now: &VolumeAttachment| now.metadata.uid == attachment.metadata.uid;
-        let key = attachment.metadata.name.clone().into();
-        let is_there = later.objects.attachments.get(&key).is_some_and(|now| is_same(&now));
-        count += usize::from(!is_there && counts(attachment));
-    });
-    count
+    let is_gone = |attachment: &VolumeAttachment| {
+        let now = later.objects.attachments.get(&attachment.key());
+        now.is_none_or(|now| now.metadata.uid != attachment.metadata.uid)
+    };
+    earlier.keys(|attachment| is_gone(attachment) && counts(attachment)).len()
 }
 
 fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[DrainedVolume]) -> Vec<DrainQueue> {

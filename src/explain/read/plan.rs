@@ -32,7 +32,12 @@ use crate::{
         matching::predicate::{claim_class, volume_class},
     },
     explain::{
-        claim::ONE_POD, resize::grows, snapshot::Snapshot, subject::Subject, topology::hosts, view::claims_of,
+        claim::ONE_POD,
+        resize::grows,
+        snapshot::Snapshot,
+        subject::Subject,
+        topology::hosts,
+        view::{claims_of, runs_on},
     },
 };
 
@@ -148,11 +153,8 @@ impl ReadPlan<'_> {
         if mode != Some(BindingMode::WaitForFirstConsumer) {
             return;
         }
-        let mut free = BTreeSet::new();
-        self.seen.objects.volumes.for_each(|volume| {
-            if volume.spec.claim_ref.is_none() && volume_class(volume) == class {
-                free.insert(volume.key());
-            }
+        let free = self.seen.keys(|volume: &PersistentVolume| {
+            volume.spec.claim_ref.is_none() && volume_class(volume) == class
         });
         for name in free.into_iter().take(MANY_NODES) {
             let volume = ObjectRef::Volume(name);
@@ -315,61 +317,48 @@ impl ReadPlan<'_> {
     }
 
     fn node_alone(&mut self, name: &NodeName) {
-        self.node(name);
-        self.reads.insert(Read::pods_on(name));
+        self.reads.insert(Read::csi_node(name));
         if self.seen.is_absent(&ObjectRef::Node(name.clone())) {
             // Nothing else says what is still attached there.
             self.list::<VolumeAttachment>();
-            let mut volumes = Vec::new();
-            self.seen.objects.attachments.for_each(|attachment| {
-                if attachment.spec.node_name == *name {
-                    volumes.extend(attachment.spec.source.persistent_volume_name.clone());
-                }
-            });
-            for volume in volumes {
-                self.volume(&volume);
-            }
         }
-        let mut named: Vec<VolumeId> = Vec::new();
         if let Some(node) = self.seen.objects.nodes.get(name) {
             let attached = node.status.volumes_attached.iter().map(|attached| &*attached.name);
             let listed = attached.chain(node.status.volumes_in_use.iter().map(|name| &**name));
-            named.extend(listed.filter_map(VolumeId::parse_csi));
-        }
-        for volume in named {
-            let attachment = volume.attachment_name(name);
-            self.object(ObjectRef::Attachment(attachment.clone()));
-            let attachment = self.seen.objects.attachments.get(&attachment);
-            let volume = attachment.and_then(|it| it.spec.source.persistent_volume_name.clone());
-            if let Some(volume) = volume {
-                self.volume(&volume);
+            for volume in listed.filter_map(VolumeId::parse_csi) {
+                self.object(ObjectRef::Attachment(volume.attachment_name(name)));
             }
         }
-        let mut claims = BTreeSet::new();
-        self.seen.objects.pods.for_each(|pod| {
-            if pod.spec.node_name == *name && !pod.is_terminated() {
-                claims.extend(claims_of(pod));
-            }
-        });
-        for key in claims {
-            self.object(ObjectRef::Claim(key.clone()));
-            let Some(claim) = self.seen.objects.claims.get(&key) else { continue };
-            if !claim.spec.volume_name.is_empty() {
-                self.attached(&claim.spec.volume_name, &BTreeSet::from([name.clone()]));
-            }
+        for volume in self.on_node(name) {
+            self.attached(&volume, &BTreeSet::from([name.clone()]));
         }
+    }
+
+    /// What is known to be on a node: its pods with their claims, and its attachments with their volumes. Returns the volumes that the
+    /// pods use.
+    pub(super) fn on_node(&mut self, name: &NodeName) -> BTreeSet<VolumeName> {
+        self.object(ObjectRef::Node(name.clone()));
+        self.reads.insert(Read::pods_on(name));
+        for attachment in self.seen.all(|it: &VolumeAttachment| it.spec.node_name == *name) {
+            attachment.spec.source.persistent_volume_name.iter().for_each(|it| drop(self.volume(it)));
+        }
+        let pods = self.seen.all(|pod| runs_on(pod, name));
+        pods.iter().flat_map(|pod| claims_of(pod)).filter_map(|claim| self.bound(&claim)).collect()
+    }
+
+    /// A claim; returns its volume.
+    pub(super) fn bound(&mut self, key: &ClaimKey) -> Option<VolumeName> {
+        self.object(ObjectRef::Claim(key.clone()));
+        let claim = self.seen.objects.claims.get(key)?;
+        Some(claim.spec.volume_name.clone()).filter(|name| !name.is_empty())
     }
 
     /// Nodes with pods that use a claim.
     fn nodes_using(&self, key: &ClaimKey) -> BTreeSet<NodeName> {
-        let mut nodes = BTreeSet::new();
-        self.seen.objects.pods.for_each(|pod| {
-            let uses = || claims_of(pod).any(|claim| claim == *key);
-            if !pod.spec.node_name.is_empty() && !pod.is_terminated() && uses() {
-                nodes.insert(pod.spec.node_name.clone());
-            }
-        });
-        nodes
+        let uses = |pod: &Pod| claims_of(pod).any(|claim| claim == *key);
+        let pods =
+            self.seen.all(|pod: &Pod| !pod.spec.node_name.is_empty() && !pod.is_terminated() && uses(pod));
+        pods.iter().map(|pod| pod.spec.node_name.clone()).collect()
     }
 
     /// A volume that is wanted on these nodes: its attachments there, and, where it does not get there, who holds it.
@@ -443,12 +432,8 @@ impl ReadPlan<'_> {
 
     /// The nodes of a volume's attachments: all of a few, else those where something is under way.
     fn holders(&mut self, is_its: impl Fn(&VolumeAttachment) -> bool) {
-        let mut nodes = BTreeMap::new();
-        self.seen.objects.attachments.for_each(|attachment| {
-            if is_its(attachment) {
-                nodes.insert(attachment.spec.node_name.clone(), is_settled(attachment));
-            }
-        });
+        let held = self.seen.all(is_its);
+        let nodes: BTreeMap<_, _> = held.iter().map(|it| (&it.spec.node_name, is_settled(it))).collect();
         let are_few = nodes.len() <= MANY_NODES;
         let unsettled = nodes.iter().filter(|(_, is_settled)| are_few || !**is_settled).take(MANY_NODES);
         for (node, is_settled) in unsettled {

@@ -24,7 +24,7 @@ use crate::explain::{
     resize::grows,
     snapshot::{CLAIMS_THERE, Snapshot},
     subject::Subject,
-    view::claims_of,
+    view::{claims_of, runs_on},
     whatif::WhatIfChange,
 };
 
@@ -68,7 +68,9 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.cluster();
             match change {
                 WhatIfChange::DeleteClaim(claim) => {
-                    plan.bound(claim);
+                    if let Some(volume) = plan.bound(claim) {
+                        plan.volume(&volume);
+                    }
                     plan.or_in(claim.namespace());
                 }
                 WhatIfChange::DeletePod(pod) => plan.or_in(pod.namespace()),
@@ -141,16 +143,13 @@ impl ReadPlan<'_> {
 
     /// What keeps pods on nodes from starting beside attachments: drivers that a node lacks, mounts that fail.
     fn pending(&mut self) {
-        let mut pending = BTreeSet::new();
-        self.seen.objects.pods.for_each(|pod| {
+        let pending = self.seen.all(|pod: &Pod| {
             let waits = pod.status.phase == PodPhase::Pending && !pod.metadata.is_terminating();
-            if waits && !pod.spec.node_name.is_empty() {
-                pending.insert((pod.key(), pod.spec.node_name.clone()));
-            }
+            waits && !pod.spec.node_name.is_empty()
         });
-        for (pod, node) in pending.into_iter().take(MOST_PENDING) {
-            self.reads.insert(Read::events_about(&ObjectRef::Pod(pod)));
-            self.reads.insert(Read::csi_node(&node));
+        for pod in pending.iter().take(MOST_PENDING) {
+            self.reads.insert(Read::events_about(&ObjectRef::Pod(pod.key())));
+            self.reads.insert(Read::csi_node(&pod.spec.node_name));
         }
     }
 
@@ -194,14 +193,10 @@ impl ReadPlan<'_> {
         }
         if self.seen.was_read(CLAIMS_THERE) {
             // A list of some does not show what is missing.
-            let mut missing = BTreeSet::new();
-            self.seen.objects.pods.for_each(|pod| {
-                if pod.status.phase == PodPhase::Pending {
-                    missing
-                        .extend(claims_of(pod).filter(|claim| self.seen.objects.claims.get(claim).is_none()));
-                }
-            });
-            for claim in missing.into_iter().take(MOST_MISSING) {
+            let pods = self.seen.all(|pod: &Pod| pod.status.phase == PodPhase::Pending);
+            let claims: BTreeSet<ClaimKey> = pods.iter().flat_map(|pod| claims_of(pod)).collect();
+            let missing = claims.into_iter().filter(|claim| self.seen.objects.claims.get(claim).is_none());
+            for claim in missing.take(MOST_MISSING) {
                 self.object(ObjectRef::Claim(claim));
             }
         }
@@ -209,10 +204,8 @@ impl ReadPlan<'_> {
 
     /// The pods that hold the leases of attachers and provisioners: with which flags these run.
     fn program_pods(&mut self) {
-        let mut drivers: BTreeSet<String> = BTreeSet::new();
-        self.seen.objects.drivers.for_each(|driver| {
-            drivers.insert(driver.metadata.name.replace('.', "-"));
-        });
+        let drivers = self.seen.objects.drivers.keys();
+        let drivers: BTreeSet<String> = drivers.iter().map(|name| name.as_str().replace('.', "-")).collect();
         for lease in &self.seen.leases {
             let name = lease.metadata.name.as_deref().unwrap_or_default();
             let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
@@ -226,47 +219,16 @@ impl ReadPlan<'_> {
     }
 
     fn drain(&mut self, name: &NodeName) {
-        self.object(ObjectRef::Node(name.clone()));
-        self.reads.insert(Read::pods_on(name));
         self.list::<VolumeAttachment>();
         self.programs();
         self.program_pods();
-        let (mut claims, mut ending) = (BTreeSet::new(), BTreeSet::new());
-        self.seen.objects.pods.for_each(|pod| {
-            if pod.spec.node_name != *name || pod.is_terminated() {
-                return;
-            }
-            let before = claims.len();
-            claims.extend(claims_of(pod));
-            if pod.metadata.is_terminating() && claims.len() > before {
-                ending.insert(pod.key());
-            }
-        });
-        // The time that they were given, only the whole object says.
-        for pod in ending {
-            self.object(ObjectRef::Pod(pod));
-        }
-        for claim in claims {
-            self.bound(&claim);
-        }
-        let mut volumes = BTreeSet::new();
-        self.seen.objects.attachments.for_each(|attachment| {
-            let source = &attachment.spec.source.persistent_volume_name;
-            if let Some(volume) = source.as_ref().filter(|_| attachment.spec.node_name == *name) {
-                volumes.insert(volume.clone());
-            }
-        });
-        for volume in volumes {
+        for volume in self.on_node(name) {
             self.volume(&volume);
         }
-    }
-
-    /// A claim, and its volume.
-    fn bound(&mut self, key: &ClaimKey) {
-        self.object(ObjectRef::Claim(key.clone()));
-        let Some(claim) = self.seen.objects.claims.get(key) else { return };
-        if !claim.spec.volume_name.is_empty() {
-            self.volume(&claim.spec.volume_name);
+        // The time that they were given, only the whole object says.
+        let is_ending = |pod: &Pod| runs_on(pod, name) && pod.metadata.is_terminating();
+        for pod in self.seen.keys(|pod| is_ending(pod) && claims_of(pod).next().is_some()) {
+            self.object(ObjectRef::Pod(pod));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! What is demanded of a repair, and what speaks against it; and what the three repairs have in common.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use apiserver::{
-    ids::{ClaimKey, NodeName, VolumeName},
-    kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
+    ids::{ClaimKey, VolumeName},
+    kinds::{Meta, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
     tables::Stored,
 };
 use serde::Serialize;
@@ -114,14 +114,10 @@ pub(super) fn demand_alone(snapshot: &Snapshot, volume: &PersistentVolume, proof
         proof.against.push(format!("its source leads nowhere: {error}"));
     }
     let Some(id) = identity(volume) else { return };
-    let mut twins = Vec::new();
-    snapshot.objects.volumes.for_each(|other| {
-        let is_same = |other: VolumeId| may_be_same(&id, &other);
-        if other.metadata.name != volume.metadata.name && identity(other).is_some_and(is_same) {
-            twins.push(VolumeName::from(other.metadata.name.clone()));
-        }
+    let is_same = |other: VolumeId| may_be_same(&id, &other);
+    let twins = snapshot.keys(|other: &PersistentVolume| {
+        other.metadata.name != volume.metadata.name && identity(other).is_some_and(is_same)
     });
-    twins.sort();
     let against =
         format!("its handle is that of {}, too: two claims would write to one disk", listed(&twins));
     if volume.spec.csi.is_some() {
@@ -143,34 +139,21 @@ pub(super) fn may_be_same(one: &VolumeId, other: &VolumeId) -> bool {
 
 /// Claims that name a volume, other than this one.
 pub(super) fn claimants(snapshot: &Snapshot, name: &VolumeName, but: Option<&ClaimKey>) -> Vec<ClaimKey> {
-    let mut claimants = Vec::new();
-    snapshot.objects.claims.for_each(|claim: &PersistentVolumeClaim| {
-        let key = claim.key();
-        if claim.spec.volume_name == *name && Some(&key) != but {
-            claimants.push(key);
-        }
-    });
-    claimants.sort();
-    claimants
+    snapshot
+        .keys(|claim: &PersistentVolumeClaim| claim.spec.volume_name == *name && Some(&claim.key()) != but)
 }
 
 /// It may be attached to no node, nor listed or used there. What is never attached is not asked for.
 pub(super) fn demand_detached(snapshot: &Snapshot, volume: &PersistentVolume, proof: &mut Proof) {
     let Some(id) = identity(volume) else { return };
-    let mut nodes = BTreeSet::new();
-    snapshot.objects.attachments.for_each(|attachment| {
-        let source = attachment.spec.source.persistent_volume_name.as_ref();
-        let is_named = source.is_some_and(|name| name.as_str() == volume.metadata.name.as_str());
-        if is_named || id.attachment_name(&attachment.spec.node_name) == attachment.key() {
-            nodes.insert(attachment.spec.node_name.clone());
-        }
+    let attachments = snapshot.all(|attachment: &VolumeAttachment| {
+        attachment.spec.source.persistent_volume_name == Some(volume.key())
+            || id.attachment_name(&attachment.spec.node_name) == attachment.key()
     });
-    snapshot.objects.nodes.for_each(|node| {
-        if node.lists(id.as_str()) || node.uses(id.as_str()) {
-            nodes.insert(node.key());
-        }
-    });
-    let nodes: Vec<NodeName> = nodes.into_iter().collect();
+    let mut nodes = snapshot.keys(|node: &Node| node.lists(id.as_str()) || node.uses(id.as_str()));
+    nodes.extend(attachments.iter().map(|attachment| attachment.spec.node_name.clone()));
+    nodes.sort();
+    nodes.dedup();
     proof.demand(
         nodes.is_empty(),
         "it is attached to no node",

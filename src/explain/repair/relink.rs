@@ -130,16 +130,10 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
         format!("no other claim names pv/{name}"),
         format!("pv/{name} is named by {}, too", listed(&others)),
     );
-    let mut held = Vec::new();
-    snapshot.objects.volumes.for_each(|other| {
+    let held = snapshot.keys(|other: &PersistentVolume| {
         let reference = other.spec.claim_ref.as_ref();
-        if other.metadata.name != volume.metadata.name
-            && reference.is_some_and(|reference| reference.uid == claim.metadata.uid)
-        {
-            held.push(VolumeName::from(other.metadata.name.clone()));
-        }
+        other.key() != name && reference.is_some_and(|reference| reference.uid == claim.metadata.uid)
     });
-    held.sort();
     proof.demand(
         held.is_empty(),
         format!("pvc/{} holds no other volume", key.name()),

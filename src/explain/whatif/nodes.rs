@@ -21,6 +21,7 @@ use crate::{
         age,
         report::{Risk, Verdict},
         snapshot::Snapshot,
+        view::runs_on,
     },
 };
 
@@ -235,14 +236,8 @@ pub(super) fn freed<'a>(
 
 /// Pods of a node that have volumes, and whether they are ending.
 fn pods(snapshot: &Snapshot, name: &NodeName) -> Vec<(PodKey, bool)> {
-    let mut pods = Vec::new();
-    snapshot.objects.pods.for_each(|pod| {
-        if pod.spec.node_name == *name && !pod.is_terminated() {
-            pods.push((pod.key(), pod.metadata.is_terminating()));
-        }
-    });
-    pods.sort();
-    pods
+    let pods = snapshot.all(|pod| runs_on(pod, name));
+    pods.iter().map(|pod| (pod.key(), pod.metadata.is_terminating())).collect()
 }
 
 /// As people know a volume.
