@@ -3,13 +3,16 @@
 //! In: a query. Out: whether a row has one of the names, and what the history knows of the objects that they are of. Without a query
 //! each row is shown. A field that no row has asks for nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use apiserver::kinds::{
     Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumeAttributesClass,
 };
 use k8s_openapi::jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::telemetry::{history::History, transition::Named};
 
@@ -21,14 +24,14 @@ pub type Names = Vec<(&'static str, String)>;
 pub struct Asked(BTreeMap<String, BTreeSet<String>>);
 
 /// A change of an object that was asked for.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Past {
-    object: String,
-    namespace: Option<String>,
-    at: Timestamp,
-    from: &'static str,
-    to: &'static str,
-    reason: &'static str,
+    pub(crate) object: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) at: Timestamp,
+    pub(crate) from: Cow<'static, str>,
+    pub(crate) to: Cow<'static, str>,
+    pub(crate) reason: Cow<'static, str>,
     attempt: u32,
 }
 
@@ -73,9 +76,9 @@ impl Asked {
                 object: object.object.clone(),
                 namespace: object.namespace.clone(),
                 at: change.at,
-                from: change.from,
-                to: change.to,
-                reason: change.reason,
+                from: change.from.into(),
+                to: change.to.into(),
+                reason: change.reason.into(),
                 attempt: change.attempt,
             })
         });

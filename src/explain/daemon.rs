@@ -4,11 +4,12 @@
 //! the same answer with what they say. What a page does not say changes nothing. A replica that stands by decides nothing, and so
 //! has nothing to add.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::ids::{NodeName, VolumeName};
+use apiserver::ids::NodeName;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     answer::{TIMER, docs, sentence},
@@ -16,7 +17,10 @@ use super::{
     snapshot::Snapshot,
     subject::Subject,
 };
-use crate::attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId};
+use crate::{
+    attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
+    controller::asked::Past,
+};
 
 /// Names that are asked for: the head of a request has some room.
 const MOST_NAMES: usize = 64;
@@ -25,10 +29,19 @@ const MOST_CHANGES: usize = 40;
 /// What starts a forced detach, as the answer names it.
 const FORCE: &str = "ForceDetach";
 
-/// Rows of the controllers about a claim, by their kind.
-const CLAIM_KINDS: &[&str] = &["claim", "expanding_claim", "protected_claim"];
-/// The same about a volume.
-const VOLUME_KINDS: &[&str] = &["volume", "protected_volume"];
+/// The volume as kubelets name it, which rows about attachments have as their `volume`.
+const VOLUME_ID: &str = "volumeId";
+
+/// Pages, and the fields by which they are asked. Who decides what an object waits for comes before who protects or enlarges it.
+const DAEMON_PAGES: [(&str, &[&str]); 7] = [
+    ("/debug/attach-detach", &["attachment", "node", "pod", VOLUME_ID]),
+    ("/debug/binder", &["claim", "volume"]),
+    ("/debug/ephemeral-volumes", &["pod"]),
+    ("/debug/expander", &["claim"]),
+    ("/debug/claim-protection", &["claim"]),
+    ("/debug/volume-protection", &["volume"]),
+    ("/debug/vac-protection", &["vac"]),
+];
 
 /// A page of the daemon, of what was asked for.
 #[derive(Debug, Default, Deserialize)]
@@ -36,88 +49,66 @@ const VOLUME_KINDS: &[&str] = &["volume", "protected_volume"];
 pub struct DaemonBoard {
     leads: bool,
     waiting: Vec<DaemonWait>,
-    history: Vec<DaemonChange>,
+    history: Vec<Past>,
 }
 
 /// How something waits, as its controller says.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct DaemonWait {
     kind: String,
-    claim: Option<String>,
-    volume: Option<String>,
-    node: Option<String>,
-    pod: Option<String>,
-    vac: Option<String>,
     reason: String,
     message: String,
-    since: Option<Timestamp>,
+    since: Timestamp,
     next: Option<Timestamp>,
     until: Option<Timestamp>,
+    /// Its names, each under its field.
+    #[serde(flatten)]
+    names: BTreeMap<String, Value>,
 }
 
-/// A change of an object.
-#[derive(Debug, Deserialize)]
-struct DaemonChange {
-    object: String,
-    namespace: Option<String>,
-    at: Timestamp,
-    from: String,
-    to: String,
-    reason: String,
+/// The field of a subject's own name, and the kinds of the rows that are about it.
+fn field_and_kinds(subject: &Subject) -> (&'static str, &'static [&'static str]) {
+    match subject {
+        Subject::Claim(_) => ("claim", &["claim", "expanding_claim", "protected_claim"]),
+        Subject::Volume(_) => ("volume", &["volume", "protected_volume"]),
+        Subject::Pod(_) => ("pod", &["ephemeral_volumes"]),
+        Subject::AttributesClass(_) => ("vac", &["protected_vac"]),
+        Subject::Attachment(_) => ("attachment", &["attachment"]),
+        Subject::Node(_) => ("node", &[]),
+        Subject::Class(_) => ("class", &[]),
+    }
+}
+
+/// The name of a subject, with its namespace.
+fn full_name(subject: &Subject) -> String {
+    subject.namespace().into_iter().chain([subject.name()]).collect::<Vec<_>>().join("/")
 }
 
 /// The pages to ask for.
 #[must_use]
 pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
-    let (mut attach_detach, mut claims_and_volumes) = (BTreeSet::new(), BTreeSet::new());
-    let (mut pods, mut attributes_classes) = (BTreeSet::new(), BTreeSet::new());
+    let mut names = BTreeSet::new();
     for subject in subjects(explanation) {
-        // Rows about attachments have the volume as kubelets name it.
-        let id = persistent_volume(&subject, snapshot).and_then(|name| volume_of(&snapshot.objects, &name));
-        attach_detach.extend(id.map(|id| ("volume", id.to_string())));
-        match subject {
-            Subject::Claim(key) => claims_and_volumes.insert(("claim", key.to_string())),
-            Subject::Volume(name) => claims_and_volumes.insert(("volume", name.to_string())),
-            Subject::Pod(key) => pods.insert(("pod", key.to_string())),
-            Subject::Node(name) => attach_detach.insert(("node", name.to_string())),
-            Subject::Attachment(name) => attach_detach.insert(("attachment", name.to_string())),
-            Subject::AttributesClass(name) => attributes_classes.insert(("vac", name.to_string())),
-            Subject::Class(_) => false,
+        let volume = match &subject {
+            Subject::Volume(name) => Some(name.clone()),
+            Subject::Attachment(name) => {
+                let attachment = snapshot.objects.attachments.get(name);
+                attachment.and_then(|it| it.spec.source.persistent_volume_name.clone())
+            }
+            _ => None,
         };
+        let id = volume.and_then(|name| volume_of(&snapshot.objects, &name));
+        names.extend(id.map(|id| (VOLUME_ID, id.to_string())));
+        names.insert((field_and_kinds(&subject).0, full_name(&subject)));
     }
-    attach_detach.extend(pods.iter().cloned());
-    let only = |field: &str| -> BTreeSet<_> {
-        claims_and_volumes.iter().filter(|(is, _)| *is == field).cloned().collect()
-    };
-    let (claims, volumes) = (only("claim"), only("volume"));
-    // Who decides what an object waits for comes before who protects or enlarges it.
-    let pages: [(&str, BTreeSet<_>); 7] = [
-        ("/debug/attach-detach", attach_detach),
-        ("/debug/binder", claims_and_volumes.clone()),
-        ("/debug/ephemeral-volumes", pods),
-        ("/debug/expander", claims.clone()),
-        ("/debug/claim-protection", claims),
-        ("/debug/volume-protection", volumes),
-        ("/debug/vac-protection", attributes_classes),
-    ];
-    let asked = pages.into_iter().filter(|(_, names)| !names.is_empty()).map(|(page, names)| {
-        let mut query = form_urlencoded::Serializer::new(String::new());
+    let asked = DAEMON_PAGES.iter().filter_map(|(page, fields)| {
         // By their fields' names: what waits before what was.
-        query.extend_pairs(names.into_iter().rev().take(MOST_NAMES));
-        format!("{page}?{}", query.finish())
+        let asked = names.iter().rev().filter(|(field, _)| fields.contains(field)).take(MOST_NAMES);
+        let asked = asked.map(|(field, name)| (if *field == VOLUME_ID { "volume" } else { *field }, name));
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(asked).finish();
+        (!query.is_empty()).then(|| format!("{page}?{query}"))
     });
     asked.collect()
-}
-
-/// The PersistentVolume that a volume or an attachment is of.
-fn persistent_volume(subject: &Subject, snapshot: &Snapshot) -> Option<VolumeName> {
-    match subject {
-        Subject::Volume(name) => Some(name.clone()),
-        Subject::Attachment(name) => {
-            snapshot.objects.attachments.get(name)?.spec.source.persistent_volume_name.clone()
-        }
-        _ => None,
-    }
 }
 
 /// Adds what the pages say.
@@ -138,8 +129,7 @@ pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
         let own = || waits.iter().filter(|wait| wait.is_of(&subject));
         let same = own().find(|wait| wait.reason == step.reason);
         let Some(wait) = same.or_else(|| own().next()) else { continue };
-        let node = wait.node.as_deref();
-        if tell(step, wait, node) && is_well {
+        if tell(step, wait) && is_well {
             // Objects show no reason to wait, and the controller has one.
             step.is_blocker = true;
             explanation.verdict = Verdict::Waiting;
@@ -157,34 +147,31 @@ pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
 }
 
 impl DaemonWait {
+    fn name(&self, field: &str) -> Option<&str> {
+        self.names.get(field)?.as_str()
+    }
+
     fn is_of(&self, subject: &Subject) -> bool {
-        let is = |kinds: &[&str], field: &Option<String>, name: &str| {
-            kinds.contains(&&*self.kind) && field.as_deref() == Some(name) && self.since.is_some()
+        let (field, kinds) = field_and_kinds(subject);
+        let own = if matches!(subject, Subject::Attachment(_)) {
+            let id = self.name("volume").and_then(VolumeId::parse_csi);
+            let node = self.name("node").map(NodeName::from);
+            id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string())
+        } else {
+            self.name(field).map(str::to_owned)
         };
-        match subject {
-            Subject::Claim(key) => is(CLAIM_KINDS, &self.claim, &key.to_string()),
-            Subject::Volume(name) => is(VOLUME_KINDS, &self.volume, name.as_str()),
-            Subject::Pod(key) => is(&["ephemeral_volumes"], &self.pod, &key.to_string()),
-            Subject::AttributesClass(name) => is(&["protected_vac"], &self.vac, name.as_str()),
-            Subject::Attachment(name) => {
-                let id = self.volume.as_deref().and_then(VolumeId::parse_csi);
-                let node = self.node.as_deref().map(NodeName::from);
-                let own = id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string());
-                is(&["attachment"], &own, name.as_str())
-            }
-            Subject::Node(_) | Subject::Class(_) => false,
-        }
+        kinds.contains(&&*self.kind) && own == Some(full_name(subject))
     }
 }
 
 /// Puts what a controller says into a step. Returns whether the reason is another one.
-fn tell(step: &mut Step, said: &DaemonWait, node: Option<&str>) -> bool {
-    let is_news = step.reason != said.reason;
+fn tell(step: &mut Step, said: &DaemonWait) -> bool {
+    let (is_news, node) = (step.reason != said.reason, said.name("node"));
     if is_news || node.is_some() {
         step.message =
             node.map_or_else(|| said.message.clone(), |node| format!("on {node}: {}", said.message));
     }
-    step.since = said.since;
+    step.since = Some(said.since);
     if is_news {
         step.reason.clone_from(&said.reason);
         step.docs = docs(&said.reason);
@@ -229,7 +216,7 @@ fn past(explanation: &mut Explanation, boards: &[DaemonBoard]) {
             .filter(|change| change.object == named && change.namespace.as_deref() == subject.namespace());
         let object = subject.object();
         explanation.timeline.extend(own.map(|change| {
-            let DaemonChange { at, from, to, reason, .. } = change;
+            let Past { at, from, to, reason, .. } = change;
             let text = if from == to {
                 format!("{object}: {to} ({reason})")
             } else {
