@@ -4,15 +4,19 @@
 //! In: the claim, its provisioner, and the binder's next write. Out: a [`Link`], or none if there is no more to say than that
 //! it waits.
 
-use apiserver::{
-    ids::{NodeName, Uid},
-    kinds::PersistentVolumeClaim,
-};
+use apiserver::{ids::NodeName, kinds::PersistentVolumeClaim};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
-    age, links::Link, report::Verdict, said::last_warning, sidecars::Sidecar, subject::Subject, table::Facts,
-    view::View, writes,
+    age,
+    links::Link,
+    report::Verdict,
+    said::{is_about, last_warning},
+    sidecars::Sidecar,
+    subject::Subject,
+    table::Facts,
+    view::View,
+    writes,
 };
 use crate::binder::{annotations::SELECTED_NODE, calls::WriteKind};
 
@@ -62,15 +66,10 @@ fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &Subje
 
 /// Since when a provisioner has been asked: since the first event that says so, or at the earliest since the claim is there.
 fn asked(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Timestamp> {
-    let is_about = |event: &&Event| {
-        event.involved_object.uid.as_deref().is_some_and(|uid| Uid::from(uid) == claim.metadata.uid)
-            && event.reason.as_deref() == Some("ExternalProvisioning")
+    let is_meant = |event: &&Event| {
+        is_about(event, &claim.metadata.uid) && event.reason.as_deref() == Some("ExternalProvisioning")
     };
-    let told = view
-        .snapshot
-        .events
-        .iter()
-        .filter(is_about)
-        .filter_map(|event| event.first_timestamp.as_ref().map(|time| time.0));
+    let told = view.snapshot.events.iter().filter(is_meant);
+    let told = told.filter_map(|event| event.first_timestamp.as_ref().map(|time| time.0));
     told.min().or(claim.metadata.creation_timestamp)
 }

@@ -34,8 +34,7 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
 /// What any program said last about an object, as a sentence's end: all that one may know who may read
 /// nothing but events.
 pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
-    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
-    let (at, event) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
+    let (at, event) = last(view, uid)?;
     let by = source(event).unwrap_or("an event");
     let reason = event.reason.as_deref().unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
@@ -46,10 +45,14 @@ pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
 /// The class that the binder says does not exist, if nothing else has been said of the claim since.
 // KCM: pkg/controller/volume/persistentvolume, the lister's NotFound as the text of ProvisioningFailed.
 pub(super) fn missing_class<'a>(view: &View<'a>, uid: &Uid) -> Option<&'a str> {
-    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
-    let (_, last) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
-    let class = last.message.as_deref()?.strip_prefix(r#"storageclass.storage.k8s.io ""#)?;
+    let class = last(view, uid)?.1.message.as_deref()?.strip_prefix(r#"storageclass.storage.k8s.io ""#)?;
     class.strip_suffix(r#"" not found"#)
+}
+
+/// The last event about an object.
+fn last<'a>(view: &View<'a>, uid: &Uid) -> Option<(Timestamp, &'a Event)> {
+    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
+    told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)
 }
 
 /// When an event was last given.
@@ -60,7 +63,7 @@ pub(super) fn at(event: &Event) -> Option<Timestamp> {
     series.or(last).or(event.event_time.as_ref().map(|time| time.0))
 }
 
-fn is_about(event: &Event, uid: &Uid) -> bool {
+pub(super) fn is_about(event: &Event, uid: &Uid) -> bool {
     event.involved_object.uid.as_deref().is_some_and(|of| Uid::from(of) == *uid)
 }
 

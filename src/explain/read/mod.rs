@@ -402,18 +402,11 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
         (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
         // No object can have such a name.
         (Err(ReadFailure::Absent), _) if read.path.is_none() => {}
-        (Err(ReadFailure::Absent), _) => {
-            snapshot.unseen.push(unseen(NOT_SERVED.to_owned(), false));
-        }
+        (Err(ReadFailure::Absent), _) => snapshot.unseen.push(unseen(NOT_SERVED.to_owned(), false)),
         (Err(ReadFailure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
         (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
         (Ok(ReadFound::Whole(items, is_all)), comes) => {
-            let (kind, noted) = match comes {
-                Comes::Object(object) => (object.kind(), None),
-                Comes::CsiNode(_) => ("CSINode", None),
-                Comes::Few(kind, noted) => (*kind, *noted),
-                Comes::Narrow(kind, noted) => (*kind, Some(*noted)),
-            };
+            let (kind, noted) = comes.kind_and_noted();
             if let Some(noted) = noted.filter(|_| is_all) {
                 snapshot.note_read(noted);
             }
@@ -429,7 +422,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
             }
             snapshot.revision = snapshot.revision.max(listed.revision);
-            if let Comes::Narrow(_, noted) = comes {
+            if let (_, Some(noted)) = comes.kind_and_noted() {
                 snapshot.note_read(noted);
             }
         }

@@ -47,6 +47,18 @@ pub(super) enum Comes {
     Narrow(&'static str, &'static str),
 }
 
+impl Comes {
+    /// The kind of what comes, and what has been read if that is all of it.
+    pub(super) fn kind_and_noted(&self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Object(object) => (object.kind(), None),
+            Self::CsiNode(_) => ("CSINode", None),
+            Self::Few(kind, noted) => (kind, *noted),
+            Self::Narrow(plural, noted) => (plural, Some(noted)),
+        }
+    }
+}
+
 impl Read {
     /// An object by its name.
     pub(super) fn object(object: ObjectRef) -> Self {
@@ -83,9 +95,8 @@ impl Read {
 
     /// Events of a namespace, as far as they fit an answer.
     pub(super) fn events_in(namespace: &str) -> Self {
-        let path = format!("/api/v1/namespaces/{namespace}/events?limit={MOST_LISTED_EVENTS}");
-        let comes = Comes::Few("Event", Some(EVENTS_THERE));
-        Self::named(format!("events in {namespace}"), namespace, path, comes)
+        let read = Self::within(namespace, ("", "events"), Comes::Few("Event", Some(EVENTS_THERE)));
+        Self { path: read.path.map(|path| format!("{path}?limit={MOST_LISTED_EVENTS}")), ..read }
     }
 
     /// All leases but those of nodes.
@@ -111,8 +122,7 @@ impl Read {
 
     /// Leases of a namespace.
     pub(super) fn leases_in(namespace: &str) -> Self {
-        let path = format!("{}/namespaces/{namespace}/leases", api_root("coordination.k8s.io"));
-        Self::named(format!("leases in {namespace}"), namespace, path, Comes::Few("Lease", None))
+        Self::within(namespace, ("coordination.k8s.io", "leases"), Comes::Few("Lease", None))
     }
 
     /// Pods of a node.
@@ -124,23 +134,24 @@ impl Read {
 
     /// Pods of a namespace.
     pub(super) fn pods_in(namespace: &str) -> Self {
-        let path = format!("/api/v1/namespaces/{namespace}/pods?");
-        let comes = Comes::Narrow(Pod::PLURAL, PODS_THERE);
-        Self::named(format!("pods in {namespace}"), namespace, path, comes)
+        Self::within(namespace, (Pod::GROUP, Pod::PLURAL), Comes::Narrow(Pod::PLURAL, PODS_THERE))
     }
 
     /// Claims of a namespace.
     pub(super) fn claims_in(namespace: &str) -> Self {
         let plural = PersistentVolumeClaim::PLURAL;
-        let path = format!("/api/v1/namespaces/{namespace}/{plural}?");
-        let comes = Comes::Narrow(plural, CLAIMS_THERE);
-        Self::named(format!("{plural} in {namespace}"), namespace, path, comes)
+        Self::within(namespace, (PersistentVolumeClaim::GROUP, plural), Comes::Narrow(plural, CLAIMS_THERE))
     }
 
     /// A whole kind.
     pub(super) fn all<T: Stored>() -> Self {
         let path = Some(format!("{}/{}", api_root(T::GROUP), T::PLURAL));
         Self { what: T::PLURAL.to_owned(), path, comes: Comes::Narrow(T::PLURAL, T::PLURAL) }
+    }
+
+    fn within(namespace: &str, (group, plural): (&str, &str), comes: Comes) -> Self {
+        let path = format!("{}/namespaces/{namespace}/{plural}", api_root(group));
+        Self::named(format!("{plural} in {namespace}"), namespace, path, comes)
     }
 
     fn named(what: String, name: &str, path: String, comes: Comes) -> Self {
@@ -155,11 +166,7 @@ fn selected(selector: &str) -> String {
 
 /// A page of a list whose path has a `?` or not.
 pub(super) fn page(path: &str, limit: usize, next: Option<&str>) -> String {
-    let mut uri = match path.chars().last() {
-        Some('?') => format!("{path}limit={limit}"),
-        _ if path.contains('?') => format!("{path}&limit={limit}"),
-        _ => format!("{path}?limit={limit}"),
-    };
+    let mut uri = format!("{path}{}limit={limit}", if path.contains('?') { '&' } else { '?' });
     if let Some(token) = next {
         uri.push_str("&continue=");
         uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
@@ -199,7 +206,7 @@ mod tests {
                 "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.namespace%21%3Dkube-node-lease",
             ),
             (Read::pods_on(&"a".into()), "/api/v1/pods?fieldSelector=spec.nodeName%3Da"),
-            (Read::pods_in("shop"), "/api/v1/namespaces/shop/pods?"),
+            (Read::pods_in("shop"), "/api/v1/namespaces/shop/pods"),
             (Read::all::<VolumeAttachment>(), "/apis/storage.k8s.io/v1/volumeattachments"),
         ];
         for (read, expected) in cases {
@@ -295,7 +302,6 @@ mod tests {
     #[test]
     fn pages_are_asked_for_with_the_token_of_the_last() {
         assert_eq!(page("/api/v1/pods", 5, None), "/api/v1/pods?limit=5");
-        assert_eq!(page("/api/v1/pods?", 5, None), "/api/v1/pods?limit=5");
         assert_eq!(page("/api/v1/pods?x=1", 5, Some("t&/")), "/api/v1/pods?x=1&limit=5&continue=t%26%2F");
     }
 }
