@@ -19,7 +19,7 @@ use crate::{
     binder::Binder,
     config::{Config, StorageController},
     controller::{
-        Controller, Runner,
+        Controller, Executor, Runner,
         asked::{Asked, Past},
         requests::{Requests, Sent},
     },
@@ -143,22 +143,18 @@ fn small_subsystem<C: Controller<Call: Sent<Answer = C::Answer>>>(
     controller: C,
     page: (&'static str, &'static [&'static str]),
 ) -> anyhow::Result<Subsystem> {
-    let name = C::IDENTITY.name;
-    let mut runner = Runner::new(
+    let runner = Runner::new(
         (controller, Requests::new(&parts.caller)),
         Arc::clone(&parts.objects),
         parts.leadership.clone(),
         parts.events.for_component(C::IDENTITY.component),
         (&parts.metrics, parts.alarms.clone()),
     )?;
-    runner.remember(parts.history.clone());
-    let board = runner.board();
-    let running = runner.run(parts.planning.clone());
-    Ok(Subsystem::new(name, running, page, move |asked| board.page(&asked), parts.history.clone()))
+    Ok(of_runner(parts, C::IDENTITY.name, runner, page))
 }
 
 fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
-    let mut runner = attach_detach::runner(
+    let runner = attach_detach::runner(
         &parts.objects,
         &parts.caller,
         parts.leadership.clone(),
@@ -167,17 +163,21 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         (&parts.metrics, parts.alarms.clone()),
         (parts.lease_note.clone(), parts.traces.clone()),
     )?;
+    let page = ("/debug/attach-detach", &["attachment", "node"][..]);
+    Ok(of_runner(parts, "attach-detach", runner, page))
+}
+
+/// A runner that keeps the past, and where its page is.
+fn of_runner<C: Controller, E: Executor<C>>(
+    parts: &Parts,
+    name: &'static str,
+    mut runner: Runner<C, E>,
+    page: (&'static str, &'static [&'static str]),
+) -> Subsystem {
     runner.remember(parts.history.clone());
     let board = runner.board();
     let running = runner.run(parts.planning.clone());
-    let part = move |asked| board.page(&asked);
-    Ok(Subsystem::new(
-        "attach-detach",
-        running,
-        ("/debug/attach-detach", &["attachment", "node"]),
-        part,
-        parts.history.clone(),
-    ))
+    Subsystem::new(name, running, page, move |asked| board.page(&asked), parts.history.clone())
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
