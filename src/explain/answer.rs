@@ -16,7 +16,7 @@ use super::{
     attachment, attributes_class, claim, class,
     evidence::{evidence, timeline},
     foreign,
-    links::{Link, missing},
+    links::{Link, missing, set_well},
     node, pod, reasons,
     report::{API_VERSION, Action, Explanation, Next, Observed, Risk, Step, Verdict},
     said::last_word,
@@ -38,9 +38,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
     let view = View::new(snapshot);
     let mut links = links(&view, subject);
     if is_well_as_far_as_seen(&view, subject, &links) {
-        for link in links.iter_mut().filter(|link| link.verdict == Verdict::Forbidden) {
-            link.verdict = Verdict::Healthy;
-        }
+        set_well(&mut links, |link| link.verdict == Verdict::Forbidden);
     }
     let is_missing = snapshot.is_absent(&subject.object())
         && view.whole(subject).is_none()

@@ -180,12 +180,7 @@ fn tell(step: &mut Step, said: &DaemonWait) -> bool {
     // Until when it waits is a promise; when it is looked at again, merely a time.
     let Some(at) = said.until.or(said.next) else { return is_news };
     let action = if said.until.is_some() { "Detach" } else { "LookAgain" };
-    let next = step.next.get_or_insert_with(|| Next {
-        action: action.to_owned(),
-        not_before: None,
-        at: None,
-        condition: None,
-    });
+    let next = step.next.get_or_insert_with(|| Next { action: action.to_owned(), ..Next::default() });
     next.at = Some(at);
     if said.until.is_some() {
         // The controller counts: what objects show of the time says no more.

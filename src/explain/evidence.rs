@@ -5,7 +5,10 @@
 use std::cmp::Reverse;
 
 use apiserver::{ids::Uid, kinds::ObjectRef};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::Event,
+    jiff::{SignedDuration, Timestamp},
+};
 use serde_json::Value;
 
 use super::{
@@ -92,14 +95,10 @@ pub(super) fn timeline(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Happened> {
             past.push(Happened { at, text: format!("{object} became Ready={}", ready.status) });
         }
     }
-    let uids: Vec<&str> = chain
-        .iter()
-        .filter_map(|object| view.snapshot.details.get(object)?.pointer("/metadata/uid")?.as_str())
-        .collect();
-    let about = |uid: Option<&String>| {
-        uid.is_some_and(|uid| uids.contains(&uid.as_str()) && !Uid::from(uid.as_str()).is_empty())
-    };
-    for event in view.snapshot.events.iter().filter(|event| about(event.involved_object.uid.as_ref())) {
+    let uid = |object| view.snapshot.details.get(object)?.pointer("/metadata/uid")?.as_str().map(Uid::from);
+    let uids: Vec<Uid> = chain.iter().filter_map(uid).filter(|uid| !uid.is_empty()).collect();
+    let is_meant = |event: &&Event| uids.iter().any(|uid| said::is_about(event, uid));
+    for event in view.snapshot.events.iter().filter(is_meant) {
         let Some(at) = said::at(event) else { continue };
         let count =
             event.count.filter(|count| *count > 1).map_or(String::new(), |count| format!(" ({count} times)"));

@@ -37,17 +37,9 @@ impl Link {
         let namespace = subject.namespace().unwrap_or_default();
         let own: Facts<'_> = &[("name", &subject.name()), ("namespace", &namespace)];
         let facts = [own, facts].concat();
-        let step = Step {
-            object: subject.json(),
-            detail: String::new(),
-            reason: case.split(' ').next().unwrap_or_default().to_owned(),
-            message: fill(row.message, &facts),
-            is_blocker: false,
-            since: None,
-            next: None,
-            blocked_by: Vec::new(),
-            docs: None,
-        };
+        let reason = case.split(' ').next().unwrap_or_default().to_owned();
+        let message = fill(row.message, &facts);
+        let step = Step { object: subject.json(), reason, message, ..Step::default() };
         Self { step, verdict: row.verdict, actions: Vec::new() }.say(row, &facts)
     }
 
@@ -67,7 +59,7 @@ impl Link {
                 Part::Next(action, condition) => {
                     let condition = Some(fill(condition, facts)).filter(|it| !it.is_empty());
                     let action = (*action).to_owned();
-                    self.step.next = Some(Next { action, not_before: None, at: None, condition });
+                    self.step.next = Some(Next { action, condition, ..Next::default() });
                 }
                 Part::Do(risk, text, command) => {
                     let command = command.split_whitespace().map(|word| fill(word, facts)).collect();
@@ -118,6 +110,13 @@ pub(super) fn missing<T: Stored>(view: &View<'_>, subject: &Subject, key: &T::Ke
         Missing::Unseen(why) => ("Forbidden", format!("{what} could not be read: {why}")),
     };
     Link::told(subject, case, &[("told", &told)])
+}
+
+/// Some links say nothing that hinders what was asked about.
+pub(super) fn set_well(links: &mut [Link], are_meant: impl Fn(&Link) -> bool) {
+    for link in links.iter_mut().filter(|link| are_meant(link)) {
+        link.verdict = Verdict::Healthy;
+    }
 }
 
 /// The link that decides: the last of those that stand worst, as what it waits for is what all before it wait for. None if all

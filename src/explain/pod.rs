@@ -19,7 +19,7 @@ use super::{
     age, attachment, claim, ephemeral,
     exclusive::ATTACHED_TWICE,
     foreign,
-    links::{Link, missing},
+    links::{Link, missing, set_well},
     report::Verdict,
     running,
     subject::Subject,
@@ -61,30 +61,17 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
             links.push(blocked);
             continue;
         }
-        let claim = match &volume.source {
-            PodVolumeSource::PersistentVolumeClaim(source) => {
-                Some(ClaimKey::new(key.namespace(), &source.claim_name))
-            }
-            PodVolumeSource::Ephemeral => {
-                Some(ClaimKey::new(key.namespace(), &format!("{}-{name}", key.name())))
-            }
-            PodVolumeSource::InTree(source) => {
-                links.extend(inline(view, (&subject, &pod), name, source));
-                None
-            }
-        };
-        let Some(claim) = claim else { continue };
+        if let PodVolumeSource::InTree(source) = &volume.source {
+            links.extend(inline(view, (&subject, &pod), name, source));
+        }
+        let Some(claim) = pod.claim_of(volume) else { continue };
         links.extend(of_claim(view, &claim, Some(&pod.spec.node_name)));
         links.extend(unresolved);
     }
-    for link in links.iter_mut().filter(|link| NO_HINDRANCE.contains(&link.step.reason.as_str())) {
-        link.verdict = Verdict::Healthy;
-    }
+    set_well(&mut links, |link| NO_HINDRANCE.contains(&link.step.reason.as_str()));
     if !pod.spec.node_name.is_empty() {
         // It is still mounted: what it waits for is the pod's end.
-        for link in links.iter_mut().filter(|link| is_protected(view, link)) {
-            link.verdict = Verdict::Healthy;
-        }
+        set_well(&mut links, |link| is_protected(view, link));
     }
     links.extend(without_driver(view, &subject, &pod));
     if pod.spec.volumes.is_empty() {
@@ -95,9 +82,7 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     }
     if pod.spec.node_name.is_empty() {
         // What waits for the pod to be scheduled is not what it waits for.
-        for link in links.iter_mut().filter(|link| WAITS_FOR_POD.contains(&link.step.reason.as_str())) {
-            link.verdict = Verdict::Healthy;
-        }
+        set_well(&mut links, |link| WAITS_FOR_POD.contains(&link.step.reason.as_str()));
     }
     links
 }
@@ -115,9 +100,8 @@ fn inline(view: &View<'_>, (subject, pod): (&Subject, &Pod), name: &str, source:
     match of_inline_volume(name, &pod.metadata.namespace, source) {
         Ok(Storage::Csi(_)) if node.is_empty() => Vec::new(),
         Ok(Storage::Csi(volume)) if view.on_node(&volume.id, node).is_none() => {
-            let mut links: Vec<Link> = attachment::not_required(view, &volume.id, node).into_iter().collect();
-            links.extend(attachment::unregistered(view, &volume.id, node));
-            links
+            let unregistered = attachment::unregistered(view, &volume.id, node);
+            attachment::not_required(view, &volume.id, node).into_iter().chain(unregistered).collect()
         }
         Ok(Storage::Csi(volume)) => attachment::links(view, &volume.id, node),
         Ok(Storage::NoOp(volume, _)) if view.on_node(&volume, node).is_some() => {
@@ -151,10 +135,8 @@ pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>)
     }
     // What is left to be written of the volume belongs to the claim's bind.
     let is_free =
-        |link: &&mut Link| ["Available", "ClaimBindsNext", "Reserved"].contains(&link.step.reason.as_str());
-    for link in links.iter_mut().filter(|link| is_binding && is_free(link)) {
-        link.verdict = Verdict::Healthy;
-    }
+        |link: &Link| ["Available", "ClaimBindsNext", "Reserved"].contains(&link.step.reason.as_str());
+    set_well(&mut links, |link| is_binding && is_free(link));
     links
 }
 

@@ -88,7 +88,7 @@ impl Observed {
 }
 
 /// Something that happens next by itself.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Next {
     /// What: `ForceDetach`, `CreateVolumeAttachment`.
@@ -111,7 +111,7 @@ pub struct Blocker {
 }
 
 /// A link of the chain, from the pod to the node.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
     /// Kind, name and namespace.

@@ -23,8 +23,7 @@ fn comes(link: Link, write: Option<WriteKind>, own: &'static str) -> Link {
     let Some(write) = write else { return link };
     let waits_for = link.step.next.as_ref().and_then(|next| next.condition.clone());
     let mut link = link;
-    let next = Next { action: action(write, own).to_owned(), not_before: None, at: None, condition: None };
-    link.step.next = Some(next);
+    link.step.next = Some(Next { action: action(write, own).to_owned(), ..Next::default() });
     if let Some(condition) = waits_for.filter(|_| link.verdict == Verdict::Blocked) {
         // That is not the end of it.
         link.step.message =

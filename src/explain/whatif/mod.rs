@@ -69,8 +69,12 @@ pub struct Consequences {
 pub fn whatif(snapshot: &Snapshot, change: &WhatIfChange) -> Consequences {
     let (words, mut story) = match change {
         WhatIfChange::Bind(namespace, claim) => ("bind".to_owned(), bind::story(snapshot, namespace, claim)),
-        WhatIfChange::Taint(node) => (format!("taint node/{node}"), nodes::taint(snapshot, node)),
-        WhatIfChange::DeleteNode(node) => (format!("delete node/{node}"), nodes::delete(snapshot, node)),
+        WhatIfChange::Taint(node) => {
+            (format!("taint node/{node}"), nodes::taint(snapshot, node).unwrap_or_else(|it| *it))
+        }
+        WhatIfChange::DeleteNode(node) => {
+            (format!("delete node/{node}"), nodes::delete(snapshot, node).unwrap_or_else(|it| *it))
+        }
         WhatIfChange::Cordon(node) => (format!("cordon node/{node}"), nodes::cordon(snapshot, node)),
         WhatIfChange::DeleteClaim(claim) => {
             (format!("delete pvc/{claim}"), objects::delete_claim(snapshot, claim))

@@ -32,11 +32,8 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const UNCOUNTED: &str =
     "only pods with volumes that may be attached are counted; the same happens to the others";
 
-pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Story {
-    let node = match node(snapshot, name) {
-        Ok(node) => node,
-        Err(story) => return *story,
-    };
+pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<Story>> {
+    let node = node(snapshot, name)?;
     let mut story = Story::default();
     let before = snapshot.ask_attach_detach();
     let mut copy = snapshot.fork();
@@ -79,7 +76,7 @@ pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Story {
         "pod garbage collection removes ending pods of a node that is not Ready, without its kubelet",
     );
     story.assume("the machine is off: no object shows whether it is");
-    story
+    Ok(story)
 }
 
 /// The node, unless it is not there, or what is on it is not known: nothing is concluded from that (S42).
@@ -116,11 +113,8 @@ fn risk(node: &Node) -> Risk {
     if node.is_ready() { Risk::Danger } else { Risk::Care }
 }
 
-pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Story {
-    let node = match node(snapshot, name) {
-        Ok(node) => node,
-        Err(story) => return *story,
-    };
+pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<Story>> {
+    let node = node(snapshot, name)?;
     let mut story = Story::default();
     let before = snapshot.ask_attach_detach();
     let mut copy = snapshot.fork();
@@ -171,7 +165,7 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Story {
     story.assume(UNCOUNTED);
     story.assume("pod garbage collection removes the pods of a node that is gone, after some forty seconds");
     story.assume("six minutes begin when the node is gone and no pod wants the volume there");
-    story
+    Ok(story)
 }
 
 pub(super) fn cordon(snapshot: &Snapshot, name: &NodeName) -> Story {
