@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     age,
     report::{Candidate, Fault},
+    view::finalizers,
 };
 use crate::binder::{
     dry_run::all_mismatches,
@@ -48,10 +49,8 @@ pub(super) fn candidates(
             unreachable(volume).map(|detail| Fault { reason: "NodeAffinityMismatch".to_owned(), detail }),
         );
         if faults.is_empty() && chosen.is_some_and(|chosen| *chosen != volume.key()) {
-            faults.push(Fault {
-                reason: "LargerThanBest".to_owned(),
-                detail: "another fits better".to_owned(),
-            });
+            let (reason, detail) = ("LargerThanBest".to_owned(), "another fits better".to_owned());
+            faults.push(Fault { reason, detail });
         }
         found.push(Candidate {
             name: volume.metadata.name.to_string(),
@@ -117,12 +116,8 @@ fn detail(
         Mismatch::Terminating => {
             let since = volume.metadata.deletion_timestamp.as_deref();
             let since = since.map_or(String::new(), |since| format!("since {}", age::between(*since, now)));
-            let finalizers: Vec<&str> = volume.metadata.finalizers.iter().map(|it| &**it).collect();
-            if finalizers.is_empty() {
-                since
-            } else {
-                format!("{since}, finalizer {}", finalizers.join(", "))
-            }
+            let kept = finalizers(&volume.metadata);
+            if kept.is_empty() { since } else { format!("{since}, finalizer {kept}") }
         }
         Mismatch::TooSmall => {
             format!("{} < {}", quantity(&volume.spec.capacity), quantity(&claim.spec.resources.requests))

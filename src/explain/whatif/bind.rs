@@ -117,22 +117,14 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
 fn second(story: &mut Story, copy: &Snapshot, key: &ClaimKey, first: &VolumeName) {
     let mut without = copy.fork();
     without.remove::<PersistentVolume>(first);
-    match reason(&without.ask_binder(), key) {
+    let (next, text) = match reason(&without.ask_binder(), key) {
         Some(ClaimReason::Binding(next, _)) => {
-            story.tell(
-                When::Later,
-                Risk::Safe,
-                "SecondBest",
-                &next,
-                format!("would be taken if {first} were not there"),
-            );
+            (next.to_string(), format!("would be taken if {first} were not there"))
         }
-        Some(reason) => {
-            let text = format!("if {first} were not there: {}", reason.code());
-            story.tell(When::Later, Risk::Safe, "SecondBest", "none", text);
-        }
-        None => {}
-    }
+        Some(reason) => ("none".to_owned(), format!("if {first} were not there: {}", reason.code())),
+        None => return,
+    };
+    story.tell(When::Later, Risk::Safe, "SecondBest", &next, text);
 }
 
 /// Volumes that fit but for the fewest things.
@@ -141,12 +133,9 @@ fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim
     for one in all.into_iter().take(NEAREST) {
         let faults: Vec<String> =
             one.faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
-        let (action, text) = match faults.as_slice() {
-            [] => {
-                ("Fits", "fits: the scheduler chooses, among those that its pod's node can reach".to_owned())
-            }
-            faults => ("DoesNotFit", faults.join("; ")),
-        };
+        let fits = "fits: the scheduler chooses, among those that its pod's node can reach";
+        let (action, text) =
+            if faults.is_empty() { ("Fits", fits.to_owned()) } else { ("DoesNotFit", faults.join("; ")) };
         story.tell(When::Later, Risk::Safe, action, &one.name, text);
     }
 }

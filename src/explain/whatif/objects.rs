@@ -147,12 +147,8 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
     let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
     let (mut let_go, mut is_ended) = (0, true);
     for wanted in mine {
-        let is_wanted = after
-            .desired
-            .values()
-            .flatten()
-            .any(|other| other.volume == wanted.volume && other.node == wanted.node);
-        if is_wanted {
+        let mut others = after.desired.values().flatten();
+        if others.any(|other| other.volume == wanted.volume && other.node == wanted.node) {
             let text = format!("stays on {}: other pods there use it", wanted.node);
             story.tell(When::Now, Risk::Safe, "StaysAttached", nodes::handle(&wanted.volume), text);
             continue;

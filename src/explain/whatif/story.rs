@@ -60,14 +60,8 @@ impl Story {
         object: &(impl ToString + ?Sized),
         text: impl Into<String>,
     ) {
-        self.effects.push(Effect {
-            when,
-            at: None,
-            risk,
-            action,
-            object: object.to_string(),
-            text: text.into(),
-        });
+        let (object, text) = (object.to_string(), text.into());
+        self.effects.push(Effect { when, at: None, risk, action, object, text });
     }
 
     /// The object is not there, or was not read.
