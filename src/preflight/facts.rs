@@ -202,9 +202,14 @@ pub async fn unwritable(client: &Client, lease: &Value) -> Result<Option<String>
         return Ok(Some(why));
     }
     let path = format!("{MANAGER_LEASE}?dryRun=All");
-    match ask(client, Method::PATCH, &path, Some(&json!({}))).await {
+    refusal(ask(client, Method::PATCH, &path, Some(&json!({}))).await)
+}
+
+/// The server's words, whatever refuses: a policy does it with 422, a webhook with a code of its own.
+fn refusal(answer: Result<Value, NoAnswer>) -> Result<Option<String>, NoAnswer> {
+    match answer {
         Ok(_) => Ok(None),
-        Err(NoAnswer::Refused(403 | 404, why)) => Ok(Some(why)),
+        Err(NoAnswer::Refused(_, why)) => Ok(Some(why)),
         Err(error) => Err(error),
     }
 }
@@ -274,6 +279,16 @@ mod tests {
 
     use super::*;
     use crate::fence::policies::FENCES;
+
+    #[test]
+    fn whatever_refuses_a_dry_run_its_words_are_told() {
+        for code in [400, 403, 404, 422] {
+            let told = refusal(Err(NoAnswer::Refused(code, "leases are ours".to_owned())));
+            assert_eq!(told, Ok(Some("leases are ours".to_owned())), "{code}");
+        }
+        assert_eq!(refusal(Ok(json!({}))), Ok(None));
+        refusal(Err(NoAnswer::Unknown("no route".to_owned()))).unwrap_err();
+    }
 
     #[test]
     fn the_rights_of_the_daemon_are_those_of_its_manifest() {
