@@ -170,13 +170,18 @@ fn are_watched(
 ) -> Result<(), ObserveStop> {
     for (kind, status) in statuses {
         let error = status.error.clone().unwrap_or_else(|| "its watch tells nothing".to_owned());
-        if error.starts_with("403 ") {
+        let is_forbidden = error.starts_with("403 ");
+        // A server that starts says so for a moment, too.
+        if is_forbidden && listing.is_some() {
             return Err(ObserveStop::Forbidden(kind, error));
         }
         if listing.is_some_and(|since| !status.synced && since + FIRST_LISTS <= now) {
             return Err(anyhow!("{kind} could not be listed for ten minutes: {error}").into());
         }
         if waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now) {
+            if is_forbidden {
+                return Err(ObserveStop::Forbidden(kind, error));
+            }
             return Err(anyhow!("{kind} have not been watched for two minutes: {error}").into());
         }
     }
@@ -216,7 +221,9 @@ mod tests {
         // Whether the nodes were listed, their error, and for how long something waits for them; the end
         let cases = [
             (listed, None, 0, None),
-            (listed, Some("403 Forbidden"), 0, Some("nodes cannot be listed: 403 Forbidden")),
+            (unlisted, Some("403 Forbidden"), 0, Some("nodes cannot be listed: 403 Forbidden")),
+            (listed, Some("403 Forbidden"), 119, None),
+            (listed, Some("403 Forbidden"), 120, Some("nodes cannot be listed: 403 Forbidden")),
             (listed, Some("500 Internal"), 119, None),
             (
                 listed,
