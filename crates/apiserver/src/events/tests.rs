@@ -174,6 +174,17 @@ async fn s47_at_the_end_events_that_the_server_does_not_take_are_tried_again_whi
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
 
+/// Half a minute of it, and more tries than one has while the daemon goes on.
+#[tokio::test(start_paused = true)]
+async fn s47_at_the_end_an_event_is_tried_for_as_long_as_there_is_time() {
+    let refused = [500; 20];
+    let start = Instant::now();
+    let (asked, text) = written(&refused, Term::Unlimited, vec![(0, event("first", "x"))]).await;
+    assert_eq!(asked.len(), refused.len() + 1);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    assert!(start.elapsed() > Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
 #[test]
 fn what_does_not_fit_is_counted_and_never_blocks() {
     let metrics = Metrics::default();

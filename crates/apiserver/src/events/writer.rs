@@ -83,7 +83,7 @@ impl EventWriter {
                 Some(report) = self.queue.recv(), if stopping || waiting.has_room() => report,
                 Some((report, tries)) = waiting.next(again) => {
                     if !desk.is_overtaken(&report) && let Some(report) = desk.deliver(report, 1).await {
-                        waiting.put_off(report, tries + 1, desk.losses);
+                        waiting.put_off(report, tries + 1, stopping, desk.losses);
                     }
                     continue;
                 }
@@ -106,7 +106,7 @@ impl EventWriter {
             // While events wait, the API server takes none: one attempt tells whether it does again.
             let attempts = if waiting.0.is_empty() { ATTEMPTS } else { 1 };
             if let Some(report) = desk.deliver(report, attempts).await {
-                waiting.put_off(report, 1, desk.losses);
+                waiting.put_off(report, 1, stopping, desk.losses);
             }
         }
     }
@@ -126,8 +126,9 @@ impl Waiting {
         self.0.len() < WAITING
     }
 
-    fn put_off(&mut self, report: Report, tries: usize, losses: &Losses) {
-        if tries == TRIES {
+    /// At the end all wait as long as there is time: what is left then is told.
+    fn put_off(&mut self, report: Report, tries: usize, is_stopping: bool, losses: &Losses) {
+        if tries >= TRIES && !is_stopping {
             losses.of(Loss::Failed).inc();
             return;
         }
