@@ -141,19 +141,26 @@ impl<'a> Switcher<'a> {
                 Ok(())
             }
             SwitchStep::LowerFence => {
-                for fence in self.fences {
-                    let spec = held(self.manager.identity(), seen.manager.lasts);
-                    if is_held && !self.manager.write(false, &spec).await? {
-                        return Ok(());
+                // Nothing is denied without a binding, and a policy that is left shows that this has not ended.
+                for (_, plural) in [BINDINGS, POLICIES] {
+                    for fence in self.fences {
+                        let spec = held(self.manager.identity(), seen.manager.lasts);
+                        if is_held && !self.manager.write(false, &spec).await? {
+                            return Ok(());
+                        }
+                        self.lower(fence, plural).await?;
                     }
-                    self.lower(fence).await?;
+                    if plural == BINDINGS.1 {
+                        self.annotate_lock(FREED, &seen.manager.mark).await?;
+                    }
                 }
-                self.annotate_lock(FREED, &seen.manager.mark).await
+                Ok(())
             }
             SwitchStep::RecordManager => self.annotate_lock(LED_AT_STOP, &seen.manager.mark).await,
             SwitchStep::LowerUnneeded(fences) => {
                 for fence in fences {
-                    self.lower(fence).await?;
+                    self.lower(fence, BINDINGS.1).await?;
+                    self.lower(fence, POLICIES.1).await?;
                 }
                 Ok(())
             }
@@ -217,24 +224,21 @@ impl<'a> Switcher<'a> {
         Ok(())
     }
 
-    async fn lower(&self, fence: &Fence) -> Result<(), NoAnswer> {
-        for (_, plural) in [BINDINGS, POLICIES] {
-            let path = format!("/apis/{API}/{plural}/{}", fence.name());
-            let Some(object) = read(&self.client, &path).await? else { continue };
-            let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-            let left: Vec<&Value> =
-                finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
-            let of = |field: &str| object.pointer(&format!("/metadata/{field}"));
-            let revision = of("resourceVersion");
-            let freed = json!({ "metadata": { "resourceVersion": revision, "finalizers": left } });
-            self.send(Method::PATCH, &path, &freed).await?;
-            let same = json!({ "preconditions": { "uid": of("uid") } });
-            match self.send(Method::DELETE, &path, &same).await {
-                Ok(_) | Err(NoAnswer::Refused(404, _)) => {}
-                Err(error) => return Err(error),
-            }
+    async fn lower(&self, fence: &Fence, plural: &str) -> Result<(), NoAnswer> {
+        let path = format!("/apis/{API}/{plural}/{}", fence.name());
+        let Some(object) = read(&self.client, &path).await? else { return Ok(()) };
+        let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+        let left: Vec<&Value> =
+            finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
+        let of = |field: &str| object.pointer(&format!("/metadata/{field}"));
+        let revision = of("resourceVersion");
+        let freed = json!({ "metadata": { "resourceVersion": revision, "finalizers": left } });
+        self.send(Method::PATCH, &path, &freed).await?;
+        let same = json!({ "preconditions": { "uid": of("uid") } });
+        match self.send(Method::DELETE, &path, &same).await {
+            Ok(_) | Err(NoAnswer::Refused(404, _)) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
     async fn scale_down(&self, replicas: u64) -> Result<(), NoAnswer> {
@@ -285,5 +289,20 @@ pub(super) fn replacing(ours: Option<&Value>, there: Option<&Value>) -> Value {
             Value::Object(patch.collect())
         }
         (ours, _) => ours.cloned().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_added_to_a_spec_is_taken_out() {
+        let ours = json!({ "actions": ["Deny"], "match": { "rules": [1] }, "fail": "Fail" });
+        let there = json!({ "actions": ["Audit"], "match": { "rules": [1, 2], "except": [3] }, "more": {} });
+        let patch = json!({
+            "actions": ["Deny"], "match": { "rules": [1], "except": null }, "fail": "Fail", "more": null,
+        });
+        assert_eq!(replacing(Some(&ours), Some(&there)), patch);
     }
 }

@@ -31,6 +31,14 @@ enum Party {
     Manager,
 }
 
+/// When somebody is killed at a step: before its writes, among those of the switch, or after them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    Before,
+    Between,
+    After,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Lease {
     holder: String,
@@ -78,6 +86,8 @@ impl Process {
 struct World {
     now: u64,
     fence: bool,
+    /// Policies, which deny nothing without their bindings.
+    policies: bool,
     replicas: u64,
     /// None while no replica runs; when it ends, if it was told to.
     daemon: Option<Process>,
@@ -99,6 +109,7 @@ impl World {
         Self {
             now: 0,
             fence: false,
+            policies: false,
             replicas: 2,
             daemon: Some(Process::new("mooring", 0)),
             ends: None,
@@ -205,7 +216,11 @@ impl Run {
         let held = self.hold.note(&lease.json(), &self.name, at);
         let running = u64::from(world.daemon.is_some());
         let proven = true;
-        let fence = if world.fence { FenceStanding::Up { proven } } else { FenceStanding::Absent { proven } };
+        let fence = match (world.fence, world.policies) {
+            (true, _) => FenceStanding::Up { proven },
+            (false, true) => FenceStanding::Partial("no binding".to_owned()),
+            (false, false) => FenceStanding::Absent { proven },
+        };
         SwitchSeen {
             fence,
             daemon: DaemonStanding {
@@ -248,7 +263,8 @@ impl Run {
         }
     }
 
-    fn take(&mut self, step: &SwitchStep, world: &mut World) {
+    /// Takes a step, or the first half of its writes.
+    fn take(&mut self, step: &SwitchStep, world: &mut World, is_cut_off: bool) {
         let now = world.now;
         let is_take = *step == SwitchStep::HoldLease;
         let may_write = self.may_write(is_take, world);
@@ -259,7 +275,7 @@ impl Run {
                 world.ends = None;
             }
             SwitchStep::StopDaemon => (world.replicas, world.ends) = (0, Some(now + 2)),
-            SwitchStep::RaiseFence => world.fence = true,
+            SwitchStep::RaiseFence => (world.fence, world.policies) = (true, true),
             SwitchStep::Drain(_) => {
                 self.asked.get_or_insert(now);
                 let heard = if now < world.drain.1 { world.drain.0 } else { now + 5 };
@@ -276,7 +292,11 @@ impl Run {
             }
             SwitchStep::LowerFence if may_write => {
                 assert!(now >= world.under_way, "a volume is under way: {world:?}");
-                (world.fence, world.drain.2) = (false, false);
+                world.fence = false;
+                if is_cut_off {
+                    return;
+                }
+                (world.policies, world.drain.2) = (false, false);
                 world.freed = Some(format!("{} {}", self.name, world.daemon_lease.revision));
             }
             SwitchStep::GiveLeaseUp if may_write => world.manager_lease = Lease::default(),
@@ -289,12 +309,12 @@ impl Run {
 type Looks = &'static [u64];
 const AT_ONCE: Looks = &[0];
 
-/// Goes there, and kills one at a step: by its place among the steps that this run has begun, and before or after what it does.
+/// Goes there, and kills one at a step: by its place among the steps that this run has begun, and when.
 fn go(
     world: &mut World,
     to: Direction,
     looks: Looks,
-    kill: Option<(usize, Party, bool)>,
+    kill: Option<(usize, Party, When)>,
 ) -> Result<usize, String> {
     let order =
         SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false };
@@ -315,8 +335,12 @@ fn go(
             _ => {}
         }
         let killed = kill.take_if(|(place, ..)| *place + 1 == begun.len());
-        if killed.is_none_or(|(_, party, is_done)| party != Party::Switch || is_done) {
-            run.take(&step, world);
+        if killed.is_none_or(|(_, party, when)| party != Party::Switch || when != When::Before) {
+            run.take(
+                &step,
+                world,
+                killed.is_some_and(|(_, party, when)| (party, when) == (Party::Switch, When::Between)),
+            );
         }
         let Some((_, party, _)) = killed else { continue };
         world.kill(party);
@@ -346,10 +370,13 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
         assert!(steps >= 4, "{to:?}: {steps}");
         for place in 0..steps {
             for party in [Party::Switch, Party::Daemon, Party::Manager] {
-                for is_done in [false, true] {
-                    let (mut world, told) = (base.clone(), format!("{to:?} {place} {party:?} {is_done}"));
-                    let mut end = go(&mut world, to, AT_ONCE, Some((place, party, is_done)));
-                    if end.as_ref().is_err_and(|why| why.contains("run switch --to mooring --yes")) {
+                for when in [When::Before, When::Between, When::After] {
+                    let (mut world, told) = (base.clone(), format!("{to:?} {place} {party:?} {when:?}"));
+                    let mut end = go(&mut world, to, AT_ONCE, Some((place, party, when)));
+                    let is_cut_off = (party, when) == (Party::Switch, When::Between);
+                    if !is_cut_off
+                        && end.as_ref().is_err_and(|why| why.contains("run switch --to mooring --yes"))
+                    {
                         // It says what to do.
                         go(&mut world, other, AT_ONCE, None).unwrap_or_else(|why| panic!("{told}: {why}"));
                         end = go(&mut world, to, AT_ONCE, None);

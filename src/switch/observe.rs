@@ -310,11 +310,13 @@ async fn switched_off(
 /// controllermanager.go, Run.
 pub(super) fn restart(recorded: Option<&str>, mark: &str, may_lead: bool) -> ManagerRestart {
     match recorded {
+        // mooring has led since.
+        Some(recorded) if stop_of(recorded) != stop_of(mark) => ManagerRestart::Unrecorded,
+        None => ManagerRestart::Unrecorded,
+        // Also if nobody did: one that leads later was started anew.
         _ if !may_lead => ManagerRestart::Unseen,
         Some(recorded) if recorded == mark => ManagerRestart::Same,
-        // mooring has not led since.
-        Some(recorded) if stop_of(recorded) == stop_of(mark) => ManagerRestart::Other,
-        _ => ManagerRestart::Unrecorded,
+        _ => ManagerRestart::Other,
     }
 }
 

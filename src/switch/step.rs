@@ -125,7 +125,7 @@ pub enum ManagerRestart {
     Same,
     /// Another one leads.
     Other,
-    /// Nobody renews the lease, which shows nothing.
+    /// Nobody renews the lease now, which shows nothing.
     Unseen,
 }
 
@@ -169,6 +169,8 @@ pub enum SwitchStep {
     ProveFence,
     /// mooring is about to take its lease.
     AwaitLeader,
+    /// A replica of an earlier template may lead yet.
+    AwaitRollout,
     /// Take the fences down of loops that mooring does not run.
     LowerUnneeded(Vec<&'static Fence>),
     /// Ask mooring to begin nothing new, and wait until these volumes are not under way.
@@ -287,13 +289,9 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     // 3. It leads. What it does not run is KCM's.
     match &seen.unneeded {
         _ if !daemon.leads => SwitchStep::AwaitLeader,
+        // A leader of before runs other loops, and looks at the fences of those.
+        _ if daemon.rolls => SwitchStep::AwaitRollout,
         none if none.is_empty() => SwitchStep::Done,
-        // A leader of before looks at the fences of the loops that it runs.
-        _ if daemon.rolls => SwitchStep::Stop(
-            "mooring rules; loops that the Deployment does not run stay fenced off until its rollout has ended: wait for kubectl \
-             -n mooring-system rollout status deployment/mooring, and run this again"
-                .to_owned(),
-        ),
         unneeded => SwitchStep::LowerUnneeded(unneeded.clone()),
     }
 }
@@ -327,13 +325,17 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if daemon.has_no_lease && !is_open {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
+    let is_stopped = daemon.replicas == Some(0);
+    let is_held = manager.held.is_some();
+    let may_be_stale = is_open && !rules_by_flags && daemon.has_led;
+    if may_be_stale && !is_held && !(is_stopped && order.manager_restarted) {
+        return SwitchStep::Stop(format!(
+            "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
+             switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, {BY_SCALE}, and \
+             run this again with --manager-was-restarted"
+        ));
+    }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
-        if is_open && !rules_by_flags && daemon.has_led {
-            return SwitchStep::Stop(format!(
-                "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
-                 switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, {BY_SCALE}"
-            ));
-        }
         if is_open && rules_by_flags {
             return SwitchStep::Stop(format!(
                 "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this \
@@ -382,12 +384,10 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::AwaitStop;
     }
     // 2. No process of KCM is left that was denied a write.
+    let has_exited = manager.held.is_some_and(|held| held >= manager.lasts + EXIT_SLACK);
     if !is_open {
         // Not while its lease is held: all of KCM stands still then.
-        if *fence == (FenceStanding::Up { proven: false })
-            && manager.held.is_none()
-            && !order.manager_restarted
-        {
+        if *fence == (FenceStanding::Up { proven: false }) && !is_held && !order.manager_restarted {
             return SwitchStep::ReachServers(hidden.clone());
         }
         if !unlisted.is_empty() {
@@ -397,17 +397,19 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                  {names}; run switch --to mooring --yes, and then this again"
             ));
         }
-        let has_exited = manager.held.is_some_and(|held| held >= manager.lasts + EXIT_SLACK);
         if !has_exited && let Some(step) = until_exited(order, manager) {
             return step;
         }
         // 3. It may write again, at each server, while it does not lead yet.
         return SwitchStep::LowerFence;
     }
-    let is_held = manager.held.is_some();
     match fence {
         // Also where KCM leads already: a denial that is seen now leads back to its lease.
         FenceStanding::Absent { proven: false } => SwitchStep::ProveOpen(hidden.clone()),
+        // Somebody else has taken the fence down.
+        _ if is_held && !has_exited => SwitchStep::HoldLease,
+        // What is left of it is to note that KCM is free.
+        _ if may_be_stale => SwitchStep::LowerFence,
         _ if is_held => SwitchStep::GiveLeaseUp,
         // Without a lease there is nothing to see of it.
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
@@ -433,14 +435,12 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
 
 /// What is to be done until no process of KCM is left that was denied a write.
 fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchStep> {
-    use ManagerRestart::{Other, Same, Unrecorded, Unseen};
+    use ManagerRestart::{Other, Unrecorded, Unseen};
     let is_recorded = manager.restart != Unrecorded;
     Some(match (order.manager_restarted, &manager.unwritable) {
+        (true, _) if matches!(manager.restart, Other | Unseen) || !manager.may_lead => return None,
         // A lease that is left over shows nothing, and runs out.
-        (true, _) if matches!(manager.restart, Unrecorded | Same) && !manager.renews => {
-            SwitchStep::FindManager
-        }
-        (true, _) if matches!(manager.restart, Other | Unseen) => return None,
+        (true, _) if !manager.renews => SwitchStep::FindManager,
         (true, _) | (false, Some(_)) if !is_recorded => SwitchStep::RecordManager,
         (true, _) => SwitchStep::Stop(format!(
             "the process of kube-controller-manager leads that led when mooring had stopped, and was denied writes: {BY_RESTART}"

@@ -54,6 +54,15 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             RecordManager,
         ),
         (
+            "it has stopped, and nobody has the lease",
+            |seen| {
+                unwritable(seen);
+                stopped(seen);
+                (seen.manager.renews, seen.manager.may_lead) = (false, false);
+            },
+            RecordManager,
+        ),
+        (
             "who leads is on record",
             |seen| {
                 unwritable(seen);
@@ -113,6 +122,23 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             LowerFence,
         ),
         (
+            "nobody does, and nobody has recorded that",
+            |seen| {
+                stopped(seen);
+                (seen.manager.renews, seen.manager.may_lead) = (false, false);
+            },
+            LowerFence,
+        ),
+        (
+            "the fence was taken down by hand",
+            |seen| {
+                stopped(seen);
+                seen.daemon.has_led = true;
+                seen.fence = FenceStanding::Absent { proven: true };
+            },
+            LowerFence,
+        ),
+        (
             "one server still denies",
             |seen| {
                 stopped(seen);
@@ -155,7 +181,9 @@ fn a_restart_is_seen_by_another_holder_since_mooring_led_last() {
         (Some("m1_a 7"), "m1_b 7", true, Other),
         (Some("m1_a 7"), "m1_b 9", true, Unrecorded),
         (Some("m1_a 7"), "m1_a 7", false, Unseen),
-        (None, " 7", false, Unseen),
+        (None, " 7", false, Unrecorded),
+        (Some(" 7"), " 7", false, Unseen),
+        (Some(" 7"), "m1_a 7", true, Other),
     ];
     for (recorded, mark, may_lead, expected) in cases {
         assert_eq!(restart(recorded, mark, may_lead), expected, "{recorded:?} {mark}");

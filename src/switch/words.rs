@@ -50,6 +50,13 @@ impl SwitchStep {
                  deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes"
                     .to_owned(),
             ),
+            Self::AwaitRollout => (
+                MOST_TO_WAIT,
+                "mooring rules, and its rollout has not ended: a replica of before may lead, so nobody does the work of loops that it \
+                 does not run and that are fenced off, and those that the Deployment does not run stay fenced off: see why in kubectl \
+                 -n mooring-system rollout status deployment/mooring, and run this again"
+                    .to_owned(),
+            ),
             Self::FindManager => (
                 MOST_TO_LEAD,
                 format!(
@@ -124,6 +131,10 @@ impl SwitchStep {
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
             ),
             Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
+            Self::AwaitRollout => (
+                "wait until no replica of an earlier template is left",
+                "kubectl -n mooring-system rollout status deployment/mooring",
+            ),
             Self::LowerUnneeded(_) => (
                 "take the fences down of loops that mooring does not run",
                 "kubectl get validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring",
@@ -177,6 +188,7 @@ pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
         SwitchStep::Resume,
         SwitchStep::ProveFence,
         SwitchStep::AwaitLeader,
+        SwitchStep::AwaitRollout,
         SwitchStep::LowerUnneeded(Vec::new()),
     ];
     let back = [
@@ -230,5 +242,15 @@ mod tests {
         let files =
             "-f deploy/fence/attachdetach-controller.yaml -f deploy/fence/pv-protection-controller.yaml\n";
         assert!(over.contains(&format!("kubectl apply --server-side --force-conflicts {files}")), "{over}");
+    }
+
+    #[test]
+    fn no_step_waits_for_ever_while_somebody_could_rule() {
+        let seen = ruled_by_mooring();
+        for step in
+            [SwitchStep::AwaitDaemon, SwitchStep::RaiseFence, SwitchStep::FindManager, SwitchStep::ProveFence]
+        {
+            assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
+        }
     }
 }

@@ -43,6 +43,7 @@ async fn kubelet_of_the_daemon(stage: Stage) {
     let mut running: Option<Daemon> = None;
     loop {
         let deployment = deployments.get("mooring").await.expect("the Deployment");
+        let generation = deployment.metadata.generation;
         let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or_default() > 0;
         let ready = match (running.take(), wanted) {
             (None, true) => {
@@ -60,7 +61,10 @@ async fn kubelet_of_the_daemon(stage: Stage) {
             }
         };
         if let Some(ready) = ready {
-            let status = json!({ "status": { "replicas": ready, "readyReplicas": ready } });
+            let status = json!({ "status": {
+                "observedGeneration": generation,
+                "replicas": ready, "updatedReplicas": ready, "readyReplicas": ready,
+            } });
             patch_status(&deployments, "mooring", status).await;
         }
         sleep(Duration::from_millis(100)).await;
