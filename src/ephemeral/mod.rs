@@ -173,12 +173,13 @@ impl Controller for EphemeralVolumes {
             match object {
                 ObjectRef::Pod(key) => {
                     let pod = self.objects.pods.get(&key);
+                    let needs_none = pod.as_ref().is_none_or(|pod| !pod.has_templates());
                     // One of that name that had some may have waited.
-                    if pod.as_ref().is_some_and(|pod| !pod.has_templates()) && !self.keys.is_unsettled(&key) {
+                    if needs_none && pod.is_some() && !self.keys.is_unsettled(&key) {
                         continue;
                     }
-                    // A new pod does not wait for what failed of an earlier one of its name.
-                    if pod.is_none() || self.objects.templates().has(&key) {
+                    // Nothing waits for what failed of an earlier pod of its name.
+                    if needs_none || self.objects.templates().has(&key) {
                         self.keys.retries.clear(&key);
                         self.undone.remove(&key);
                     }
