@@ -386,6 +386,13 @@ impl Planner {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
         let decision = sync_volume(volume, &self.state);
+        let is_given_up = matches!(
+            &decision.step,
+            Some(Call::Write(write)) if matches!(write.kind, WriteKind::VolumeReleased | WriteKind::Unbind)
+        );
+        if is_given_up && let Some(what) = unreadable::owner(&self.state.objects, volume) {
+            return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
+        }
         let name = volume.key();
         let held_back = self.held_back(&Target::Volume(name.clone()), decision.step.as_ref(), now);
         let Some((why, until)) = held_back else { return decision };

@@ -25,7 +25,7 @@ pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Opt
     of::<PersistentVolumeClaim>(objects, &claim.key())
         .or_else(|| of::<PersistentVolume>(objects, &claim.spec.volume_name))
         .or_else(|| of::<StorageClass>(objects, &class?))
-        .or_else(|| owner(objects, &*named()?))
+        .or_else(|| owner(objects, named().filter(|volume| volume.spec.claim_ref.is_none())?.as_ref()))
 }
 
 /// What cannot be read of that which decides about a volume.
@@ -33,14 +33,14 @@ pub(crate) fn for_volume(objects: &Objects, volume: &PersistentVolume) -> Option
     let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
     of::<PersistentVolume>(objects, &volume.key())
         .or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
-        .or_else(|| owner(objects, volume))
+        .or_else(|| volume.spec.claim_ref.is_none().then(|| owner(objects, volume))?)
 }
 
-/// A claim that may have a volume which refers to none, though its phase says that it was a claim's (S45): one of which no
-/// revision could be read that says what it names. Whose claim that is, the text does not tell (S41).
-fn owner(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
+/// A claim that may have a volume which refers to none, or which is given up, though its phase says that it was a claim's
+/// (S45): one of which no revision could be read that says what it names. Whose claim that is, the text does not tell (S41).
+pub(crate) fn owner(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
     let is_free = matches!(volume.status.phase, VolumePhase::Pending | VolumePhase::Available);
-    if is_free || volume.spec.claim_ref.is_some() {
+    if is_free {
         return None;
     }
     let is_unknown =

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::{Recorded, Recording, answer, claim, decode, only, planner, volume};
 use crate::binder::{
+    annotations::PROVISIONED_BY,
     calls::{Answer, Call, Purpose, Target, WriteKind},
     controller::Planner,
     decide::upkeep::IN_TREE_FINALIZER,
@@ -56,6 +57,31 @@ fn s42_s45_a_claim_that_was_never_read_keeps_the_volume_that_may_be_its_own() {
         (op.call.write_kind(), op.subject),
         (Some(WriteKind::ReserveVolume), Target::Claim(key("named")))
     );
+}
+
+/// Nor is one released that refers to another claim, be that gone, or bound elsewhere.
+#[test]
+fn s42_s45_a_claim_that_was_never_read_keeps_the_volume_that_is_pointed_at_another() {
+    let (mut provisioned, mut other) = (volume("pv"), claim("c"));
+    provisioned.status.phase = VolumePhase::Bound;
+    provisioned.spec.reclaim_policy = ReclaimPolicy::Delete;
+    provisioned.metadata.annotations.insert(PROVISIONED_BY.to_owned(), "d");
+    provisioned.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "uid-c".into() });
+    other.spec.volume_name = "other".into();
+    for (claims, found) in
+        [(vec![other.clone()], Ok(Answer::Claim(other))), (vec![], Err(CallError::NotFound("c".into())))]
+    {
+        let now = Instant::now();
+        let (objects, mut planner) = planner(vec![provisioned.clone()], claims);
+        let odd = key("odd");
+        objects.note_unreadable::<PersistentVolumeClaim>(None, &odd, None, None, "bad".to_owned());
+        planner.changed(&ObjectRef::Claim(odd), now);
+        let read = planner.plan(now).ops.into_iter().find(|op| op.subject == Target::Volume("pv".into()));
+        planner.answered(read.unwrap(), found, now, 0.0);
+        assert_eq!(planner.plan(now).ops.iter().filter(|op| op.call.write_kind().is_some()).count(), 0);
+        assert_eq!(planner.volume_reason(&"pv".into()).map(VolumeReason::code), Some("ObjectUnreadable"));
+    }
 }
 
 fn key(name: &str) -> ClaimKey {
