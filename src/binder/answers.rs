@@ -133,11 +133,17 @@ impl Planner {
                 if write.kind != WriteKind::Annotate {
                     return Then::Failed;
                 }
-                self.state.stripped.insert(op.subject.clone(), content(write));
+                self.state.stripped.insert(op.subject.clone(), (content(write), op.known));
                 Then::Look
             }
             Ok(answer) => {
                 if let Some(target) = Target::of(&write.target).filter(|_| !is_of_plugin) {
+                    // Not changed by another: what is taken out is not tried again.
+                    if let Some((_, revision)) = self.state.stripped.get_mut(&target)
+                        && *revision == op.known
+                    {
+                        *revision = answer.revision();
+                    }
                     self.own_writes.made(target, write, now, jitter);
                 }
                 self.observe_response(answer, now);

@@ -99,6 +99,12 @@ impl Failure {
             && matches!(self.outcome, FailureOutcome::Refused | FailureOutcome::Conflict)
     }
 
+    /// Whether a webhook took annotations or finalizers out of a write.
+    #[must_use]
+    pub fn is_stripped(&self) -> bool {
+        (&self.task, self.outcome) == (&Task::Write(WriteKind::Annotate), FailureOutcome::Unchanged)
+    }
+
     /// For people; KCM's where it has one.
     #[must_use]
     pub fn text(&self) -> String {

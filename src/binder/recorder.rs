@@ -181,6 +181,11 @@ impl Recorder {
         objects: &Objects,
     ) -> bool {
         *self.failed.entry((failure.task.label(), failure.outcome.into())).or_default() += 1;
+        // It is not tried as things are, and nothing waits for it.
+        if failure.is_stripped() {
+            self.events.extend(failure_event(subject, &failure, objects).map(EventUpdate::Happened));
+            return false;
+        }
         let uid = subject.uid(objects);
         let known = self.memory.entry(subject.clone()).or_default();
         let before = known.failures.take().filter(|before| before.last.uid == uid);

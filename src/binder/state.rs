@@ -109,8 +109,9 @@ pub struct State {
     pub doubts: Doubts,
     /// Requests under way.
     pub in_flight: InFlight,
-    /// Annotations and finalizers that a webhook takes out, by the content of the write: nothing waits for them.
-    pub(super) stripped: BTreeMap<Target, u64>,
+    /// Annotations and finalizers that a webhook takes out, by the content of the write, and the revision of the object since
+    /// which nobody but us has changed it: nothing waits for them.
+    pub(super) stripped: BTreeMap<Target, (u64, Option<ResourceVersion>)>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -223,9 +224,9 @@ impl State {
         (!is_taken).then_some(volume)
     }
 
-    /// Whether the API server has answered the same write about this object without the change.
-    pub(super) fn is_stripped(&self, target: &Target, write: &Write) -> bool {
-        self.stripped.get(target) == Some(&content(write))
+    /// Whether the API server has answered the same write about this object, as it is, without the change.
+    pub(super) fn is_stripped(&self, target: &Target, revision: ResourceVersion, write: &Write) -> bool {
+        self.stripped.get(target) == Some(&(content(write), Some(revision)))
     }
 
     /// Whether a volume has the UID of a claim.

@@ -30,7 +30,7 @@ pub fn of_claim(claim: &PersistentVolumeClaim, state: &State) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
     let write = patches::annotate(claim, Some(migration(meta, provisioner)?), None);
-    (!state.is_stripped(&Target::Claim(claim.key()), &write)).then_some(write)
+    (!state.is_stripped(&Target::Claim(claim.key()), meta.resource_version, &write)).then_some(write)
 }
 
 /// The write that puts a volume's annotation and finalizers right.
@@ -47,7 +47,8 @@ pub fn of_volume(volume: &PersistentVolume, state: &State) -> Option<Write> {
         return None;
     }
     let write = patches::annotate(volume, migrated, finalizers.as_deref());
-    (!state.is_stripped(&Target::Volume(volume.key()), &write)).then_some(write)
+    let (target, revision) = (Target::Volume(volume.key()), volume.metadata.resource_version);
+    (!state.is_stripped(&target, revision, &write)).then_some(write)
 }
 
 /// To what MIG has to change, if it has to.
