@@ -77,7 +77,7 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason, refers: Option<&Cl
             "LostVolumeMissing",
             format!(
                 "There is no volume {:?} any more; nothing was deleted because of that. If it comes back with a \
-                 claimRef of UID {} or without one, the claim is Bound again.",
+                 claimRef of UID {}, the claim is Bound again.",
                 volume.as_str(),
                 claim.metadata.uid
             ),

@@ -175,6 +175,13 @@ pub enum ClaimReason {
     /// Was bound to a volume that now carries this UID.
     #[error("Two claims are bound to the same volume, this one is bound incorrectly")]
     Misbound(VolumeName, Uid),
+    /// Was bound to a volume that refers to no claim now, as others say of themselves, too: which is true, nobody knows.
+    #[error(
+        "Volume {:?} has no claimRef, and this is not the only claim that was bound to it: it goes to none of them, until \
+         its spec.claimRef names one with its UID",
+        .0.as_str()
+    )]
+    Disputed(VolumeName),
     /// Looks lost; a live read has to confirm it.
     #[error("asking the API server for volume {0}")]
     ProvingLost(VolumeName),
@@ -230,6 +237,7 @@ impl ClaimReason {
             Self::LostReference => ("LostReference", Silent, Other),
             Self::LostVolume(_) => ("LostVolumeMissing", Silent, Other),
             Self::Misbound(..) => ("LostMisbound", Silent, Other),
+            Self::Disputed(_) => ("LostMisbound", Normal("LostMisbound"), Other),
             Self::ProvingLost(_) => ("ConfirmingLost", Silent, Other),
             Self::Unreadable(_) => ("MalformedClaim", Warning("FailedBinding"), Other),
             Self::UnknownBindingMode(_) => ("UnknownBindingMode", Warning("FailedBinding"), Other),
@@ -318,6 +326,11 @@ pub enum VolumeReason {
     /// Reserved for a claim that has not taken it: by name, or after its release.
     #[error("reserved for {0}")]
     Reserved(ClaimKey),
+    /// It refers to no claim, and several say that they were bound to it.
+    #[error(
+        "several claims were bound to it, as they say: it goes to none until its claimRef names one with its UID"
+    )]
+    Disputed,
     /// Reserved with UID: its claim binds next.
     #[error("it is kept for claim {0}")]
     ClaimBindsNext(ClaimKey),
@@ -408,6 +421,7 @@ impl VolumeReason {
             Self::ObjectUnreadable(_) => ("ObjectUnreadable", Silent, Other),
             Self::Available => ("Available", Silent, Nothing),
             Self::Reserved(_) => ("Reserved", Silent, Other),
+            Self::Disputed => ("Reserved", Silent, Other),
             Self::ClaimBindsNext(_) => ("ClaimBindsNext", Silent, Other),
             Self::ModesDiffer(_) => ("ModeMismatch", Silent, Other),
             Self::Bound(_) => ("Bound", Silent, Nothing),

@@ -178,18 +178,14 @@ impl State {
         self.objects.volumes.get(name)
     }
 
-    /// The claim that has a volume, although the volume does not name it (S45): it was bound to it, as its phase or the
-    /// marker says, and lives. Of several the one that is Bound, or else the oldest: a copy is younger.
+    /// The claims one of which has a volume, although the volume does not name it (S45): they were bound to it, as phase or
+    /// marker says, and live. If any is Bound, those that are. Of several nobody knows which: age proves nothing.
     #[must_use]
-    pub fn owner(&self, volume: &VolumeName) -> Option<ClaimKey> {
-        let bound = self.claims.bound_to(volume).filter_map(|key| self.namer(volume, key));
-        bound
-            .filter(|claim| was_bound(claim))
-            .min_by_key(|claim| {
-                let is_bound = claim.status.phase == ClaimPhase::Bound;
-                (!is_bound, claim.metadata.creation_timestamp, claim.key())
-            })
-            .map(|claim| claim.key())
+    pub fn owners(&self, volume: &VolumeName) -> Vec<Arc<PersistentVolumeClaim>> {
+        let named = self.claims.bound_to(volume).filter_map(|key| self.namer(volume, key));
+        let (bound, others): (Vec<_>, Vec<_>) =
+            named.filter(|claim| was_bound(claim)).partition(|claim| claim.status.phase == ClaimPhase::Bound);
+        if bound.is_empty() { others } else { bound }
     }
 
     /// The claims that name a volume: there may be as many as the cluster has.

@@ -308,6 +308,7 @@ fn situation(
             (case, told(), vec![volume(name), ("own", claim.metadata.uid.to_string())])
         }
         ClaimReason::NamedMissing(name) => (case, told(), vec![volume(name)]),
+        ClaimReason::Disputed(name) => ("LostMisbound disputed", told(), vec![volume(name)]),
         _ => (case, told(), Vec::new()),
     }
 }

@@ -128,6 +128,7 @@ fn of_reason(
     let link = |case| Link::told_of(subject, case, "volume", &[("told", &told)]);
     let link = match reason {
         VolumeReason::Reserved(claim) => of_reservation(view, subject, claim, &told),
+        VolumeReason::Disputed => link("Reserved disputed"),
         VolumeReason::Undoing(_, Some(owner)) => {
             Link::told(subject, "Unbinding for owner", &[("told", &told), ("claim", owner)])
         }

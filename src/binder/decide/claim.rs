@@ -18,7 +18,7 @@ use super::{
     binding::{self, NoCapacity},
     decision::{ClaimDecision, Decision},
     proofs::VolumeProof,
-    provisioning, upkeep,
+    provisioning, upkeep, volume,
 };
 use crate::binder::{
     annotations::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER, SELECTED_NODE},
@@ -135,8 +135,15 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         return pends(claim, ClaimReason::NamedMissing(name.clone()));
     };
     let Some(reference) = &volume.spec.claim_ref else {
-        if let Some(owner) = state.owner(name).filter(|owner| *owner != claim.key()) {
-            return pends(claim, ClaimReason::NamedTaken(name.clone(), owner));
+        let owners = state.owners(name);
+        match &*owners {
+            [] => {}
+            [owner] if owner.key() == claim.key() => {}
+            // Nor is anything written over the phase of one of several.
+            [_, _, ..] if was_bound(claim) => {
+                return ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone()));
+            }
+            [owner, ..] => return pends(claim, ClaimReason::NamedTaken(name.clone(), owner.key())),
         }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
             // Its own volume goes to no other claim (S45): its phase says so, and that of the volume says it, too, unless it
@@ -172,15 +179,26 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     let volume = state.volume(name);
     if let Some(volume) = volume.as_deref() {
         match &volume.spec.claim_ref {
+            // Given back to it, while its own phase says so (S45).
+            Some(reference)
+                if claim.status.phase == ClaimPhase::Bound
+                    && volume::gives_back(volume, reference, state) =>
+            {
+                return Decision::rest(ClaimReason::NamedTaken(name.clone(), reference.key()));
+            }
             Some(reference) if is_of_another(reference, claim) => {}
             Some(_) => return bind(volume, claim, state),
             // Cleared, and taken back by its owner alone (S45).
-            None => match state.owner(name) {
-                Some(owner) if owner != claim.key() => {
-                    return Decision::rest(ClaimReason::NamedTaken(name.clone(), owner));
-                }
-                _ => return bind(volume, claim, state),
-            },
+            None => {
+                let owners = state.owners(name);
+                return match &*owners {
+                    [_, _, ..] => ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone())),
+                    [owner] if owner.key() != claim.key() => {
+                        Decision::rest(ClaimReason::NamedTaken(name.clone(), owner.key()))
+                    }
+                    _ => bind(volume, claim, state),
+                };
+            }
         }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).

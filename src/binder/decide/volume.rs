@@ -41,26 +41,26 @@ pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
         return decision;
     }
     let Some(reference) = &volume.spec.claim_ref else {
-        return match state.owner(&volume.key()) {
-            Some(owner) => Decision::rest(VolumeReason::ClaimBindsNext(owner)),
-            None => Decision::rest(VolumeReason::Available).writing(phase(volume, VolumePhase::Available)),
+        return match &*state.owners(&volume.key()) {
+            [] => Decision::rest(VolumeReason::Available).writing(phase(volume, VolumePhase::Available)),
+            [owner] => Decision::rest(VolumeReason::ClaimBindsNext(owner.key())),
+            _ => Decision::rest(VolumeReason::Disputed),
         };
     };
     let (key, name) = (reference.key(), volume.key());
     if reference.uid.is_empty() {
-        return match state.owner(&name) {
-            Some(owner) if owner == key => Decision::rest(VolumeReason::ClaimBindsNext(key)),
-            // It is not handed over to a claim that has another (S45).
-            Some(owner)
-                if names_another(&key, &name, state)
-                    && (keeps_parked(volume) || is_vouched(volume, &owner, state)) =>
-            {
-                claim_elsewhere(volume, reference, state)
-            }
-            // Not written while the claim takes the volume: claims are looked at first, and a volume
-            // with a write under way is left alone.
-            _ => Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available)),
-        };
+        let owners = state.owners(&name);
+        if owners.iter().any(|owner| owner.key() == key) {
+            return Decision::rest(VolumeReason::ClaimBindsNext(key));
+        }
+        // It is not handed over to a claim that has another (S45).
+        let is_kept = keeps_parked(volume) && names_another(reference, &name, state);
+        if !owners.is_empty() && (is_kept || gives_back(volume, reference, state)) {
+            return claim_elsewhere(volume, reference, state);
+        }
+        // Not written while the claim takes the volume: claims are looked at first, and a volume
+        // with a write under way is left alone.
+        return Decision::rest(VolumeReason::Reserved(key)).writing(phase(volume, VolumePhase::Available));
     }
     match state.objects.claims.get(&key).filter(|claim| claim.metadata.uid == reference.uid) {
         None => claim_gone(volume, reference, state),
@@ -72,10 +72,19 @@ pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
     }
 }
 
-/// Whether there is such a claim, and it names another volume.
-fn names_another(claim: &ClaimKey, volume: &VolumeName, state: &State) -> bool {
-    let claim = state.objects.claims.get(claim);
-    claim.is_some_and(|claim| !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *volume)
+/// Whether there is the claim that a volume refers to, and it names another volume.
+fn names_another(reference: &ClaimRef, volume: &VolumeName, state: &State) -> bool {
+    let claim = state.objects.claims.get(&reference.key());
+    claim.is_some_and(|claim| {
+        let is_it = reference.uid.is_empty() || claim.metadata.uid == reference.uid;
+        is_it && !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *volume
+    })
+}
+
+/// Whether a volume that refers to a claim which names another is reserved for the one that is Bound to it.
+pub(super) fn gives_back(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> bool {
+    let is_one = || matches!(&*state.owners(&volume.key()), [owner] if is_bound(owner));
+    names_another(reference, &volume.key(), state) && !keeps_parked(volume) && is_one()
 }
 
 fn phase(volume: &PersistentVolume, phase: VolumePhase) -> Option<Write> {
@@ -123,17 +132,21 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
 
 /// The claim names another volume, or cannot take this one, which is being deleted. What was made for it on demand, and is no
 /// other claim's, is superfluous and goes. What is Released has the data of an earlier claim: people alone free it (S25). Of
-/// the rest, what was another claim's, as a phase says, is reserved by name for that one, which takes it back (S45).
+/// the rest, what is another claim's, as its phase says, is reserved by name for that one, which takes it back (S45): whoever
+/// makes a claim writes its annotations, and makes it Lost if they are false; a phase is Bound only by a controller.
 fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
-    let owner = state.owner(&volume.key());
+    let owners = state.owners(&volume.key());
+    let bound: Vec<ClaimKey> =
+        owners.iter().filter(|owner| is_bound(owner)).map(|owner| owner.key()).collect();
+    let is_nobodys = owners.is_empty() || (bound.is_empty() && is_unused(volume, reference));
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
-    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && owner.is_none() {
+    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && is_nobodys {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
-    if keeps_parked(volume) {
+    if keeps_parked(volume) || bound.len() > 1 {
         return Decision::rest(VolumeReason::Reserved(reference.key()));
     }
-    let owner = owner.filter(|owner| is_vouched(volume, owner, state));
+    let owner = bound.into_iter().next();
     let write = match &owner {
         Some(owner) => patches::reserve_by_name(volume, owner),
         None => binding::undo(volume),
@@ -141,11 +154,15 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
     Decision::step(VolumeReason::Undoing(reference.key(), owner), Call::Write(write))
 }
 
-/// Whether a phase says that the claim had the volume. Whoever makes a claim writes its annotations, and makes it Lost if they
-/// are false; a phase is Bound only by a controller.
-fn is_vouched(volume: &PersistentVolume, owner: &ClaimKey, state: &State) -> bool {
-    let is_bound = |claim: Arc<PersistentVolumeClaim>| claim.status.phase == ClaimPhase::Bound;
-    volume.status.phase == VolumePhase::Bound || state.objects.claims.get(owner).is_some_and(is_bound)
+fn is_bound(claim: &Arc<PersistentVolumeClaim>) -> bool {
+    claim.status.phase == ClaimPhase::Bound
+}
+
+/// Whether the volume was made for the claim with the UID of its claimRef, as its name tells, and was never Bound: whoever says
+/// that it was another's lies. A volume that was restored from a backup was never Bound either, and has the name of its owner.
+fn is_unused(volume: &PersistentVolume, reference: &ClaimRef) -> bool {
+    let is_its = !reference.uid.is_empty() && volume.metadata.name.ends_with(&reference.uid.to_string());
+    is_its && volume.status.phase != VolumePhase::Bound
 }
 
 /// Whether the volume stays as it is, as it has the data of an earlier claim (S25).

@@ -169,6 +169,10 @@ rows! {
         Also("+misbound");
     "LostMisbound to other": Blocked, "volume {volume}, which the claim was bound to, belongs to claim {other}",
         Also("+misbound");
+    "LostMisbound disputed": Blocked, "{told}",
+        waits("PersistentVolume", "{volume}", "has no claimRef"),
+        care("find out which claim's data it has, and give it the UID of that one",
+            r#"kubectl patch pv {volume} --type=merge -p {"spec":{"claimRef":{"namespace":"<namespace>","name":"<name>","uid":"<uid>"}}}"#);
     "+misbound": Blocked, "",
         waits("PersistentVolume", "{volume}", "names a claim of uid {uid}, and {claim} has another");
     "+name again": Blocked, "",

@@ -39,7 +39,7 @@ rows! {
     "UsedByPods" | "Recycling" | "Deleting": Waiting,
         "{told}";
     "Unbinding for owner": Waiting, "{told}: this one is given back to claim {claim}, which was bound to it";
-    "VolumeMissing" | "ModeMismatch" | "MalformedSource" | "NotReclaimable" | "RecycleFailed" |
+    "Reserved disputed" | "VolumeMissing" | "ModeMismatch" | "MalformedSource" | "NotReclaimable" | "RecycleFailed" |
     "LeftoverRecyclerPod" | "DeleteFailed": Blocked,
         "{told}";
     // Released.

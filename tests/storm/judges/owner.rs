@@ -92,15 +92,6 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     let names_other = names_other && before.is_none_or(|before| before["spec"]["claimRef"] != *reference);
     let is_made_available =
         phase(after) == "Available" && moment.change.before.is_some() && !was("Available");
-    // Of two claims that were bound to it the older one may have it, where people made it anew without a claimRef.
-    let was_another_owners = objects.all("persistentvolumeclaims").any(|(_, claim)| {
-        reference["uid"] == uid(claim)
-            && claim["spec"]["volumeName"] == name
-            && ["Bound", "Lost"].contains(&phase(claim).as_str())
-    });
-    if was_another_owners && !is_made_available {
-        return;
-    }
     if names_other || is_made_available {
         let what = format!("{name} of {} at revision {}", owner.0, moment.change.revision);
         let rule = if names_other { "owner: given to another claim" } else { "owner: made Available" };

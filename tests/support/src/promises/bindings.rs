@@ -94,9 +94,10 @@ pub trait Known {
         false
     }
 
-    /// Whether a claim that names a volume was Bound to it. Where that is on no record, a phase Bound has to say so.
-    fn had(&self, volume: &Value, claim: &Value) -> bool {
-        [volume, claim].into_iter().any(|object| text(object, "/status/phase") == "Bound")
+    /// Whether a claim that names a volume was Bound to it. Where that is on no record, its own phase has to say so: that of
+    /// the volume does not say whose it was.
+    fn had(&self, _volume: &Value, claim: &Value) -> bool {
+        text(claim, "/status/phase") == "Bound"
     }
 
     /// Whether the data of a volume's last claim is gone.

@@ -118,7 +118,7 @@ fn of_moved_volumes() -> Vec<Row> {
         (is(phase("Bound")), Kind::Volume, of_other.clone(), to_c.clone(), ""),
         (is(forged), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
         (is(phase("Lost")), Kind::Volume, of_other.clone(), to_c.clone(), "S26"),
-        (is(phase("Lost")), Kind::Volume, merged(of_other, &phase("Bound")), to_c, ""),
+        (is(phase("Lost")), Kind::Volume, merged(of_other, &phase("Bound")), to_c, "S26"),
     ]
 }
 
