@@ -37,19 +37,16 @@ impl AttachDetach {
             match surveyed {
                 Surveyed::Pod(key) => {
                     self.refresh_pod(&key, now);
-                    let volumes = self.desired.pod(&key).into_iter().flat_map(|pod| pod.volumes.keys());
-                    let is_held = |volume: &VolumeId| self.actual.first_node(volume).is_some();
-                    for volume in volumes.filter(|volume| !is_held(volume)) {
-                        self.queue.add(volume.clone(), Scope::All);
-                    }
+                    let Some(pod) = self.desired.pod(&key) else { continue };
+                    let is_known = |volume: &&VolumeId| self.actual.node_volume(volume, &pod.node).is_some();
+                    let others = pod.volumes.keys().filter(|volume| !is_known(volume));
+                    self.queue.add_on(&pod.node, others.cloned());
                 }
                 Surveyed::UnconfirmedNode(name) => self.read_node_live(&name),
                 Surveyed::UnconfirmedAttachment(name) => self.read_attachment_live(&name),
                 Surveyed::Node(name) => {
-                    let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume);
-                    for volume in volumes.filter(|volume| self.actual.first_node(volume) == Some(&name)) {
-                        self.queue.add(volume.clone(), Scope::All);
-                    }
+                    let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume.clone());
+                    self.queue.add_on(&name, volumes);
                     self.queue.add_node(name);
                 }
             }
@@ -344,9 +341,38 @@ mod tests {
 
     use super::*;
     use crate::{
-        attach_detach::{clock::Clock, options::AttachDetachOptions},
+        attach_detach::{clock::Clock, dispatcher::Room, options::AttachDetachOptions},
         controller::Controller as _,
     };
+
+    #[test]
+    fn l15_a_volume_is_looked_at_on_a_node_although_it_gets_to_an_earlier_one_meanwhile() {
+        const NODES: usize = 60;
+        let objects = Arc::new(Objects::default());
+        let name = |number: usize| NodeName::from(format!("n{number:02}").as_str());
+        for number in 0..NODES {
+            let mut node = Node::default();
+            node.metadata.name = name(number).as_str().into();
+            objects.apply(node);
+        }
+        let (now, options) = (Instant::now(), AttachDetachOptions::default());
+        let mut controller = AttachDetach::new(objects, options, Clock::new(Timestamp::UNIX_EPOCH, now));
+        let (id, last) = (VolumeId::iscsi("p", "i", 0), name(NODES - 1));
+        controller.actual.node_volume_mut(&id, &last);
+        controller.queue.add_all();
+        let room = Room { volumes: NODES, new_volumes: 0, nodes: NODES };
+        let mut looked_at = BTreeSet::new();
+        for _ in 0..20 {
+            controller.survey(now);
+            while let Some(node) = controller.queue.get_node(room) {
+                looked_at.insert(node);
+            }
+            if looked_at.contains(&name(0)) && !looked_at.contains(&last) {
+                controller.actual.node_volume_mut(&id, &name(0));
+            }
+        }
+        assert_eq!(controller.queue.get(room), Some((id, Scope::of(&last))));
+    }
 
     #[test]
     fn s42_s44_a_list_alone_gives_a_waiting_pod_nothing_but_what_cannot_be_read_takes_nothing() {

@@ -36,12 +36,12 @@ pub struct Survey {
 /// What there is to look at.
 #[derive(Clone, Debug)]
 pub enum Surveyed {
-    /// A pod, and of its volumes those that are on no node yet.
+    /// A pod, and of its volumes those of which nothing is known on its node yet.
     Pod(PodKey),
     /// Objects that only answers to our own requests have told of.
     UnconfirmedNode(NodeName),
     UnconfirmedAttachment(AttachmentName),
-    /// A node, and of its volumes those of which it is the first node.
+    /// A node, and its volumes, on it.
     Node(NodeName),
 }
 
@@ -53,11 +53,17 @@ enum SurveyStage {
     Nodes(usize),
     /// Nodes that have no object.
     GoneNodes,
+    /// All once more, since it was to begin before it was over.
+    Again,
 }
 
 impl Survey {
-    /// Begins anew, after what it is about to look at.
+    /// Begins. One that is not over goes on, and begins anew behind its end: however often it is to begin, its end comes.
     pub fn begin(&mut self) {
+        if !self.is_over() {
+            self.stages.insert(SurveyStage::Again);
+            return;
+        }
         self.stages.extend([
             SurveyStage::Pods(0),
             SurveyStage::Unconfirmed,
@@ -84,6 +90,10 @@ impl Survey {
     fn gather(&mut self, objects: &Objects, actual: &ActualState) {
         self.left = match self.stages.pop_first() {
             None => Vec::new(),
+            Some(SurveyStage::Again) => {
+                self.begin();
+                Vec::new()
+            }
             Some(SurveyStage::Pods(part)) => {
                 let pods = self.keys(&objects.pods, part, SurveyStage::Pods);
                 pods.into_iter().map(Surveyed::Pod).collect()
@@ -135,6 +145,28 @@ mod tests {
     use apiserver::kinds::Node;
 
     use super::*;
+
+    #[test]
+    fn l15_a_survey_that_is_to_begin_all_the_time_comes_to_its_end_and_once_more() {
+        let (objects, actual) = (Objects::default(), ActualState::default());
+        let mut node = Node::default();
+        node.metadata.name = "n".into();
+        objects.apply(node);
+        let (mut survey, mut seen) = (Survey::default(), 0);
+        for _ in 0..20 {
+            survey.begin();
+            seen += survey.next(&objects, &actual).len();
+        }
+        assert!(seen > 1, "{seen}");
+        while !survey.is_over() {
+            seen += survey.next(&objects, &actual).len();
+        }
+        survey.begin();
+        while !survey.is_over() {
+            seen -= survey.next(&objects, &actual).len();
+        }
+        assert!(seen > 1, "{seen}: what began last looks at all");
+    }
 
     #[test]
     fn l15_no_turn_gathers_the_keys_of_a_whole_cluster_and_each_comes_once() {

@@ -87,12 +87,6 @@ impl ActualState {
         volumes.filter_map(move |volume| Some((volume, self.node_volume(volume, node)?)))
     }
 
-    /// The first of the nodes on which something is known of a volume: each volume has one, if any.
-    #[must_use]
-    pub fn first_node(&self, volume: &VolumeId) -> Option<&NodeName> {
-        self.volumes.get(volume)?.nodes.keys().next()
-    }
-
     /// The PersistentVolumes that VolumeAttachments of ours on a node name, each with the volume that it was.
     #[must_use]
     pub fn sources_on(&self, node: &NodeName) -> Vec<(VolumeName, VolumeId)> {
