@@ -231,6 +231,11 @@ impl NodeVolume {
             || self.report_as_attached == ReportAsAttached::Yes
     }
 
+    /// Whether its kubelet may have the volume: one that reports in use what it never was given announces a pod.
+    pub(super) fn may_be_had(&self) -> bool {
+        self.known.is_some() || self.mount != Mount::No || self.may_be_given()
+    }
+
     /// Whether it keeps other nodes from the volume. Where a pod needs it, a kubelet that reports it in use may wait
     /// for it as they do, and two that wait for each other would wait for ever.
     #[must_use]

@@ -34,7 +34,7 @@ impl ActualState {
         let used = || {
             let in_use = |volume: &&VolumeId| {
                 let node_volume = volumes.get(*volume).and_then(|volume| volume.nodes.get(name));
-                node_volume.is_some_and(|node_volume| node_volume.in_use)
+                node_volume.is_some_and(|node_volume| node_volume.in_use && node_volume.may_be_had())
             };
             known.iter().filter(in_use).cloned().collect()
         };

@@ -309,6 +309,30 @@ fn s1_h9_what_another_machine_may_have_is_held_until_its_time_is_up() {
 }
 
 #[test]
+fn l9_s43_what_was_merely_announced_is_not_held_for_the_machine_that_announced_it() {
+    let (volume, name) = node_volume();
+    let node = |machine: &str, uid: &str, reports: bool| {
+        let mut node = Node::default();
+        node.metadata.uid = uid.into();
+        node.status.node_info.system_uuid = machine.into();
+        node.status.volumes_in_use = reports.then_some(volume.as_str().into()).into_iter().collect();
+        Arc::new(node)
+    };
+    // Whether a pod is known to need it when the report begins, the next machine and its object, whether it is held.
+    for (is_announced, machine, uid, expected) in
+        [(true, "2", "1", false), (true, "2", "2", false), (true, "1", "2", false), (false, "2", "1", true)]
+    {
+        let mut actual = ActualState::default();
+        actual.observe_node(&name, Some(&node("1", "1", false)), |_| is_announced, NOW);
+        actual.node_volume_mut(&volume, &name);
+        actual.observe_node(&name, Some(&node("1", "1", true)), |_| is_announced, NOW);
+        actual.observe_node(&name, Some(&node(machine, uid, false)), |_| is_announced, NOW);
+        let is_held = actual.node(&name).is_some_and(|state| state.uses(&volume));
+        assert_eq!(is_held, expected, "announced: {is_announced}, machine {machine}, object {uid}");
+    }
+}
+
+#[test]
 fn a_volume_on_a_node_stays_small_for_there_is_one_for_each() {
     // 264 before what only means something together was one value, and 248 with the time of the last request.
     assert!(size_of::<NodeVolume>() <= 232, "{}", size_of::<NodeVolume>());
