@@ -8,6 +8,7 @@ use apiserver::{
     ids::{NodeName, ResourceVersion, Uid},
     kinds::Narrow,
 };
+use tokio::time::Instant;
 
 use super::{
     calls::Answer,
@@ -128,10 +129,11 @@ impl AttachDetach {
     }
 
     /// Takes the answer to any request to a node: there may be another request to it from now on.
-    pub(super) fn node_call_ended(&mut self, name: &NodeName, take: impl FnOnce(&mut Self)) {
+    pub(super) fn node_call_ended(&mut self, name: &NodeName, now: Instant, take: impl FnOnce(&mut Self)) {
         self.queue.add_node(name.clone());
         self.actual.node_mut(name).requests.ended();
         take(self);
+        self.note_list_changed(name, now);
         let touched = self.actual.node_call_ended(name);
         self.queue.add_on(name, touched);
     }

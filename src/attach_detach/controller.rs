@@ -180,14 +180,14 @@ impl controller::Controller for AttachDetach {
                     AttachmentRequest::Read(_) => self.attachment_read(&volume, &node, result, &answered),
                 }
             }
-            Call::PatchNode(name, revision, _) => self.node_call_ended(&name, |controller| {
+            Call::PatchNode(name, revision, _) => self.node_call_ended(&name, now, |controller| {
                 controller.node_patched(&name, revision, result, sent, &answered);
             }),
-            Call::ReadNode(name) => self.node_call_ended(&name, |controller| {
+            Call::ReadNode(name) => self.node_call_ended(&name, now, |controller| {
                 controller.node_read(&name, result, sent, &answered);
             }),
             Call::ReadOwner(target, uid) => match &target {
-                ActTarget::Node(name) => self.node_call_ended(name, |controller| {
+                ActTarget::Node(name) => self.node_call_ended(name, now, |controller| {
                     controller.owner_read(&target, uid, result, &answered);
                 }),
                 ActTarget::Attachment(..) => self.owner_read(&target, uid, result, &answered),

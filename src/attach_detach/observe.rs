@@ -178,8 +178,8 @@ impl AttachDetach {
         if let (Some(state), Some(node)) = (self.actual.node(name), node)
             && state.is_changed_by_others(node, self.objects.unfenced().is_in_force())
         {
-            self.actual.node_mut(name).requests.undone(now);
-            self.note_foreign(&ActTarget::Node(name.clone()), &node.metadata.uid, now);
+            self.actual.node_mut(name).requests.suspect(Arc::clone(node));
+            self.note_list_changed(name, now);
         }
         let desired = &self.desired;
         let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
@@ -188,6 +188,15 @@ impl AttachDetach {
         let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
         touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
         touched
+    }
+
+    /// Notes that another party has changed the list of a node, if that is certain.
+    pub(super) fn note_list_changed(&mut self, name: &NodeName, now: Instant) {
+        let requests = &mut self.actual.node_mut(name).requests;
+        if let Some(node) = requests.take_suspect() {
+            requests.undone(now);
+            self.note_foreign(&ActTarget::Node(name.clone()), &node.metadata.uid, now);
+        }
     }
 
     /// The final state of a node that is gone counts, also if no watch event showed it: volumes that were in use

@@ -24,6 +24,8 @@ pub struct NodeRequests {
     pending: Option<Pending>,
     last_patch: Option<Instant>,
     own_list: Option<OwnList>,
+    /// The node with a list that is another's, unless the answer under way shows that a webhook made it of ours.
+    suspect: Option<Arc<Node>>,
     in_doubt: Option<InDoubt>,
     retry: Retry,
     undone: Undone,
@@ -150,6 +152,16 @@ impl NodeRequests {
         self.undone.undone(now);
     }
 
+    /// The list of this node may be another party's.
+    pub fn suspect(&mut self, node: Arc<Node>) {
+        self.suspect = Some(node);
+    }
+
+    /// The node whose list another party has changed, once no answer is under way that may tell otherwise.
+    pub fn take_suspect(&mut self) -> Option<Arc<Node>> {
+        if self.is_under_way { None } else { self.suspect.take() }
+    }
+
     /// A read tells by which manager.
     pub fn note_manager(&mut self, manager: Option<&str>) {
         self.changed_by = manager.map(Arc::from);
@@ -225,6 +237,9 @@ impl NodeRequests {
         let Some(own) = &mut self.own_list else { return };
         own.landed = Some(node.metadata.resource_version);
         let answer = &node.status.volumes_attached;
+        self.suspect.take_if(|it| {
+            it.status.volumes_attached == *answer || own.landed >= Some(it.metadata.resource_version)
+        });
         let is_answered = |entry: &AttachedVolume| answer.iter().any(|it| it.name == entry.name);
         if own.list.len() != answer.len() || !own.list.iter().all(is_answered) {
             self.undone.undone(answered.now);
@@ -242,6 +257,7 @@ impl NodeRequests {
         if !error.is_certain() {
             self.note_in_doubt(InDoubt::since(answered.now, answered.settle_time, revision));
             self.outdate();
+            self.suspect = None;
         }
     }
 
@@ -293,7 +309,7 @@ impl NodeRequests {
 
     /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
     /// write of ours: what an earlier leader wrote may come late, but not later than that. What the answer to ours shows is
-    /// what a webhook on the way made of it.
+    /// what a webhook on the way made of it, so nothing is told before it, nor of one that may have landed unanswered.
     ///
     /// Another order alone shows that the other is at work. Behind a fence it may be, as long as it changes nothing: the
     /// fence lets kube-controller-manager write the same set in the order of a Go map.
@@ -302,7 +318,8 @@ impl NodeRequests {
         let list = &node.status.volumes_attached;
         let is_same =
             |other: &[AttachedVolume]| other == list.as_slice() || (is_fenced && same_set(other, list));
-        own.landed.is_some_and(|at| at < node.metadata.resource_version)
+        self.is_settled()
+            && own.landed.is_some_and(|at| at < node.metadata.resource_version)
             && own.node == node.metadata.uid
             && known.metadata.uid == node.metadata.uid
             && known.metadata.resource_version < node.metadata.resource_version
@@ -440,6 +457,46 @@ mod tests {
         }
         let (known, newer) = (at_revision(5, "1", &["a"]), at_revision(9, "1", &[]));
         assert!(!NodeRequests::default().is_changed_by_others(&known, &newer, false), "we have written none");
+    }
+
+    #[test]
+    fn s14_what_is_seen_of_a_list_before_the_answer_to_ours_is_judged_by_that() {
+        type Answer = Result<(u64, &'static [&'static str]), CallError>;
+        let refused = || Err(CallError::Conflict("moved on".to_owned()));
+        let cut = || Err(CallError::Unknown("cut".to_owned()));
+        // name, the list and revision that was seen, what our patch of [a, b] at revision 5 is answered, whether another is told of
+        let cases: [(&str, (u64, &[&str]), Answer, bool); 6] = [
+            ("a webhook left that of ours", (9, &["a"]), Ok((9, &["a"])), false),
+            ("and a heartbeat came behind", (10, &["a"]), Ok((9, &["a"])), false),
+            ("another's before ours", (8, &["c"]), Ok((9, &["a"])), false),
+            ("another's behind ours", (10, &["c"]), Ok((9, &["a", "b"])), true),
+            ("another's, and ours is refused", (9, &["c"]), refused(), true),
+            ("nobody knows whether ours has landed", (9, &["a"]), cut(), false),
+        ];
+        for (name, (revision, seen), answer, expected) in cases {
+            let now = Instant::now();
+            let node = |revision, names: &[&str]| {
+                let mut node = Node::default();
+                node.metadata.resource_version = ResourceVersion(revision);
+                node.status.volumes_attached = list(names);
+                node
+            };
+            let mut requests = NodeRequests::default();
+            requests.patch(Uid::default(), Vec::new(), now);
+            requests.patch_answered(&node(4, &[]), &at(now));
+            requests.patch(Uid::default(), list(&["a", "b"]), now);
+            let seen = node(revision, seen);
+            assert!(requests.is_changed_by_others(&node(5, &[]), &seen, false), "{name}");
+            requests.suspect(Arc::new(seen));
+            assert!(requests.take_suspect().is_none(), "{name}: its answer is under way");
+            requests.ended();
+            match answer {
+                Ok((revision, names)) => requests.patch_answered(&node(revision, names), &at(now)),
+                Err(CallError::Conflict(_)) => requests.patch_refused(REVISION),
+                Err(error) => requests.patch_failed(REVISION, &error, &at(now)),
+            }
+            assert_eq!(requests.take_suspect().is_some(), expected, "{name}");
+        }
     }
 
     fn list(names: &[&str]) -> Vec<AttachedVolume> {
