@@ -305,11 +305,22 @@ impl NodeVolume {
         self.why_read = None;
         self.unpublishing = Unpublishing::None;
         self.retry = Retry::default();
+        self.list_no_more();
         is_proven
+    }
+
+    /// What is to be listed and is not yet has to be judged anew before: its node may have its turn first (S10).
+    fn list_no_more(&mut self) {
+        if !self.is_listed() {
+            self.report_as_attached = ReportAsAttached::Unchanged;
+        }
     }
 
     /// Takes its attachment as last seen.
     pub(in crate::attach_detach) fn observe_attachment(&mut self, object: Arc<VolumeAttachment>) {
+        if !object.status.attached {
+            self.list_no_more();
+        }
         match &mut self.known {
             Some(known) if known.object.metadata.uid == object.metadata.uid => known.object = object,
             known => {

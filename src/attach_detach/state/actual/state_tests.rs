@@ -333,6 +333,32 @@ fn l9_s43_what_was_merely_announced_is_not_held_for_the_machine_that_announced_i
 }
 
 #[test]
+fn s10_what_is_no_longer_attached_is_not_listed_before_it_is_judged_anew() {
+    let (volume, name) = node_volume();
+    let va = volume.attachment_name(&name);
+    let about = || Candidates { source: Some(volume.clone()), ..Candidates::default() };
+    let attached = |attached| {
+        let mut attachment = VolumeAttachment::clone(&attachment(va.as_str(), &name));
+        attachment.status.attached = attached;
+        Some(Arc::new(attachment))
+    };
+    for (listed, then, expected) in [
+        (false, None, ReportAsAttached::Unchanged),
+        (false, attached(false), ReportAsAttached::Unchanged),
+        (false, attached(true), ReportAsAttached::Yes),
+        (true, None, ReportAsAttached::Yes),
+    ] {
+        let mut actual = ActualState::default();
+        actual.observe_attachment(&va, attached(true), |_| about(), NOW);
+        let node_volume = actual.node_volume_mut(&volume, &name);
+        (node_volume.report_as_attached, node_volume.listed) = (ReportAsAttached::Yes, listed);
+        let case = format!("listed: {listed}, then {then:?}");
+        actual.observe_attachment(&va, then, |_| about(), NOW);
+        assert_eq!(actual.node_volume_mut(&volume, &name).report_as_attached, expected, "{case}");
+    }
+}
+
+#[test]
 fn a_volume_on_a_node_stays_small_for_there_is_one_for_each() {
     // 264 before what only means something together was one value, and 248 with the time of the last request.
     assert!(size_of::<NodeVolume>() <= 232, "{}", size_of::<NodeVolume>());
