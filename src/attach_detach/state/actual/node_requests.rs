@@ -461,11 +461,12 @@ mod tests {
 
     #[test]
     fn s14_what_is_seen_of_a_list_before_the_answer_to_ours_is_judged_by_that() {
-        type Answer = Result<(u64, &'static [&'static str]), CallError>;
+        type Seen = (u64, &'static [&'static str]);
+        type Case = (&'static str, Seen, Result<Seen, CallError>, bool);
         let refused = || Err(CallError::Conflict("moved on".to_owned()));
         let cut = || Err(CallError::Unknown("cut".to_owned()));
         // name, the list and revision that was seen, what our patch of [a, b] at revision 5 is answered, whether another is told of
-        let cases: [(&str, (u64, &[&str]), Answer, bool); 6] = [
+        let cases: [Case; 6] = [
             ("a webhook left that of ours", (9, &["a"]), Ok((9, &["a"])), false),
             ("and a heartbeat came behind", (10, &["a"]), Ok((9, &["a"])), false),
             ("another's before ours", (8, &["c"]), Ok((9, &["a"])), false),
