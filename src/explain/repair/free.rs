@@ -141,17 +141,13 @@ fn consequence(snapshot: &Snapshot, volume: &PersistentVolume, owner: &ClaimKey,
     format!("It still holds the former claim's data: {whom}, WITH that data.{unseen}")
 }
 
-/// Pods that may have mounted the volume of a claim. One that is no older than a claim that was made anew, or for which that one
-/// was made, has the volume of that one.
+/// Pods that may have mounted the volume of a claim. One that is no older than a claim that was made anew has the volume of
+/// that one.
 fn users(snapshot: &Snapshot, owner: &ClaimKey) -> Vec<PodKey> {
-    let made_anew = snapshot.objects.claims.get(owner);
+    let made_anew = snapshot.objects.claims.get(owner).and_then(|claim| claim.metadata.creation_timestamp);
     let mut users = Vec::new();
     snapshot.objects.pods.for_each(|pod: &Pod| {
-        let is_later = made_anew.as_ref().is_some_and(|claim| {
-            let made = claim.metadata.creation_timestamp;
-            claim.metadata.controller().is_some_and(|maker| maker.uid == pod.metadata.uid)
-                || made.is_some() && pod.metadata.creation_timestamp >= made
-        });
+        let is_later = made_anew.is_some_and(|made| pod.metadata.creation_timestamp >= Some(made));
         let runs = !pod.spec.node_name.is_empty() && !pod.is_terminated();
         if runs && !is_later && claims_of(pod).any(|claim| claim == *owner) {
             users.push(pod.key());
