@@ -258,10 +258,7 @@ fn table() -> Vec<MetricRow> {
         stable("mooring_guard_refusals_total", vec![("guard", of(&Waiting::GUARDS))]),
         alpha("mooring_http_accepted_connections_total", vec![]),
         alpha("mooring_http_connections", vec![]),
-        alpha(
-            "mooring_http_connections_ended_total",
-            vec![("reason", of(&["crowded", "opening", "idle", "head", "answering"]))],
-        ),
+        alpha("mooring_http_connections_ended_total", vec![("reason", of(&["crowded", "overdue"]))]),
         alpha("mooring_http_requests_total", vec![("code", said("status"))]),
         alpha("mooring_log_lines_dropped_total", vec![]),
         alpha("mooring_log_lines_left_out_total", vec![]),

@@ -408,6 +408,10 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         FenceStanding::Absent { proven: false } => SwitchStep::ProveOpen(hidden.clone()),
         // Somebody else has taken the fence down.
         _ if is_held && !has_exited => SwitchStep::HoldLease,
+        // The word that it was restarted does not stand against what is seen.
+        _ if may_be_stale && !is_held && manager.restart == ManagerRestart::Same => {
+            SwitchStep::Stop(not_restarted())
+        }
         // What is left of it is to note that KCM is free.
         _ if may_be_stale => SwitchStep::LowerFence,
         _ if is_held => SwitchStep::GiveLeaseUp,
@@ -433,6 +437,12 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
     )))
 }
 
+fn not_restarted() -> String {
+    format!(
+        "the process of kube-controller-manager leads that led when mooring had stopped, and was denied writes: {BY_RESTART}"
+    )
+}
+
 /// What is to be done until no process of KCM is left that was denied a write.
 fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchStep> {
     use ManagerRestart::{Other, Unrecorded, Unseen};
@@ -442,9 +452,7 @@ fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchS
         // A lease that is left over shows nothing, and runs out.
         (true, _) if !manager.renews => SwitchStep::FindManager,
         (true, _) | (false, Some(_)) if !is_recorded => SwitchStep::RecordManager,
-        (true, _) => SwitchStep::Stop(format!(
-            "the process of kube-controller-manager leads that led when mooring had stopped, and was denied writes: {BY_RESTART}"
-        )),
+        (true, _) => SwitchStep::Stop(not_restarted()),
         (false, Some(why)) => SwitchStep::Stop(format!(
             "mooring has stopped; kube-controller-manager's lease cannot be held: {why}; {BY_RESTART}"
         )),

@@ -139,6 +139,15 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             LowerFence,
         ),
         (
+            "the fence was taken down by hand, and the process leads that led before",
+            |seen| {
+                stopped(seen);
+                (seen.daemon.has_led, seen.manager.restart) = (true, Same);
+                seen.fence = FenceStanding::Absent { proven: true };
+            },
+            Stop("that led when mooring had stopped".into()),
+        ),
+        (
             "one server still denies",
             |seen| {
                 stopped(seen);

@@ -31,13 +31,14 @@ const BUFFER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 64;
 /// Requests until a connection is closed, and its age after which the next answer is the last one, so that none is for ever.
 const MAX_REQUESTS: u32 = 100;
-const MAX_AGE: Duration = Duration::from_mins(3);
+const MAX_AGE: Duration = Duration::from_secs(30);
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long the next head may take since the last answer. Prometheus asks every 15 to 60 s.
-pub(crate) const HEAD: Duration = Duration::from_secs(75);
-/// How long a connection may last in all: its oldest answer that nobody reads, or a profile of the longest time.
-pub(crate) const LIFE: Duration = Duration::from_mins(5);
+/// How long the next head may take since the last answer.
+pub(crate) const HEAD: Duration = Duration::from_secs(30);
+/// How long a connection may last in all: a profile of a minute that is asked for last has its time, and an answer that nobody
+/// reads has no more.
+pub(crate) const LIFE: Duration = Duration::from_secs(150);
 
 /// Serves a stream until it ends, its time is over, or it is told to stop: then what is being answered is still answered.
 pub(super) async fn serve<S>(

@@ -96,7 +96,10 @@ enum Continues {
     #[default]
     Unknown,
     /// A server has said it: one that does not say it now may hang.
-    Seen,
+    Seen {
+        /// When it did last.
+        last: Instant,
+    },
     /// None does, to too many writes in a row.
     Swallowed {
         /// When a write asked for it last.
@@ -164,12 +167,12 @@ impl Overdue {
                 if count == TOO_MANY {
                     tracing::warn!(verb, resource, "requests time out repeatedly");
                 }
-                let patience = match state.continues {
-                    Continues::Unknown => Some(Duration::ZERO),
-                    Continues::Seen => Some(ASK_AGAIN),
-                    Continues::Swallowed { .. } => None,
+                // Of one kind alone a webhook that authorizes may hold up what others need not wait for.
+                let is_over = match state.continues {
+                    Continues::Unknown => true,
+                    Continues::Seen { last } => now >= since.max(last) + ASK_AGAIN,
+                    Continues::Swallowed { .. } => false,
                 };
-                let is_over = patience.is_some_and(|patience| now >= since + patience);
                 if ending == Ending::NotBegun && count >= TOO_MANY && is_over {
                     state.continues = Continues::Swallowed { asked: now };
                     tracing::warn!("{SWALLOWED}");
@@ -185,7 +188,8 @@ impl Overdue {
     /// A server has begun with a write.
     pub(super) fn begun(&self) {
         let mut state = self.state.lock();
-        if let Continues::Swallowed { .. } = mem::replace(&mut state.continues, Continues::Seen) {
+        let seen = Continues::Seen { last: Instant::now() };
+        if let Continues::Swallowed { .. } = mem::replace(&mut state.continues, seen) {
             tracing::info!("100 Continue comes now: writes wait for it");
             self.tell(&state);
         }
@@ -194,7 +198,7 @@ impl Overdue {
     /// What a write does about `100 Continue` that is sent now.
     pub(super) fn expectation(&self, now: Instant) -> Expectation {
         match &mut self.state.lock().continues {
-            Continues::Unknown | Continues::Seen => Expectation::Waits,
+            Continues::Unknown | Continues::Seen { .. } => Expectation::Waits,
             Continues::Swallowed { asked } if now < *asked + ASK_AGAIN => Expectation::None,
             Continues::Swallowed { asked } => {
                 *asked = now;
@@ -347,7 +351,13 @@ mod tests {
         let expectation = overdue.expectation(Instant::now());
         assert_eq!(expectation, Expectation::Waits, "a server that has begun before may hang now");
 
-        // Who leads on for a minute meanwhile is answered otherwise: something swallows it.
+        // Nor does one swallow it that lets it through for others.
+        tokio::time::advance(ASK_AGAIN).await;
+        overdue.begun();
+        overdue.note(&create, Ending::NotBegun, Instant::now());
+        assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
+
+        // Who leads on for a minute without any is answered otherwise: something swallows it.
         tokio::time::advance(ASK_AGAIN).await;
         overdue.note(&create, Ending::NotBegun, Instant::now());
         assert_eq!(overdue.expectation(Instant::now()), Expectation::None);
