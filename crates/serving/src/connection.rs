@@ -20,7 +20,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{Instant, timeout},
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{auth::TlsPeer, gate::Gate, measures::End};
@@ -50,34 +50,25 @@ pub(super) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let measures = gate.measures.clone();
-    if timeout(LIFE, requests(stream, address, config, gate, stop)).await.is_err() {
-        measures.ended(End::Overdue);
+    let opening = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
+    let is_overdue = match stop.run_until_cancelled(opening).await {
+        None => false,
+        Some(Ok(Ok(stream))) => timeout(LIFE, requests(stream, address, &gate, stop)).await.is_err(),
+        Some(Ok(Err(error))) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            false
+        }
+        Some(Err(_)) => true,
+    };
+    if is_overdue {
+        gate.measures.ended(End::Overdue);
     }
 }
 
-async fn requests<S>(
-    stream: S,
-    address: IpAddr,
-    config: Arc<ServerConfig>,
-    gate: Arc<Gate>,
-    stop: CancellationToken,
-) where
+async fn requests<S>(stream: TlsStream<S>, address: IpAddr, gate: &Gate, stop: CancellationToken)
+where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let opening = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
-    let Some(opening) = stop.run_until_cancelled(opening).await else { return };
-    let stream = match opening {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "TLS handshake failed");
-            return;
-        }
-        Err(_) => {
-            gate.measures.ended(End::Overdue);
-            return;
-        }
-    };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let peer = TlsPeer::new(address, certificates);

@@ -26,7 +26,7 @@ use tokio::{
 const DEFAULT_SECONDS: u64 = 30;
 
 /// No longer than this.
-pub const MOST_SECONDS: u64 = 60;
+const MOST_SECONDS: u64 = 60;
 
 /// Samples in a second of CPU time; not a divisor of anything that happens each so many milliseconds.
 const FREQUENCY: i32 = 99;
