@@ -283,22 +283,25 @@ impl Daemon {
         self.tasks.death().await
     }
 
-    /// Takes it down in order.
+    /// Takes it down in order. Cancel safe: called again, it goes on.
     ///
     /// # Errors
     /// A part did not end in time, or failed.
-    pub async fn stop(mut self) -> anyhow::Result<()> {
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + self.patience.drain + self.patience.release;
         self.planning.cancel();
-        self.tasks.finished(Stage::Subsystem, self.patience.drain).await?;
+        let mut ended = self.tasks.finished(Stage::Subsystem, self.patience.drain).await;
         let (events, events_end) = &self.events;
         events_end.cancel();
-        self.lease.cancel();
-        self.tasks.finished(Stage::Election, self.patience.release).await?;
+        if ended.is_ok() {
+            self.lease.cancel();
+            ended = self.tasks.finished(Stage::Election, self.patience.release).await;
+        }
         let left = until.saturating_duration_since(Instant::now());
         if let Err(death) = self.tasks.finished(Stage::Events, left).await {
             tracing::warn!(count = events.left(), reason = %death, "events were left unwritten");
         }
+        ended?;
         self.http.cancel();
         self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;
         tracing::info!("stopped");

@@ -66,11 +66,13 @@ impl Life {
         Ok(())
     }
 
+    /// Also what a signal has interrupted while it started over.
     async fn stop_daemon(&mut self) -> anyhow::Result<()> {
-        match self.daemon.take() {
-            Some(daemon) => daemon.stop().await,
-            None => Ok(()),
+        if let Some(daemon) = &mut self.daemon {
+            daemon.stop().await?;
         }
+        self.daemon = None;
+        Ok(())
     }
 
     /// Takes it down in order.

@@ -1,6 +1,6 @@
 //! Over and back, with a kill of each party at each step, on a model of the cluster, second by second.
 //!
-//! What a process believes is what counts: kube-controller-manager (KCM) writes until it exits, ten seconds after its last
+//! What a process believes is what counts: kube-controller-manager (KCM) writes until it exits, twelve seconds after its last
 //! renewal. No process of KCM that was denied a write may write, nobody writes beside mooring without a fence, and the fence
 //! goes down only while no volume is under way.
 
@@ -19,8 +19,8 @@ use super::{
 
 /// KCM's lease, and mooring's.
 const LEASE: u64 = 15;
-/// A leader that could not renew for so long exits.
-const RENEW_DEADLINE: u64 = 10;
+/// So long after its last renewal a leader that could not renew exits: the retry period and the renew deadline.
+const EXITS_AFTER: u64 = 12;
 /// From a process that ends until the next one runs.
 const RESTART: u64 = 3;
 
@@ -160,7 +160,7 @@ impl World {
             manager.leads = Some(now);
         }
         match manager.leads {
-            Some(renewed) if now >= renewed + RENEW_DEADLINE => *manager = Process::new("kcm", now + RESTART),
+            Some(renewed) if now >= renewed + EXITS_AFTER => *manager = Process::new("kcm", now + RESTART),
             Some(_) if self.fence => manager.was_denied = true,
             Some(_) => assert!(!manager.was_denied, "one that was denied writes: {self:?}"),
             None => {}

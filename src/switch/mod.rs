@@ -91,7 +91,17 @@ pub async fn carry_out(
         return Ok(SwitchEnd::Stopped(why));
     }
     let mut switcher = Switcher::new(api, fences).await?;
-    switcher.lock(&tell).await?;
+    match switcher.lock(&tell).await {
+        // Without the namespace there is no Deployment either, and no lock.
+        Err(error @ NoAnswer::Refused(404, _)) => {
+            return match plan(api, order, fences, leave, tell).await? {
+                SwitchStep::Stop(why) => Ok(SwitchEnd::Stopped(why)),
+                SwitchStep::Done => Ok(SwitchEnd::Done([None; 2])),
+                _ => Err(error),
+            };
+        }
+        taken => taken?,
+    }
     let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
     // The last step, and since when it is the next.

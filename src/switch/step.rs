@@ -195,8 +195,18 @@ pub enum SwitchStep {
     Stop(String),
 }
 
-/// Longer than KCM's lease lasts, for a leader that is slow to exit.
-pub(super) const EXIT_SLACK: Duration = Duration::from_secs(5);
+/// The lease of a KCM that was not told to have another one.
+const USUAL_LEASE: Duration = Duration::from_secs(15);
+
+/// For a leader that is slow to exit.
+const EXIT_SLACK: Duration = Duration::from_secs(5);
+
+/// After how long under another holder no process of KCM leads any more whose lease lasts that long. One that has just renewed it waits
+/// for the retry period, and then tries for the renew deadline. The deadline is shorter than the lease, and longer than the period by a
+/// fifth; usually both together are 12 s. client-go: tools/leaderelection/leaderelection.go, `renew` and `NewLeaderElector`.
+pub(super) fn exits_after(lasts: Duration) -> Duration {
+    if lasts <= USUAL_LEASE { lasts + EXIT_SLACK } else { lasts * 2 }
+}
 
 /// A daemon that may lead begins within a few seconds, or after the lease of a predecessor that was killed. A lease is renewed
 /// every few seconds, too.
@@ -318,14 +328,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 .to_owned(),
         );
     }
-    let rules_by_flags = !daemon.is_fenced || daemon.has_no_lease;
+    let is_stopped = daemon.replicas.is_none_or(|replicas| replicas == 0);
+    let rules_by_flags = !is_stopped && (!daemon.is_fenced || daemon.has_no_lease);
     if let Some(step) = switched_off(seen, rules_by_flags, is_open) {
         return step;
     }
     if daemon.has_no_lease && !is_open {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
-    let is_stopped = daemon.replicas == Some(0);
     let is_held = manager.held.is_some();
     let may_be_stale = is_open && !rules_by_flags && daemon.has_led;
     if may_be_stale && !is_held && !(is_stopped && order.manager_restarted) {
@@ -361,7 +371,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
         let is_counted = hidden.is_none() && seen.servers.0 > 0 && seen.servers.1 > 0;
         let proof = if is_counted { Duration::ZERO } else { UNBROKEN };
-        let pause = manager.lasts + EXIT_SLACK + proof + TAKE_OVER;
+        let pause = exits_after(manager.lasts) + proof + TAKE_OVER;
         if let (Some(_), Some(why)) = (order.max_pause, &manager.unwritable) {
             return SwitchStep::Stop(format!(
                 "for how long kube-controller-manager would stand still cannot be known, as somebody has to restart it: {why}"
@@ -384,7 +394,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::AwaitStop;
     }
     // 2. No process of KCM is left that was denied a write.
-    let has_exited = manager.held.is_some_and(|held| held >= manager.lasts + EXIT_SLACK);
+    let has_exited = manager.held.is_some_and(|held| held >= exits_after(manager.lasts));
     if !is_open {
         // Not while its lease is held: all of KCM stands still then.
         if *fence == (FenceStanding::Up { proven: false }) && !is_held && !order.manager_restarted {

@@ -333,6 +333,22 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
         ("the lease is held, not for long enough", |seen| holding(seen, 19), HoldLease),
         ("the old leader has exited", |seen| holding(seen, 20), LowerFence),
         (
+            "a lease of a minute is held, and its leader may try for nearly twice as long",
+            |seen| {
+                holding(seen, 119);
+                seen.manager.lasts = Duration::from_mins(1);
+            },
+            HoldLease,
+        ),
+        (
+            "it has exited, too",
+            |seen| {
+                holding(seen, 120);
+                seen.manager.lasts = Duration::from_mins(1);
+            },
+            LowerFence,
+        ),
+        (
             "a lowering was cut off",
             |seen| {
                 holding(seen, 3);
@@ -406,6 +422,23 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
                 seen.daemon = DaemonStanding::default();
             },
             Done,
+        ),
+        (
+            "it is not installed any more, has ruled, and somebody has taken the fence down by hand",
+            |seen| {
+                *seen = ruled_by_the_manager();
+                seen.daemon = DaemonStanding { has_led: true, ..DaemonStanding::default() };
+            },
+            Stop("may have been denied writes".into()),
+        ),
+        (
+            "it has ruled, was stopped and lost its flag, and somebody has taken the fence down by hand",
+            |seen| {
+                *seen = ruled_by_the_manager();
+                seen.daemon =
+                    DaemonStanding { replicas: Some(0), has_led: true, ..DaemonStanding::default() };
+            },
+            Stop("may have been denied writes".into()),
         ),
     ];
     check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use super::step::{
-    BY_RESTART, Direction, EXIT_SLACK, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep,
+    BY_RESTART, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep, exits_after,
     names,
 };
 use crate::fence::policies::Fence;
@@ -20,7 +20,7 @@ impl SwitchStep {
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
         let (asked, servers) = seen.servers;
         // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
-        let most = seen.manager.lasts + EXIT_SLACK + MOST_TO_WAIT;
+        let most = exits_after(seen.manager.lasts) + MOST_TO_WAIT;
         if seen.manager.held.is_some_and(|held| held >= most) {
             return Some(format!(
                 "kube-controller-manager has stood still for {} s, and its lease is left to expire: see that your way leads to each \

@@ -2,6 +2,7 @@
 //! of the past, so it starts over and takes nothing away for five minutes.
 
 use apiserver::restore::RESTORE_GRACE;
+use http::Method;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::PersistentVolume};
 use kube::{Api, api::DeleteParams};
 
@@ -16,6 +17,7 @@ use test_support::{
 };
 use tokio::time::Instant;
 
+use crate::replicas::leader;
 use crate::stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, install, story};
 
 /// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
@@ -43,6 +45,8 @@ pub fn stories() -> Vec<Story> {
         let name = format!("restore_of_{name}_revisions_while_the_only_replica_is_away_is_not_noticed");
         stories.push(story(name, play).only_embedded());
     }
+    let name = "restore_s47_a_signal_while_it_starts_over_ends_it_in_order";
+    stories.push(story(name, ended_while_it_starts_over).only_embedded());
     stories.push(
         story("restore_of_etcd_while_the_only_replica_is_away_is_not_noticed", real_unwatched)
             .only_real(RESTORED),
@@ -72,6 +76,29 @@ async fn embedded_unwatched(stage: Stage, bump: u64) {
     assert_eq!(invariants::check_requests(&stage.requests()), [""; 0]);
     let leases: Api<Lease> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
     leases.delete("mooring", &DeleteParams::default()).await.ok();
+}
+
+/// What was under way is finished, and the lease is given up, so the next one need not wait for it to expire.
+async fn ended_while_it_starts_over(stage: Stage) {
+    let _attacher = stage.attacher();
+    let (proxy, daemon, _) = leader(&stage).await;
+    let cluster = &stage.cluster;
+    two_nodes_with_a_pod_on_the_first(cluster).await;
+    let backup = stage.embedded().backup();
+    let held = proxy.hold(|write| write.is(&Method::POST, "/volumeattachments"));
+    cluster.pod("second", "n2", &["c2"]).await;
+    held.reached().await;
+
+    stage.history_ends().await;
+    stage.embedded().restore(&backup, 0);
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
+    let ended = tokio::spawn(daemon.terminate());
+    tokio::task::yield_now().await;
+    held.release();
+    assert_eq!(ended.await.unwrap(), Some(0));
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    let lease = leases.get("mooring").await.unwrap();
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""), "it was given up");
 }
 
 /// A control plane that no other story sees, the daemon's token for it, and its cluster.
