@@ -161,8 +161,8 @@ pub async fn observe(
     Ok(judge.summary(now))
 }
 
-/// Whether all kinds may be read, and none is waited for in vain: since when their first lists are waited for; then the kind
-/// that is the furthest behind, and since when something waits for it.
+/// Whether all kinds may be read and watched, and none is waited for in vain: since when their first lists are waited for; then
+/// the kind that is the furthest behind, and since when something waits for it.
 fn are_watched(
     statuses: &[(&'static str, KindStatus)],
     (listing, waits): (Option<Instant>, Option<(&'static str, Instant)>),
@@ -178,10 +178,12 @@ fn are_watched(
         if listing.is_some_and(|since| !status.synced && since + FIRST_LISTS <= now) {
             return Err(anyhow!("{kind} could not be listed for ten minutes: {error}").into());
         }
-        if waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now) {
-            if is_forbidden {
-                return Err(ObserveStop::Forbidden(kind, error));
-            }
+        let is_behind = waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now);
+        // Nothing waits for classes and drivers, and who decides on old ones blames the ruler.
+        if is_forbidden && (is_behind || status.blind_since.is_some_and(|since| since + BLIND_FOR <= now)) {
+            return Err(ObserveStop::Forbidden(kind, error));
+        }
+        if is_behind {
             return Err(anyhow!("{kind} have not been watched for two minutes: {error}").into());
         }
     }
@@ -247,6 +249,16 @@ mod tests {
             let since = if synced { (None, Some(("nodes", start))) } else { (Some(start), None) };
             let end = are_watched(&[("pods", pods), ("nodes", nodes)], since, now);
             assert_eq!(end.err().map(|end| end.to_string()).as_deref(), expected, "{error:?} {seconds}");
+        }
+        // For classes nothing waits.
+        for (error, seconds, is_end) in
+            [("403 Forbidden", 119, false), ("403 Forbidden", 120, true), ("no route", 120, false)]
+        {
+            let (error, blind_since) = (Some(error.to_owned()), Some(start));
+            let classes = KindStatus { synced: true, error, blind_since };
+            let now = start + Duration::from_secs(seconds);
+            let end = are_watched(&[("storageclasses", classes)], (None, None), now);
+            assert_eq!(end.is_err(), is_end, "{seconds}");
         }
     }
 }
