@@ -16,6 +16,9 @@ use crate::explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject::S
 /// Nobody rules, so this comes before all that waits for it.
 pub(super) const FENCED_WITHOUT_RULER: &str = "FencedWithoutRuler";
 
+/// Nobody does the work of some loops, or soon nobody may.
+const FENCE_AMISS: &str = "FenceAmiss";
+
 /// So many objects are named; the others are counted.
 const EXAMPLES: usize = 3;
 
@@ -148,7 +151,10 @@ impl<'a> Groups<'a> {
     /// something of it suffers.
     pub(super) fn finish(mut self) -> (Vec<Finding>, BTreeMap<String, usize>) {
         if let Some(of) = self.of {
-            self.all.retain(|group| group.namespaces.contains(of) || !group.pods.is_empty());
+            self.all.retain(|group| {
+                let concerns_all = [FENCED_WITHOUT_RULER, FENCE_AMISS].contains(&group.finding.reason);
+                concerns_all || group.namespaces.contains(of) || !group.pods.is_empty()
+            });
         }
         let pods: BTreeSet<&PodKey> = self.all.iter().flat_map(|group| &group.pods).collect();
         let mut by_namespace = BTreeMap::new();
