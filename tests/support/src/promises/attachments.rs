@@ -103,7 +103,7 @@ pub fn deleted_early(volume: &str, states: &[&Value], is_forced: impl Fn(&Value)
     // From the revision that took it from the list on, or from the beginning if it never was there.
     let listed = states.iter().rposition(|state| lists(state, volume));
     let mut since = states.iter().skip(listed.map_or(0, |position| position + 1));
-    let is_due = is_out_of_service(now) || since.any(|state| !uses(state, volume) || is_forced(state));
+    let is_due = since.any(|state| !uses(state, volume) || is_out_of_service(state) || is_forced(state));
     (!is_due).then(|| format!("S3 deleted although {node} reports {volume} in use"))
 }
 
@@ -197,6 +197,8 @@ mod tests {
             (vec![&listed, &unused, &unlisted], ""),
             (vec![&listed, &out], ""),
             (vec![&out, &listed, &unlisted], "S3"),
+            // Read before the taint was taken off again.
+            (vec![&listed, &out, &unlisted], ""),
             (vec![&listed, &unwell, &unlisted], ""),
             (vec![&unwell, &listed, &unlisted], "S3"),
         ];
