@@ -158,6 +158,12 @@ impl Snapshot {
         self.listed.contains(T::PLURAL)
     }
 
+    /// The same, and each object of it could be read.
+    #[must_use]
+    pub fn is_whole<T: Stored>(&self) -> bool {
+        self.is_listed::<T>() && !self.unreadable.iter().any(|object| object.kind() == T::KIND)
+    }
+
     /// Notes that something without a table (`leases`, the `pods of drivers`) was read, whole.
     pub fn note_read(&mut self, what: &'static str) {
         self.listed.insert(what);

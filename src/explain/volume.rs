@@ -24,7 +24,7 @@ use crate::binder::{
     annotations::{BOUND_BY_CONTROLLER, MIGRATED_TO, PROVISIONED_BY, has},
     calls::WriteKind,
     dry_run::all_mismatches,
-    matching::predicate::{Mismatch, volume_class},
+    matching::predicate::{Mismatch, volume_class, was_bound},
     reasons::VolumeReason,
 };
 
@@ -172,11 +172,12 @@ fn of_reservation(view: &View<'_>, subject: &Subject, key: &ClaimKey, told: &str
         .map(|mismatch| mismatch.code())
         .collect();
     match other_volume(view, &claim, name) {
-        Some(other) => stays_reserved(subject, "Reserved stays", key, &format!("has {other}")),
+        Some(other) => stays_reserved(view, (subject, name), "Reserved", key, &format!("has {other}")),
         None if mismatches.is_empty() => link("Reserved"),
         None => {
             let why = format!("is not suited by it ({})", mismatches.join(", "));
-            stays_reserved(subject, "Reserved stays", key, &why).and("+unsuited claim", &[("claim", key)])
+            let link = stays_reserved(view, (subject, name), "Reserved", key, &why);
+            link.and("+unsuited claim", &[("claim", key)])
         }
     }
 }
@@ -190,8 +191,7 @@ fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &Subject, key: &
     let is_undone =
         get::<PersistentVolume>(view, name).is_some_and(|volume| has(&volume.metadata, BOUND_BY_CONTROLLER));
     if !is_undone {
-        let case = format!("{} stays", link.step.reason);
-        return stays_reserved(subject, &case, key, &format!("has {other}"));
+        return stays_reserved(view, (subject, name), &link.step.reason, key, &format!("has {other}"));
     }
     link.step.message = format!("claim {key} has {other}: the reservation for it is undone");
     link
@@ -204,7 +204,24 @@ fn other_volume(view: &View<'_>, claim: &PersistentVolumeClaim, name: &VolumeNam
     named.or_else(next).filter(|other| other != name)
 }
 
-/// What a person reserved for a claim that goes elsewhere.
-fn stays_reserved(subject: &Subject, case: &str, key: &ClaimKey, why: &str) -> Link {
-    Link::told(subject, case, &[("claim", key), ("why", &why)])
+/// What a person reserved for a claim that goes elsewhere: it may have the data of a claim that was bound to it.
+fn stays_reserved(
+    view: &View<'_>,
+    (subject, name): (&Subject, &VolumeName),
+    reason: &str,
+    key: &ClaimKey,
+    why: &str,
+) -> Link {
+    let is_owner = |claim: &PersistentVolumeClaim| claim.spec.volume_name == *name && was_bound(claim);
+    let owner = view.snapshot.keys(is_owner).first().map(ToString::to_string);
+    let is_parked = get::<PersistentVolume>(view, name)
+        .is_some_and(|it| matches!(it.status.phase, VolumePhase::Released | VolumePhase::Failed));
+    let case = match &owner {
+        Some(_) => "owned",
+        None if is_parked => "kept",
+        None => "stays",
+    };
+    let owner = owner.unwrap_or_default();
+    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("owner", &owner)];
+    Link::told(subject, &format!("{reason} {case}"), facts)
 }

@@ -196,11 +196,12 @@ fn volume(name: &str, form: &Value) -> Value {
     merged(new, &patch)
 }
 
-/// Wants 1Gi for one node of class `fast`. `has`: the volume it is bound to.
+/// Wants 1Gi for one node of class `fast`, and is protected. `has`: the volume it is bound to.
 fn claim(name: &str, form: &Value) -> Value {
     let ([volume], patch) = split(form, ["has"]);
     let mut new = json!({
-        "kind": "PersistentVolumeClaim", "metadata": { "name": name, "namespace": "shop" },
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": name, "namespace": "shop", "finalizers": ["kubernetes.io/pvc-protection"] },
         "spec": {
             "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
             "resources": { "requests": { "storage": "1Gi" } },

@@ -203,6 +203,7 @@ fn verdict(snapshot: &Snapshot, of: &DrainView) -> Verdict {
     if of.volumes.is_empty() {
         return match of.exists {
             Some(false) => Verdict::NotFound,
+            None => Verdict::Forbidden,
             _ if !sees_pods(snapshot) || !snapshot.is_listed::<VolumeAttachment>() => Verdict::Forbidden,
             _ => Verdict::Healthy,
         };

@@ -407,14 +407,12 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
         (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
         (Ok(ReadFound::Whole(items, is_all)), comes) => {
             let (kind, noted) = comes.kind_and_noted();
-            if let Some(noted) = noted.filter(|_| is_all) {
+            let unreadable: Vec<_> =
+                items.into_iter().filter_map(|item| snapshot.take(named(item, kind)).err()).collect();
+            if let Some(noted) = noted.filter(|_| is_all && unreadable.is_empty()) {
                 snapshot.note_read(noted);
             }
-            for item in items {
-                if let Err(error) = snapshot.take(named(item, kind)) {
-                    snapshot.unseen.push(unseen(error, false));
-                }
-            }
+            snapshot.unseen.extend(unreadable.into_iter().map(|error| unseen(error, false)));
         }
         (Ok(ReadFound::Narrow(listed)), comes) => {
             for (object, why) in listed.unreadable {

@@ -14,13 +14,10 @@ use serde_json::json;
 
 use super::proof::{
     Proof, Proposal, claimants, demand_alone, demand_detached, forget, identity, listed, patch, suits,
+    unmarked,
 };
 use crate::{
-    binder::{
-        annotations::{BOUND_BY_CONTROLLER, has},
-        calls::WriteKind,
-        reasons::ClaimReason,
-    },
+    binder::{annotations::BOUND_BY_CONTROLLER, calls::WriteKind, reasons::ClaimReason},
     explain::{snapshot::Snapshot, view::claims_of},
 };
 
@@ -69,12 +66,7 @@ pub(super) fn propose(
         reference.uid.is_empty() && !for_anyone,
         format!("it is reserved for {owner} by name already: the binder makes it available"),
     );
-    let lists = snapshot.is_listed::<PersistentVolume>()
-        && snapshot.is_listed::<PersistentVolumeClaim>()
-        && snapshot.is_listed::<VolumeAttachment>()
-        && snapshot.is_listed::<Node>()
-        && snapshot.is_listed::<Pod>();
-    if !lists {
+    if proof.is_unseen {
         return None;
     }
     let others = claimants(snapshot, name, None);
@@ -102,11 +94,9 @@ pub(super) fn propose(
         return None;
     }
 
-    let marked = has(&volume.metadata, BOUND_BY_CONTROLLER);
-    let metadata = if marked { json!({ "annotations": { BOUND_BY_CONTROLLER: null } }) } else { json!({}) };
     let freed_reference =
         if for_anyone { json!(null) } else { json!({ "uid": null, "resourceVersion": null }) };
-    let request = patch(&*volume, metadata, json!({ "spec": { "claimRef": freed_reference } }));
+    let request = patch(&*volume, unmarked(&volume), json!({ "spec": { "claimRef": freed_reference } }));
 
     // The binder is asked what it makes of it.
     let changed = snapshot.fork();
@@ -131,7 +121,15 @@ fn consequence(snapshot: &Snapshot, volume: &PersistentVolume, owner: &ClaimKey,
     let whom = if for_anyone {
         "whichever claim fits gets it, from whatever namespace".to_owned()
     } else {
-        format!("a claim {owner} gets it, and no other")
+        let claim = snapshot.objects.claims.get(owner);
+        match claim.map(|claim| claim.spec.volume_name.clone()).filter(|other| !other.is_empty()) {
+            Some(other) => {
+                format!(
+                    "a claim {owner} that is made anew gets it, and no other (the present one has {other})"
+                )
+            }
+            None => format!("a claim {owner} gets it, and no other"),
+        }
     };
     let unseen = if is_attached(snapshot, volume) {
         ""

@@ -15,7 +15,10 @@ use crate::{
         volume_name::VolumeId,
         volume_source::{Storage, of_persistent_volume},
     },
-    binder::matching::predicate::{Requirements, mismatch_for_named},
+    binder::{
+        annotations::{BOUND_BY_CONTROLLER, has},
+        matching::predicate::{Requirements, mismatch_for_named},
+    },
     explain::snapshot::Snapshot,
 };
 
@@ -59,9 +62,9 @@ impl Proof {
         }
     }
 
-    /// A table has to have been read whole.
+    /// A table has to have been read whole: an object in it that cannot be read may be what speaks against it (S42).
     pub fn demand_list<T: Stored>(&mut self, snapshot: &Snapshot) {
-        if !snapshot.is_listed::<T>() {
+        if !snapshot.is_whole::<T>() {
             self.is_unseen = true;
             self.against
                 .push(format!("{} could not all be read: nothing is proven by those that were", T::PLURAL));
@@ -101,6 +104,12 @@ pub(super) fn patch<T: Narrow>(object: &T, mut metadata: Value, rest: Value) -> 
         fields.insert("metadata".to_owned(), metadata);
     }
     RepairWrite { method: "PATCH", path: T::path(&object.key()), body }
+}
+
+/// What takes the annotation off by which a controller that undoes a bind frees the volume for anybody.
+pub(super) fn unmarked(volume: &PersistentVolume) -> Value {
+    let is_marked = has(&volume.metadata, BOUND_BY_CONTROLLER);
+    if is_marked { json!({ "annotations": { BOUND_BY_CONTROLLER: null } }) } else { json!({}) }
 }
 
 /// The volume as kubelets name it, an in-tree one as the CSI volume that it is today; `None` of one that is never attached.

@@ -9,10 +9,12 @@ use apiserver::{
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, claimants, demand_alone, forget, listed, patch, suits};
+use super::proof::{Proof, Proposal, claimants, demand_alone, forget, listed, patch, suits, unmarked};
 use crate::{
     binder::{
-        annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
+        annotations::{
+            BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, STORAGE_PROVISIONER, has,
+        },
         reasons::ClaimReason,
     },
     explain::snapshot::Snapshot,
@@ -42,7 +44,8 @@ pub(super) fn propose(
         "kind": PersistentVolumeClaim::KIND, "apiVersion": "v1", "namespace": key.namespace(),
         "name": key.name(), "uid": claim.metadata.uid, "resourceVersion": null,
     });
-    requests.push(patch(&*volume, json!({}), json!({ "spec": { "claimRef": reference } })));
+    // Without it a claim that is bound elsewhere meanwhile leaves the volume reserved, and not free (KCM: unbindVolume).
+    requests.push(patch(&*volume, unmarked(&volume), json!({ "spec": { "claimRef": reference } })));
     let forgets = claim.spec.volume_name.is_empty() && has(&claim.metadata, BIND_COMPLETED);
     if forgets {
         // An open claim that a provisioner was asked about would get a new volume as well.
@@ -59,6 +62,7 @@ pub(super) fn propose(
     changed.change::<PersistentVolume>(name, |volume| {
         let (namespace, name) = (key.namespace().into(), key.name().into());
         volume.spec.claim_ref = Some(ClaimRef { namespace, name, uid: claim.metadata.uid.clone() });
+        forget(&mut volume.metadata, &[BOUND_BY_CONTROLLER]);
     });
     if forgets {
         changed.change::<PersistentVolumeClaim>(key, |claim| forget(&mut claim.metadata, &FORGOTTEN));
@@ -121,7 +125,7 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
         format!("pv/{name} is not kept (its reclaim policy is not Retain): it may be deleted meanwhile. Set Retain first"),
     );
     suits(claim, volume, proof);
-    if !snapshot.is_listed::<PersistentVolume>() || !snapshot.is_listed::<PersistentVolumeClaim>() {
+    if proof.is_unseen {
         return;
     }
     let others = claimants(snapshot, &name, Some(&key));

@@ -77,8 +77,10 @@ pub(super) fn propose(snapshot: &Snapshot, name: &AttachmentName, proof: &mut Pr
         format!("it is held by {finalizers:?}, not by {own} alone"),
     );
     let source = attachment.spec.source.persistent_volume_name.as_ref();
-    let volume = source.and_then(|name| snapshot.objects.volumes.get(name));
-    let is_free = source.is_some() && volume.is_none_or(|volume| volume.status.phase != VolumePhase::Bound);
+    let is_free = source.is_some_and(|name| match snapshot.objects.volumes.get(name) {
+        Some(volume) => volume.status.phase != VolumePhase::Bound,
+        None => snapshot.is_absent(&ObjectRef::Volume(name.clone())),
+    });
     proof.demand(
         is_free,
         "no claim is bound to its volume",

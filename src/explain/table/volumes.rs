@@ -31,6 +31,17 @@ rows! {
         waits("PersistentVolumeClaim", "{claim}", "{why}"),
         care("remove the reservation; then whichever claim fits gets the volume, WITH the data that is on it",
             r#"kubectl patch pv {name} --type=json -p [{"op":"remove","path":"/spec/claimRef"}]"#);
+    "Reserved owned" | "ClaimBindsNext owned" | "Unbinding owned": Blocked,
+        "reserved for {claim}, which {why}; claim {owner}, which was bound to it, names it, and has its data there",
+        waits("PersistentVolumeClaim", "{claim}", "{why}"),
+        care("point claimRef at {owner}, with the UID of that claim",
+            r#"kubectl patch pv {name} --type=merge -p {"spec":{"claimRef":{"namespace":"<namespace>","name":"<name>","uid":"<uid>"}}}"#),
+        never("remove the reservation: another claim may get the data of {owner}");
+    "Reserved kept" | "ClaimBindsNext kept" | "Unbinding kept": Blocked,
+        "reserved for {claim}, which {why}; it was released, and is kept with the data of the claim before",
+        waits("PersistentVolumeClaim", "{claim}", "{why}"),
+        safe("see whose data it is, and that no machine has it", "kubectl get volumeattachments,pv"),
+        never("remove the reservation before both are known: whichever claim fits gets the data");
     "+unsuited claim": Blocked, "",
         safe("recreate the claim with what the volume has, or correct the volume if that is wrong",
             "kubectl get pvc {claim.name} -n {claim.namespace} -o yaml");

@@ -20,7 +20,7 @@ use crate::{
     explain::{
         age,
         report::{Risk, Verdict},
-        snapshot::Snapshot,
+        snapshot::{PODS_THERE, Snapshot},
         view::runs_on,
     },
 };
@@ -83,15 +83,21 @@ pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<S
 fn node(snapshot: &Snapshot, name: &NodeName) -> Result<Arc<Node>, Box<Story>> {
     let node = snapshot.objects.nodes.get(name);
     let node = node.ok_or_else(|| Story::missing(snapshot, &ObjectRef::Node(name.clone())))?;
-    let lists =
-        [Pod::PLURAL, PersistentVolumeClaim::PLURAL, PersistentVolume::PLURAL, VolumeAttachment::PLURAL];
-    match lists.into_iter().find(|plural| !snapshot.was_read(plural)) {
-        Some(plural) => {
-            let summary = format!("what follows is not known: not all {plural} could be read");
-            Err(Box::new(Story { summary, verdict: Some(Verdict::Forbidden), ..Story::default() }))
-        }
+    let lists = [
+        (Pod::PLURAL, snapshot.is_whole::<Pod>()),
+        (PersistentVolumeClaim::PLURAL, snapshot.is_whole::<PersistentVolumeClaim>()),
+        (PersistentVolume::PLURAL, snapshot.is_whole::<PersistentVolume>()),
+        (VolumeAttachment::PLURAL, snapshot.is_whole::<VolumeAttachment>()),
+    ];
+    match lists.into_iter().find(|(_, is_whole)| !is_whole) {
+        Some((plural, _)) => Err(Box::new(unknown(plural))),
         None => Ok(node),
     }
+}
+
+fn unknown(plural: &str) -> Story {
+    let summary = format!("what follows is not known: not all {plural} could be read");
+    Story { summary, verdict: Some(Verdict::Forbidden), ..Story::default() }
 }
 
 fn taint_summary(name: &NodeName, forced_now: usize, then: usize, pods: usize) -> String {
@@ -171,6 +177,12 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
 pub(super) fn cordon(snapshot: &Snapshot, name: &NodeName) -> Story {
     if snapshot.objects.nodes.get(name).is_none() {
         return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
+    }
+    if !(snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE)) {
+        return unknown(Pod::PLURAL);
+    }
+    if !snapshot.is_listed::<VolumeAttachment>() {
+        return unknown(VolumeAttachment::PLURAL);
     }
     let outlook = snapshot.ask_attach_detach();
     let volumes = outlook.node_volumes.keys().filter(|(_, node)| node == name).count();

@@ -20,6 +20,7 @@ use crate::{
     binder::{calls::WriteKind, reasons::VolumeReason},
     explain::{
         age, attributes_class,
+        claim::may_be_mounted,
         report::{Risk, Verdict},
         snapshot::{PODS_THERE, Snapshot},
         view::{View, claims_of, users},
@@ -33,10 +34,20 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
     let mut story = Story::default();
     let users = users(&snapshot.objects).remove(key).unwrap_or_default();
     let sees_pods = snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE);
-    let when = if users.is_empty() && sees_pods { When::Now } else { When::Then };
+    let is_kept = may_be_mounted(&claim);
+    let when = if !is_kept || (users.is_empty() && sees_pods) { When::Now } else { When::Then };
     for pod in &users {
-        let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
-        story.tell(When::Now, Risk::Care, "ClaimProtected", pod, text);
+        let (risk, action, text) = if is_kept {
+            let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
+            (Risk::Care, "ClaimProtected", text)
+        } else {
+            (
+                Risk::Danger,
+                "ClaimUnprotected",
+                "uses the claim, which lacks its finalizer: it goes under the pod",
+            )
+        };
+        story.tell(When::Now, risk, action, pod, text);
     }
     if !sees_pods {
         story.assume("whether pods use the claim is not known: not all could be read");
@@ -60,6 +71,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
         }
     }
     let when = match users.len() {
+        _ if !is_kept => "at once".to_owned(),
         _ if !sees_pods => "when no pod uses it".to_owned(),
         0 => "at once".to_owned(),
         pods => format!("after {}", age::counted(pods, "pod")),
@@ -74,7 +86,11 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
         "; no data is deleted"
     };
     story.summary = format!("{key} goes {when}{fate}");
-    story.assume("pvc-protection keeps the claim while a pod uses it");
+    story.assume(if is_kept {
+        "pvc-protection keeps the claim while a pod uses it"
+    } else {
+        "no other finalizer keeps the claim"
+    });
     story
 }
 
