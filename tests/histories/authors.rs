@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use apiserver::{
     ids::{NodeName, Uid},
-    kinds::Node,
+    kinds::{Narrow as _, Node},
 };
 use mooring::attach_detach::state::desired::volume_name::VolumeId;
 
@@ -22,6 +22,18 @@ pub enum Author {
     Person,
 }
 
+impl Author {
+    /// As `managedFields` names it.
+    pub(super) fn manager(self) -> &'static str {
+        match self {
+            Self::Mooring => "mooring",
+            Self::Rival => "kube-controller-manager",
+            Self::Stranger => "stranger",
+            Self::Person => "kubectl-edit",
+        }
+    }
+}
+
 /// The authors of what stands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Authors {
@@ -33,6 +45,8 @@ pub(super) struct Authors {
     listed: BTreeMap<(NodeName, VolumeId), Author>,
     /// Who took each volume off the list that a node listed.
     unlisted: BTreeMap<(NodeName, VolumeId), Author>,
+    /// Who wrote each list last, of those that have an entry: an empty one has no owner.
+    owners: BTreeMap<NodeName, Author>,
 }
 
 impl Authors {
@@ -57,6 +71,11 @@ impl Authors {
         author: Author,
     ) -> BTreeMap<VolumeId, Author> {
         let mut taken_off = BTreeMap::new();
+        if after.status.volumes_attached.is_empty() {
+            self.owners.remove(&after.key());
+        } else {
+            self.owners.insert(after.key(), author);
+        }
         for volume in VOLUMES.map(|(volume, _)| id(volume)) {
             let lists = |node: &Node| node.lists(volume.as_str());
             let pair = (NodeName::from(after.metadata.name.as_str()), volume.clone());
@@ -79,6 +98,7 @@ impl Authors {
     pub(super) fn note_gone(&mut self, node: &NodeName) {
         self.listed.retain(|(of, _), _| of != node);
         self.unlisted.retain(|(of, _), _| of != node);
+        self.owners.remove(node);
     }
 
     pub(super) fn created(&self, uid: &Uid) -> Option<Author> {
@@ -87,6 +107,10 @@ impl Authors {
 
     pub(super) fn deleted(&self, uid: &Uid) -> Option<Author> {
         self.deleted.get(uid).copied()
+    }
+
+    pub(super) fn owner(&self, node: &NodeName) -> Option<Author> {
+        self.owners.get(node).copied()
     }
 
     pub(super) fn listed(&self, pair: &(NodeName, VolumeId)) -> Option<Author> {

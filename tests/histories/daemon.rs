@@ -19,6 +19,7 @@ use mooring::{
         calls::{Answer, AttachmentRequest, Call},
         clock::Clock,
         controller::AttachDetach,
+        guard::second_writer::ActTarget,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
         state::{actual::unpublishing::Sequence, desired::volume_name::VolumeId},
@@ -469,7 +470,16 @@ fn perform(server: &mut Server, call: &Call) -> Result<Result<Answer, CallError>
             Some(node) => Ok(Answer::Node(node.clone())),
             None => Err(CallError::NotFound(name.to_string())),
         },
-        // Besides the daemon, only a second controller writes to what is asked about.
-        Call::ReadOwner(..) => Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()])),
+        Call::ReadOwner(target, uid) => {
+            let owner = match target {
+                ActTarget::Node(name) => server
+                    .nodes
+                    .get(name)
+                    .filter(|node| node.metadata.uid == *uid)
+                    .and_then(|_| server.authors.owner(name)),
+                ActTarget::Attachment(..) => server.authors.created(uid),
+            };
+            Ok(Answer::Owners(owner.map(|author| author.manager().to_owned()).into_iter().collect()))
+        }
     })
 }

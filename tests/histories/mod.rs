@@ -50,6 +50,9 @@ pub fn play(seed: u64) -> Result<(), String> {
         history.server.judge(&mut history.daemon)?;
     }
     history.settle()?;
+    if !rivalry && meddler != Some(Author::Rival) && history.daemon.is_alarmed() {
+        return Err(format!("S46: a second controller, where none is: {}", history.daemon.second_writers()));
+    }
     if rivalry { history.second_controller_is_noticed() } else { Ok(()) }
 }
 
@@ -289,7 +292,9 @@ impl History {
         // The first may be taken for what an earlier leader wrote.
         for _ in 0..4 {
             for name in &names {
-                self.server.somebody_lists(name, &[], Author::Rival);
+                // One without entries would have no owner.
+                // One without entries would have no owner.
+                self.server.somebody_lists(name, &["foreign"], Author::Rival);
             }
             self.round()?;
         }

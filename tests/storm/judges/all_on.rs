@@ -1,4 +1,4 @@
-//! S49, S50, S51: what the small controllers write, by who wrote. And in the calm, where they are on: nothing that is deleted
+//! S49 to S52: what the small controllers write, by who wrote. And in the calm, where they are on: nothing that is deleted
 //! and unused keeps the finalizer of its protection, each pod has its claims, and of each claim that is to grow is told who
 //! lets it grow.
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use test_support::{promises::classes, writes};
 use tokio::time::Instant;
 
-use super::{Fault, Moment, Objects, Timeline, claims_of, is_terminating, uid};
+use super::{Fault, Moment, Objects, Timeline, claims_of, is_of, is_terminating, uid};
 use crate::play::Record;
 
 /// What has named a class for so long was there when the lists began that show no use of it.
@@ -23,6 +23,7 @@ const OF_CLAIMS: [(&str, &str); 2] =
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut faults = classes_let_go(record, timeline);
+    faults.extend(protected_let_go(record, timeline));
     for what in writes::check(&record.changes, &writes::by_daemon(&record.requests)) {
         let rule = OF_CLAIMS.iter().find(|(id, _)| what.starts_with(id));
         faults.extend(rule.map(|(_, rule)| Fault { rule, what }));
@@ -66,6 +67,64 @@ fn classes_let_go(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         }
     }
     faults
+}
+
+/// S52: a claim or volume loses its protection by us only if it is deleted; a claim if no pod on a node has used it since before we
+/// looked, a volume if it is not Bound. Its last finalizer goes with the object.
+fn protected_let_go(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    // Pods on nodes, and since when they are there.
+    let mut placed: BTreeMap<&str, (&Value, Instant)> = BTreeMap::new();
+    for moment in &timeline.moments {
+        let change = moment.change;
+        let name = change.name.as_str();
+        if change.resource == "pods" {
+            match change.after.as_ref().filter(|pod| pod["spec"]["nodeName"].is_string()) {
+                None => drop(placed.remove(name)),
+                Some(pod) => {
+                    let since = placed.get(name).filter(|(known, _)| uid(known) == uid(pod));
+                    let since = since.map_or(moment.at, |(_, since)| *since);
+                    placed.insert(name, (pod, since));
+                }
+            }
+        }
+        let Some(before) = change.before.as_ref().filter(|_| moment.is_ours()) else { continue };
+        let loses = |finalizer: &str| {
+            has_finalizer(before, finalizer)
+                && !change.after.as_ref().is_some_and(|after| has_finalizer(after, finalizer))
+        };
+        let mut convict = |what: String| {
+            let what = format!("{what} at revision {}", change.revision);
+            faults.push(Fault { rule: "protection: let go", what });
+        };
+        match change.resource.as_str() {
+            "persistentvolumeclaims" if loses("kubernetes.io/pvc-protection") => {
+                let looked = looked(record, moment);
+                let user =
+                    placed.iter().find(|(_, (pod, since))| *since <= looked && is_held(before, name, pod));
+                if let Some((pod, _)) = user {
+                    convict(format!("claim {name}, which {pod} uses,"));
+                } else if !is_terminating(before) {
+                    convict(format!("claim {name}, which is not deleted,"));
+                }
+            }
+            "persistentvolumes" if loses("kubernetes.io/pv-protection") => {
+                if before["status"]["phase"] == "Bound" || !is_terminating(before) {
+                    convict(format!("volume {name}, which is Bound or not deleted,"));
+                }
+            }
+            _ => {}
+        }
+    }
+    faults
+}
+
+/// Whether a pod on a node keeps a claim (pv-binder §15.1).
+fn is_held(claim: &Value, key: &str, pod: &Value) -> bool {
+    let is_shut_down = is_terminating(pod) && pod["metadata"]["deletionGracePeriodSeconds"] == 0;
+    let mut volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let is_ephemeral = volumes.any(|volume| !volume["ephemeral"].is_null());
+    claims_of(pod).iter().any(|used| used == key) && is_of(claim, pod) && !(is_ephemeral && is_shut_down)
 }
 
 /// Until when what was written there may have been looked for: the write may have been on its way for as long as the
@@ -114,8 +173,11 @@ fn calm(objects: &Objects, faults: &mut Vec<Fault>) {
 }
 
 fn is_kept(object: &Value, finalizer: &str) -> bool {
-    let mut finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
-    is_terminating(object) && finalizers.any(|one| one == finalizer)
+    is_terminating(object) && has_finalizer(object, finalizer)
+}
+
+fn has_finalizer(object: &Value, finalizer: &str) -> bool {
+    object["metadata"]["finalizers"].as_array().into_iter().flatten().any(|one| one == finalizer)
 }
 
 /// A Bound claim that asks for more than its volume has.

@@ -65,6 +65,9 @@ fn promises(record: &Record) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
     let mut broken = invariants::check_requests(&record.requests);
     broken.extend(writes::check(&record.changes, &ours));
+    let is_bind =
+        |change: &Change| change.resource == "persistentvolumeclaims" && ours.contains(&change.revision);
+    broken.extend(invariants::check_history(&record.changes, is_bind));
     broken.retain(|what| !all_on::is_of_claims(what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }

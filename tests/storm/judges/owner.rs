@@ -77,7 +77,10 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
         || reference["name"].as_str().is_some_and(|name| !owner.0.ends_with(&format!("/{name}")));
     // Of a name alone it counts which claim has it when somebody looks: one that was made anew since has nothing.
     let has_no_uid = reference["uid"].as_str().is_none_or(str::is_empty);
-    if names_other && has_no_uid && !has_another(objects, name, reference) {
+    let before = moment.change.before.as_ref();
+    let is_as_before = before.is_some_and(|before| before["spec"]["claimRef"] == *reference);
+    let is_others = !moment.is_ours() || is_as_before;
+    if names_other && has_no_uid && is_others && !has_another(objects, name, reference) {
         owners.remove(name);
         return;
     }
@@ -88,8 +91,7 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
         }
         return;
     }
-    let before = moment.change.before.as_ref();
-    let names_other = names_other && before.is_none_or(|before| before["spec"]["claimRef"] != *reference);
+    let names_other = names_other && !is_as_before;
     let is_made_available =
         phase(after) == "Available" && moment.change.before.is_some() && !was("Available");
     if names_other || is_made_available {

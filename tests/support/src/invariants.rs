@@ -188,9 +188,14 @@ impl<'a> World<'a> {
         self.violate(change, broken);
     }
 
-    fn check_claim(&mut self, change: &Change) {
-        let named = change.after.as_ref().and_then(|after| after["spec"]["volumeName"].as_str());
-        if named.is_some_and(|name| bindings::is_shared(name, self.all("persistentvolumeclaims"))) {
+    fn check_claim(&mut self, change: &'a Change) {
+        let pair = |claim: &'a Value| {
+            let is_bound = claim["status"]["phase"] == "Bound";
+            claim["spec"]["volumeName"].as_str().filter(|_| is_bound)
+        };
+        let named = change.after.as_ref().and_then(pair);
+        let is_new = named != change.before.as_ref().and_then(pair);
+        if is_new && named.is_some_and(|name| bindings::is_shared(name, self.all("persistentvolumeclaims"))) {
             self.violate(change, ["S18 a volume is bound to two claims".to_owned()]);
         }
     }

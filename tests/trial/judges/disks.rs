@@ -46,6 +46,10 @@ struct Disk {
     published: BTreeSet<String>,
     /// Mount points on each machine: the staging folder, and one for each pod.
     mounts: BTreeMap<String, BTreeSet<&'static str>>,
+    /// The machines to which it is being given, each with those that had it when that began.
+    giving: BTreeMap<String, BTreeSet<String>>,
+    /// The machines that had it when they began to mount it.
+    mounting: BTreeSet<String>,
 }
 
 /// Judges a log from its beginning.
@@ -58,6 +62,7 @@ pub fn judge(log: &[Line]) -> Vec<Violation> {
             Op::Off => {
                 for disk in disks.values_mut() {
                     disk.mounts.remove(&line.node);
+                    disk.mounting.remove(&line.node);
                 }
                 without_power.insert(&line.node);
                 continue;
@@ -78,13 +83,30 @@ pub fn judge(log: &[Line]) -> Vec<Violation> {
                 for other in disk.published.iter().filter(|other| *other != node) {
                     convict(Wrong::TwoMachines { from: other.clone(), to: node.clone() });
                 }
+                disk.giving.insert(node.clone(), disk.published.clone());
+            }
+            // Another call may have ended since this one began.
+            Op::Publish if line.done && line.exclusive => {
+                let had = disk.giving.remove(node).unwrap_or_default();
+                for other in disk.published.difference(&had).filter(|other| *other != node) {
+                    convict(Wrong::TwoMachines { from: other.clone(), to: node.clone() });
+                }
             }
             Op::Unpublish if begins && disk.mounts.contains_key(node) => {
                 convict(Wrong::TakenAway { from: node.clone() });
+                disk.mounting.remove(node);
             }
-            Op::Stage | Op::Mount if begins && line.exclusive => {
-                for other in disk.mounts.keys().filter(|other| *other != node) {
+            Op::Stage | Op::Mount if begins => {
+                for other in disk.mounts.keys().filter(|other| line.exclusive && *other != node) {
                     convict(Wrong::MountedTwice { from: other.clone(), to: node.clone() });
+                }
+                if disk.published.contains(node) {
+                    disk.mounting.insert(node.clone());
+                }
+            }
+            Op::Stage | Op::Mount => {
+                if disk.mounting.remove(node) && line.done && !disk.published.contains(node) {
+                    convict(Wrong::TakenAway { from: node.clone() });
                 }
             }
             Op::DeleteVolume if begins => {
@@ -138,7 +160,7 @@ pub fn left_over(log: &[Line]) -> BTreeSet<(String, String)> {
 mod tests {
     use super::*;
 
-    /// A call, which may be `shared` or one that `fails`, and its node.
+    /// A call, which may be `shared` or one that `fails`, or of which this is only the `begins` or `ends`, and its node.
     type Step = (&'static str, &'static str);
 
     /// The begin and the end of each call, all about one disk.
@@ -153,10 +175,15 @@ mod tests {
                 Some(op) => (op, true),
                 None => (op, false),
             };
-            for phase in ["begin", "end"] {
+            let (op, phases) = match (op.strip_suffix(" begins"), op.strip_suffix(" ends")) {
+                (Some(op), _) => (op, &["begin"][..]),
+                (_, Some(op)) => (op, &["end"][..]),
+                _ => (op, &["begin", "end"][..]),
+            };
+            for phase in phases {
                 let line = serde_json::json!({
                     "wall": at, "op": op, "phase": phase, "disk": "d", "node": node, "exclusive": exclusive,
-                    "done": phase == "end" && !failed,
+                    "done": *phase == "end" && !failed,
                 });
                 log.push(serde_json::from_value(line).unwrap());
             }
@@ -172,8 +199,22 @@ mod tests {
         let twice = Wrong::MountedTwice { from: from.clone(), to: to.clone() };
         let taken = Wrong::TakenAway { from };
         let attached = ("Publish", "a");
-        let cases: [(&[Step], Vec<Wrong>); 14] = [
+        let cases: [(&[Step], Vec<Wrong>); 17] = [
             (&[attached, ("Publish", "b")], vec![two.clone()]),
+            (
+                &[
+                    ("Publish begins", "b"),
+                    ("Publish begins", "a"),
+                    ("Publish ends", "a"),
+                    ("Publish ends", "b"),
+                ],
+                vec![two.clone()],
+            ),
+            (
+                &[attached, ("Stage begins", "a"), ("Unpublish", "a"), ("Stage ends", "a")],
+                vec![taken.clone()],
+            ),
+            (&[attached, ("Stage begins", "a"), ("Unpublish", "a"), ("Stage ends fails", "a")], vec![]),
             (&[attached, ("Unpublish fails", "a"), ("Publish", "b")], vec![two]),
             (&[attached, ("Unpublish", "a"), ("Publish", "b")], vec![]),
             // It was never given.

@@ -205,7 +205,7 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
     }
     let (was, is) = (text(before, "/status/phase"), text(after, "/status/phase"));
     let is_free = before_ref.is_null() || points_elsewhere(known, name, before_ref);
-    if is_free && (held != holds || was != is && is == "Available") {
+    if is_free && (before_ref != after_ref || was != is && is == "Available") {
         owned(known, write, &mut broken);
     }
     let is_cleared = !before_ref.is_null() && after_ref.is_null();

@@ -122,6 +122,19 @@ fn of_moved_volumes() -> Vec<Row> {
     ]
 }
 
+/// A volume whose claimRef was cleared, and that its claim is Bound to.
+fn of_cleared_volumes() -> Vec<Row> {
+    let its = || {
+        let is_its = merged(json!({ "spec": { "volumeName": "v" } }), &marks(&[(BIND_COMPLETED, "yes")]));
+        vec![("claim", "shop/c", claim(&merged(is_its, &phase("Bound"))))]
+    };
+    let by_name = |name: &str| json!({ "spec": { "claimRef": { "namespace": "shop", "name": name } } });
+    vec![
+        (its(), Kind::Volume, phase("Bound"), by_name("c"), ""),
+        (its(), Kind::Volume, phase("Bound"), by_name("d"), "S45"),
+    ]
+}
+
 fn of_volumes() -> Vec<Row> {
     let bound = bound();
     vec![
@@ -327,7 +340,10 @@ fn of_claims() -> Vec<Row> {
 #[test]
 fn each_write_that_breaks_a_promise_is_told_by_its_id() {
     for (number, (objects, kind, before, patch, id)) in
-        [of_volumes(), of_moved_volumes(), of_claims(), of_expansions()].into_iter().flatten().enumerate()
+        [of_volumes(), of_moved_volumes(), of_cleared_volumes(), of_claims(), of_expansions()]
+            .into_iter()
+            .flatten()
+            .enumerate()
     {
         let objects = objects.into_iter().map(|(of, name, object)| ((of, name), object)).collect();
         let (name, before) = match kind {
