@@ -61,6 +61,8 @@ pub(crate) fn classify(code: u16, retry_after: Option<Duration>, status: &Status
         (404, "")
         // Request timeout, too early, client closed request.
         | (408 | 425 | 499, _) => CallError::Unknown(told(code, &status.reason, &status.message)),
+        // Who answers so does not do what `Expect` asks for, and has not taken the body.
+        (417, _) => CallError::NotSent(message),
         (409, "AlreadyExists") => CallError::AlreadyExists(message),
         (409, _) => CallError::Conflict(message),
         (429, _) => {

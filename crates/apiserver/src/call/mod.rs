@@ -336,10 +336,11 @@ impl Caller {
             let exchange = self.exchange(request, accept, server_time, None);
             (timeout(server_time + ANSWER, exchange).await.ok(), None)
         };
+        let is_over = server_time <= started.elapsed();
         let ending = match (&exchanged, kept) {
-            (Some((code, result)), _) => {
-                Ending::of(*code, result.as_ref().err(), server_time <= started.elapsed())
-            }
+            // The server waited for the body in vain (server/filters/timeout.go).
+            (Some((408 | 504, _)), Some(Kept::NotBegun)) if is_over => Ending::NotBegun,
+            (Some((code, result)), _) => Ending::of(*code, result.as_ref().err(), is_over),
             (None, None) => Ending::TimedOut,
             (None, Some(Kept::NotBegun)) => Ending::NotBegun,
             (None, Some(Kept::ForTheLease)) => Ending::Unsaid,
@@ -350,7 +351,9 @@ impl Caller {
         let (code, result) = match (exchanged, kept) {
             // What the connection makes of a body that never came does not matter.
             (Some((0, _)) | None, Some(_)) if is_lost() => (0, Err(CallError::NotLeader)),
-            (Some((0, Err(CallError::Unknown(reason)))), Some(_)) => (0, Err(CallError::NotSent(reason))),
+            (Some((code, Err(CallError::Unknown(reason)))), Some(_)) => {
+                (code, Err(CallError::NotSent(reason)))
+            }
             (Some(exchanged), _) => exchanged,
             (None, Some(Kept::NotBegun)) => {
                 let reason = format!(

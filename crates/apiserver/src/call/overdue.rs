@@ -68,6 +68,7 @@ impl Ending {
             (408 | 504, _) => Self::TimedOut,
             (0, Some(CallError::Unknown(_))) if is_over => Self::TimedOut,
             (0 | 401 | 403 | 429, _) => Self::Unsaid,
+            (417, _) => Self::NotBegun,
             (500, Some(CallError::Unknown(message))) if is_late_webhook(message) => Self::TimedOut,
             _ => Self::Answered,
         }
@@ -397,6 +398,7 @@ mod tests {
             (0, "connection refused".to_owned(), Ending::Unsaid),
             (429, String::new(), Ending::Unsaid),
             (409, String::new(), Ending::Answered),
+            (417, String::new(), Ending::NotBegun),
         ];
         for (code, message, expected) in cases {
             assert_eq!(Ending::of(code, Some(&CallError::Unknown(message)), false), expected, "{code}");
