@@ -162,6 +162,9 @@ impl Overdue {
             Ending::TimedOut | Ending::NotBegun => {
                 self.metrics.count_timeout(verb, resource);
                 let before = state.streaks.get(&kind).filter(|streak| streak.ending == ending);
+                // While none is tried, none can come.
+                let before =
+                    before.filter(|streak| ending == Ending::TimedOut || now <= streak.last + ASK_AGAIN);
                 let (count, since) = before.map_or((0, now), |streak| (streak.count, streak.since));
                 let count = count.saturating_add(1);
                 state.streaks.insert(kind, Streak { ending, count, since, last: now });
@@ -365,6 +368,20 @@ mod tests {
         assert_eq!(alarms.raised(), [format!("writes_not_begun: {SWALLOWED}")]);
         overdue.begun();
         assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s37_a_time_without_writes_is_none_in_which_100_continue_does_not_come() {
+        let api = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+        let overdue = Arc::new(Overdue::new(api, None));
+        let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
+        overdue.begun();
+        overdue.note(&create, Ending::NotBegun, Instant::now());
+        tokio::time::advance(5 * ASK_AGAIN).await;
+        for _ in 0..3 {
+            overdue.note(&create, Ending::NotBegun, Instant::now());
+            assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
+        }
     }
 
     #[tokio::test(start_paused = true)]
