@@ -1,8 +1,8 @@
 //! Whether this replica sees what happens in the cluster.
 //!
-//! In: from the watches, since when one of them has been silent and could not be opened anew. Out: what the
+//! In: from the watches, since when one of them has shown nothing, and cannot be opened anew or brings nothing. Out: what the
 //! elector asks before it stands for election, and while it leads ([`super::elector`]). Silence alone is not
-//! blindness: a watch that was opened anew, and is silent again, sees that nothing happens.
+//! blindness: a short watch that brings nothing, and ends when it should, shows that nothing happens.
 
 use std::{sync::Arc, time::Duration};
 

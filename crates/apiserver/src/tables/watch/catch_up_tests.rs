@@ -130,7 +130,7 @@ async fn one_api_server_of_several_that_hangs_costs_seconds() {
         Answer::Silence,
         Answer::Page(30, "", vec![class("c", 28)]),
     ];
-    let stage = stage(lists, vec![idle(), idle(), Answer::Watch(vec![], false), idle()], vec![]);
+    let stage = stage(lists, vec![idle(), Answer::Hole, Answer::Watch(vec![], false), idle()], vec![]);
     stage.objects_listed().await;
     let progress = stage.catch_ups.progress();
     let caught_up = stage.catches_up_within(40).await.unwrap();

@@ -8,7 +8,8 @@
 //! more is taken into these tables.
 //!
 //! client-go: tools/cache/reflector.go. Unlike there, silence of a watch costs one reopening on a new
-//! connection: the server sends bookmarks, so a server that froze is noticed by their absence.
+//! connection: the server sends bookmarks, so a server that froze is noticed by their absence. Where it sends none, the end
+//! of a short watch tells an idle kind from a connection that brings nothing.
 
 mod catch_up;
 mod fetch;
@@ -79,6 +80,7 @@ pub async fn watch<T: Stored>(
         catch_up,
         pace: Pace::default(),
         revision: ResourceVersion::default(),
+        is_doubted: false,
         last_reason: None,
         refusals: 0,
         page_limit: FIRST_PAGE,
@@ -118,6 +120,8 @@ struct Reflector<T: Stored> {
     pace: Pace,
     /// Up to here everything is in the table.
     revision: ResourceVersion,
+    /// Whether the last watch that opened may not have shown what happened: it brought nothing, and did not end in its time.
+    is_doubted: bool,
     last_reason: Option<String>,
     /// How often the server has refused in a row because it is not well.
     refusals: u32,
@@ -189,10 +193,11 @@ impl<T: Stored> Reflector<T> {
                 return Ok(ListCause::Behind);
             }
             let regular = WATCH_LIFETIME.mul_f64(1.0 + fastrand::f64());
-            let lifetime = if is_hurried { HURRIED_LIFETIME } else { regular };
+            let is_proof = self.is_doubted;
+            let lifetime = if is_hurried || is_proof { HURRIED_LIFETIME } else { regular };
             let open = async {
                 // A watch from the future would open, and stay silent.
-                if std::mem::take(&mut was_cut) {
+                if std::mem::take(&mut was_cut) || is_proof {
                     self.fetcher.revision_of_now::<T>(self.revision, PAGE_DEADLINE).await?;
                 }
                 self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await
@@ -200,8 +205,11 @@ impl<T: Stored> Reflector<T> {
             let opening = timeout(OPEN_DEADLINE, open).await;
             let end = match opening.unwrap_or(Err(Trouble::Late(OPEN_DEADLINE))) {
                 Ok(stream) => {
-                    self.objects.set_blind_since::<T>(None);
-                    self.read(stream, is_hurried).await
+                    self.is_doubted = true;
+                    if !is_proof {
+                        self.objects.set_blind_since::<T>(None);
+                    }
+                    self.read(stream, is_hurried, is_proof).await
                 }
                 Err(Trouble::Restored(proof)) => WatchEnd::Restored(proof),
                 Err(trouble @ Trouble::Expired(_)) => WatchEnd::List(ListCause::Expired, trouble),
@@ -211,9 +219,9 @@ impl<T: Stored> Reflector<T> {
                     WatchEnd::Failed(trouble)
                 }
             };
-            let is_well = opened.elapsed() >= WELL_AFTER;
+            let is_well = opened.elapsed() >= WELL_AFTER.min(lifetime);
             if self.revision > begun_at || (is_well && matches!(end, WatchEnd::Ended)) {
-                failures = 0;
+                (failures, self.is_doubted) = (0, false);
             }
             // An API server that ended is perhaps one whose etcd was restored.
             let was_ours = matches!(end, WatchEnd::Silent | WatchEnd::Behind);
@@ -227,9 +235,11 @@ impl<T: Stored> Reflector<T> {
                 WatchEnd::Silent => {
                     self.metrics.reopened(ReopenCause::Silent);
                     self.fetcher.reconnect();
+                    self.is_doubted = true;
                 }
                 WatchEnd::Behind => {
                     self.metrics.reopened(ReopenCause::Behind);
+                    self.is_doubted = is_proof;
                     // It should have ended by itself.
                     if is_hurried {
                         self.fetcher.reconnect();
@@ -254,6 +264,9 @@ impl<T: Stored> Reflector<T> {
                 }
                 WatchEnd::Failed(trouble) => {
                     self.metrics.reopened(ReopenCause::Failed);
+                    if self.is_doubted {
+                        self.objects.blind_from::<T>(opened);
+                    }
                     // An outage says nothing against the revision, nor does a right that is missing: a list
                     // every few seconds would be no help.
                     let speaks_against = match trouble {
@@ -272,14 +285,16 @@ impl<T: Stored> Reflector<T> {
         }
     }
 
-    /// Takes events until the watch ends, or is too slow for who waits for them.
-    async fn read(&mut self, mut stream: Stream, is_hurried: bool) -> WatchEnd {
+    /// Takes events until the watch ends, or is too slow for who waits for them. One that is a proof has to bring something, or
+    /// to end in its time.
+    async fn read(&mut self, mut stream: Stream, is_hurried: bool, is_proof: bool) -> WatchEnd {
         let opened = Instant::now();
+        let silence = if is_proof { HURRIED_LIFETIME + WATCH_MARGIN } else { LONGEST_SILENCE };
         let (mut heard, mut is_well) = (opened, false);
         loop {
             let event = tokio::select! {
                 biased;
-                event = timeout_at(heard + LONGEST_SILENCE, stream.next()) => event,
+                event = timeout_at(heard + silence, stream.next()) => event,
                 () = self.too_slow(opened, is_hurried) => return WatchEnd::Behind,
                 () = sleep_until(opened + WELL_AFTER), if !is_well => {
                     is_well = true;
@@ -288,6 +303,7 @@ impl<T: Stored> Reflector<T> {
                 }
             };
             let event = match event {
+                Err(_) if is_proof => return WatchEnd::Failed(Trouble::Late(silence)),
                 Err(_) => return WatchEnd::Silent,
                 Ok(Ok(None)) => return WatchEnd::Ended,
                 Ok(Ok(Some(event))) => event,
@@ -306,6 +322,7 @@ impl<T: Stored> Reflector<T> {
     }
 
     fn watched_well(&mut self) {
+        self.objects.set_blind_since::<T>(None);
         self.well();
         self.pace.watched();
     }
@@ -401,7 +418,7 @@ impl<T: Stored> Reflector<T> {
 
     fn well(&mut self) {
         self.pace.succeeded();
-        self.refusals = 0;
+        (self.refusals, self.is_doubted) = (0, false);
         self.objects.set_error::<T>(None);
         if self.last_reason.take().is_some() {
             tracing::info!(kind = T::PLURAL, "listed and watched again");

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, convert::Infallible};
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{Stream, StreamExt, stream};
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
@@ -30,8 +30,10 @@ enum Answer {
     Stops(u64, &'static str, Vec<(&'static str, u64)>),
     /// An error, with `Retry-After` in seconds if not 0.
     Error(u16, &'static str, u64),
-    /// A watch that sends these lines and stays open, or ends.
+    /// A watch that sends these lines and stays open for as long as is asked for, or ends.
     Watch(Vec<Value>, bool),
+    /// A watch that opens and brings nothing, nor its end.
+    Hole,
     /// A watch that brings nothing and ends after [`WELL_AFTER`].
     Ends,
     /// A watch that sends this line after [`Answer::LATER`] and stays open.
@@ -114,7 +116,22 @@ fn protobuf_page(revision: u64, next: &str, classes: &[(&str, u64)]) -> Bytes {
     Bytes::from([b"k8s\0".to_vec(), kind, field(2, &list)].concat())
 }
 
-async fn respond(answer: Answer) -> Sent {
+/// A part of a body.
+type Part = Result<Frame<Bytes>, Infallible>;
+
+fn watch_body(parts: impl Stream<Item = Part> + Send + 'static) -> Sent {
+    let mut response = Response::new(StreamBody::new(parts).boxed_unsync());
+    response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
+    response
+}
+
+/// Nothing, for so long.
+fn ends_after(time: Duration) -> impl Stream<Item = Part> {
+    stream::once(sleep(time)).filter_map(|()| async { None })
+}
+
+/// Answers who asks for a watch of that lifetime, or for something else.
+async fn respond(answer: Answer, lifetime: Duration) -> Sent {
     match answer {
         Answer::Page(revision, next, items) => json_body(
             200,
@@ -130,9 +147,7 @@ async fn respond(answer: Answer) -> Sent {
             let mut page = protobuf_page(revision, next, &classes);
             page.truncate(page.len() - 1);
             let frames = stream::once(async { Ok::<_, Infallible>(Frame::data(page)) });
-            protobuf_body(
-                StreamBody::new(futures::StreamExt::chain(frames, stream::pending())).boxed_unsync(),
-            )
+            protobuf_body(StreamBody::new(frames.chain(stream::pending())).boxed_unsync())
         }
         Answer::Error(code, reason, retry_after) => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
@@ -144,36 +159,19 @@ async fn respond(answer: Answer) -> Sent {
             response
         }
         Answer::Watch(events, stays) => {
-            let lines = events.into_iter().map(|event| Bytes::from(format!("{event}\n")));
-            let frames =
-                stream::iter(lines.map(|line| Ok::<_, Infallible>(Frame::data(line))).collect::<Vec<_>>());
-            let body = if stays {
-                StreamBody::new(futures::StreamExt::chain(frames, stream::pending())).boxed_unsync()
-            } else {
-                StreamBody::new(frames).boxed_unsync()
-            };
-            let mut response = Response::new(body);
-            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
-            response
+            let lines = events.into_iter().map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))));
+            let lines = stream::iter(lines.collect::<Vec<_>>());
+            if stays { watch_body(lines.chain(ends_after(lifetime))) } else { watch_body(lines) }
         }
         Answer::Later(event) => {
             let line = async move {
                 sleep(Answer::LATER).await;
-                Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n"))))
+                Ok(Frame::data(Bytes::from(format!("{event}\n"))))
             };
-            let frames = futures::StreamExt::chain(stream::once(line), stream::pending());
-            let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
-            response
+            watch_body(stream::once(line).chain(ends_after(lifetime - Answer::LATER)))
         }
-        Answer::Ends => {
-            let end = stream::once(sleep(WELL_AFTER));
-            let frames =
-                futures::StreamExt::filter_map(end, |()| async { None::<Result<Frame<Bytes>, Infallible>> });
-            let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-            response.headers_mut().insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
-            response
-        }
+        Answer::Ends => watch_body(ends_after(WELL_AFTER.min(lifetime))),
+        Answer::Hole => watch_body(stream::pending()),
         Answer::Object(value) => json_body(200, &value),
         Answer::Silence => std::future::pending().await,
     }
@@ -193,8 +191,10 @@ fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answ
     }));
     let answering = Arc::clone(&script);
     let service = tower::service_fn(move |request: Request<Body>| {
-        let answer = answering.lock().answer(request.uri().path_and_query().unwrap().as_str());
-        async { Ok::<_, Infallible>(respond(answer).await) }
+        let uri = request.uri().path_and_query().unwrap().as_str();
+        let lifetime = uri.split_once("timeoutSeconds=").map_or(0, |(_, seconds)| seconds.parse().unwrap());
+        let answer = answering.lock().answer(uri);
+        async move { Ok::<_, Infallible>(respond(answer, Duration::from_secs(lifetime)).await) }
     });
     let api = ApiServer::in_process(Client::new(service, "default"));
     let metrics = Metrics::default();
@@ -491,18 +491,51 @@ fn pages_of_json_are_of_one_size_in_bytes() {
     }
 }
 
+/// Of an idle kind, as a server shows it that sends no bookmarks: each silence is followed by a short watch, which ends.
 #[tokio::test(start_paused = true)]
 async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
-    let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
+    let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(25, "", vec![class("a", 10)])];
     let watches = vec![open(vec![event("ADDED", &class("b", 25))]), open(vec![])];
     let stage = stage(lists, watches, vec![]);
-    stage.pass(Duration::from_mins(30)).await;
+    let statuses = stage.objects.status_changes();
+    for _ in 0..30 * 60 {
+        stage.pass(Duration::from_secs(1)).await;
+        assert!(statuses.borrow().iter().all(|(_, status)| status.blind_since.is_none()));
+    }
     let opened = stage.watches();
     let gaps: Vec<u64> = opened.windows(2).map(|pair| (pair[1].0 - pair[0].0).as_secs()).collect();
-    assert!(gaps.len() > 20 && gaps.iter().all(|gap| *gap == 75), "{gaps:?}");
+    assert!(gaps.len() > 40 && gaps.chunks_exact(2).all(|gaps| gaps == [75, 3]), "{gaps:?}");
     assert!(opened[1..].iter().all(|(_, uri)| uri.contains("resourceVersion=25&")));
     assert_eq!(stage.lists().len(), 1, "silence alone costs no list");
-    assert!(stage.objects.statuses().iter().all(|(_, status)| status.blind_since.is_none()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_opens_and_delivers_nothing_leaves_the_kind_blind_until_one_does() {
+    let bookmark = || open(vec![event("BOOKMARK", &json!({"metadata": {"resourceVersion": "20"}}))]);
+    let fails =
+        || open(vec![event("ERROR", &json!({"kind": "Status", "code": 500, "reason": "InternalError"}))]);
+    let ends = || Answer::Watch(vec![], false);
+    // the watches; whether the kind is blind after 5, 80 and 100 s, and after 5 min; how many watches at most by then
+    let cases = [
+        ("nothing ever comes", vec![Answer::Hole], [false, false, true, true], 30),
+        ("each breaks at once", vec![fails()], [true; 4], 250),
+        ("it breaks once", vec![fails(), bookmark()], [false; 4], 12),
+        ("it breaks, and then nothing happens", vec![fails(), open(vec![])], [false; 4], 12),
+        ("nothing comes twice", vec![Answer::Hole, Answer::Hole, bookmark()], [false; 4], 12),
+        ("nothing comes, then it ends", vec![Answer::Hole, Answer::Hole, open(vec![])], [false; 4], 12),
+        ("nothing comes, then it ends at once", vec![Answer::Hole, Answer::Hole, ends()], [false; 4], 200),
+        ("it cannot be opened", vec![Answer::Silence], [false, true, true, true], 60),
+    ];
+    for (name, watches, expected, most) in cases {
+        let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
+        let mut blind = Vec::new();
+        for pause in [5, 75, 20, 200] {
+            stage.pass(Duration::from_secs(pause)).await;
+            blind.push(stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some()));
+        }
+        assert_eq!(blind, expected, "{name}");
+        assert!(stage.watches().len() <= most, "{name}: {}", stage.watches().len());
+    }
 }
 
 #[tokio::test(start_paused = true)]
