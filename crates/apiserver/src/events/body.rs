@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Report;
+use crate::ids::ResourceVersion;
 
 /// Longest message, in bytes: room for an error of a driver, of which the API server keeps 1 024, with
 /// words around it, and for a list of pods that a reader still reads. The API server limits it only where
@@ -84,19 +85,25 @@ pub(super) fn creation(report: &Report, name: &str, instance: &str) -> Value {
     })
 }
 
-/// A merge patch for an event that was seen again.
-pub(super) fn repetition(report: &Report, count: u32) -> Value {
-    let message = truncated(&report.event.message, MAX_MESSAGE);
-    json!({ "count": count, "lastTimestamp": time(report.time), "message": message })
+/// A merge patch for an event that was seen again, if nobody has counted it since.
+pub(super) fn repetition(report: &Report, count: u32, revision: ResourceVersion) -> Value {
+    json!({
+        "metadata": { "resourceVersion": revision },
+        "count": count,
+        "lastTimestamp": time(report.time),
+        "message": truncated(&report.event.message, MAX_MESSAGE),
+    })
 }
 
-/// How often an event was counted, and how long ago it was last.
-pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Duration) {
+/// How often an event was counted, how long ago it was last, and its revision.
+pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Duration, ResourceVersion) {
     let event: Value = serde_json::from_slice(body).unwrap_or_default();
+    let revision = event.pointer("/metadata/resourceVersion").and_then(|text| text.as_str()?.parse().ok());
     let count = event.get("count").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
     let last = event.get("lastTimestamp").and_then(Value::as_str).and_then(|time| time.parse().ok());
     let (count, last) = (count.unwrap_or(1), last.unwrap_or(now));
-    (count, Duration::try_from(now.duration_since(last)).unwrap_or_default())
+    let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+    (count, age, ResourceVersion(revision.unwrap_or_default()))
 }
 
 /// `metav1.Time`.
@@ -113,10 +120,7 @@ fn truncated(text: &str, bytes: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        events::{CORE, Event, EventType, Involved, Novelty},
-        ids::ResourceVersion,
-    };
+    use crate::events::{CORE, Event, EventType, Involved, Novelty};
 
     fn report(namespace: &str, name: &str, message: &str) -> Report {
         let event = Event {
@@ -172,8 +176,11 @@ mod tests {
             })
         );
         assert_eq!(
-            repetition(&report, 3),
-            json!({ "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z", "message": "no such class" })
+            repetition(&report, 3, ResourceVersion(7)),
+            json!({
+                "metadata": { "resourceVersion": "7" },
+                "count": 3, "lastTimestamp": "2026-01-02T03:04:05Z", "message": "no such class",
+            })
         );
     }
 
@@ -193,14 +200,17 @@ mod tests {
 
     #[test]
     fn an_event_says_how_often_and_how_long_ago_it_was_told() {
-        let event = |count: Value, last: &str| json!({ "count": count, "lastTimestamp": last }).to_string();
+        let event = |count: Value, last: &str| {
+            let metadata = json!({ "resourceVersion": "7" });
+            json!({ "metadata": metadata, "count": count, "lastTimestamp": last }).to_string()
+        };
         for (body, expected) in [
-            (event(json!(3), "2026-01-02T02:34:05Z"), (3, 1_800)),
-            (event(json!(null), "2027-01-02T03:04:05Z"), (1, 0)),
-            (String::new(), (1, 0)),
+            (event(json!(3), "2026-01-02T02:34:05Z"), (3, 1_800, 7)),
+            (event(json!(null), "2027-01-02T03:04:05Z"), (1, 0, 7)),
+            (String::new(), (1, 0, 0)),
         ] {
-            let (count, age) = counted(body.as_bytes(), now());
-            assert_eq!((count, age.as_secs()), expected, "{body}");
+            let (count, age, revision) = counted(body.as_bytes(), now());
+            assert_eq!((count, age.as_secs(), revision.0), expected, "{body}");
         }
     }
 

@@ -8,6 +8,8 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
+use crate::ids::ResourceVersion;
+
 /// Some three megabytes.
 const CAPACITY: usize = 65_536;
 
@@ -23,6 +25,8 @@ const STANDS: Duration = Duration::from_mins(45);
 pub(super) struct Written {
     pub(super) count: u32,
     pub(super) last: Instant,
+    /// Of the event, which another process may count, too.
+    pub(super) revision: ResourceVersion,
 }
 
 impl Written {
@@ -78,7 +82,8 @@ mod tests {
         let mut memory = Memory::default();
         let start = Instant::now();
         let minutes = |minutes| start + Duration::from_mins(minutes);
-        let written = |count, minute| Written { count, last: minutes(minute) };
+        let revision = ResourceVersion::default();
+        let written = |count, minute| Written { count, last: minutes(minute), revision };
         memory.remember(1, written(1, 0), start);
         memory.remember(1, written(2, 9), minutes(9));
         assert_eq!(memory.recall(1, minutes(68)).map(|written| written.count), Some(2));
@@ -96,7 +101,8 @@ mod tests {
             let mut memory = Memory::default();
             for i in 0..most {
                 let last = start + Duration::from_millis(i * step);
-                memory.remember(i, Written { count: 1, last }, last);
+                let revision = ResourceVersion::default();
+                memory.remember(i, Written { count: 1, last, revision }, last);
                 assert!(memory.0.len() <= CAPACITY);
             }
             assert!(memory.recall(most - 1, start).is_some());

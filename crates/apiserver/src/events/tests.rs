@@ -56,16 +56,20 @@ fn caller_of(server: &Arc<Mutex<Server>>, leadership: Leadership) -> Caller {
             let status = if server.answers.is_empty() { 200 } else { server.answers.remove(0) };
             let reason = match status {
                 404 => "NotFound",
+                409 if method == Method::PATCH => "Conflict",
                 409 => "AlreadyExists",
                 _ => "",
             };
             let mut answer = json!({ "message": "no", "reason": reason, "details": { "name": name } });
+            let revision = server.asked.len().to_string();
+            answer["metadata"] = json!({ "resourceVersion": revision });
             if method == Method::GET && path.contains("/events/") {
                 let last = Timestamp::now() - Duration::from_mins(server.age);
-                answer = json!({ "count": 3, "lastTimestamp": last.to_string() });
+                (answer["count"], answer["lastTimestamp"]) = (json!(3), json!(last.to_string()));
             }
             let answer = answer.to_string().into_bytes();
-            Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(answer)).unwrap())
+            let response = Response::builder().status(status).header("retry-after", "5");
+            Ok::<_, Infallible>(response.body(Body::from(answer)).unwrap())
         }
     });
     let metrics = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
@@ -163,7 +167,6 @@ async fn s47_at_the_end_events_are_written_after_the_term_and_those_for_which_th
 /// As when the API servers are restarted together with the daemon.
 #[tokio::test(start_paused = true)]
 async fn s47_at_the_end_events_that_the_server_does_not_take_are_tried_again_while_there_is_time() {
-    // Four tries of the first in a row before the end.
     let refused = [500; 40];
     let mut events = vec![(0, event("first", "x"))];
     events.extend((0..9).map(|number| (5 * u64::from(number == 0), event(&format!("pod-{number}"), "x"))));
@@ -232,8 +235,8 @@ async fn a_busy_server_is_asked_again_and_what_is_refused_is_counted() {
 /// As while a webhook is away that fails closed.
 #[tokio::test(start_paused = true)]
 async fn s48_an_event_that_the_server_does_not_take_for_a_minute_is_told_all_the_same() {
-    // Four tries of the first event in a row, and one of the second; then one of each every ten seconds.
-    let refused = [500; 15];
+    // Of the first event after 0, 0.5, 1.5, 3.5, 7.5, 15.5 s and then every ten seconds, and of the second likewise.
+    let refused = [500; 18];
     let events = vec![(0, event("a", "x")), (5, event("b", "x")), (90, event("c", "x"))];
     let (asked, text) = written(&refused, Term::Unlimited, events).await;
     let told: Vec<&Value> =
@@ -242,7 +245,7 @@ async fn s48_an_event_that_the_server_does_not_take_for_a_minute_is_told_all_the
     assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
     // For good, it is lost.
     let events = vec![(0, event("a", "x")), (600, event("b", "x"))];
-    let (_, text) = written(&[500; 15], Term::Unlimited, events).await;
+    let (_, text) = written(&[500; 16], Term::Unlimited, events).await;
     assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 1"), "{text}");
 }
 
@@ -257,6 +260,23 @@ async fn s48_an_event_that_waits_does_not_take_the_place_of_a_later_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s47_a_late_event_does_not_take_the_place_of_one_that_another_process_has_told() {
+    // Since when the other has told it, in minutes; and whether that is later than the event.
+    for (age, is_later) in [(0, true), (1, false)] {
+        let server = Server { answers: vec![201, 429, 409, 409], age, ..Server::default() };
+        let new = || Event { novelty: Novelty::New, ..event("a", "x") };
+        let (asked, text) = written_beside(server, Term::Unlimited, vec![(0, new()), (1, new())], &[]).await;
+        let methods: Vec<&str> = asked.iter().map(|(method, ..)| method.as_str()).collect();
+        let expected = ["POST", "PATCH", "PATCH", "POST", "GET", "PATCH"];
+        assert_eq!(methods, expected[..expected.len() - usize::from(is_later)], "{age}");
+        let patches = asked.iter().filter(|(method, ..)| *method == Method::PATCH);
+        let of: Vec<_> = patches.map(|(_, _, body)| &body["metadata"]["resourceVersion"]).collect();
+        assert_eq!(of, [&json!("1"), &json!("1"), &json!("5")][..3 - usize::from(is_later)], "{age}");
+        assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn s48_however_many_events_the_server_does_not_take_for_a_minute_none_is_lost() {
     let pods = 1_100;
     let mut events: Vec<_> = (0..pods).map(|number| (0, event(&format!("pod-{number}"), "x"))).collect();
@@ -267,13 +287,29 @@ async fn s48_however_many_events_the_server_does_not_take_for_a_minute_none_is_l
     assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
 }
 
+/// `EventRateLimit`, or a server that is too busy, beside a mass move.
+#[tokio::test(start_paused = true)]
+async fn s40_a_server_that_asks_to_wait_with_events_is_asked_nothing_until_then_and_none_is_lost() {
+    let pods = 1_100;
+    let mut events: Vec<_> = (0..pods).map(|number| (0, event(&format!("pod-{number}"), "x"))).collect();
+    events.push((100, event("last", "x")));
+    let start = Instant::now();
+    let refused = [429; 30];
+    let (asked, text) = written(&refused, Term::Unlimited, events).await;
+    assert_eq!(asked.len(), refused.len() + pods + 1);
+    assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    // One each five seconds, and at the end each two.
+    assert!(start.elapsed() >= Duration::from_secs(115), "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn s47_an_event_that_certainly_was_not_written_is_no_repetition_of_itself() {
     for (refusal, expected) in
         [(429, vec!["POST", "POST", "GET", "PATCH"]), (500, vec!["POST", "POST", "GET"])]
     {
         let new = Event { novelty: Novelty::New, ..event("a", "x") };
-        let (asked, _) = written(&[refusal, 409], Term::Unlimited, vec![(0, new)]).await;
+        let server = Server { answers: vec![refusal, 409], age: 1, ..Server::default() };
+        let (asked, _) = written_beside(server, Term::Unlimited, vec![(0, new)], &[]).await;
         let methods: Vec<&str> = asked.iter().map(|(method, ..)| method.as_str()).collect();
         assert_eq!(methods, expected, "{refusal}");
     }
@@ -319,7 +355,7 @@ async fn s47_what_a_process_before_has_told_stands_until_it_nearly_expires() {
         (Standing, 44, vec![&post, &get]),
         (Standing, 45, vec![&post, &get, &patch]),
         (Unclear, 45, vec![&post, &get, &patch]),
-        (New, 0, vec![&post, &get, &patch]),
+        (New, 1, vec![&post, &get, &patch]),
     ] {
         let server = Server { answers: vec![409], age, ..Server::default() };
         let events = vec![(0, Event { novelty, ..event("a", "x") })];

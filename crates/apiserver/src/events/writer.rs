@@ -1,20 +1,21 @@
 //! Writes recorded events: one request at a time, when nothing else is in flight or after a short wait for
-//! that, repeated a few times, then every ten seconds for two minutes, then dropped and counted. An event has the time at which
-//! it was recorded, however late it is written, and never takes the place of a later one.
+//! that. One that the API server does not take is tried again after pauses for two minutes, then dropped and counted; after each
+//! refusal none is written for as long as the server asks for. An event has the time at which it was recorded, however late it is
+//! written, and never takes the place of a later one.
 //!
 //! At the end of the process the events that are left are written also after its term, as long as there is time: they tell of
 //! what was done, and decide nothing. What could not be written is tried again sooner then. A process that has not led leaves
 //! its events to the one that leads.
 //!
-//! What a process before this one has told stands: its event has the name that ours would have, so that a create is
-//! refused, and it is read how often and when it was told (S47).
+//! What another process has told stands: its event has the name that ours would have, so that a create is refused, or another
+//! revision than ours had, so that a patch is. Then it is read how often and when it was told (S47).
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -24,28 +25,24 @@ use super::{
     spam::SpamFilter,
 };
 use crate::{
-    backoff::Backoff,
+    backoff::retry_pause,
     call::{CallError, Caller, Request, Verb},
 };
 
-/// Attempts in a row, while the events behind wait.
-const ATTEMPTS: usize = 4;
-
-/// When an event that could not be written is tried again, and how often, one attempt each time.
+/// Longest pause before an event that could not be written is tried again, and how often it is, which takes two minutes.
 ///
 /// client-go: tools/record/event.go, sleepDuration and maxTriesPerEvent (10 s, 12).
 const TRY_AGAIN: Duration = Duration::from_secs(10);
-const TRIES: usize = 12;
+const TRIES: u32 = 16;
 
 /// The same at the end of the process, which is half a minute away at the most.
 const TRY_AGAIN_AT_THE_END: Duration = Duration::from_secs(2);
 
-/// So many wait for that at most; then no more are taken out of the queue.
-const WAITING: usize = 1_024;
+/// So long none is tried after one that was not answered.
+const UNANSWERED: Duration = Duration::from_millis(100);
 
-/// Longest pause between attempts, also when the server asks for more: the events behind this one
-/// are waiting.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// So many wait to be tried again at most; then no more are taken out of the queue.
+const WAITING: usize = 1_024;
 
 /// How long an event lets other requests go first: under load that never ends, forty are written per second
 /// all the same, which is twice what client-go allows for everything.
@@ -75,41 +72,54 @@ impl EventWriter {
         let (memory, losses) = (Memory::default(), &self.losses);
         let mut desk = Desk { caller, instance: &instance, memory, losses, stop: &stop, has_led: false };
         let (mut spam, mut waiting) = (SpamFilter::default(), Waiting::default());
-        let mut stopping = false;
+        // Until when the API server is to be asked nothing.
+        let mut quiet = Instant::now();
+        let mut longest = TRY_AGAIN;
         loop {
             self.left.send_replace(self.queue.len() + waiting.0.len());
-            let again = if stopping { TRY_AGAIN_AT_THE_END } else { TRY_AGAIN };
-            let report = tokio::select! {
-                Some(report) = self.queue.recv(), if stopping || waiting.has_room() => report,
-                Some((report, tries)) = waiting.next(again) => {
-                    if !desk.is_overtaken(&report) && let Some(report) = desk.deliver(report, 1).await {
-                        waiting.put_off(report, tries + 1, stopping, desk.losses);
+            let (report, tries) = tokio::select! {
+                Some(report) = after(quiet, self.queue.recv()), if waiting.has_room() || stop.is_cancelled() => {
+                    if desk.stands(&report) {
+                        continue;
                     }
-                    continue;
+                    if !spam.admit(&report, Instant::now()) {
+                        self.losses.of(Loss::Spam).inc();
+                        continue;
+                    }
+                    let_work_go_first(&mut work).await;
+                    (report, 1)
                 }
-                () = stop.cancelled(), if !stopping => {
-                    stopping = true;
+                Some((report, tries)) = after(quiet, waiting.next(longest)) => {
+                    if desk.is_overtaken(&report) {
+                        continue;
+                    }
+                    (report, tries + 1)
+                }
+                () = stop.cancelled(), if longest == TRY_AGAIN => {
+                    longest = TRY_AGAIN_AT_THE_END;
+                    quiet = quiet.min(Instant::now() + longest);
                     // No more comes in; what is in is still delivered.
                     self.queue.close();
                     continue;
                 }
                 else => return,
             };
-            if desk.stands(&report) {
-                continue;
-            }
-            if !spam.admit(&report, Instant::now()) {
-                self.losses.of(Loss::Spam).inc();
-                continue;
-            }
-            let_work_go_first(&mut work).await;
-            // While events wait, the API server takes none: one attempt tells whether it does again.
-            let attempts = if waiting.0.is_empty() { ATTEMPTS } else { 1 };
-            if let Some(report) = desk.deliver(report, attempts).await {
-                waiting.put_off(report, 1, stopping, desk.losses);
+            let Some((report, pause)) = desk.deliver(report).await else { continue };
+            let is_ending = longest == TRY_AGAIN_AT_THE_END;
+            quiet = Instant::now() + if is_ending { pause.min(longest) } else { pause };
+            // At the end all wait as long as there is time: what is left then is told.
+            if tries < TRIES || is_ending {
+                waiting.0.push((Instant::now(), report, tries));
+            } else {
+                desk.losses.of(Loss::Failed).inc();
             }
         }
     }
+}
+
+async fn after<T>(quiet: Instant, next: impl Future<Output = T>) -> T {
+    sleep_until(quiet).await;
+    next.await
 }
 
 async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
@@ -119,26 +129,20 @@ async fn let_work_go_first(work: &mut watch::Receiver<usize>) {
 
 /// Events that could not be written, with the time of their last try and how many there were.
 #[derive(Debug, Default)]
-struct Waiting(VecDeque<(Instant, Report, usize)>);
+struct Waiting(Vec<(Instant, Report, u32)>);
 
 impl Waiting {
     fn has_room(&self) -> bool {
         self.0.len() < WAITING
     }
 
-    /// At the end all wait as long as there is time: what is left then is told.
-    fn put_off(&mut self, report: Report, tries: usize, is_stopping: bool, losses: &Losses) {
-        if tries >= TRIES && !is_stopping {
-            losses.of(Loss::Failed).inc();
-            return;
-        }
-        self.0.push_back((Instant::now(), report, tries));
-    }
-
-    async fn next(&mut self, again: Duration) -> Option<(Report, usize)> {
-        let (tried, ..) = self.0.front()?;
-        sleep_until(*tried + again).await;
-        self.0.pop_front().map(|(_, report, tries)| (report, tries))
+    /// The one that is due first, when it is, with a pause of no more than that. Cancel safe.
+    async fn next(&mut self, longest: Duration) -> Option<(Report, u32)> {
+        let due = |(tried, _, tries): &(Instant, Report, u32)| *tried + retry_pause(*tries, 0.0).min(longest);
+        let (at, first) = self.0.iter().map(due).enumerate().min_by_key(|(_, due)| *due)?;
+        sleep_until(first).await;
+        let (_, report, tries) = self.0.swap_remove(at);
+        Some((report, tries))
     }
 }
 
@@ -167,37 +171,30 @@ impl Desk<'_> {
         written.is_some_and(|written| written.last > report.recorded)
     }
 
-    /// Writes it. Returns it if the API server takes no events now.
-    async fn deliver(&mut self, mut report: Report, attempts: usize) -> Option<Report> {
-        let mut backoff = Backoff::new(LONGEST_PAUSE);
-        let mut attempt = 1;
-        loop {
-            self.has_led |= self.caller.may_write();
-            let Err(error) = self.write(&report).await else { return None };
-            if error == CallError::NotLeader && self.stop.is_cancelled() {
-                if !self.has_led {
-                    return None;
-                }
-                self.caller = self.caller.clone().after_its_term();
-                continue;
-            }
-            report.may_be_written |= matches!(error, CallError::Unknown(_));
-            let pause = match &error {
-                CallError::Throttled { after, .. } => (*after).min(LONGEST_PAUSE),
-                CallError::Unknown(_) | CallError::NotSent(_) => backoff.pause(),
-                _ => Duration::MAX,
-            };
-            if pause == Duration::MAX || attempt >= attempts {
-                let reason = report.event.reason;
-                tracing::debug!(reason, object = %report.event.involved.name, %error, "event not written");
-                if pause < Duration::MAX || matches!(error, CallError::NotLeader) {
-                    return Some(report);
-                }
-                self.losses.of(Loss::Failed).inc();
+    /// Writes it. If the API server takes no events now, returns it with how long to leave the server alone.
+    async fn deliver(&mut self, mut report: Report) -> Option<(Report, Duration)> {
+        self.has_led |= self.caller.may_write();
+        let mut written = self.write(&report).await;
+        if written == Err(CallError::NotLeader) && self.stop.is_cancelled() {
+            if !self.has_led {
                 return None;
             }
-            attempt += 1;
-            sleep(pause).await;
+            self.caller = self.caller.clone().after_its_term();
+            written = self.write(&report).await;
+        }
+        let error = written.err()?;
+        report.may_be_written |= matches!(error, CallError::Unknown(_));
+        let (reason, name) = (report.event.reason, &report.event.involved.name);
+        tracing::debug!(reason, object = %name, %error, "event not written");
+        match error {
+            CallError::Throttled { after, .. } => Some((report, after)),
+            CallError::Unknown(_) | CallError::NotSent(_) | CallError::NotLeader => {
+                Some((report, UNANSWERED))
+            }
+            _ => {
+                self.losses.of(Loss::Failed).inc();
+                None
+            }
         }
     }
 
@@ -208,30 +205,35 @@ impl Desk<'_> {
         let path = format!("{collection}/{name}");
         if let Some(earlier) = self.memory.recall(digest, Instant::now()) {
             match self.count(report, digest, &path, earlier).await {
-                // Events expire on the server.
-                Err(CallError::NotFound(_)) => self.memory.forget(digest),
+                // Events expire on the server, or another process has told the same since.
+                Err(CallError::NotFound(_) | CallError::Conflict(_)) => self.memory.forget(digest),
                 result => return result,
             }
         }
         let body = body::creation(report, &name, self.instance);
         let create = Request { verb: Verb::Create, path: collection, body: Some(body) };
         match self.caller.send(&create).await {
-            Ok(_) => {
-                self.remember(digest, 1, report.recorded);
+            Ok(answer) => {
+                self.remember(digest, 1, report.recorded, &answer);
                 return Ok(());
             }
             Err(CallError::AlreadyExists(_)) => {}
             Err(error) => return Err(error),
         }
         let read = Request { verb: Verb::Get, path: path.clone(), body: None };
-        let (count, age) = body::counted(&self.caller.send(&read).await?, Timestamp::now());
+        let answer = self.caller.send(&read).await?;
+        let (count, age, _) = body::counted(&answer, Timestamp::now());
         let now = Instant::now();
-        let earlier = self.remember(digest, count, now.checked_sub(age).unwrap_or(now));
+        let earlier = self.remember(digest, count, now.checked_sub(age).unwrap_or(now), &answer);
         let is_told = match report.event.novelty {
             Novelty::New => report.may_be_written,
             Novelty::Unclear | Novelty::Standing => earlier.stands(now),
         };
-        if is_told { Ok(()) } else { self.count(report, digest, &path, earlier).await }
+        if is_told || earlier.last > report.recorded {
+            Ok(())
+        } else {
+            self.count(report, digest, &path, earlier).await
+        }
     }
 
     /// Counts a repetition.
@@ -243,14 +245,16 @@ impl Desk<'_> {
         earlier: Written,
     ) -> Result<(), CallError> {
         let count = earlier.count.saturating_add(1);
-        let body = Some(body::repetition(report, count));
-        self.caller.send(&Request { verb: Verb::Patch, path: path.to_owned(), body }).await?;
-        self.remember(digest, count, report.recorded);
+        let body = Some(body::repetition(report, count, earlier.revision));
+        let answer = self.caller.send(&Request { verb: Verb::Patch, path: path.to_owned(), body }).await?;
+        self.remember(digest, count, report.recorded, &answer);
         Ok(())
     }
 
-    fn remember(&mut self, digest: u64, count: u32, last: Instant) -> Written {
-        let written = Written { count, last };
+    /// Remembers an event, and of an answer that shows it the revision.
+    fn remember(&mut self, digest: u64, count: u32, last: Instant, answer: &[u8]) -> Written {
+        let (.., revision) = body::counted(answer, Timestamp::now());
+        let written = Written { count, last, revision };
         self.memory.remember(digest, written, Instant::now());
         written
     }
