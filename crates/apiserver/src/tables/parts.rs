@@ -20,28 +20,20 @@ pub(super) type Part<K, V> = HashMap<K, V, RandomState>;
 pub(super) struct Parts<K, V> {
     /// Which part has a key: not by what the part itself makes of it.
     hasher: RandomState,
-    first: RwLock<Part<K, V>>,
-    others: Box<[RwLock<Part<K, V>>]>,
+    parts: Box<[RwLock<Part<K, V>>; PARTS]>,
 }
 
 impl<K, V> Default for Parts<K, V> {
     fn default() -> Self {
-        Self {
-            hasher: RandomState::default(),
-            first: RwLock::default(),
-            others: (1..PARTS).map(|_| RwLock::default()).collect(),
-        }
+        Self { hasher: RandomState::default(), parts: Box::new(std::array::from_fn(|_| RwLock::default())) }
     }
 }
 
 impl<K: Eq + Hash, V> Parts<K, V> {
     fn of(&self, key: &K) -> &RwLock<Part<K, V>> {
-        let number = self.hasher.hash_one(key) % PARTS as u64;
-        usize::try_from(number).ok().and_then(|number| self.others.get(number)).unwrap_or(&self.first)
-    }
-
-    fn all(&self) -> impl Iterator<Item = &RwLock<Part<K, V>>> {
-        std::iter::once(&self.first).chain(&*self.others)
+        let [first, others @ ..] = &*self.parts;
+        let number = usize::try_from(self.hasher.hash_one(key) % PARTS as u64).unwrap_or_default();
+        others.get(number).unwrap_or(first)
     }
 
     /// The part that has a key, or would have it, to be read. Nobody changes it meanwhile.
@@ -56,12 +48,12 @@ impl<K: Eq + Hash, V> Parts<K, V> {
 
     /// All parts one after the other, to be read.
     pub(super) fn each(&self) -> impl Iterator<Item = RwLockReadGuard<'_, Part<K, V>>> {
-        self.all().map(RwLock::read)
+        self.parts.iter().map(RwLock::read)
     }
 
     /// The same, to be changed.
     pub(super) fn each_mut(&self) -> impl Iterator<Item = RwLockWriteGuard<'_, Part<K, V>>> {
-        self.all().map(RwLock::write)
+        self.parts.iter().map(RwLock::write)
     }
 
     /// The keys of one part, in no order; none behind the last.
@@ -69,7 +61,7 @@ impl<K: Eq + Hash, V> Parts<K, V> {
     where
         K: Clone,
     {
-        self.all().nth(number).map(|part| part.read().keys().cloned().collect())
+        self.parts.get(number).map(|part| part.read().keys().cloned().collect())
     }
 
     /// How many values there are.
@@ -86,10 +78,6 @@ impl<K: Eq + Hash, V> Parts<K, V> {
 impl<K: Clone, V: Clone> Clone for Parts<K, V> {
     fn clone(&self) -> Self {
         let copy = |part: &RwLock<Part<K, V>>| RwLock::new(part.read().clone());
-        Self {
-            hasher: self.hasher.clone(),
-            first: copy(&self.first),
-            others: self.others.iter().map(copy).collect(),
-        }
+        Self { hasher: self.hasher.clone(), parts: Box::new(self.parts.each_ref().map(copy)) }
     }
 }
