@@ -11,7 +11,7 @@ use std::{
 };
 
 use apiserver::{
-    backoff::Backoff,
+    backoff::retry_pause,
     events::{EventRecorder, Involved},
     ids::{PodKey, Uid},
 };
@@ -35,13 +35,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Pauses that nothing starts over: kube's watcher says that all is well before each attempt to list, so one
 /// that is forbidden would be repeated several times a second for ever.
-struct WatchBackoff(Backoff);
+#[derive(Default)]
+struct WatchBackoff {
+    failures: u32,
+}
 
 impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        Some(self.0.pause())
+        self.failures = self.failures.saturating_add(1);
+        Some(retry_pause(self.failures, fastrand::f64()).min(LONGEST_PAUSE))
     }
 }
 
@@ -91,8 +95,7 @@ impl Hands for MachineHands {
 // KCM: pkg/volume/util/recyclerclient/recycler_client.go, waitForPod.
 async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRecorder) {
     let config = watcher::Config::default().fields(&format!("involvedObject.uid={pod}"));
-    let mut copied =
-        watcher(api, config).backoff(WatchBackoff(Backoff::new(LONGEST_PAUSE))).applied_objects().boxed();
+    let mut copied = watcher(api, config).backoff(WatchBackoff::default()).applied_objects().boxed();
     let mut seen: BTreeSet<Option<String>> = BTreeSet::new();
     while let Some(event) = copied.next().await {
         let Ok(event) = event else { continue };

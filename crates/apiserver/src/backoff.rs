@@ -3,31 +3,6 @@
 
 use std::time::Duration;
 
-/// The first pause. Long enough for a server that is just restarting, short enough for a blip.
-const FIRST: Duration = Duration::from_millis(200);
-
-/// An endless series of pauses.
-#[derive(Clone, Debug)]
-pub struct Backoff {
-    next: Duration,
-    longest: Duration,
-}
-
-impl Backoff {
-    /// Pauses of up to `longest`.
-    #[must_use]
-    pub fn new(longest: Duration) -> Self {
-        Self { next: FIRST.min(longest), longest }
-    }
-
-    /// The next pause: between half of the current step and all of it.
-    pub fn pause(&mut self) -> Duration {
-        let step = self.next;
-        self.next = (step * 2).min(self.longest);
-        step.mul_f64(0.5 + fastrand::f64() / 2.0)
-    }
-}
-
 /// First pause after an operation on an object failed. KCM: exponentialbackoff.go,
 /// `initialDurationBeforeRetry`.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -83,15 +58,5 @@ mod tests {
         let pauses: Vec<u128> = (1..=6).map(|silences| silence_pause(silences, 0.0).as_millis()).collect();
         assert_eq!(pauses, [500, 1000, 2000, 4000, 4000, 4000]);
         assert_eq!(silence_pause(u32::MAX, 1.0), Duration::from_secs(3));
-    }
-
-    #[test]
-    fn pauses_grow_to_the_limit() {
-        let mut backoff = Backoff::new(Duration::from_secs(1));
-        for step in [200, 400, 800, 1_000, 1_000] {
-            let pause = backoff.pause();
-            let step = Duration::from_millis(step);
-            assert!(pause >= step / 2 && pause <= step, "{pause:?} of {step:?}");
-        }
     }
 }

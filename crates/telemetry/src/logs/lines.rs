@@ -104,6 +104,14 @@ impl Fields {
     }
 }
 
+macro_rules! bare {
+    ($($record:ident: $type:ty),+) => {
+        $(fn $record(&mut self, field: &Field, value: $type) {
+            self.push(field, Value::Bare(value.to_string()));
+        })+
+    };
+}
+
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.push(field, Value::Text(format!("{value:?}")));
@@ -113,25 +121,7 @@ impl Visit for Fields {
         self.push(field, Value::Text(value.to_owned()));
     }
 
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.push(field, Value::Bare(value.to_string()));
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.push(field, Value::Bare(value.to_string()));
-    }
-
-    fn record_i128(&mut self, field: &Field, value: i128) {
-        self.push(field, Value::Bare(value.to_string()));
-    }
-
-    fn record_u128(&mut self, field: &Field, value: u128) {
-        self.push(field, Value::Bare(value.to_string()));
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.push(field, Value::Bare(value.to_string()));
-    }
+    bare!(record_i64: i64, record_u64: u64, record_i128: i128, record_u128: u128, record_bool: bool);
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         let text = value.to_string();

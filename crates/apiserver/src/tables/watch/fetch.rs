@@ -163,19 +163,11 @@ impl Fetcher {
         result
     }
 
-    /// Reads one object, or a list of one.
+    /// Reads one object, or a list of one, and waits no longer than that.
     ///
     /// # Errors
     /// See [`Trouble`].
-    pub async fn get(&self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
-        self.get_within(uri, PAGE_DEADLINE).await
-    }
-
-    /// The same, and waits no longer than that.
-    ///
-    /// # Errors
-    /// See [`Trouble`].
-    pub(crate) async fn get_within(&self, uri: &str, limit: Duration) -> Result<(Encoding, Bytes), Trouble> {
+    pub async fn get(&self, uri: &str, limit: Duration) -> Result<(Encoding, Bytes), Trouble> {
         let started = Instant::now();
         let result = timeout(limit, async {
             let response = self.send(uri, self.accept.single()).await?;
@@ -196,7 +188,7 @@ impl Fetcher {
         observed: ResourceVersion,
         limit: Duration,
     ) -> Result<ResourceVersion, Trouble> {
-        let (encoding, body) = self.get_within(&list_uri::<T>(1, None), limit).await?;
+        let (encoding, body) = self.get(&list_uri::<T>(1, None), limit).await?;
         let listed = encoding.list_page(&body)?.revision;
         if listed < observed {
             return Err(Regression::List { kind: T::PLURAL, listed, observed }.into());
