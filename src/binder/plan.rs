@@ -386,11 +386,8 @@ impl Planner {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
         let decision = sync_volume(volume, &self.state);
-        let is_given_up = matches!(
-            &decision.step,
-            Some(Call::Write(write)) if matches!(write.kind, WriteKind::VolumeReleased | WriteKind::Unbind)
-        );
-        if is_given_up && let Some(what) = unreadable::owner(&self.state.objects, volume) {
+        let write = decision.step.as_ref().and_then(Call::write_kind);
+        if let Some(what) = write.and_then(|kind| unreadable::for_write(&self.state.objects, volume, kind)) {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
         let name = volume.key();

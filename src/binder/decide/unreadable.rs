@@ -3,15 +3,17 @@
 //! it is in no table says nothing.
 
 use apiserver::{
-    ids::{ClaimKey, ClassName},
+    ids::{ClaimKey, ClassName, Uid},
     kinds::{
-        ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumePhase,
+        ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
+        VolumePhase,
     },
     tables::{Objects, Stored},
 };
 
 use crate::binder::{
     annotations::{self, BIND_COMPLETED},
+    calls::WriteKind,
     matching::predicate::claim_class,
 };
 
@@ -25,7 +27,7 @@ pub(crate) fn for_claim(objects: &Objects, claim: &PersistentVolumeClaim) -> Opt
     of::<PersistentVolumeClaim>(objects, &claim.key())
         .or_else(|| of::<PersistentVolume>(objects, &claim.spec.volume_name))
         .or_else(|| of::<StorageClass>(objects, &class?))
-        .or_else(|| owner(objects, named().filter(|volume| volume.spec.claim_ref.is_none())?.as_ref()))
+        .or_else(|| owner(objects, named().filter(|volume| volume.spec.claim_ref.is_none())?.as_ref(), None))
 }
 
 /// What cannot be read of that which decides about a volume.
@@ -33,19 +35,31 @@ pub(crate) fn for_volume(objects: &Objects, volume: &PersistentVolume) -> Option
     let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
     of::<PersistentVolume>(objects, &volume.key())
         .or_else(|| of::<PersistentVolumeClaim>(objects, &claim?))
-        .or_else(|| volume.spec.claim_ref.is_none().then(|| owner(objects, volume))?)
+        .or_else(|| volume.spec.claim_ref.is_none().then(|| owner(objects, volume, None))?)
+}
+
+/// What cannot be read of that which decides whether this write gives a volume up. Only a claim with the UID of its claimRef
+/// keeps one from its release that is kept anyway (Retain, S45).
+pub(crate) fn for_write(objects: &Objects, volume: &PersistentVolume, kind: WriteKind) -> Option<String> {
+    let is_kept = kind == WriteKind::VolumeReleased && volume.spec.reclaim_policy == ReclaimPolicy::Retain;
+    let only = volume.spec.claim_ref.as_ref().filter(|_| is_kept).map(|reference| &reference.uid);
+    let gives_up = matches!(kind, WriteKind::VolumeReleased | WriteKind::VolumeAvailable | WriteKind::Unbind);
+    owner(objects, volume, only).filter(|_| gives_up)
 }
 
 /// A claim that may have a volume which refers to none, or which is given up, though its phase says that it was a claim's
-/// (S45): one of which no revision could be read that says what it names. Whose claim that is, the text does not tell (S41).
-pub(crate) fn owner(objects: &Objects, volume: &PersistentVolume) -> Option<String> {
+/// (S45): one of which no revision could be read that says what it names, or the one of this UID. Whose claim that is, the
+/// text does not tell (S41).
+fn owner(objects: &Objects, volume: &PersistentVolume, only: Option<&Uid>) -> Option<String> {
     let is_free = matches!(volume.status.phase, VolumePhase::Pending | VolumePhase::Available);
     if is_free {
         return None;
     }
     let is_unknown =
         |key: &ClaimKey| objects.claims.get(key).is_none_or(|claim| claim.spec.volume_name.is_empty());
-    let (_, unreadable) = objects.claims.all_unreadable().into_iter().find(|(key, _)| is_unknown(key))?;
+    let is_it = |uid: Option<&Uid>| only.is_none_or(|only| uid.is_none_or(|uid| uid == only));
+    let mut all = objects.claims.all_unreadable().into_iter();
+    let (_, unreadable) = all.find(|(key, claim)| is_unknown(key) && is_it(claim.uid.as_ref()))?;
     Some(format!("a claim that may have {}: {}", volume.key(), unreadable.error))
 }
 

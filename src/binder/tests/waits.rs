@@ -6,7 +6,7 @@ use apiserver::{
     backoff::retry_pause,
     call::CallError,
     events::Novelty,
-    ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
+    ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
     kinds::{
         ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
         StorageClass, VolumePhase,
@@ -59,28 +59,49 @@ fn s42_s45_a_claim_that_was_never_read_keeps_the_volume_that_may_be_its_own() {
     );
 }
 
-/// Nor is one released that refers to another claim, be that gone, or bound elsewhere.
+/// Nor is one given up that refers to another claim, be that gone, or bound elsewhere. What is kept anyway (Retain) is
+/// released all the same, unless `claimRef` has the UID of the claim that was never read.
 #[test]
 fn s42_s45_a_claim_that_was_never_read_keeps_the_volume_that_is_pointed_at_another() {
-    let (mut provisioned, mut other) = (volume("pv"), claim("c"));
-    provisioned.status.phase = VolumePhase::Bound;
-    provisioned.spec.reclaim_policy = ReclaimPolicy::Delete;
-    provisioned.metadata.annotations.insert(PROVISIONED_BY.to_owned(), "d");
-    provisioned.spec.claim_ref =
-        Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "uid-c".into() });
-    other.spec.volume_name = "other".into();
-    for (claims, found) in
-        [(vec![other.clone()], Ok(Answer::Claim(other))), (vec![], Err(CallError::NotFound("c".into())))]
-    {
-        let now = Instant::now();
-        let (objects, mut planner) = planner(vec![provisioned.clone()], claims);
-        let odd = key("odd");
-        objects.note_unreadable::<PersistentVolumeClaim>(None, &odd, None, None, "bad".to_owned());
-        planner.changed(&ObjectRef::Claim(odd), now);
-        let read = planner.plan(now).ops.into_iter().find(|op| op.subject == Target::Volume("pv".into()));
-        planner.answered(read.unwrap(), found, now, 0.0);
-        assert_eq!(planner.plan(now).ops.iter().filter(|op| op.call.write_kind().is_some()).count(), 0);
-        assert_eq!(planner.volume_reason(&"pv".into()).map(VolumeReason::code), Some("ObjectUnreadable"));
+    use ReclaimPolicy::{Delete, Retain};
+    let mut elsewhere = claim("c");
+    elsewhere.spec.volume_name = "other".into();
+    // the policy, the UID in claimRef, the claim of its name, the UID of the one that was never read, what is written
+    let rows = [
+        (Delete, "uid-c", Some(&elsewhere), None, None),
+        (Delete, "uid-c", None, None, None),
+        (Delete, "uid-c", None, Some("odd"), None),
+        (Delete, "", Some(&elsewhere), Some("odd"), None),
+        (Retain, "uid-c", Some(&elsewhere), Some("odd"), None),
+        (Retain, "uid-c", None, None, None),
+        (Retain, "uid-c", None, Some("uid-c"), None),
+        (Retain, "uid-c", None, Some("odd"), Some(WriteKind::VolumeReleased)),
+    ];
+    for (policy, uid, other, odd, written) in rows {
+        let row = format!("{policy:?} {uid:?} {odd:?}");
+        let (now, mut bound) = (Instant::now(), volume("pv"));
+        bound.status.phase = VolumePhase::Bound;
+        bound.spec.reclaim_policy = policy;
+        bound.metadata.annotations.insert(PROVISIONED_BY.to_owned(), "d");
+        bound.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: uid.into() });
+        let (objects, mut planner) = planner(vec![bound], other.cloned().into_iter().collect());
+        let uid = odd.map(Uid::from);
+        objects.note_unreadable::<PersistentVolumeClaim>(None, &key("odd"), uid, None, "bad".to_owned());
+        planner.changed(&ObjectRef::Claim(key("odd")), now);
+        let mut writes = Vec::new();
+        for _ in 0..3 {
+            for op in planner.plan(now).ops.into_iter().filter(|op| op.subject == Target::Volume("pv".into()))
+            {
+                let found = other.cloned().map(Answer::Claim).ok_or(CallError::NotFound("c".into()));
+                match op.call.write_kind() {
+                    Some(write) => writes.push(write),
+                    None => planner.answered(op, found, now, 0.0),
+                }
+            }
+        }
+        assert_eq!(writes, Vec::from_iter(written), "{row}");
+        let waits = planner.volume_reason(&"pv".into()).map(VolumeReason::code) == Some("ObjectUnreadable");
+        assert_eq!(waits, written.is_none(), "{row}");
     }
 }
 
