@@ -134,6 +134,7 @@ impl Planner {
                     return Then::Failed;
                 }
                 self.state.stripped.insert(op.subject.clone(), (content(write), op.known));
+                self.own_writes.made(op.subject.clone(), write, now, jitter);
                 Then::Look
             }
             Ok(answer) => {

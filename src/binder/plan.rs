@@ -17,17 +17,18 @@ use super::{
     calls::{Call, Purpose, Target, WriteKind},
     controller::{Plan, Planner},
     decide::{
-        claim::sync_claim,
-        decision::{ClaimDecision, VolumeDecision},
+        claim::{sync_claim, sync_upkept_claim},
+        decision::{ClaimDecision, Decision, VolumeDecision},
         reclaim::deletion_plugin,
         unreadable,
-        volume::sync_volume,
+        volume::{sync_upkept_volume, sync_volume},
     },
     matching::predicate::{Requirements, volume_class},
     queue::Turn,
     reasons::{ClaimReason, HeldBack, VolumeReason, WaitsFor},
     recorder::Recorder,
     reports::Why,
+    state::State,
 };
 use crate::controller::{report::events::EventUpdate, second_writer::UNFENCED};
 
@@ -290,13 +291,35 @@ impl Planner {
         if let Some(what) = unreadable::for_claim(&self.state.objects, claim) {
             return ClaimDecision::rest(ClaimReason::ObjectUnreadable(what));
         }
-        let decision = sync_claim(claim, &self.state);
         let key = claim.key();
-        let held_back = self.held_back(&Target::Claim(key.clone()), decision.step.as_ref(), now);
+        let target = Target::Claim(key.clone());
+        let waiting = |why, until| ClaimDecision::waiting(claim, ClaimReason::HeldBack(why, until));
+        let decision = sync_claim(claim, &self.state);
+        let decision =
+            self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_claim(claim, state), now);
+        let held_back = self.held_back(&target, decision.step.as_ref(), now);
         let Some((why, until)) = held_back else { return decision };
         // What was proven is of the past when the step is taken at last.
         self.state.proofs.forget_claim(&key);
-        ClaimDecision::waiting(claim, ClaimReason::HeldBack(why, until))
+        waiting(why, until)
+    }
+
+    /// What is only put right first holds up nothing while others undo it, as upstream: that is told, and the rest decided.
+    fn beside_upkeep<R>(
+        &mut self,
+        target: &Target,
+        decision: Decision<R>,
+        waiting: impl Fn(HeldBack, Instant) -> Decision<R>,
+        rest: impl FnOnce(&State) -> Decision<R>,
+        now: Instant,
+    ) -> Decision<R> {
+        let step = decision.step.as_ref().filter(|step| step.write_kind() == Some(WriteKind::Annotate));
+        match self.held_back(target, step, now) {
+            Some((why, until)) => {
+                waiting(why, until).events.into_iter().fold(rest(&self.state), Decision::telling)
+            }
+            None => decision,
+        }
     }
 
     /// Has a claim wait for the read of its class, if that is its step and one is under way: it goes on, or pauses, when
@@ -385,13 +408,17 @@ impl Planner {
         if let Some(what) = unreadable::for_volume(&self.state.objects, volume) {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
+        let name = volume.key();
+        let target = Target::Volume(name.clone());
+        let waiting = |why, until| VolumeDecision::waiting(volume, VolumeReason::HeldBack(why, until));
         let decision = sync_volume(volume, &self.state);
+        let decision =
+            self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_volume(volume, state), now);
         let write = decision.step.as_ref().and_then(Call::write_kind);
         if let Some(what) = write.and_then(|kind| unreadable::for_write(&self.state.objects, volume, kind)) {
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
-        let name = volume.key();
-        let held_back = self.held_back(&Target::Volume(name.clone()), decision.step.as_ref(), now);
+        let held_back = self.held_back(&target, decision.step.as_ref(), now);
         let Some((why, until)) = held_back else { return decision };
         // What was proven is of the past when the step is taken at last.
         let releases =
@@ -400,6 +427,6 @@ impl Planner {
             self.state.proofs.forget_volume(&name);
         }
         self.state.plugins.unproven(&name);
-        VolumeDecision::waiting(volume, VolumeReason::HeldBack(why, until))
+        waiting(why, until)
     }
 }

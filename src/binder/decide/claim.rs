@@ -43,6 +43,11 @@ pub fn sync_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision
     if let Some(write) = upkeep::of_claim(claim, state) {
         return Decision::step(ClaimReason::Annotating, Call::Write(write));
     }
+    sync_upkept_claim(claim, state)
+}
+
+/// The same, but for its annotations.
+pub fn sync_upkept_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     if annotations::has(&claim.metadata, BIND_COMPLETED) {
         return sync_bound(claim, state);
     }

@@ -37,6 +37,11 @@ pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
     if let Some(write) = upkeep::of_volume(volume, state) {
         return Decision::step(VolumeReason::Annotating, Call::Write(write));
     }
+    sync_upkept_volume(volume, state)
+}
+
+/// The same, but for its annotations and finalizers.
+pub fn sync_upkept_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
     if let Some(decision) = state.plugins.first(volume, state) {
         return decision;
     }

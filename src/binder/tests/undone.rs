@@ -6,7 +6,7 @@ use apiserver::{
     call::CallError,
     events::{Event, Novelty},
     ids::{ResourceVersion, VolumeName},
-    kinds::{ObjectRef, PersistentVolume, VolumePhase},
+    kinds::{ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumePhase},
 };
 use tokio::time::Instant;
 
@@ -145,4 +145,75 @@ fn s14_who_undid_a_write_is_asked_until_it_is_answered() {
     planner.answered(read, Ok(Answer::Owners(vec!["k3s".to_owned()])), now, 0.0);
     assert_eq!(planner.state.writers.manager(&Target::Volume(name)), Some("k3s"));
     assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeBound));
+}
+
+/// A webhook takes the annotation out of each write, and another writer changes the claim five times a second: that one is no
+/// reason to write it again each time.
+#[test]
+fn s46_what_a_webhook_takes_out_is_written_again_after_pauses_however_often_another_changes_the_object() {
+    let mut changed = claim("c");
+    let provisioner = "volume.kubernetes.io/storage-provisioner".to_owned();
+    changed.metadata.annotations.insert(provisioner, "kubernetes.io/aws-ebs".to_owned());
+    let (objects, mut planner) = planner(vec![], vec![changed.clone()]);
+    let start = Instant::now();
+    let (end, stops) = (start + Duration::from_mins(4), start + Duration::from_mins(3));
+    let (mut now, mut change, mut made) = (start, start, Vec::new());
+    while now < end {
+        if change <= now {
+            changed.metadata.resource_version.0 += 1;
+            objects.apply(changed.clone());
+            planner.changed(&ObjectRef::Claim(changed.key()), now);
+            change = if now < stops { now + Duration::from_millis(200) } else { end };
+        }
+        let plan = planner.plan(now);
+        for op in &plan.ops {
+            assert_eq!(op.call.write_kind(), Some(WriteKind::Annotate));
+            made.push((now - start).as_secs());
+            planner.answered(op.clone(), Ok(Answer::Claim(changed.clone())), now, 0.5);
+        }
+        if plan.ops.is_empty() {
+            assert_eq!(planner.waiting(), [("NoClassAndNoMatch", 1)].into(), "nothing waits for it");
+            now = plan.wake_at.into_iter().chain([change]).min().unwrap();
+        }
+    }
+    let (first, later) = made.split_at(made.iter().filter(|at| **at < 60).count());
+    assert!((8..=12).contains(&first.len()), "{made:?}");
+    assert!(later.windows(2).all(|pair| (20..=30).contains(&(pair[1] - pair[0]))), "{made:?}");
+    assert!((180..=210).contains(later.last().unwrap()), "the last change is followed by one: {made:?}");
+}
+
+/// A webhook takes the annotation out of each write, and changes something else: the volume is released all the same.
+#[test]
+fn s46_an_annotation_that_is_undone_each_time_holds_up_nothing() {
+    let mut left = volume("pv");
+    left.metadata.annotations.insert("pv.kubernetes.io/provisioned-by".to_owned(), "kubernetes.io/aws-ebs");
+    (left.spec.reclaim_policy, left.status.phase) = (ReclaimPolicy::Delete, VolumePhase::Bound);
+    left.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: "uid-c".into() });
+    let (_, mut planner) = planner(vec![left.clone()], vec![]);
+    let start = Instant::now();
+    let (mut now, mut made, mut told) = (start, Vec::new(), Vec::new());
+    while now < start + Duration::from_mins(4) {
+        let plan = planner.plan(now);
+        told.extend(plan.events.into_iter().map(|event| event.reason));
+        for op in &plan.ops {
+            left.metadata.resource_version.0 += 1;
+            let result = match op.call.write_kind() {
+                None => Err(CallError::NotFound("c".into())),
+                Some(WriteKind::VolumeReleased) => {
+                    left.status.phase = VolumePhase::Released;
+                    Ok(Answer::Volume(left.clone()))
+                }
+                kind => {
+                    assert_eq!(kind, Some(WriteKind::Annotate));
+                    made.push((now - start).as_secs());
+                    Ok(Answer::Volume(left.clone()))
+                }
+            };
+            planner.answered(op.clone(), result, now, 0.5);
+        }
+        now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
+        assert!(now == start || left.status.phase == VolumePhase::Released, "{made:?}");
+    }
+    assert!(made.windows(2).all(|pair| pair[1] < 60 || (20..=30).contains(&(pair[1] - pair[0]))), "{made:?}");
+    assert!(made.len() < 25 && told.contains(&"ForeignWriter"), "{made:?} {told:?}");
 }
