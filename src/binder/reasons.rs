@@ -175,10 +175,11 @@ pub enum ClaimReason {
     /// Was bound to a volume that now carries this UID.
     #[error("Two claims are bound to the same volume, this one is bound incorrectly")]
     Misbound(VolumeName, Uid),
-    /// Was bound to a volume that refers to no claim now, as others say of themselves, too: which is true, nobody knows.
+    /// Was bound to a volume that refers to no claim that takes it, as others say of themselves, too: which is true, nobody
+    /// knows.
     #[error(
-        "Volume {:?} has no claimRef, and this is not the only claim that was bound to it: it goes to none of them, until \
-         its spec.claimRef names one with its UID",
+        "Several claims say that they were bound to volume {:?}, and its claimRef names none of them: it goes to none, \
+         until its spec.claimRef names one with its UID",
         .0.as_str()
     )]
     Disputed(VolumeName),
@@ -237,7 +238,7 @@ impl ClaimReason {
             Self::LostReference => ("LostReference", Silent, Other),
             Self::LostVolume(_) => ("LostVolumeMissing", Silent, Other),
             Self::Misbound(..) => ("LostMisbound", Silent, Other),
-            Self::Disputed(_) => ("LostMisbound", Normal("LostMisbound"), Other),
+            Self::Disputed(_) => ("LostMisbound", Warning("LostMisbound"), Other),
             Self::ProvingLost(_) => ("ConfirmingLost", Silent, Other),
             Self::Unreadable(_) => ("MalformedClaim", Warning("FailedBinding"), Other),
             Self::UnknownBindingMode(_) => ("UnknownBindingMode", Warning("FailedBinding"), Other),
@@ -326,7 +327,7 @@ pub enum VolumeReason {
     /// Reserved for a claim that has not taken it: by name, or after its release.
     #[error("reserved for {0}")]
     Reserved(ClaimKey),
-    /// It refers to no claim, and several say that they were bound to it.
+    /// It refers to no claim that takes it, and several say that they were bound to it.
     #[error(
         "several claims were bound to it, as they say: it goes to none until its claimRef names one with its UID"
     )]

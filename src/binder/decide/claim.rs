@@ -183,27 +183,24 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     }
     let volume = state.volume(name);
     if let Some(volume) = volume.as_deref() {
-        match &volume.spec.claim_ref {
+        let reference = volume.spec.claim_ref.as_ref();
+        let owners = match reference {
+            Some(reference) if !is_of_another(reference, claim) => return bind(volume, claim, state),
             // Given back to it, while its own phase says so (S45).
-            Some(reference)
-                if claim.status.phase == ClaimPhase::Bound
-                    && volume::gives_back(volume, reference, state) =>
-            {
-                return Decision::rest(ClaimReason::NamedTaken(name.clone(), reference.key()));
-            }
-            Some(reference) if is_of_another(reference, claim) => {}
-            Some(_) => return bind(volume, claim, state),
+            Some(reference) => volume::robbed(volume, reference, state),
             // Cleared, and taken back by its owner alone (S45).
-            None => {
-                let owners = state.owners(name);
-                return match &*owners {
-                    [_, _, ..] => ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone())),
-                    [owner] if owner.key() != claim.key() => {
-                        Decision::rest(ClaimReason::NamedTaken(name.clone(), owner.key()))
-                    }
-                    _ => bind(volume, claim, state),
-                };
+            None => state.owners(name),
+        };
+        let is_owner = owners.iter().any(|owner| owner.key() == claim.key());
+        let taken_by = |key| Decision::rest(ClaimReason::NamedTaken(name.clone(), key));
+        match (reference, &*owners) {
+            (Some(_), _) if !is_owner => {}
+            (_, [_, _, ..]) => {
+                return ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone()));
             }
+            (Some(reference), _) => return taken_by(reference.key()),
+            (None, [owner]) if !is_owner => return taken_by(owner.key()),
+            (None, _) => return bind(volume, claim, state),
         }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).

@@ -25,11 +25,14 @@ impl ClaimProof {
     #[must_use]
     pub fn of(found: Option<&PersistentVolumeClaim>, uid: &Uid, volume: &PersistentVolume) -> Option<Self> {
         let Some(claim) = found.filter(|claim| claim.metadata.uid == *uid) else { return Some(Self::Gone) };
-        let named = &claim.spec.volume_name;
-        let is_elsewhere =
-            if named.is_empty() { volume.metadata.is_terminating() } else { *named != volume.key() };
-        is_elsewhere.then_some(Self::BoundElsewhere)
+        is_elsewhere(claim, volume).then_some(Self::BoundElsewhere)
     }
+}
+
+/// Whether a claim does not take a volume that refers to it: it names another, or none, and the volume is being deleted.
+pub(super) fn is_elsewhere(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    let named = &claim.spec.volume_name;
+    if named.is_empty() { volume.metadata.is_terminating() } else { *named != volume.key() }
 }
 
 /// What a live read said about the volume a claim is bound to.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use apiserver::{
-    ids::{ClaimKey, VolumeName},
+    ids::ClaimKey,
     kinds::{
         ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
         VolumePhase,
@@ -17,7 +17,7 @@ use apiserver::{
 use super::{
     binding,
     decision::{Decision, VolumeDecision},
-    proofs::ClaimProof,
+    proofs::{ClaimProof, is_elsewhere},
     reclaim, upkeep,
 };
 use crate::binder::{
@@ -58,9 +58,9 @@ pub fn sync_upkept_volume(volume: &PersistentVolume, state: &State) -> VolumeDec
         if owners.iter().any(|owner| owner.key() == key) {
             return Decision::rest(VolumeReason::ClaimBindsNext(key));
         }
-        // It is not handed over to a claim that has another (S45).
-        let is_kept = keeps_parked(volume) && names_another(reference, &name, state);
-        if !owners.is_empty() && (is_kept || gives_back(volume, reference, state)) {
+        // It is not handed over to a claim that does not take it (S45).
+        let is_kept = keeps_parked(volume) || owners.iter().any(is_bound);
+        if !owners.is_empty() && is_kept && takes_another(volume, reference, state) {
             return claim_elsewhere(volume, reference, state);
         }
         // Not written while the claim takes the volume: claims are looked at first, and a volume
@@ -77,19 +77,28 @@ pub fn sync_upkept_volume(volume: &PersistentVolume, state: &State) -> VolumeDec
     }
 }
 
-/// Whether there is the claim that a volume refers to, and it names another volume.
-fn names_another(reference: &ClaimRef, volume: &VolumeName, state: &State) -> bool {
+/// Whether there is the claim that a volume refers to, and it does not take the volume.
+fn takes_another(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> bool {
     let claim = state.objects.claims.get(&reference.key());
     claim.is_some_and(|claim| {
         let is_it = reference.uid.is_empty() || claim.metadata.uid == reference.uid;
-        is_it && !claim.spec.volume_name.is_empty() && claim.spec.volume_name != *volume
+        is_it && is_elsewhere(&claim, volume)
     })
 }
 
-/// Whether a volume that refers to a claim which names another is reserved for the one that is Bound to it.
-pub(super) fn gives_back(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> bool {
-    let is_one = || matches!(&*state.owners(&volume.key()), [owner] if is_bound(owner));
-    names_another(reference, &volume.key(), state) && !keeps_parked(volume) && is_one()
+/// The claims that are Bound to a volume which refers to a claim that does not take it: none of them is Lost, as it is one's,
+/// which takes it back (S45).
+pub(super) fn robbed(
+    volume: &PersistentVolume,
+    reference: &ClaimRef,
+    state: &State,
+) -> Vec<Arc<PersistentVolumeClaim>> {
+    if keeps_parked(volume) || !takes_another(volume, reference, state) {
+        return Vec::new();
+    }
+    let mut owners = state.owners(&volume.key());
+    owners.retain(is_bound);
+    owners
 }
 
 fn phase(volume: &PersistentVolume, phase: VolumePhase) -> Option<Write> {
@@ -148,8 +157,11 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
     if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && is_nobodys {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
-    if keeps_parked(volume) || bound.len() > 1 {
+    if keeps_parked(volume) {
         return Decision::rest(VolumeReason::Reserved(reference.key()));
+    }
+    if bound.len() > 1 {
+        return Decision::rest(VolumeReason::Disputed);
     }
     let owner = bound.into_iter().next();
     let write = match &owner {

@@ -170,7 +170,7 @@ rows! {
     "LostMisbound to other": Blocked, "volume {volume}, which the claim was bound to, belongs to claim {other}",
         Also("+misbound");
     "LostMisbound disputed": Blocked, "{told}",
-        waits("PersistentVolume", "{volume}", "has no claimRef"),
+        waits("PersistentVolume", "{volume}", "has no claimRef of one of them"),
         care("find out which claim's data it has, and give it the UID of that one",
             r#"kubectl patch pv {volume} --type=merge -p {"spec":{"claimRef":{"namespace":"<namespace>","name":"<name>","uid":"<uid>"}}}"#);
     "+misbound": Blocked, "",
