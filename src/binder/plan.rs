@@ -267,8 +267,8 @@ impl Planner {
             _ => None,
         };
         let volume = binds_to.as_ref().and_then(|name| self.state.objects.volumes.get(name));
-        let is_news = self.recorder.claim(key).is_none_or(|before| *before != reason);
-        let was_proving_class = self.recorder.is_proving_class(key);
+        let before = self.recorder.claim(key).cloned();
+        let is_news = before.as_ref() != Some(&reason);
         let attempt = self.attempt(&target);
         let durations = &mut self.recorder.durations;
         durations.claim_looked((&claim, attempt), (&reason, is_news), volume.as_deref(), (since, now));
@@ -280,9 +280,16 @@ impl Planner {
         {
             self.start(target, binds_to, step, plan);
         }
-        // 5. The volumes that were left alone while its class was read.
-        if was_proving_class && !matches!(*reason, ClaimReason::ProvingClass(_)) {
-            self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
+        // 5. The volumes that were left alone while its class was read, and the one that it kept from others.
+        match (before.as_deref(), &*reason) {
+            (Some(ClaimReason::ProvingClass(_)), ClaimReason::ProvingClass(_)) => {}
+            (Some(ClaimReason::ProvingClass(_)), _) => {
+                self.queue.extend(self.state.volumes.referring_to(key).cloned().map(Target::Volume), now);
+            }
+            (Some(ClaimReason::Binding(..)), ClaimReason::NamedMismatched(volume, _)) => {
+                self.queue.offer(volume.clone(), now);
+            }
+            _ => {}
         }
     }
 
