@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach_detach::{self, AttachDetachOptions, state::desired::volume_name::VolumeId},
-    binder::{Binder, BinderOptions},
+    binder::{self, BinderOptions},
     controller::{Runner, requests::Requests},
     metrics::{Alarms, ApiMetrics, Metrics},
     protection::claims::ClaimProtection,
@@ -150,8 +150,9 @@ impl Stage {
                 (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))
             }
             Which::Binder => {
-                let options = BinderOptions::default();
-                let run = Binder::new(of_tables, &caller, leadership, events, options, &metrics, alarms);
+                let options = (BinderOptions::default(), None);
+                let (metrics, traces) = ((&metrics, alarms), Traces::default());
+                let run = binder::runner(&of_tables, &caller, leadership, events, options, metrics, traces);
                 let run = run.unwrap();
                 let board = run.board();
                 (Box::new(move || board.leads()), Box::pin(run.run(shutdown.clone())))

@@ -15,8 +15,7 @@ use telemetry::traces::Traces;
 #[cfg(feature = "host-plugins")]
 use crate::host_plugins::{HostPlugins, MachineHands};
 use crate::{
-    attach_detach,
-    binder::Binder,
+    attach_detach, binder,
     config::{Config, StorageController},
     controller::{
         Controller, Executor, Runner,
@@ -182,30 +181,21 @@ fn of_runner<C: Controller, E: Executor<C>>(
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     let events = parts.events.for_component("persistentvolume-controller");
-    let binder = Binder::new(
-        Arc::clone(&parts.objects),
+    #[cfg(feature = "host-plugins")]
+    let plugins: Option<binder::WithPlugins> = Some((
+        Box::new(HostPlugins::new(parts.config.host_plugins.clone())),
+        Box::new(MachineHands::new(parts.caller.client(), events.clone())),
+    ));
+    #[cfg(not(feature = "host-plugins"))]
+    let plugins = None;
+    let runner = binder::runner(
+        &parts.objects,
         &parts.caller,
         parts.leadership.clone(),
-        events.clone(),
-        parts.config.binder,
-        &parts.metrics,
-        parts.alarms.clone(),
-    )?
-    .with_traces(parts.traces.clone())
-    .with_history(parts.history.clone());
-    #[cfg(feature = "host-plugins")]
-    let binder = binder.with_plugins(
-        Box::new(HostPlugins::new(parts.config.host_plugins.clone())),
-        Box::new(MachineHands::new(parts.caller.client(), events)),
-    );
-    let board = binder.board();
-    let running = binder.run(parts.planning.clone());
-    let part = move |asked| board.page(&asked);
-    Ok(Subsystem::new(
-        "binder",
-        running,
-        ("/debug/binder", &["claim", "volume"]),
-        part,
-        parts.history.clone(),
-    ))
+        events,
+        (parts.config.binder, plugins),
+        (&parts.metrics, parts.alarms.clone()),
+        parts.traces.clone(),
+    )?;
+    Ok(of_runner(parts, "binder", runner, ("/debug/binder", &["claim", "volume"])))
 }

@@ -60,83 +60,47 @@ use std::sync::Arc;
 
 use apiserver::{call::Caller, events::EventRecorder, leadership::Leadership, tables::Objects};
 use telemetry::traces::Traces;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    controller::{Runner, report::board::Board},
+    controller::Runner,
     metrics::{Alarms, Metrics, Requester},
-    telemetry::history::History,
 };
-use calls::Target;
 use controller::Planner;
 use doubt::Doubts;
 use metrics::BinderMetrics;
-use reports::BinderReason;
 use requests::{Hands, Requests};
 use sizes::Sizes;
 use state::Plugins;
 
 pub use state::BinderOptions;
 
-/// The binder, ready to run.
-#[derive(Debug)]
-pub struct Binder {
-    runner: Runner<Planner, Requests>,
-}
+/// Plugins that recycle, delete and make volumes, and what they do outside of the planner.
+pub type WithPlugins = (Box<dyn Plugins>, Box<dyn Hands>);
 
-impl Binder {
-    /// Puts the binder together; it is told of changes from now on.
-    ///
-    /// # Errors
-    /// See [`Metrics::register`].
-    pub fn new(
-        objects: Arc<Objects>,
-        caller: &Caller,
-        leadership: Leadership,
-        events: EventRecorder,
-        options: BinderOptions,
-        metrics: &Metrics,
-        alarms: Alarms,
-    ) -> Result<Self, prometheus::Error> {
-        let mut planner = Planner::new(Arc::clone(&objects), options);
-        planner.state.doubts = Doubts::lasting(caller.settle_time());
-        let caller = caller.of_subsystem(Requester::Binder.label());
-        let parts = (planner, Requests::new(&caller, leadership.clone(), BinderMetrics::new(metrics)?));
-        let runner = Runner::new(parts, Arc::clone(&objects), leadership, events, (metrics, alarms))?;
-        metrics.register(&Sizes::new(objects, runner.board())?)?;
-        Ok(Self { runner })
+/// The controller over the shared tables, with what runs it. Each bind that is sampled is traced.
+///
+/// # Errors
+/// See [`Metrics::register`].
+pub fn runner(
+    objects: &Arc<Objects>,
+    caller: &Caller,
+    leadership: Leadership,
+    events: EventRecorder,
+    (options, plugins): (BinderOptions, Option<WithPlugins>),
+    (metrics, alarms): (&Metrics, Alarms),
+    traces: Traces,
+) -> Result<Runner<Planner, Requests>, prometheus::Error> {
+    let mut planner = Planner::new(Arc::clone(objects), options);
+    planner.state.doubts = Doubts::lasting(caller.settle_time());
+    planner.recorder.durations.trace(traces);
+    let caller = caller.of_subsystem(Requester::Binder.label());
+    let mut requests = Requests::new(&caller, leadership.clone(), BinderMetrics::new(metrics)?);
+    if let Some((plugins, hands)) = plugins {
+        planner.state.plugins = plugins;
+        requests.hands = Some(hands);
     }
-
-    /// The same with a trace of each bind that is sampled.
-    #[must_use]
-    pub fn with_traces(mut self, traces: Traces) -> Self {
-        self.runner.controller_mut().recorder.durations.trace(traces);
-        self
-    }
-
-    /// The same with a history in which changes are remembered.
-    #[must_use]
-    pub fn with_history(mut self, history: History) -> Self {
-        self.runner.remember(history);
-        self
-    }
-
-    /// The same with plugins that recycle, delete and make volumes.
-    #[must_use]
-    pub fn with_plugins(mut self, plugins: Box<dyn Plugins>, hands: Box<dyn Hands>) -> Self {
-        self.runner.controller_mut().state.plugins = plugins;
-        self.runner.executor_mut().hands = Some(hands);
-        self
-    }
-
-    /// Why each claim and volume waits; stays readable while the binder runs.
-    #[must_use]
-    pub fn board(&self) -> Arc<Board<Target, BinderReason>> {
-        self.runner.board()
-    }
-
-    /// See [`Runner::run`].
-    pub async fn run(self, shutdown: CancellationToken) {
-        self.runner.run(shutdown).await;
-    }
+    let parts = (planner, requests);
+    let runner = Runner::new(parts, Arc::clone(objects), leadership, events, (metrics, alarms))?;
+    metrics.register(&Sizes::new(Arc::clone(objects), runner.board())?)?;
+    Ok(runner)
 }

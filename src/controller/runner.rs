@@ -96,16 +96,6 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         self.reporting.board()
     }
 
-    /// Its controller, to be set up before it runs.
-    pub fn controller_mut(&mut self) -> &mut C {
-        &mut self.controller
-    }
-
-    /// Its executor, likewise.
-    pub fn executor_mut(&mut self) -> &mut E {
-        &mut self.executor
-    }
-
     /// Runs until shutdown, then waits for the requests in flight.
     pub async fn run(mut self, shutdown: CancellationToken) {
         tokio::select! {

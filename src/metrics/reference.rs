@@ -27,7 +27,7 @@ use crate::{
         self, AttachDetachOptions, decide::verdict::Waiting, durations::TOTAL, phases::Phase,
         state::actual::Operation,
     },
-    binder::{Binder, BinderOptions, calls::WriteKind, durations::BindMode},
+    binder::{self, BinderOptions, calls::WriteKind, durations::BindMode},
     build_info::BUILD,
     ephemeral::EphemeralVolumes,
     fence::metrics::{FenceMetrics, STATES},
@@ -350,8 +350,9 @@ fn everything() -> [Metrics; 2] {
         (None, Traces::default()),
     )
     .unwrap();
-    Binder::new(objects(), &caller, leadership, recorder, BinderOptions::default(), &metrics, alarms)
-        .unwrap();
+    let options = (BinderOptions::default(), None);
+    let (of_alarms, traces) = ((&metrics, alarms), Traces::default());
+    binder::runner(&objects(), &caller, leadership, recorder, options, of_alarms, traces).unwrap();
     EphemeralVolumes::new(objects(), &metrics).unwrap();
     // Of `mooring observe`.
     ObserveMetrics::new(&metrics).unwrap();
