@@ -341,8 +341,8 @@ pub enum VolumeReason {
     /// Bound, nothing left to do.
     #[error("bound to {0}")]
     Bound(ClaimKey),
-    /// Its claim chose another volume; the reservation is undone, or given to the claim that was bound to it.
-    #[error("claim {0} takes another volume")]
+    /// Its claim chose another volume, or is gone; the reservation is undone, or given to the claim that was bound to it.
+    #[error("claim {0} does not take it")]
     Undoing(ClaimKey, Option<ClaimKey>),
     /// Its claim seems gone or bound elsewhere; a live read has to confirm it.
     #[error("asking the API server for claim {0}")]

@@ -77,13 +77,12 @@ pub fn sync_upkept_volume(volume: &PersistentVolume, state: &State) -> VolumeDec
     }
 }
 
-/// Whether there is the claim that a volume refers to, and it does not take the volume.
+/// Whether the claim that a volume refers to does not take the volume, or is in no table: a look at the volume finds out
+/// whether it is gone.
 fn takes_another(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> bool {
     let claim = state.objects.claims.get(&reference.key());
-    claim.is_some_and(|claim| {
-        let is_it = reference.uid.is_empty() || claim.metadata.uid == reference.uid;
-        is_it && is_elsewhere(&claim, volume)
-    })
+    let claim = claim.filter(|claim| reference.uid.is_empty() || claim.metadata.uid == reference.uid);
+    claim.map_or(!reference.uid.is_empty(), |claim| is_elsewhere(&claim, volume))
 }
 
 /// The claims that are Bound to a volume which refers to a claim that does not take it: none of them is Lost, as it is one's,
@@ -97,7 +96,8 @@ pub(super) fn robbed(
         return Vec::new();
     }
     let mut owners = state.owners(&volume.key());
-    owners.retain(is_bound);
+    // One of the same name has another UID: nobody knows which of the two claims the volume is for.
+    owners.retain(|owner| is_bound(owner) && owner.key() != reference.key());
     owners
 }
 
@@ -129,7 +129,8 @@ fn claim_open(
 
 /// No claim of that name has this UID in our tables. A claim that was bound to the volume and names it keeps it (S45) if it
 /// has this UID, or this name, or is Bound: people wrote over the name, or over the UID, or restored the claim under a new
-/// one. Another that is Lost was handed over from, or is a copy, and keeps nothing. What is kept anyway (Retain) is released.
+/// one, or pointed it at a claim that is gone. Another that is Lost was handed over from, or is a copy, and keeps nothing. What
+/// is kept anyway (Retain) is released.
 fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let decision = released(volume, reference, state, ClaimProof::Gone);
     if matches!(decision.step, None | Some(Call::Read { .. })) {
@@ -137,11 +138,16 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
     }
     let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
     let is_its = |claim: &Arc<PersistentVolumeClaim>| {
-        let has_it = claim.key() == reference.key() || claim.status.phase == ClaimPhase::Bound;
-        was_bound(claim) && (claim.metadata.uid == reference.uid || (has_it && !is_kept))
+        let has_name = claim.key() == reference.key() && !is_kept;
+        was_bound(claim) && (claim.metadata.uid == reference.uid || has_name)
     };
-    let owner = state.naming(volume.key()).find(is_its);
-    owner.map_or(decision, |claim| Decision::rest(VolumeReason::ClaimBindsNext(claim.key())))
+    if let Some(claim) = state.naming(volume.key()).find(is_its) {
+        return Decision::rest(VolumeReason::ClaimBindsNext(claim.key()));
+    }
+    if is_kept || robbed(volume, reference, state).is_empty() {
+        return decision;
+    }
+    claim_elsewhere(volume, reference, state)
 }
 
 /// The claim names another volume, or cannot take this one, which is being deleted. What was made for it on demand, and is no
