@@ -242,10 +242,13 @@ impl Planner {
                 Ok(Answer::Volume(volume)) => self.own_writes.shown(volume, now),
                 _ => {}
             }
-            if let Target::Claim(key) = &op.subject {
+            if let Target::Claim(key) = &op.subject
+                && !matches!(result, Err(CallError::NotLeader))
+            {
                 let claim = self.state.objects.claims.get(key);
                 let of_claim = (claim.as_deref(), self.attempt(&op.subject));
-                self.recorder.durations.written(key, write, result, of_claim, now);
+                let is_made = result.as_ref().is_ok_and(|answer| !op.changed_nothing(answer));
+                self.recorder.durations.written(key, write, is_made, of_claim, now);
             }
         }
         if let (Err(CallError::NotFound(_)), Some(known), Some(object)) = (result, op.known, op.call.target())

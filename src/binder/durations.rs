@@ -7,7 +7,6 @@
 use std::{collections::HashMap, time::Duration};
 
 use apiserver::{
-    call::CallError,
     ids::{ClaimKey, VolumeName},
     kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
 };
@@ -19,7 +18,7 @@ use super::reasons::{ClaimReason, VolumeReason};
 use crate::{
     binder::{
         annotations::{self, BOUND_BY_CONTROLLER, HOST_PATH_PLUGIN, PROVISIONED_BY},
-        calls::{Answer, Target, Write, WriteKind},
+        calls::{Target, Write, WriteKind},
     },
     controller::timers::{Ended, Timers},
 };
@@ -225,26 +224,25 @@ impl Durations {
         self.binds.look(claim, phase, true, now);
     }
 
-    /// A write about a claim, as it is now if it is there, was answered at this attempt.
+    /// A write about a claim, as it is now if it is there, was made at this attempt, or was not.
     pub fn written(
         &mut self,
         claim: &ClaimKey,
         write: &Write,
-        result: &Result<Answer, CallError>,
+        is_made: bool,
         (object, attempt): (Option<&PersistentVolumeClaim>, u32),
         now: Instant,
     ) {
         let target = Target::Claim(claim.clone());
-        match (write.kind, result) {
-            (_, Err(CallError::NotLeader)) => {}
-            (WriteKind::NameVolume, Ok(_)) => {
+        match (write.kind, is_made) {
+            (WriteKind::NameVolume, true) => {
                 // A claim that named the volume itself is told apart by the patch that does not.
                 let names = write.request.body.as_ref().is_some_and(|body| body.get("spec").is_some());
                 if let Some(begun) = self.operations.get_mut(&target).filter(|_| names) {
                     begun.found = true;
                 }
             }
-            (WriteKind::ClaimBound, Ok(_)) => {
+            (WriteKind::ClaimBound, true) => {
                 let attributes = |_: &_| attributes(claim, object, attempt);
                 let ended = self.binds.end(claim, End::Done, now, attributes);
                 if let Some(Ended { of: Some(mode), whole, last, .. }) = ended {
@@ -254,7 +252,7 @@ impl Durations {
                     self.ends(&target, now);
                 }
             }
-            (kind, Err(_)) if kind.is_bind() || kind == WriteKind::AskProvisioner => self.failed(&target),
+            (kind, false) if kind.is_bind() || kind == WriteKind::AskProvisioner => self.failed(&target),
             _ => {}
         }
     }
@@ -298,7 +296,7 @@ mod tests {
         let claim = PersistentVolumeClaim::default();
         let mut write = patches::name_volume(&claim, names.then(|| "v".into()).as_ref());
         write.kind = kind;
-        durations.written(&ClaimKey::new("ns", "c"), &write, &Ok(Answer::Claim(claim)), (None, 1), now);
+        durations.written(&ClaimKey::new("ns", "c"), &write, true, (None, 1), now);
     }
 
     #[test]
