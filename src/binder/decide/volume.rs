@@ -158,9 +158,8 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
     let owners = state.owners(&volume.key());
     let bound: Vec<ClaimKey> =
         owners.iter().filter(|owner| is_bound(owner)).map(|owner| owner.key()).collect();
-    let is_nobodys = owners.is_empty() || (bound.is_empty() && is_unused(volume, reference));
     let on_demand = annotations::has(&volume.metadata, PROVISIONED_BY);
-    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && is_nobodys {
+    if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && owners.is_empty() {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
     if keeps_parked(volume) {
@@ -179,13 +178,6 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
 
 fn is_bound(claim: &Arc<PersistentVolumeClaim>) -> bool {
     claim.status.phase == ClaimPhase::Bound
-}
-
-/// Whether the volume was made for the claim with the UID of its claimRef, as its name tells, and was never Bound: whoever says
-/// that it was another's lies. A volume that was restored from a backup was never Bound either, and has the name of its owner.
-fn is_unused(volume: &PersistentVolume, reference: &ClaimRef) -> bool {
-    let is_its = !reference.uid.is_empty() && volume.metadata.name.ends_with(&reference.uid.to_string());
-    is_its && volume.status.phase != VolumePhase::Bound
 }
 
 /// Whether the volume stays as it is, as it has the data of an earlier claim (S25).
