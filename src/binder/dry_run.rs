@@ -48,45 +48,25 @@ pub struct Outlook {
     pub volumes: BTreeMap<VolumeName, Place<VolumeReason>>,
 }
 
-/// Asks the binder. An object that is in no table is answered to be gone only if `is_absent` says so: what was not
-/// looked for proves nothing.
+/// Asks the binder, of all claims and volumes or of one alone, among as many as there are. An object that is in no table is
+/// answered to be gone only if `is_absent` says so: what was not looked for proves nothing.
 #[must_use]
 pub fn dry_run(
     objects: &Arc<Objects>,
     options: &BinderOptions,
+    only: Option<Target>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Outlook {
-    let mut planner = Planner::new(Arc::clone(objects), *options);
-    planner.load(Instant::now());
-    planner.lead(Instant::now());
-    outlook(planner, |_| true, is_absent)
-}
-
-/// The same about a claim or a volume alone, among as many as there are.
-#[must_use]
-pub fn dry_run_of(
-    target: Target,
-    objects: &Arc<Objects>,
-    options: &BinderOptions,
-    is_absent: &dyn Fn(&ObjectRef) -> bool,
-) -> Outlook {
-    let mut planner = Planner::new(Arc::clone(objects), *options);
-    planner.load(Instant::now());
-    planner.queue.open();
-    let (is_there, meant) = (target.uid(objects).is_some(), target.clone());
-    planner.queue.extend(is_there.then_some(target), Instant::now());
-    outlook(planner, |other| *other == meant, is_absent)
-}
-
-/// Plans until there is nothing more to plan. Returns where those stand then that are meant.
-fn outlook(
-    mut planner: Planner,
-    is_meant: impl Fn(&Target) -> bool,
-    is_absent: &dyn Fn(&ObjectRef) -> bool,
-) -> Outlook {
-    let now = Instant::now();
+    let (mut planner, now) = (Planner::new(Arc::clone(objects), *options), Instant::now());
+    planner.load(now);
+    match only.clone() {
+        None => planner.lead(now),
+        Some(target) => {
+            planner.queue.open();
+            planner.queue.extend(target.uid(objects).is_some().then_some(target), now);
+        }
+    }
     let (mut writes, mut asked) = (BTreeMap::new(), BTreeSet::new());
-    let objects = Arc::clone(&planner.state.objects);
     loop {
         let plan = planner.plan(now);
         let mut goes_on = plan.wake_at.is_some_and(|at| at <= now);
@@ -94,7 +74,7 @@ fn outlook(
             if let Some(write) = op.call.write_kind() {
                 writes.insert(op.subject.clone(), write);
             }
-            if let Some(result) = read(&objects, &op, &mut asked, is_absent) {
+            if let Some(result) = read(objects, &op, &mut asked, is_absent) {
                 planner.answered(op, result, now, 0.0);
             } else {
                 // Its claim and volume stay busy; it keeps no others from being looked at.
@@ -109,7 +89,7 @@ fn outlook(
     let mut outlook = Outlook::default();
     let unsettled = planner.recorder.unsettled(None, usize::MAX);
     let targets: BTreeSet<Target> = unsettled.into_iter().chain(writes.keys().cloned()).collect();
-    for target in targets.into_iter().filter(is_meant) {
+    for target in targets.into_iter().filter(|target| only.as_ref().is_none_or(|only| only == target)) {
         let write = writes.remove(&target);
         match target {
             Target::Claim(key) => {

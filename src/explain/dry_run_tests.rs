@@ -54,7 +54,7 @@ fn claim() -> Value {
 
 fn of_claim(snapshot: &Snapshot) -> (Option<ClaimReason>, Option<WriteKind>) {
     let is_absent = |object: &_| snapshot.is_absent(object);
-    let outlook = binder::dry_run::dry_run(&snapshot.objects, &BinderOptions::default(), &is_absent);
+    let outlook = binder::dry_run::dry_run(&snapshot.objects, &BinderOptions::default(), None, &is_absent);
     let place = outlook.claims.get(&ClaimKey::new("shop", "data")).cloned().unwrap_or_default();
     (place.reason.as_deref().cloned(), place.write)
 }

@@ -209,13 +209,13 @@ impl Snapshot {
     /// What the binder would do next, with kube-controller-manager's defaults.
     #[must_use]
     pub fn ask_binder(&self) -> binder::dry_run::Outlook {
-        binder::dry_run::dry_run(&self.objects, &BinderOptions::default(), &|object| self.is_absent(object))
+        self.ask_binder_of(None)
     }
 
     /// The same about a claim or volume alone: its write is not left to another that needs the same volume.
-    pub(super) fn ask_binder_of(&self, target: Target) -> binder::dry_run::Outlook {
+    pub(super) fn ask_binder_of(&self, only: Option<Target>) -> binder::dry_run::Outlook {
         let options = BinderOptions::default();
-        binder::dry_run::dry_run_of(target, &self.objects, &options, &|object| self.is_absent(object))
+        binder::dry_run::dry_run(&self.objects, &options, only, &|object| self.is_absent(object))
     }
 
     /// The keys of all objects of a kind that are meant, in their order.

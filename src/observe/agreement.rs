@@ -19,7 +19,7 @@ use crate::{
         self, AttachDetachOptions,
         dry_run::{NextWrite, Outlook},
     },
-    binder::{BinderOptions, calls::Target, calls::WriteKind, dry_run::dry_run_of},
+    binder::{BinderOptions, calls::Target, calls::WriteKind, dry_run::dry_run},
     config::StorageController,
 };
 
@@ -112,7 +112,7 @@ fn would_bind(world: &Arc<Objects>, act: &Chosen) -> Option<bool> {
     }
     let options = BinderOptions::default();
     let is_next = targets.into_iter().any(|target| {
-        let outlook = dry_run_of(target, world, &options, &|_| true);
+        let outlook = dry_run(world, &options, Some(target), &|_| true);
         let claims = outlook.claims.values().map(|place| place.write);
         claims.chain(outlook.volumes.values().map(|place| place.write)).any(|write| write == Some(expected))
     });

@@ -86,7 +86,7 @@ fn node_volumes(reading: &Reading) -> Vec<(String, Option<Waiting>, Option<NextW
 fn reason(reading: &Reading, claim: &str) -> Option<&'static str> {
     let snapshot = &reading.snapshot;
     let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
-    let outlook = binder::dry_run::dry_run(&snapshot.objects, &BinderOptions::default(), &is_absent);
+    let outlook = binder::dry_run::dry_run(&snapshot.objects, &BinderOptions::default(), None, &is_absent);
     let place = outlook.claims.get(&ClaimKey::new(NAMESPACE, claim)).cloned().unwrap_or_default();
     assert_eq!(place.write, None);
     place.reason.as_ref().map(|reason| reason.code())
