@@ -10,6 +10,7 @@ use apiserver::{
     ids::{DriverName, NodeName},
     kinds::Meta,
     tables::{Objects, Stored},
+    wire::Encoding,
 };
 use k8s_openapi::jiff::Timestamp;
 use mooring::attach_detach::{
@@ -467,10 +468,12 @@ pub fn apply<T: Stored>(objects: &Objects, object: &Value, deleted: bool) {
     match serde_json::from_value::<T>(object.clone()) {
         Ok(object) if deleted => objects.delete(object),
         Ok(object) => objects.apply(object),
+        Err(_) if deleted => objects.delete::<T>(decode(json!({"metadata": object["metadata"]}))),
         Err(error) => {
             let meta: Meta = decode(object["metadata"].clone());
-            let (uid, revision) = (Some(meta.uid.clone()), Some(meta.resource_version));
-            objects.note_unreadable::<T>(None, &T::key_of(&meta), uid, revision, error.to_string());
+            let names = Encoding::Json.attachment_names(&object.to_string().into());
+            let known = (Some(meta.uid.clone()), Some(meta.resource_version), names);
+            objects.mark_unreadable::<T>(None, &T::key_of(&meta), known, error.to_string());
         }
     }
 }

@@ -7,20 +7,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{
-    ids::NodeName,
+    ids::{AttachmentName, NodeName},
     kinds::{Node, ObjectRef},
     tables::Objects,
+    wire::AttachmentNames,
 };
 use litemap::LiteMap;
 
 use crate::attach_detach::{
     known::Known,
-    state::desired::{DesiredState, volume_name::VolumeId},
+    state::{
+        actual::identification::volume_of,
+        desired::{DesiredState, volume_name::VolumeId},
+    },
 };
 
 /// The nodes on which nothing may be done about a volume, each with the object that cannot be read: the node itself, or a
-/// VolumeAttachment of the volume. By that one the volume may be attached on any node, so it must not get to another. Of
-/// one that was never read, its name alone tells what it is about: the names for all nodes are computed.
+/// VolumeAttachment of the volume. By that one the volume may be attached on any node, so it must not get to another. One
+/// that was never read is of the volume by its PersistentVolume, or by its name, which is computed for its node; if even
+/// that cannot be read, for all nodes.
 pub(in crate::attach_detach) fn unreadable_on(
     volume: &VolumeId,
     Known { objects, desired, actual, .. }: Known<'_>,
@@ -34,17 +39,22 @@ pub(in crate::attach_detach) fn unreadable_on(
         desired.nodes(volume).into_iter().flat_map(LiteMap::keys).chain(held).cloned().collect();
     let unreadable = nodes.iter().filter(|node| objects.unreadable::<Node>(node).is_some());
     blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
-    let names = objects.attachments.all_unreadable().into_iter().map(|(name, _)| name);
-    let (read_before, never_read): (BTreeSet<_>, BTreeSet<_>) =
-        names.partition(|name| actual.volume_of(name).is_some());
-    let known = read_before.into_iter().find(|name| actual.volume_of(name) == Some(volume));
-    let computed = || {
-        // With 5 000 nodes that is some milliseconds.
-        let all = objects.nodes.keys().into_iter().chain(nodes.iter().cloned());
-        all.map(|node| volume.attachment_name(&node)).find(|name| never_read.contains(name))
+    let is_of_it = |name: &AttachmentName, names: &AttachmentNames| {
+        if let Some(known) = actual.volume_of(name) {
+            return known == volume;
+        }
+        let is_named = |node: &NodeName| volume.attachment_name(node) == *name;
+        let source = names.volume.as_ref().and_then(|source| volume_of(objects, source));
+        let is_its = match &names.node {
+            Some(node) => is_named(node),
+            // With 5 000 nodes that is some milliseconds.
+            None => objects.nodes.keys().iter().chain(&nodes).any(is_named),
+        };
+        is_its || source.is_some_and(|source| source.id == *volume)
     };
-    if let Some(name) = known.or_else(|| if never_read.is_empty() { None } else { computed() }) {
-        blocked.extend(nodes.into_iter().map(|node| (node, format!("volumeattachment/{name}"))));
+    let unreadable = objects.attachments.all_unreadable();
+    if let Some((name, _)) = unreadable.iter().find(|(name, marker)| is_of_it(name, &marker.names)) {
+        blocked.extend(nodes.iter().map(|node| (node.clone(), format!("volumeattachment/{name}"))));
     }
     blocked
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{
     kinds::Narrow,
-    wire::{DecodeError, Head, Status, WatchEvent, WatchEventKind},
+    wire::{AttachmentNames, DecodeError, Head, Status, WatchEvent, WatchEventKind},
 };
 pub(crate) use message::{
     Fields, Message, Value, entries, enumeration, lenient, lossy, message, own, quantities, read, time,
@@ -64,16 +64,56 @@ pub(super) fn object<T: Narrow>(raw: &[u8]) -> Result<T, DecodeError> {
     read(open(raw, is_a(T::KIND))?)
 }
 
-/// Reads the metadata, which all objects begin with. What is broken after it does not matter.
-pub(super) fn head(raw: &[u8]) -> Result<Head, DecodeError> {
+/// Reads a part of an object. What is broken after it does not matter.
+fn part<T: FromProtobuf>(raw: &[u8], number: u32) -> Result<Option<T>, DecodeError> {
     for field in Fields(open(raw, |_| Ok(()))?) {
-        if let (1, Value::Bytes(metadata)) = field? {
-            return read(metadata);
+        match field? {
+            (of, Value::Bytes(part)) if of == number => return read(part).map(Some),
+            _ => {}
         }
     }
-    Err(DecodeError::value("metadata", "it is missing"))
+    Ok(None)
+}
+
+/// Reads the metadata, which all objects begin with.
+pub(super) fn head(raw: &[u8]) -> Result<Head, DecodeError> {
+    part(raw, 1)?.ok_or_else(|| DecodeError::value("metadata", "it is missing"))
+}
+
+/// Reads the names in the spec.
+pub(super) fn attachment_names(raw: &[u8]) -> Result<AttachmentNames, DecodeError> {
+    part(raw, 2).map(Option::unwrap_or_default)
 }
 
 pub(super) fn status(raw: &[u8]) -> Result<Status, DecodeError> {
     read(open(raw, is_a("Status"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s42_the_names_in_an_attachment_that_cannot_be_read() {
+        let field = |number: u8, value: &[u8]| {
+            let size = u8::try_from(value.len()).unwrap();
+            [&[number << 3 | 2, size], value].concat()
+        };
+        let names = |node: Option<&str>, volume: Option<&str>| AttachmentNames {
+            node: node.map(Into::into),
+            volume: volume.map(Into::into),
+        };
+        let source = field(2, &field(1, b"pv"));
+        // name, the spec, the names
+        let cases = [
+            ("both", [source.clone(), field(3, b"n1")].concat(), names(Some("n1"), Some("pv"))),
+            ("no text", [source.clone(), field(3, b"\xff")].concat(), names(None, Some("pv"))),
+            ("no message", [field(2, b"\x0a\x09"), field(3, b"n1")].concat(), names(Some("n1"), None)),
+            ("neither", Vec::new(), names(None, None)),
+        ];
+        for (name, spec, expected) in cases {
+            let broken = [field(1, &field(1, b"va")), field(2, &spec), vec![3 << 3 | 2, 9]].concat();
+            assert_eq!(attachment_names(&broken), Ok(expected), "{name}");
+        }
+    }
 }

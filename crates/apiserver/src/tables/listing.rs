@@ -15,6 +15,7 @@ use super::{
 use crate::{
     ids::{ResourceVersion, Uid},
     kinds::Narrow,
+    wire::AttachmentNames,
 };
 
 /// A list that is being taken. One at a time per table.
@@ -87,8 +88,7 @@ impl<T: Narrow> Table<T> {
         &self,
         list: Option<&Listing>,
         key: &T::Key,
-        uid: Option<Uid>,
-        revision: Option<ResourceVersion>,
+        (uid, revision, names): (Option<Uid>, Option<ResourceVersion>, AttachmentNames),
         error: String,
     ) -> bool {
         let listed = list.map_or_else(|| self.generation.load(Ordering::Acquire), |list| list.generation);
@@ -112,7 +112,7 @@ impl<T: Narrow> Table<T> {
         }
         self.unconfirmed.remove(key);
         let revision = revision.unwrap_or(least);
-        let marker = Unreadable { uid, revision, error, listed };
+        let marker = Unreadable { uid, revision, error, names, listed };
         let before = self.unreadable.insert(key.clone(), marker.clone());
         is_another || before.is_none_or(|before| before.error != marker.error)
     }

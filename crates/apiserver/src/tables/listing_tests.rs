@@ -139,13 +139,8 @@ fn s42_an_object_that_cannot_be_read_keeps_what_was_known_and_says_so_until_it_c
     let (a, new) = (ClassName::from("a"), ClassName::from("new"));
     take(&table, 20, &[("a", "1", 10)]).unwrap();
     let note = |key: &ClassName, uid: &str, revision| {
-        table.note_unreadable(
-            None,
-            key,
-            Some(uid.into()),
-            Some(ResourceVersion(revision)),
-            "spec: bad".to_owned(),
-        )
+        let known = (Some(uid.into()), Some(ResourceVersion(revision)), AttachmentNames::default());
+        table.note_unreadable(None, key, known, "spec: bad".to_owned())
     };
     assert!(note(&a, "1", 30));
     assert!(!note(&a, "1", 31), "the same reason is no news");
@@ -170,8 +165,8 @@ fn s42_an_unreadable_object_that_is_listed_stays_and_one_that_is_not_goes() {
     take(&table, 20, &[("a", "1", 10), ("b", "2", 11)]).unwrap();
     let list = table.begin_list(ResourceVersion(30)).unwrap();
     for (name, uid) in [("a", "1"), ("c", "3")] {
-        let error = "spec: bad".to_owned();
-        table.note_unreadable(Some(&list), &name.into(), Some(uid.into()), Some(ResourceVersion(25)), error);
+        let known = (Some(uid.into()), Some(ResourceVersion(25)), AttachmentNames::default());
+        table.note_unreadable(Some(&list), &name.into(), known, "spec: bad".to_owned());
     }
     assert_eq!(table.sweep(&list), [ClassName::from("b")]);
     assert_eq!((names(&table), table.unreadable_count()), (vec!["a".to_owned()], 2));

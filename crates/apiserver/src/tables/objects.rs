@@ -21,7 +21,7 @@ use crate::{
     },
     restore::RestoreGrace,
     unfenced::Unfenced,
-    wire::Encoding,
+    wire::{AttachmentNames, Encoding},
 };
 
 /// How the watch of one kind is doing.
@@ -262,7 +262,18 @@ impl Objects {
         revision: Option<ResourceVersion>,
         error: String,
     ) -> bool {
-        self.announce_if::<T>(T::table(self).note_unreadable(list, key, uid, revision, error), key.clone())
+        self.mark_unreadable::<T>(list, key, (uid, revision, AttachmentNames::default()), error)
+    }
+
+    /// The same, with what a VolumeAttachment is about.
+    pub fn mark_unreadable<T: Stored>(
+        &self,
+        list: Option<&Listing>,
+        key: &T::Key,
+        known: (Option<Uid>, Option<ResourceVersion>, AttachmentNames),
+        error: String,
+    ) -> bool {
+        self.announce_if::<T>(T::table(self).note_unreadable(list, key, known, error), key.clone())
     }
 
     /// Takes an object from a list that is being taken. Of the first list of a kind that is watched always no subscriber

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
-use super::{DecodeError, Head, ListPart, WatchEvent, WatchEventKind, values::ListMeta};
-use crate::ids::Uid;
+use super::{AttachmentNames, DecodeError, Head, ListPart, WatchEvent, WatchEventKind, values::ListMeta};
+use crate::ids::{NodeName, Uid, VolumeName};
 
 pub(super) fn decode<T: DeserializeOwned>(raw: &[u8]) -> Result<T, DecodeError> {
     serde_json::from_slice(raw).map_err(|error| DecodeError::json::<T>(raw, &error))
@@ -82,6 +82,15 @@ pub(super) fn head(raw: &[u8]) -> Result<Head, DecodeError> {
         uid: lenient(uid).filter(|uid: &Uid| !uid.is_empty()),
         resource_version: lenient(resource_version),
     })
+}
+
+pub(super) fn attachment_names(raw: &[u8]) -> AttachmentNames {
+    let object: Value = serde_json::from_slice(raw).unwrap_or_default();
+    let name = |at| object.pointer(at).and_then(Value::as_str);
+    AttachmentNames {
+        node: name("/spec/nodeName").map(NodeName::from),
+        volume: name("/spec/source/persistentVolumeName").map(VolumeName::from),
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub use list_reader::ListReader;
 pub(crate) use splitter::MAX_FRAME;
 pub use splitter::Splitter;
 pub use status::{Status, StatusDetails};
-pub use values::{Head, ListPage, ListPart, WatchEvent, WatchEventKind};
+pub use values::{AttachmentNames, Head, ListPage, ListPart, WatchEvent, WatchEventKind};
 
 use crate::{kinds::Narrow, protobuf};
 
@@ -94,6 +94,15 @@ impl Encoding {
         match self {
             Self::Json => json::head(raw),
             Self::Protobuf => protobuf::head(raw),
+        }
+    }
+
+    /// Reads which node and PersistentVolume a VolumeAttachment names, even if all else is wrong with it.
+    #[must_use]
+    pub fn attachment_names(self, raw: &Bytes) -> AttachmentNames {
+        match self {
+            Self::Json => json::attachment_names(raw),
+            Self::Protobuf => protobuf::attachment_names(raw).unwrap_or_default(),
         }
     }
 

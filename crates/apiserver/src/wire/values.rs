@@ -7,9 +7,9 @@ use strum::{IntoStaticStr, VariantNames};
 
 use super::DecodeError;
 use crate::{
-    ids::{ResourceVersion, Uid},
+    ids::{NodeName, ResourceVersion, Uid, VolumeName},
     kinds::{Meta, Narrow},
-    protobuf::{enumeration, lenient, message, own},
+    protobuf::{Values, enumeration, lenient, message, own},
 };
 
 /// `meta.v1.ListMeta`.
@@ -106,4 +106,18 @@ impl Head {
     pub fn key<T: Narrow>(&self) -> T::Key {
         T::key_of(&Meta { namespace: self.namespace.clone(), name: self.name.clone(), ..Meta::default() })
     }
+}
+
+/// What a VolumeAttachment is about whose whole cannot be read: the names in its `spec`, as far as these can be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttachmentNames {
+    /// Its node.
+    pub node: Option<NodeName>,
+    /// Its PersistentVolume.
+    pub volume: Option<VolumeName>,
+}
+message!(AttachmentNames { volume: 2 by volume_of, node: 3 by lenient });
+
+fn volume_of(source: Values<'_, '_>) -> Result<Option<VolumeName>, DecodeError> {
+    source.message(1 << 1).map_or(Ok(None), |source| lenient(source.of(1)))
 }

@@ -18,6 +18,7 @@ mod pages;
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 pub use catch_up::{CatchUp, CatchUps, catch_up};
@@ -33,7 +34,7 @@ use crate::{
     ids::ResourceVersion,
     kinds::api_root,
     metrics::{KindMetrics, ListCause, ReopenCause},
-    wire::{DecodeError, Head, WatchEvent, WatchEventKind},
+    wire::{DecodeError, Encoding, Head, WatchEvent, WatchEventKind},
 };
 
 /// Objects on the first page of a list, whose size is not known yet.
@@ -174,9 +175,16 @@ impl<T: Stored> Reflector<T> {
         }
     }
 
-    fn note_unreadable(&self, listing: Option<&Listing>, key: &T::Key, head: Head, error: &DecodeError) {
-        let error = error.to_string();
-        if self.objects.note_unreadable::<T>(listing, key, head.uid, head.resource_version, error.clone()) {
+    fn note_unreadable(
+        &self,
+        listing: Option<&Listing>,
+        (encoding, raw): (Encoding, &Bytes),
+        head: Head,
+        error: &DecodeError,
+    ) {
+        let (key, error) = (head.key::<T>(), error.to_string());
+        let known = (head.uid, head.resource_version, encoding.attachment_names(raw));
+        if self.objects.mark_unreadable::<T>(listing, &key, known, error.clone()) {
             tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read: only what concerns it waits");
         }
     }
@@ -373,12 +381,11 @@ impl<T: Stored> Reflector<T> {
             T::table(&self.objects).advance(revision);
         }
         if let Some(error) = error {
-            let key = head.key::<T>();
             if event.kind == WatchEventKind::Deleted {
                 let revision = head.resource_version.unwrap_or(self.revision);
-                self.objects.delete_unreadable::<T>(&key, revision);
+                self.objects.delete_unreadable::<T>(&head.key::<T>(), revision);
             } else {
-                self.note_unreadable(None, &key, head, &error);
+                self.note_unreadable(None, (encoding, &event.object), head, &error);
             }
         }
         Ok(())

@@ -164,7 +164,7 @@ impl<T: Stored> Reflector<T> {
         let key = head.key::<T>();
         let (Some(uid), Some(revision)) = (&head.uid, head.resource_version) else {
             let error = DecodeError::value("metadata", "uid or resourceVersion cannot be read");
-            self.note_unreadable(Some(listing), &key, head, &error);
+            self.note_unreadable(Some(listing), (encoding, item), head, &error);
             return Ok(());
         };
         let table = T::table(&self.objects);
@@ -173,7 +173,7 @@ impl<T: Stored> Reflector<T> {
         }
         match encoding.object::<T>(item) {
             Ok(object) => self.objects.list(listing, object),
-            Err(error) => self.note_unreadable(Some(listing), &key, head, &error),
+            Err(error) => self.note_unreadable(Some(listing), (encoding, item), head, &error),
         }
         Ok(())
     }
