@@ -57,6 +57,12 @@ impl Retry {
         self.failures
     }
 
+    /// Tries in a row that failed or were not answered.
+    #[must_use]
+    pub fn tries(&self) -> u32 {
+        self.failures.saturating_add(self.silences)
+    }
+
     /// What was said of the last failure, of requests that no other controller makes and users wait for.
     #[must_use]
     pub fn message(&self) -> Option<&Arc<str>> {
@@ -180,7 +186,7 @@ impl<K: Ord + Clone> RetryMap<K> {
     /// Tries in a row that failed or were not answered.
     #[must_use]
     pub fn failures(&self, key: &K) -> u32 {
-        self.entries.get(key).map_or(0, |entry| entry.retry.failures.saturating_add(entry.retry.silences))
+        self.entries.get(key).map_or(0, |entry| entry.retry.tries())
     }
 
     /// Until when the key has to wait, if it has to.

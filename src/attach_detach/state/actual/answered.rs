@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::controller::retry::Retry;
 
-/// After so many failures in a row that the server may not have meant, no answer or a request for a
-/// pause, an event says so: it is no accident then. (KCM records the first.)
+/// After so many failures in a row that the server may not have meant, no answer, a request for a pause or one that never
+/// left, an event says so: it is no accident then. (KCM records the first.)
 const RECORDED_FAILURES: u32 = 3;
 
 /// When an answer came.
@@ -42,9 +42,14 @@ impl Answered {
             // Nothing was tried: it is decided anew when the pause of all requests is over (S15).
             return if asked_pause.is_zero() { retry } else { retry.until(self.now + asked_pause) };
         }
-        let retry = retry.after_failure(self.now, self.jitter, asked_pause);
-        let is_meant = error.is_certain() && !matches!(error, CallError::Throttled { .. });
-        let is_recorded = is_meant || retry.failures() >= RECORDED_FAILURES;
+        let retry = match error {
+            // It says nothing about the object (L16).
+            CallError::NotSent(_) => self.silent(retry),
+            _ => retry.after_failure(self.now, self.jitter, asked_pause),
+        };
+        let is_meant =
+            error.is_certain() && !matches!(error, CallError::Throttled { .. } | CallError::NotSent(_));
+        let is_recorded = is_meant || retry.tries() >= RECORDED_FAILURES;
         if is_recorded { retry.because(&error.to_string()) } else { retry }
     }
 
@@ -84,6 +89,7 @@ mod tests {
         let cases = [
             ("refused", CallError::Refused { code: 403, message: "no".to_owned() }, Some(1)),
             ("no answer", CallError::Unknown("cut".to_owned()), Some(3)),
+            ("never sent", CallError::NotSent("no 100 Continue".to_owned()), Some(3)),
             ("asked to wait", throttled(), Some(3)),
         ];
         let now = Instant::now();
@@ -96,6 +102,9 @@ mod tests {
             });
             assert_eq!(first, expected, "{name}");
         }
+        let unsent = || CallError::NotSent("no 100 Continue".to_owned());
+        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &unsent()));
+        assert!(retry.failures() == 0 && retry.at() <= Some(now + Duration::from_secs(4)), "L16 {retry:?}");
         let pause = answered.failed(Retry::default(), &throttled()).at();
         assert!(pause >= Some(now + after), "S40 no earlier than the server asked for");
     }

@@ -230,7 +230,7 @@ mod tests {
     fn s17_what_a_create_that_failed_leaves_to_be_known_and_told() {
         let expected = [
             "",
-            "pause, log, event, failed",
+            "pause, log, failed",
             "pause, log, event, failed",
             "uncertain, read, log",
             "pause",
@@ -249,7 +249,7 @@ mod tests {
     fn s19_what_a_delete_that_failed_leaves_to_be_known_and_told() {
         let expected = [
             "",
-            "pause, log, event, failed",
+            "pause, log, failed",
             "read",
             "pause, log, event, failed",
             "pause",
