@@ -203,6 +203,11 @@ impl AttachDetach {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use apiserver::kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
+    use serde_json::json;
+
     use super::*;
     use crate::attach_detach::{
         decide::verdict::{NodeVerdict, NodeVolumeView},
@@ -212,6 +217,7 @@ mod tests {
             desired::volume_name::VolumeKind,
         },
     };
+    use crate::controller::Controller as _;
 
     fn answered(now: Instant) -> Answered {
         Answered { asked: now, now, jitter: 0.5, settle_time: Duration::ZERO }
@@ -288,6 +294,34 @@ mod tests {
         let strict = controller.stand_off(later);
         assert!(matches!(strict, Some(StandOff::ForeignWriter { .. })), "it finishes nothing: {strict:?}");
         assert!(controller.wake_at().is_some_and(|at| at <= later + Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn l3_what_was_held_up_is_the_first_that_is_begun_when_that_ends() {
+        let (now, minute) = (Instant::now(), Duration::from_mins(1));
+        let (mut controller, _) = controller(now);
+        let objects = Arc::clone(&controller.objects);
+        let meta = |name: &str| json!({"namespace": "ns", "name": name, "uid": name, "resourceVersion": "2"});
+        let mut node = json!({"metadata": meta("n2")});
+        node["metadata"]["annotations"] =
+            json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let spec = json!({"csi": {"driver": "d", "volumeHandle": "a"}, "accessModes": ["ReadWriteOnce"],
+            "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}});
+        let pv = json!({"metadata": meta("v"), "spec": spec});
+        objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+        let claim = json!({"metadata": meta("c"), "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim).unwrap());
+        let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let pod = json!({"metadata": meta("p"), "spec": {"nodeName": "n2", "volumes": source}});
+        objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
+        objects.unfenced().settle(now + minute);
+        controller.lead(now);
+        let mut creates = |now| {
+            let calls = controller.plan(now).calls;
+            calls.iter().filter(|(_, call)| matches!(call, Call::Attachment(..))).count()
+        };
+        assert_eq!((creates(now), creates(now + minute)), (0, 1));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use apiserver::kinds::{VolumeAttachment, VolumeError};
 use tokio::time::Instant;
 
 use super::{
-    detach::{give_up, given_up, prove_unpublished, still_in_use, wake_at},
+    detach::{give_up, given_up, prove_unpublished, still_in_use},
     force::{Unforced, force},
     no_op,
     verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, pause, wait, withdraw},
@@ -28,7 +28,7 @@ use crate::{
 #[must_use]
 pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let mut verdict = match (view.kind, view.desired) {
-        (VolumeKind::NoOp, _) => no_op::judge(view, now),
+        (VolumeKind::NoOp, _) => no_op::judge(view),
         (VolumeKind::Csi, Some(desired)) => wanted(view, desired, now),
         (VolumeKind::Csi, None) => unwanted(view, now),
     };
@@ -176,7 +176,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
                 let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
                 let may_list = attachment.status.attached && (node_volume.is_listed() || !is_elsewhere);
                 let report = if may_list { ReportAsAttached::Yes } else { unattached(node_volume) };
-                return still_in_use(view, report, unforced, now);
+                return still_in_use(view, report, unforced);
             }
         }
     }
@@ -224,17 +224,7 @@ fn without_attachment(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
             Ok(reason) => forced = Some(reason),
             // Where time may not force, who deletes the attachment of a node that is gone says that it is off.
             Err(Unforced::SwitchedOff) if is_gone => {}
-            Err(unforced) => {
-                let waiting = if is_gone {
-                    Waiting::DetachWaitingForNode { unforced }
-                } else {
-                    Waiting::DetachWaitingForUnmount { unforced }
-                };
-                return NodeVerdict {
-                    wake_at: wake_at(unforced, view.wall, now),
-                    ..wait(ReportAsAttached::Unchanged, waiting)
-                };
-            }
+            Err(unforced) => return still_in_use(view, ReportAsAttached::Unchanged, unforced),
         }
     }
     give_up(view, forced)

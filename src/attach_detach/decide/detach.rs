@@ -1,8 +1,5 @@
 //! The last steps of each detach: the proof, what is done without one, and giving up. Pure.
 
-use k8s_openapi::jiff::Timestamp;
-use tokio::time::Instant;
-
 use super::{
     force::Unforced,
     verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, wait, withdraw},
@@ -38,22 +35,11 @@ pub(in crate::attach_detach) fn still_in_use(
     view: &NodeVolumeView<'_>,
     report_as_attached: ReportAsAttached,
     unforced: Unforced,
-    now: Instant,
 ) -> NodeVerdict {
-    let wake_at = wake_at(unforced, view.wall, now);
     if view.node.is_none_or(|state| state.node.is_none()) {
-        return NodeVerdict {
-            wake_at,
-            ..wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForNode { unforced })
-        };
+        return wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForNode { unforced });
     }
-    NodeVerdict { wake_at, ..wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced }) }
-}
-
-pub(super) fn wake_at(unforced: Unforced, wall: Timestamp, now: Instant) -> Option<Instant> {
-    let Unforced::Until(due) = unforced else { return None };
-    let left = due.duration_since(wall).try_into().ok()?;
-    now.checked_add(left)
+    wait(report_as_attached, Waiting::DetachWaitingForUnmount { unforced })
 }
 
 /// Whether the proof is of another machine than the one that may have the volume. It overrules nothing: the node

@@ -5,8 +5,6 @@
 //! node before it is given up on the first, whether that still lists it, or another party took it off the
 //! list, or the node is gone with its list. It is given up on the proof on which others are detached.
 
-use tokio::time::Instant;
-
 use super::{
     detach::{give_up, still_in_use},
     force::force,
@@ -19,10 +17,10 @@ use crate::attach_detach::state::{
 
 /// Judges one volume on a node of such a volume.
 #[must_use]
-pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
+pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>) -> NodeVerdict {
     match view.desired {
         Some(desired) => wanted(view, desired),
-        None => unwanted(view, now),
+        None => unwanted(view),
     }
 }
 
@@ -43,7 +41,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> NodeVerdict
     wait(ReportAsAttached::Yes, Waiting::Publishing)
 }
 
-fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
+fn unwanted(view: &NodeVolumeView<'_>) -> NodeVerdict {
     let node_volume = view.node_volume;
     if node_volume.may_be_listed && !node_volume.is_listed() {
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForSettlement);
@@ -64,7 +62,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
                 let stays =
                     node_volume.is_listed() || (node_volume.mount == Mount::Possible && !is_elsewhere);
                 let report = if stays { ReportAsAttached::Yes } else { ReportAsAttached::No };
-                return still_in_use(view, report, unforced, now);
+                return still_in_use(view, report, unforced);
             }
         }
     }

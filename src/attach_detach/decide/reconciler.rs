@@ -110,7 +110,13 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             Some(waiting) if begins_listing => wait(ReportAsAttached::Unchanged, waiting.clone()),
             _ => verdict,
         };
-        verdicts.insert(node.clone(), verdict.confirming(node_volume, now));
+        let mut verdict = verdict.confirming(node_volume, now);
+        // What ends by itself is judged again then.
+        let until = verdict.waiting.as_ref().and_then(Waiting::until).filter(|until| *until > view.wall);
+        let left = until.and_then(|until| until.duration_since(view.wall).try_into().ok());
+        let ends_at = left.and_then(|left| now.checked_add(left));
+        verdict.wake_at = verdict.wake_at.into_iter().chain(ends_at).min();
+        verdicts.insert(node.clone(), verdict);
     }
     verdicts
 }
