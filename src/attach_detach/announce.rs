@@ -106,8 +106,7 @@ impl Look<'_> {
         let said = verdict.waiting.as_ref().zip(node_volume).and_then(|(waiting, it)| failure(waiting, it));
         match said {
             Some(message) => {
-                let announcement = Announcement::DetachFailed(self.node.clone(), message.to_string());
-                self.hold(FAILURE, &announcement, IMMEDIATELY);
+                self.hold(FAILURE, &Announcement::detach_failed(self.node, message), IMMEDIATELY);
             }
             // Between two tries it is the same failure.
             None if node_volume.is_some_and(|node_volume| node_volume.retry.failures() > 0) => {}
@@ -129,7 +128,7 @@ impl Look<'_> {
         if is_attached && !self.told.is_attached {
             self.told.is_attached = true;
             self.is_over(FAILURE);
-            self.happened(&Announcement::Attached);
+            self.happened(&Announcement::attached());
         } else if let Some(Waiting::WaitingForAttacher | Waiting::WaitingForDeletion) = waiting {
             self.told.is_attached = false;
         }
@@ -146,36 +145,33 @@ impl Look<'_> {
 
     /// What there is to say of a wait here, and how long it lasts before that is said.
     fn announcement(&self, waiting: &Waiting) -> Option<(Topic, Announcement, Duration)> {
-        let failed = |message: String, lasts| Some((FAILURE, Announcement::Failed(message), lasts));
+        let failed = |message: &str, lasts| Some((FAILURE, Announcement::failed(message), lasts));
         match waiting {
-            Waiting::AttachError { message, .. } => failed(message.clone(), IMMEDIATELY),
-            Waiting::ForeignAttachment { name } => failed(events::name_taken(name), IMMEDIATELY),
-            Waiting::WaitingForAttacher => failed(events::timed_out(self.volume, "attach"), LONG),
+            Waiting::AttachError { message, .. } => failed(message, IMMEDIATELY),
+            Waiting::ForeignAttachment { name } => failed(&events::name_taken(name), IMMEDIATELY),
+            Waiting::WaitingForAttacher => failed(&events::timed_out(self.volume, "attach"), LONG),
             Waiting::WaitingForDeletion => {
                 let attachment = self.node_volume().and_then(NodeVolume::attachment);
                 let error = attachment.and_then(|attachment| csi::detach_error(attachment));
                 let lasts = if error.is_some() { IMMEDIATELY } else { LONG };
-                failed(events::being_deleted(error.map(|error| &*error.message)), lasts)
+                failed(&events::being_deleted(error.map(|error| &*error.message)), lasts)
             }
-            Waiting::ClaimOrVolumeChanged => failed(self.what_changed(), NOTEWORTHY),
+            Waiting::ClaimOrVolumeChanged => failed(&self.what_changed(), NOTEWORTHY),
             // What was attached there before its pod may use, whatever became of the object.
             Waiting::NodeGone if self.node_volume().is_some_and(NodeVolume::may_be_attached) => None,
             Waiting::NodeGone | Waiting::Unreadable { .. } | Waiting::HandOver { .. } => {
-                failed(waiting.to_string(), NOTEWORTHY)
+                failed(&waiting.to_string(), NOTEWORTHY)
             }
             Waiting::NodeStatusRefused { message } => {
-                let refused = Announcement::NotPublished(self.node.clone(), message.to_string());
-                Some((FAILURE, refused, IMMEDIATELY))
+                Some((FAILURE, Announcement::not_published(self.node, message), IMMEDIATELY))
             }
-            Waiting::WriteUndone { writer } => {
-                Some((UNDONE, Announcement::Undone(Arc::clone(writer)), NOTEWORTHY))
-            }
+            Waiting::WriteUndone { writer } => Some((UNDONE, Announcement::undone(writer), NOTEWORTHY)),
             Waiting::HeldByNode { conflict } => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
                 let pods = first.flat_map(DesiredAttachment::keys).collect();
-                Some((MULTI_ATTACH, Announcement::HeldElsewhere(pods), NOTEWORTHY))
+                Some((MULTI_ATTACH, Announcement::held_elsewhere(pods), NOTEWORTHY))
             }
-            waiting => failed(events::refused(failure(waiting, self.node_volume()?)?), IMMEDIATELY),
+            waiting => failed(&events::refused(failure(waiting, self.node_volume()?)?), IMMEDIATELY),
         }
     }
 
@@ -185,7 +181,7 @@ impl Look<'_> {
         let beside = self.others.holders_beside(self.node);
         let users = beside.filter_map(|other| known.desired.get(self.volume, other));
         let users = users.flat_map(DesiredAttachment::keys).collect();
-        self.hold(MULTI_ATTACH, &Announcement::HeldElsewhere(users), IMMEDIATELY);
+        self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
         // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
         let is_elsewhere = holder != self.node;
         let waiting = self.others.verdicts.get(holder).filter(|_| is_elsewhere);
@@ -199,13 +195,12 @@ impl Look<'_> {
         };
         let announcement = match waiting {
             Some(Waiting::DetachWaitingForAttacher) => {
-                Announcement::DetachTimedOut(self.volume.clone(), holder.clone())
+                Announcement::detach_failed(holder, &events::timed_out(self.volume, "detach"))
             }
             waiting => {
                 let foreign = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
                 let mut foreign = foreign.filter(|(_, node)| is_elsewhere && *node == holder);
-                let foreign = foreign.next().map(|(name, _)| name.clone());
-                Announcement::Holder { node: holder.clone(), waiting: waiting.cloned(), foreign }
+                Announcement::holder(holder, waiting, foreign.next().map(|(name, _)| name))
             }
         };
         let waits = vec![key(self.volume, holder), self.key()];
@@ -221,7 +216,7 @@ impl Look<'_> {
         // If not, another controller attached it here, too.
         if self.others.holders.is_some() && self.others.holders_beside(self.node).next().is_none() {
             let waited = self.known.now.saturating_duration_since(since);
-            self.happened(&Announcement::Freed(waited.as_secs()));
+            self.happened(&Announcement::freed(waited.as_secs()));
         }
     }
 
@@ -260,8 +255,13 @@ impl Look<'_> {
         self.events.extend(self.events_of(announcement).into_iter().map(EventUpdate::Happened));
     }
 
+    /// The event for each pod; without one the node's.
     fn events_of(&self, announcement: &Announcement) -> Vec<Event> {
-        of_pods_or_node(self.volume, self.node, announcement, self.known)
+        let Known { objects, desired, .. } = self.known;
+        match desired.get(self.volume, self.node) {
+            Some(desired) => events::events(objects, desired, announcement),
+            None => events::node_event(objects, self.volume, self.node, announcement).into_iter().collect(),
+        }
     }
 
     fn node_volume(&self) -> Option<&NodeVolume> {
@@ -275,22 +275,6 @@ impl Look<'_> {
 
 fn key(volume: &VolumeId, node: &NodeName) -> AttachDetachKey {
     AttachDetachKey::NodeVolume(NodeVolumeKey::new(volume, node))
-}
-
-/// The event for each pod; without one the node's, if that is what it is about.
-fn of_pods_or_node(
-    volume: &VolumeId,
-    node: &NodeName,
-    announcement: &Announcement,
-    Known { objects, desired, .. }: Known<'_>,
-) -> Vec<Event> {
-    match (desired.get(volume, node), announcement) {
-        (Some(desired), _) => events::events(objects, desired, announcement),
-        (None, Announcement::DetachFailed(..)) => {
-            events::node_event(objects, volume, node, announcement).into_iter().collect()
-        }
-        (None, _) => Vec::new(),
-    }
 }
 
 /// What was said of a request that failed, also while it is tried again.

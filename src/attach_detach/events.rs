@@ -25,39 +25,110 @@ use super::{
 
 /// Reason of the event that tells of an attach that is done.
 pub const ATTACHED: &str = "SuccessfulAttachVolume";
+/// Reason of one that tells of an attach that is not.
+const FAILED: &str = "FailedAttachVolume";
 
-/// Something to tell the pods that need a volume on a node.
+/// Something to tell of a volume, on the pods that need it on a node or on the node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Announcement {
+pub struct Announcement {
+    r#type: EventType,
+    reason: &'static str,
+    /// What stands before the name of the volume, and behind it.
+    before: &'static str,
+    behind: String,
+    /// The pods that use the volume elsewhere, who stand at the end.
+    users: Option<Vec<PodKey>>,
+    /// What it is about. Who has the volume changes while it is waited for, and what other processes know of that.
+    about: Option<&'static str>,
+}
+
+impl Announcement {
+    fn new(r#type: EventType, reason: &'static str, before: &'static str, behind: impl Into<String>) -> Self {
+        Self { r#type, reason, before, behind: behind.into(), users: None, about: None }
+    }
+
+    fn warning(reason: &'static str, behind: String) -> Self {
+        Self::new(EventType::Warning, reason, "Volume", behind)
+    }
+
     /// The volume is attached.
-    Attached,
+    pub fn attached() -> Self {
+        // The space at the end is KCM's.
+        Self::new(EventType::Normal, ATTACHED, "AttachVolume.Attach succeeded for volume", " ")
+    }
+
     /// The driver, or the API server, said no.
-    Failed(String),
+    pub fn failed(error: &str) -> Self {
+        let before = "AttachVolume.Attach failed for volume";
+        Self::new(EventType::Warning, FAILED, before, format!(" : {error}"))
+    }
+
+    /// The volume of that name in the pod is not in the desired state.
+    pub fn unresolved(why: &str) -> Self {
+        Self::warning(FAILED, format!(" cannot be attached yet: {why}"))
+    }
+
     /// Another node holds the volume; these pods use it there.
-    HeldElsewhere(Vec<PodKey>),
-    /// Which node holds it, and what that node's side waits for.
-    Holder {
-        /// The node.
-        node: NodeName,
-        /// What the volume on the node there waits for; nothing if it is simply used there.
-        waiting: Option<Waiting>,
-        /// The VolumeAttachment that holds it there, if it is another party's.
-        foreign: Option<AttachmentName>,
-    },
+    pub fn held_elsewhere(users: Vec<PodKey>) -> Self {
+        let said = Self::new(EventType::Warning, FAILED, "Multi-Attach error for volume", " ");
+        Self { users: Some(users), about: Some("multi-attach"), ..said }
+    }
+
+    /// Which node holds it, and what the volume there waits for; nothing if it is simply used. `foreign` is the
+    /// VolumeAttachment that holds it there, if it is another party's.
+    pub fn holder(node: &NodeName, waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Self {
+        let held = format!(" is attached to node \"{node}\", {}", holding(waiting, foreign));
+        Self { about: Some("holder"), ..Self::warning("HeldByNode", held) }
+    }
+
     /// The volume is attached, but the status of its node, for which the kubelet waits, could not be written.
-    NotPublished(NodeName, String),
+    pub fn not_published(node: &NodeName, error: &str) -> Self {
+        let behind = format!(
+            " is attached, but the status of node \"{node}\", for which the kubelet waits, cannot be written: {error}"
+        );
+        Self::warning("NodeStatusRefused", behind)
+    }
+
     /// Another writer undoes what is written for the volume: who undoes what.
-    Undone(Arc<str>),
-    /// The API server did not take what would detach the volume from that node.
-    DetachFailed(NodeName, String),
-    /// The driver takes long to detach the volume from that node.
-    DetachTimedOut(VolumeId, NodeName),
+    pub fn undone(writer: &str) -> Self {
+        let behind = format!(
+            " is kept from its node: {writer} again and again, and it is written again each half minute"
+        );
+        Self::warning("WriteUndone", behind)
+    }
+
+    /// The API server did not take what would detach the volume from that node, or the driver takes long.
+    pub fn detach_failed(node: &NodeName, error: &str) -> Self {
+        let behind = format!(" on node \"{node}\" : {error}");
+        Self::new(EventType::Warning, "FailedDetachVolume", "DetachVolume.Detach failed for volume", behind)
+    }
+
     /// The volume is attached to no other node any more; so many seconds passed.
-    Freed(u64),
+    pub fn freed(seconds: u64) -> Self {
+        let behind = format!(" is no longer attached elsewhere, after {seconds} s");
+        Self::new(EventType::Normal, "MultiAttachResolved", "Volume", behind)
+    }
+
     /// The volume is taken from another node although it may be in use there.
-    ForcedDetach(NodeName, ForceReason),
+    pub fn forced_detach(node: &NodeName, reason: ForceReason) -> Self {
+        let behind = format!(" is detached from node \"{node}\" by force: {}", cause(reason));
+        Self::warning("ForcedDetach", behind)
+    }
+
     /// That is done.
-    ForcedDetachDone(NodeName, ForceReason),
+    pub fn forced_detach_done(node: &NodeName, reason: ForceReason) -> Self {
+        let behind = format!(" was detached from node \"{node}\" by force: {}", cause(reason));
+        Self::warning("ForcedDetachDone", behind)
+    }
+
+    /// The event that tells it of the volume of this name to those of a namespace.
+    pub fn event(&self, involved: Involved, volume: &str, namespace: &str) -> Event {
+        let Self { r#type, reason, before, behind, users, about } = self;
+        let users = users.as_ref().map(|users| holders(users, namespace)).unwrap_or_default();
+        let message = format!("{before} \"{volume}\"{behind}{users}");
+        let subject = about.map(|about| format!("{about} {volume}").into());
+        Event { involved, r#type: *r#type, reason, message, novelty: Novelty::default(), subject }
+    }
 }
 
 /// What KCM says when it gives up waiting for an external-attacher (attach-detach §7.3, §7.5).
@@ -96,26 +167,16 @@ pub fn node_event(
         VolumeKind::Csi => volume.driver_and_handle().1,
         VolumeKind::NoOp => volume.as_str(),
     };
-    let (r#type, reason, message) = text(announcement, name, "");
-    Some(Event { involved, r#type, reason, message, novelty: Novelty::default(), subject: None })
+    Some(announcement.event(involved, name, ""))
 }
 
 /// The events that tell every pod of the desired attachment.
 pub fn events(objects: &Objects, desired: &DesiredAttachment, announcement: &Announcement) -> Vec<Event> {
-    let mut events = Vec::new();
-    for (pod, volume) in desired.pods.values() {
-        let (r#type, reason, message) = text(announcement, &volume.spec_name, pod.key.namespace());
-        let (involved, novelty) = (involved(objects, pod), Novelty::default());
-        // Who has it changes while it is waited for, and what other processes know of that.
-        let wait = match announcement {
-            Announcement::HeldElsewhere(_) => Some("multi-attach"),
-            Announcement::Holder { .. } => Some("holder"),
-            _ => None,
-        };
-        let subject = wait.map(|wait| format!("{wait} {}", volume.spec_name).into());
-        events.push(Event { involved, r#type, reason, message, novelty, subject });
-    }
-    events
+    let pods = desired.pods.values();
+    pods.map(|(pod, volume)| {
+        announcement.event(involved(objects, pod), &volume.spec_name, pod.key.namespace())
+    })
+    .collect()
 }
 
 fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
@@ -129,79 +190,6 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
             uid: pod.uid.clone(),
             resource_version: ResourceVersion::default(),
         },
-    }
-}
-
-fn text(announcement: &Announcement, volume: &str, namespace: &str) -> (EventType, &'static str, String) {
-    match announcement {
-        Announcement::Attached => (
-            EventType::Normal,
-            ATTACHED,
-            // The space at the end is KCM's.
-            format!("AttachVolume.Attach succeeded for volume \"{volume}\" "),
-        ),
-        Announcement::Failed(error) => (
-            EventType::Warning,
-            "FailedAttachVolume",
-            format!("AttachVolume.Attach failed for volume \"{volume}\" : {error}"),
-        ),
-        Announcement::HeldElsewhere(pods) => (
-            EventType::Warning,
-            "FailedAttachVolume",
-            format!("Multi-Attach error for volume \"{volume}\" {}", holders(pods, namespace)),
-        ),
-        Announcement::Holder { node, waiting, foreign } => (
-            EventType::Warning,
-            "HeldByNode",
-            format!(
-                "Volume \"{volume}\" is attached to node \"{node}\", {}",
-                holding(waiting.as_ref(), foreign.as_ref())
-            ),
-        ),
-        Announcement::DetachTimedOut(id, node) => (
-            EventType::Warning,
-            "FailedDetachVolume",
-            format!(
-                "DetachVolume.Detach failed for volume \"{volume}\" on node \"{node}\" : {}",
-                timed_out(id, "detach")
-            ),
-        ),
-        Announcement::NotPublished(node, error) => (
-            EventType::Warning,
-            "NodeStatusRefused",
-            format!(
-                "Volume \"{volume}\" is attached, but the status of node \"{node}\", for which the kubelet waits, \
-                 cannot be written: {error}"
-            ),
-        ),
-        Announcement::Undone(writer) => (
-            EventType::Warning,
-            "WriteUndone",
-            format!(
-                "Volume \"{volume}\" is kept from its node: {writer} again and again, and it is written again each half \
-                 minute"
-            ),
-        ),
-        Announcement::DetachFailed(node, error) => (
-            EventType::Warning,
-            "FailedDetachVolume",
-            format!("DetachVolume.Detach failed for volume \"{volume}\" on node \"{node}\" : {error}"),
-        ),
-        Announcement::Freed(seconds) => (
-            EventType::Normal,
-            "MultiAttachResolved",
-            format!("Volume \"{volume}\" is no longer attached elsewhere, after {seconds} s"),
-        ),
-        Announcement::ForcedDetachDone(node, reason) => (
-            EventType::Warning,
-            "ForcedDetachDone",
-            format!("Volume \"{volume}\" was detached from node \"{node}\" by force: {}", cause(*reason)),
-        ),
-        Announcement::ForcedDetach(node, reason) => (
-            EventType::Warning,
-            "ForcedDetach",
-            format!("Volume \"{volume}\" is detached from node \"{node}\" by force: {}", cause(*reason)),
-        ),
     }
 }
 
@@ -310,37 +298,37 @@ mod tests {
         let here = PodKey::new("ns1", "pod2");
         let there = PodKey::new("ns2", "pod2");
         let cases = [
-            (Announcement::Attached, "AttachVolume.Attach succeeded for volume \"pv1\" "),
-            (Announcement::Failed("no".to_owned()), "AttachVolume.Attach failed for volume \"pv1\" : no"),
+            (Announcement::attached(), "AttachVolume.Attach succeeded for volume \"pv1\" "),
+            (Announcement::failed("no"), "AttachVolume.Attach failed for volume \"pv1\" : no"),
             (
-                Announcement::HeldElsewhere(vec![]),
+                Announcement::held_elsewhere(vec![]),
                 "Multi-Attach error for volume \"pv1\" Volume is already exclusively attached to one node and can't be attached to another",
             ),
             (
-                Announcement::HeldElsewhere(vec![here.clone()]),
+                Announcement::held_elsewhere(vec![here.clone()]),
                 "Multi-Attach error for volume \"pv1\" Volume is already used by pod(s) pod2",
             ),
             (
-                Announcement::HeldElsewhere(vec![there.clone()]),
+                Announcement::held_elsewhere(vec![there.clone()]),
                 "Multi-Attach error for volume \"pv1\" Volume is already used by 1 pod(s) in different namespaces",
             ),
             (
-                Announcement::HeldElsewhere(vec![here, there]),
+                Announcement::held_elsewhere(vec![here, there]),
                 "Multi-Attach error for volume \"pv1\" Volume is already used by pod(s) pod2 and 1 pod(s) in different namespaces",
             ),
         ];
         for (announcement, expected) in cases {
-            assert_eq!(text(&announcement, volume, "ns1").2, expected);
+            assert_eq!(text(&announcement, volume, "ns1"), expected);
         }
+    }
+
+    fn text(announcement: &Announcement, volume: &str, namespace: &str) -> String {
+        announcement.event(Involved::object(&Pod::default()), volume, namespace).message
     }
 
     #[test]
     fn l18_what_keeps_a_volume_elsewhere_is_told_with_the_servers_words_and_once_per_cause() {
-        let holder = |waiting| Announcement::Holder {
-            node: NodeName::from("n1"),
-            waiting: Some(waiting),
-            foreign: None,
-        };
+        let holder = |waiting| Announcement::holder(&NodeName::from("n1"), Some(&waiting), None);
         let message = || std::sync::Arc::from("forbidden");
         let refused = || Waiting::RetryBackoff { message: Some(message()) };
         let cases = [
@@ -352,23 +340,20 @@ mod tests {
         ];
         for (waiting, expected) in cases {
             let expected = format!("Volume \"pv1\" is attached to node \"n1\", {expected}");
-            assert_eq!(text(&holder(waiting), "pv1", "ns1").2, expected);
+            assert_eq!(text(&holder(waiting), "pv1", "ns1"), expected);
         }
-        let words = |waiting| text(&holder(waiting), "pv1", "ns1").2;
+        let words = |waiting| text(&holder(waiting), "pv1", "ns1");
         assert_ne!(words(refused()), words(Waiting::NodeGone));
     }
 
     #[test]
     fn s14_an_event_about_a_second_writer_is_not_repeated_because_its_stand_off_was_prolonged() {
-        let holder = |writer: &str, minute: i64| Announcement::Holder {
-            node: NodeName::from("n1"),
-            waiting: Some(Waiting::ForeignWriter {
-                writer: writer.to_owned(),
-                until: Timestamp::from_second(60 * minute).unwrap(),
-            }),
-            foreign: None,
+        let holder = |writer: &str, minute: i64| {
+            let until = Timestamp::from_second(60 * minute).unwrap();
+            let waiting = Waiting::ForeignWriter { writer: writer.to_owned(), until };
+            Announcement::holder(&NodeName::from("n1"), Some(&waiting), None)
         };
-        let words = |writer, minute| text(&holder(writer, minute), "pv1", "ns1").2;
+        let words = |writer, minute| text(&holder(writer, minute), "pv1", "ns1");
         assert_eq!(words("agent wrote node/n1", 10), words("agent wrote node/n1", 20));
         assert_ne!(words("agent wrote node/n1", 10), words("another wrote node/n1", 10));
     }

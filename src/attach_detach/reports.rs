@@ -100,8 +100,8 @@ impl AttachDetach {
         self.outbox.push(Fact::Forced(NodeVolumeKey::new(volume, node), reason, forced));
         let announcement = match forced {
             Forced::Tainted => return,
-            Forced::Begins => Announcement::ForcedDetach(node.clone(), reason),
-            Forced::Done => Announcement::ForcedDetachDone(node.clone(), reason),
+            Forced::Begins => Announcement::forced_detach(node, reason),
+            Forced::Done => Announcement::forced_detach_done(node, reason),
         };
         let waiting = self.desired.nodes(volume).into_iter().flatten().filter(|(other, _)| *other != node);
         let mut events: Vec<_> =

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use apiserver::{
-    events::{Event, EventType, Involved, Novelty},
+    events::{Event, Involved},
     ids::PodKey,
     kinds::{Pod, PodPhase},
 };
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::{
     announce::{LONG, NOTEWORTHY},
     controller::AttachDetach,
+    events::Announcement,
     known::Known,
     reasons::{AttachDetachKey, AttachDetachReason, Report},
     state::{
@@ -64,14 +65,8 @@ fn event(desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> Opt
     let is_without =
         is_without(desired, unresolved, known.actual) && !is_attached_for(&pod, desired, unresolved, known);
     let Unresolved { pod_volume, why } = unresolved;
-    (is_waiting && is_ours && is_without).then(|| Event {
-        involved: Involved::object(&*pod),
-        r#type: EventType::Warning,
-        reason: "FailedAttachVolume",
-        message: format!("Volume \"{pod_volume}\" cannot be attached yet: {}", sentence(why)),
-        novelty: Novelty::default(),
-        subject: None,
-    })
+    (is_waiting && is_ours && is_without)
+        .then(|| Announcement::unresolved(&sentence(why)).event(Involved::object(&*pod), pod_volume, ""))
 }
 
 /// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone
