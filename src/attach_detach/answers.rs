@@ -18,7 +18,7 @@ use super::{
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            Deletion, Failed, Found, NodeVolume, answered::Answered, node_requests::NodeRequests,
+            Deletion, Found, Operation, answered::Answered, node_requests::NodeRequests,
             unpublishing::Sequence,
         },
         desired::volume_name::VolumeId,
@@ -41,9 +41,10 @@ impl AttachDetach {
                 self.refresh_attachment(&name, answered.now);
             }
             Ok(_) => {}
-            Err(error) => self.attachment_call_failed(volume, node, &error, |node_volume| {
-                node_volume.create_failed(&error, answered)
-            }),
+            Err(error) => {
+                self.actual.node_volume_mut(volume, node).create_failed(&error, answered);
+                self.operation_failed(volume, node, Operation::Attach, &error);
+            }
         }
     }
 
@@ -74,9 +75,10 @@ impl AttachDetach {
                 node_volume.note_deletion(uid, Deletion::Accepted);
                 self.attachment_is_gone(volume, node, answered.now);
             }
-            Err(error) => self.attachment_call_failed(volume, node, &error, |node_volume| {
-                node_volume.delete_failed((uid, revision), &error, answered)
-            }),
+            Err(error) => {
+                node_volume.delete_failed((uid, revision), &error, answered);
+                self.operation_failed(volume, node, Operation::Detach, &error);
+            }
         }
     }
 
@@ -108,24 +110,22 @@ impl AttachDetach {
                 self.attachment_is_gone(volume, node, answered.now);
                 self.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
             }
-            Err(error) => self.attachment_call_failed(volume, node, &error, |node_volume| {
-                node_volume.read_failed(&error, answered)
-            }),
+            Err(error) => self.actual.node_volume_mut(volume, node).read_failed(&error, answered),
         }
     }
 
-    /// Takes a request that failed, and reports what there is to report of that.
-    fn attachment_call_failed(
+    /// An operation failed with a request, unless that is to be sent later, or another writer was there first.
+    fn operation_failed(
         &mut self,
         volume: &VolumeId,
         node: &NodeName,
+        operation: Operation,
         error: &CallError,
-        take: impl FnOnce(&mut NodeVolume) -> Failed,
     ) {
-        let attempt = self.actual.attempt(volume, node);
-        let Failed { log, failed: operation } = take(self.actual.node_volume_mut(volume, node));
-        let (key, error) = (NodeVolumeKey::new(volume, node), error.clone());
-        self.outbox.push(Fact::Failed { key, attempt, error, log, operation });
+        use CallError::{AlreadyExists, Conflict, NotLeader, Throttled};
+        if !matches!(error, NotLeader | Throttled { .. } | AlreadyExists(_) | Conflict(_)) {
+            self.outbox.push(Fact::Failed(NodeVolumeKey::new(volume, node), operation));
+        }
     }
 
     /// Takes the answer to any request to a node: there may be another request to it from now on.
@@ -156,7 +156,7 @@ impl AttachDetach {
             Ok(_) | Err(CallError::NotLeader) => {}
             Err(CallError::Conflict(_)) => requests.patch_refused(revision),
             Err(error @ CallError::NotFound(_)) => self.node_not_found(name, &error, sent, answered),
-            Err(error) => self.node_call_failed(name, &error, |requests| {
+            Err(error) => self.node_call_failed(name, |requests| {
                 requests.patch_failed(revision, &error, answered);
             }),
         }
@@ -174,7 +174,7 @@ impl AttachDetach {
             Ok(Answer::Node(node)) => {
                 let revision = node.metadata.resource_version;
                 if let Some(error) = self.actual.node_mut(name).requests.was_read(revision) {
-                    self.node_call_failed(name, &error, |requests| requests.failed(&error, answered));
+                    self.node_call_failed(name, |requests| requests.failed(&error, answered));
                 }
                 let touched = self.actual.settle_node(name, answered.asked);
                 self.queue.add_on(name, touched);
@@ -183,33 +183,23 @@ impl AttachDetach {
             Ok(_) => {}
             Err(error @ CallError::NotFound(_)) => self.node_not_found(name, &error, sent, answered),
             Err(error) => {
-                self.node_call_failed(name, &error, |requests| requests.read_failed(&error, answered));
+                self.node_call_failed(name, |requests| requests.read_failed(&error, answered));
             }
         }
     }
 
     fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, answered: &Answered) {
         if !self.node_is_gone(name, sent, answered.now) {
-            self.node_call_failed(name, error, |requests| requests.failed(error, answered));
+            self.node_call_failed(name, |requests| requests.failed(error, answered));
         }
     }
 
-    /// Logs that a request to a node failed.
-    pub(super) fn node_call_failed(
-        &mut self,
-        name: &NodeName,
-        error: &CallError,
-        take: impl FnOnce(&mut NodeRequests),
-    ) {
+    /// A request to a node failed. What waits for the node is looked at, so that it can say until when.
+    pub(super) fn node_call_failed(&mut self, name: &NodeName, take: impl FnOnce(&mut NodeRequests)) {
         let state = self.actual.node_mut(name);
-        let attempt = state.requests.retry().failures().saturating_add(1);
         take(&mut state.requests);
-        // What waits for the node is looked at, so that it can say until when.
         let volumes = state.volumes.clone();
         self.queue.add_on(name, volumes);
-        if *error != CallError::NotLeader {
-            self.outbox.push(Fact::NodeFailed { node: name.clone(), attempt, error: error.clone() });
-        }
     }
 }
 

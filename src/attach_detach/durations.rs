@@ -57,15 +57,6 @@ struct Measured {
     asked: Option<(Instant, bool)>,
 }
 
-/// How an operation ended, as a label value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    /// It did what it should.
-    Success,
-    /// It did not; KCM knows no other failure.
-    Failure,
-}
-
 /// `storage_operation_duration_seconds`, `mooring_{attach,detach}_{e2e,overhead}_seconds`, and the traces.
 #[derive(Clone, Debug)]
 pub struct Durations {
@@ -150,7 +141,7 @@ impl Durations {
             self.timers.end(key, End::Superseded, now, attributes);
         }
         if is_done {
-            self.answered(key, operation, Ending::Success, now);
+            self.answered(key, operation, true, now);
         }
         let Some((phase, is_ours)) = stands else {
             if let Some(ended) = self.timers.end(key, End::Done, now, attributes) {
@@ -205,28 +196,24 @@ impl Durations {
                 self.silent_at.insert((silent, key.clone()));
                 return;
             }
-            self.answered(key, operation, Ending::Failure, silent);
+            self.failed(key, operation, silent);
         }
     }
 
     /// An operation has failed. The driver tries again, and that is an operation of its own.
     pub fn failed(&mut self, key: &NodeVolumeKey, operation: Operation, now: Instant) {
-        self.answered(key, operation, Ending::Failure, now);
+        self.answered(key, operation, false, now);
     }
 
     /// Measures an operation that was asked for, if it is the one under way.
-    fn answered(&mut self, key: &NodeVolumeKey, operation: Operation, ending: Ending, now: Instant) {
+    fn answered(&mut self, key: &NodeVolumeKey, operation: Operation, is_done: bool, now: Instant) {
         let measured = self.timers.get_mut(key).filter(|measured| measured.operation == operation);
         let Some(measured) = measured else { return };
-        let Some((asked, is_migrated)) = measured.asked.take() else { return };
+        let Some((asked, is_migrated)) = measured.asked else { return };
         self.silent_at.remove(&(asked + LONG, key.clone()));
-        let status = match ending {
-            Ending::Success => "success",
-            Ending::Failure => {
-                measured.asked = Some((now, is_migrated));
-                "fail-unknown"
-            }
-        };
+        measured.asked = (!is_done).then_some((now, is_migrated));
+        // KCM knows no other failure.
+        let status = if is_done { "success" } else { "fail-unknown" };
         let name = match operation {
             Operation::Attach => "volume_attach",
             Operation::Detach => "volume_detach",

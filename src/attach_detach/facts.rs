@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, mem};
 
-use apiserver::{call::CallError, ids::NodeName};
+use apiserver::ids::NodeName;
 use strum::{IntoStaticStr, VariantNames};
 
 use super::{
@@ -64,16 +64,8 @@ pub(super) enum Fact {
     Patched(usize),
     /// A detach is forced.
     Forced(NodeVolumeKey, ForceReason, Forced),
-    /// A request about a volume on a node failed: what the log says of it, and the operation that failed with it.
-    Failed {
-        key: NodeVolumeKey,
-        attempt: u32,
-        error: CallError,
-        log: Option<&'static str>,
-        operation: Option<Operation>,
-    },
-    /// A request about a node failed.
-    NodeFailed { node: NodeName, attempt: u32, error: CallError },
+    /// An operation on a volume on a node failed with a request.
+    Failed(NodeVolumeKey, Operation),
     /// The grace after a restore is over.
     GraceOver,
     /// What the lease tells of waits for force.

@@ -3,10 +3,7 @@
 //! In: reports with the reason before each, and the facts of plans. Out: effects, and no decision: nothing that is decided
 //! rests on what is counted here.
 
-use apiserver::{
-    call::CallError,
-    kinds::{Narrow, Node},
-};
+use apiserver::call::CallError;
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec};
 use strum::VariantNames as _;
 use telemetry::traces::Traces;
@@ -209,9 +206,7 @@ impl AttachDetachMetrics {
                 Fact::Forced(_, reason, Forced::Begins | Forced::Tainted) => {
                     self.forced.with_label_values(&[reason.label()]).inc();
                 }
-                Fact::Failed { key, operation: Some(operation), .. } => {
-                    self.durations.failed(key, *operation, now);
-                }
+                Fact::Failed(key, operation) => self.durations.failed(key, *operation, now),
                 _ => {}
             }
             log(&fact);
@@ -251,14 +246,6 @@ fn log(fact: &Fact) {
         Fact::Loaded { attachments, pods } => {
             tracing::info!(attachments, pods, "attach/detach state loaded");
         }
-        Fact::Failed { key, attempt, error, log: Some(what), .. } => {
-            let (Named { object, .. }, NodeVolumeKey { volume, node }) = (key.named(), key);
-            tracing::warn!(object, reason = "RetryBackoff", attempt, %volume, %node, %error, "{what}");
-        }
-        Fact::NodeFailed { node, attempt, error } => {
-            let Named { object, .. } = Named::in_cluster(Node::KIND, node.as_str());
-            tracing::warn!(object, reason = "RetryBackoff", attempt, %error, "request for the node failed");
-        }
         Fact::Forced(key, reason, forced @ (Forced::Begins | Forced::Done)) => {
             let (Named { object, .. }, NodeVolumeKey { volume, node }) = (key.named(), key);
             let (because, what) = (
@@ -285,7 +272,7 @@ fn log(fact: &Fact) {
             left_out,
             "volumes wait on more nodes that are not Ready than the lease has room for: a successor begins the latest anew"
         ),
-        Fact::Patched(_) | Fact::Failed { .. } | Fact::Forced(..) => {}
+        Fact::Patched(_) | Fact::Failed(..) | Fact::Forced(..) => {}
     }
 }
 

@@ -128,7 +128,7 @@ impl AttachDetach {
         }
         // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
         self.force_waits.break_off(node);
-        self.actual.note_undesired(volume, &Scope::of(node), |_| true, self.clock.wall(now));
+        self.actual.note_undesired(volume, &[node.clone()].into(), |_| true, self.clock.wall(now));
         self.queue.add_new(volume.clone(), Scope::of(node));
     }
 
@@ -178,7 +178,7 @@ impl AttachDetach {
         if let (Some(state), Some(node)) = (self.actual.node(name), node)
             && state.is_changed_by_others(node, self.objects.unfenced().is_in_force())
         {
-            self.actual.node_mut(name).requests.suspect(Arc::clone(node));
+            self.actual.node_mut(name).requests.suspect = Some(Arc::clone(node));
             self.note_list_changed(name, now);
         }
         let desired = &self.desired;
@@ -194,7 +194,7 @@ impl AttachDetach {
     pub(super) fn note_list_changed(&mut self, name: &NodeName, now: Instant) {
         let requests = &mut self.actual.node_mut(name).requests;
         if let Some(node) = requests.take_suspect() {
-            requests.undone(now);
+            requests.undone.undone(now);
             self.note_foreign(&ActTarget::Node(name.clone()), &node.metadata.uid, now);
         }
     }

@@ -57,11 +57,12 @@ impl AttachDetach {
         let exclusive = Exclusive::of(volume, desired, &self.actual, &unreadable);
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let scope = self.turn(volume, scope, exclusive.as_ref());
+        let names = self.names(volume, &scope);
         // 3. The verdicts.
         let desired = &self.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
-        self.actual.note_undesired(volume, &scope, wanted, self.clock.wall(now));
-        let view = self.view(volume, &scope, (exclusive.as_ref(), &unreadable), now);
+        self.actual.note_undesired(volume, &names, wanted, self.clock.wall(now));
+        let view = self.view(volume, &names, (exclusive.as_ref(), &unreadable), now);
         let verdicts = reconciler::plan(&view, now);
         let work = verdicts.len() + seen / SEEN_FOR_ONE;
         self.outbox.planned(Planned::NodeVolume, verdicts.len());
@@ -77,7 +78,7 @@ impl AttachDetach {
         // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
         let told = self.contention(volume, exclusive.is_some().then_some(&unreadable), &verdicts);
         if self.actual.tell(volume, told) && scope != Scope::All {
-            let mut others = self.names(volume);
+            let mut others = self.names(volume, &Scope::All);
             others.retain(|name| !verdicts.contains_key(name));
             // That nobody keeps it from them any more is told where all are judged.
             let is_free = exclusive.is_none() && !others.is_empty();
@@ -88,7 +89,7 @@ impl AttachDetach {
         self.report_verdicts(volume, &scope, exclusive.is_some(), &verdicts, now);
         // 7. What has ended is forgotten, and with it all that was reported and measured of it.
         let desired = &self.desired;
-        for node in self.actual.prune(volume, &scope, |node| desired.get(volume, node).is_some()) {
+        for node in self.actual.prune(volume, &names, |node| desired.get(volume, node).is_some()) {
             self.outbox.forget(volume, &node);
         }
         work
@@ -110,9 +111,20 @@ impl AttachDetach {
         self.actual.volume(volume).is_some_and(|state| state.is_exclusive)
     }
 
-    fn names(&self, volume: &VolumeId) -> BTreeSet<NodeName> {
-        let state = self.actual.volume(volume);
-        reconciler::names(self.desired.nodes(volume), state, &Scope::All).into_iter().cloned().collect()
+    /// The nodes of the scope that need or have the volume.
+    fn names(&self, volume: &VolumeId, scope: &Scope) -> BTreeSet<NodeName> {
+        let (wanted, state) = (self.desired.nodes(volume), self.actual.volume(volume));
+        let is_wanted = |node: &&NodeName| wanted.is_some_and(|wanted| wanted.contains_key(*node));
+        let is_held = |node: &&NodeName| state.is_some_and(|state| state.nodes.contains_key(*node));
+        match scope {
+            Scope::All => {
+                let held = state.into_iter().flat_map(|state| state.nodes.keys());
+                wanted.into_iter().flat_map(LiteMap::keys).chain(held).cloned().collect()
+            }
+            Scope::Nodes(nodes) => {
+                nodes.iter().filter(|node| is_wanted(node) || is_held(node)).cloned().collect()
+            }
+        }
     }
 
     fn count_nodes(&self, volume: &VolumeId) -> usize {
@@ -130,7 +142,7 @@ impl AttachDetach {
         self.queue.forget(volume, &scope);
         let mut nodes = match scope {
             Scope::All if self.count_nodes(volume) <= AT_ONCE => return Scope::All,
-            Scope::All => self.names(volume),
+            Scope::All => self.names(volume, &Scope::All),
             Scope::Nodes(nodes) => nodes,
         };
         let rest = nodes.iter().nth(AT_ONCE).cloned().map(|next| nodes.split_off(&next));
@@ -148,12 +160,11 @@ impl AttachDetach {
     fn view<'a>(
         &'a self,
         volume: &'a VolumeId,
-        scope: &'a Scope,
+        names: &'a BTreeSet<NodeName>,
         (exclusive, unreadable): (Option<&'a Exclusive>, &'a BTreeMap<NodeName, String>),
         now: Instant,
     ) -> VolumeView<'a> {
-        let (desired_nodes, state) = (self.desired.nodes(volume), self.actual.volume(volume));
-        let names = reconciler::names(desired_nodes, state, scope);
+        let state = self.actual.volume(volume);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
         let is_beside = |node: &NodeName| {
             self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
@@ -166,16 +177,15 @@ impl AttachDetach {
         };
         VolumeView {
             volume,
-            desired_nodes,
-            state,
+            desired_nodes: self.desired.nodes(volume),
+            actual: &self.actual,
             policy: self.options.force,
             exclusive,
             stand_off: self.stand_off(now),
             hand_over: self.hand_over(now),
-            stood_off: names.iter().filter_map(|node| Some(((*node).clone(), stand_off(node)?))).collect(),
-            leftovers: names.iter().copied().filter(|node| self.is_left(volume, node)).cloned().collect(),
+            stood_off: names.iter().filter_map(|node| Some((node.clone(), stand_off(node)?))).collect(),
+            leftovers: names.iter().filter(|node| self.is_left(volume, node)).cloned().collect(),
             unreadable,
-            nodes: names.iter().filter_map(|name| Some((*name, self.actual.node(name)?))).collect(),
             names,
             wall: self.clock.wall(now),
         }
@@ -201,7 +211,7 @@ impl AttachDetach {
     ) -> Option<Box<Contention>> {
         // When the attachment of another party ends, all are looked at that it held up.
         let has_foreign = self.actual.volume(volume).is_some_and(|state| !state.foreign.is_empty());
-        let is_alone = self.count_nodes(volume) <= 2 && self.names(volume).len() <= 1;
+        let is_alone = self.count_nodes(volume) <= 2 && self.names(volume, &Scope::All).len() <= 1;
         if is_alone && !has_foreign {
             return None;
         }

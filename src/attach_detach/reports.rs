@@ -143,10 +143,10 @@ fn next_look(
     let state = actual.node(node)?;
     let of_node = match waiting {
         Waiting::Publishing | Waiting::DetachWaitingForUnpublish | Waiting::NodeStatusRefused { .. } => {
-            state.requests.retry().pending(now)
+            state.requests.retry.pending(now)
         }
-        Waiting::WriteUndone { .. } => state.requests.undone_until(now),
-        Waiting::DetachWaitingForSettlement => state.requests.in_doubt().map(|patch| patch.until),
+        Waiting::WriteUndone { .. } => state.requests.undone.pending(now),
+        Waiting::DetachWaitingForSettlement => state.requests.in_doubt.map(|patch| patch.until),
         _ => None,
     };
     verdict.wake_at.or(of_node)

@@ -15,10 +15,13 @@ use super::{
     dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
     guard::second_writer::ActTarget,
     metrics::AttachDetachMetrics,
-    reasons::{AttachDetachReason, Report},
-    state::actual::unpublishing::Sequence,
+    reasons::{AttachDetachReason, NodeVolumeKey, Report},
+    state::actual::{ActualState, unpublishing::Sequence},
 };
-use crate::controller::{Executor, second_writer::WrittenObject as _};
+use crate::{
+    controller::{Executor, second_writer::WrittenObject as _},
+    telemetry::transition::Named,
+};
 
 /// Sends the requests.
 #[derive(Debug)]
@@ -74,8 +77,16 @@ impl Executor<AttachDetach> for Requests {
         }
     }
 
-    fn ends(&mut self, _: &AttachDetach, (_, call): &(Sequence, Call), result: &Result<Answer, CallError>) {
+    fn ends(
+        &mut self,
+        controller: &AttachDetach,
+        (_, call): &(Sequence, Call),
+        result: &Result<Answer, CallError>,
+    ) {
         self.metrics.answered(call, result);
+        if let Err(error) = result {
+            log(call, controller.actual(), error);
+        }
     }
 }
 
@@ -99,6 +110,36 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
             };
             caller.owners(path, uid, target.field().pointer()).await.map(Answer::Owners)
         }
+    }
+}
+
+/// Logs that a request failed, if no other writer was there first and the server does not ask to wait.
+fn log(call: &Call, actual: &ActualState, error: &CallError) {
+    if let CallError::NotLeader
+    | CallError::Conflict(_)
+    | CallError::NotFound(_)
+    | CallError::Throttled { .. } = error
+    {
+        return;
+    }
+    let reason = "RetryBackoff";
+    match call {
+        Call::Attachment(volume, node, request) => {
+            let what = match request {
+                AttachmentRequest::Create(_) => "creating the attachment failed",
+                AttachmentRequest::Delete(..) => "deleting the attachment failed",
+                AttachmentRequest::Read(_) => "the attachment could not be read",
+            };
+            let (key, attempt) = (NodeVolumeKey::new(volume, node), actual.attempt(volume, node));
+            tracing::warn!(object = key.named().object, reason, attempt, %volume, %node, %error, "{what}");
+        }
+        Call::PatchNode(node, ..) | Call::ReadNode(node) | Call::ReadOwner(ActTarget::Node(node), _) => {
+            let Named { object, .. } = Named::in_cluster(Node::KIND, node.as_str());
+            let attempt =
+                actual.node(node).map_or(1, |state| state.requests.retry.failures().saturating_add(1));
+            tracing::warn!(object, reason, attempt, %error, "request for the node failed");
+        }
+        Call::ReadOwner(..) => {}
     }
 }
 

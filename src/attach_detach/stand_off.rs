@@ -122,7 +122,7 @@ impl AttachDetach {
                 match target {
                     ActTarget::Node(name) => {
                         self.second_writer.not_read(target.clone(), uid);
-                        self.node_call_failed(name, &error, |requests| {
+                        self.node_call_failed(name, |requests| {
                             requests.read_failed(&error, answered);
                         });
                     }

@@ -150,36 +150,41 @@ impl AttachDetach {
         for node in self.actual.nodes_to_look_at() {
             self.queue.add_node(node.clone());
         }
-        let (mut begun, mut new, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        let mut volumes = Vec::new();
         for volume in self.desired.volumes() {
             let nodes = self.desired.nodes(volume).into_iter().flat_map(LiteMap::keys);
             let first = nodes.clone().next();
             let is_listed =
                 |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);
-            match self.actual.volume(volume) {
-                None => new.push((first, volume)),
+            let turn = match self.actual.volume(volume) {
+                None => Turn::New,
                 Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
-                    settled.push((first, volume));
+                    Turn::Settled
                 }
-                Some(_) => begun.push((first, volume)),
-            }
-        }
-        for volumes in [&mut begun, &mut new, &mut settled] {
-            volumes.sort();
+                Some(_) => Turn::Begun,
+            };
+            volumes.push((turn, first, volume));
         }
         let unwanted = self.actual.volumes().map(|(volume, _)| volume);
         let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
-        for volume in names(&begun).chain(unwanted) {
-            self.queue.add(volume.clone(), Scope::All);
-        }
-        for volume in names(&new).chain(names(&settled)) {
-            self.queue.add_new(volume.clone(), Scope::All);
+        volumes.extend(unwanted.map(|volume| (Turn::Unwanted, None, volume)));
+        volumes.sort();
+        for (turn, _, volume) in volumes {
+            match turn {
+                Turn::Begun | Turn::Unwanted => self.queue.add(volume.clone(), Scope::All),
+                Turn::New | Turn::Settled => self.queue.add_new(volume.clone(), Scope::All),
+            }
         }
     }
 }
 
-fn names<'a, Place>(volumes: &[(Place, &'a VolumeId)]) -> impl Iterator<Item = &'a VolumeId> {
-    volumes.iter().map(|(_, volume)| *volume)
+/// When a volume has its turn after a take-over, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Begun,
+    Unwanted,
+    New,
+    Settled,
 }
 
 #[cfg(test)]

@@ -17,8 +17,7 @@ use mooring::{
     attach_detach::{
         decide::{
             multi_attach::Exclusive,
-            reconciler::{self, VolumeView, plan},
-            scope::Scope,
+            reconciler::{VolumeView, plan},
             verdict::{AttachStep, StandOff, Waiting},
         },
         options::ForcePolicy,
@@ -143,9 +142,10 @@ fn run(case: &Case, compared: &mut Comparison) {
         hold(&mut actual, &volume, &node, given, now);
     }
     let desired_nodes = desired.nodes(&volume);
-    let state = actual.volume(&volume);
-    let names: Vec<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
-    let nodes = names.iter().filter_map(|name| actual.node(name).map(|node| (name, node))).collect();
+    let names: BTreeSet<NodeName> = case.given.keys().map(|name| NodeName::from(name.as_str())).collect();
+    let is_known =
+        |node: &NodeName| desired.get(&volume, node).is_some() || actual.node_volume(&volume, node).is_some();
+    let names = names.into_iter().filter(is_known).collect();
     let is_exclusive = case.held_exclusively
         || desired_nodes.is_some_and(|nodes| {
             nodes.values().any(|wanted| wanted.pods.values().any(|(_, volume)| volume.exclusive))
@@ -159,9 +159,8 @@ fn run(case: &Case, compared: &mut Comparison) {
         &VolumeView {
             volume: &volume,
             desired_nodes,
-            state,
-            names: reconciler::names(desired_nodes, state, &Scope::All),
-            nodes,
+            actual: &actual,
+            names: &names,
             policy: ForcePolicy::default(),
             exclusive: exclusive.as_ref(),
             stand_off: if case.hands_over {
@@ -314,7 +313,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if given.unsettled {
         let until = now + Duration::from_secs(10);
-        actual.node_mut(name).requests.note_in_doubt(InDoubt { revision: ResourceVersion(9), until });
+        actual.node_mut(name).requests.in_doubt = Some(InDoubt { revision: ResourceVersion(9), until });
     }
     if given.listed {
         node.status.volumes_attached =

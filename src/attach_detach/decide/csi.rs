@@ -33,7 +33,7 @@ pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
         (VolumeKind::Csi, None) => unwanted(view, now),
     };
     let node = view.node.filter(|state| state.node.is_some());
-    let failed = node.map(|state| state.requests.retry()).filter(|retry| retry.pending(now).is_some());
+    let failed = node.map(|state| &state.requests.retry).filter(|retry| retry.pending(now).is_some());
     if let Some(Waiting::Publishing | Waiting::DetachWaitingForUnpublish) = verdict.waiting
         && let Some(message) = failed.and_then(Retry::message)
     {

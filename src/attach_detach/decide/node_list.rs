@@ -80,7 +80,7 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     if requests.is_under_way() {
         return NodeStep::UnderWay;
     }
-    if let Some(at) = requests.retry().pending(now) {
+    if let Some(at) = requests.retry.pending(now) {
         return NodeStep::Wait(Some(at));
     }
     if view.asks_owner {
@@ -94,7 +94,7 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     let node = state.node.as_deref().filter(|_| !requests.is_outdated());
     let detach_waits = volumes.iter().any(|(_, node_volume)| node_volume.needs_proof());
     let Some(change) = node.and_then(|node| change(node, reports)) else {
-        let settles_at = requests.in_doubt().map(|patch| patch.until);
+        let settles_at = requests.in_doubt.map(|patch| patch.until);
         let is_due = requests.is_outdated() || detach_waits || settles_at.is_some_and(|at| at <= now);
         return if is_due { NodeStep::Read } else { NodeStep::Wait(settles_at) };
     };
@@ -104,7 +104,7 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     let since = requests.pending_since().unwrap_or(now);
     let due = change.due(&Gathering {
         pending_since: since,
-        last_patch: requests.last_patch(),
+        last_patch: requests.last_patch,
         window: view.window,
         more_to_come: !detach_waits && volumes.iter().any(|(_, node_volume)| node_volume.is_on_its_way()),
         puts_back: volumes.iter().any(|(_, node_volume)| node_volume.put_back),
@@ -261,8 +261,9 @@ mod tests {
         let outdated = NodeRequests::outdate;
         let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
         let in_doubt =
-            |requests: &mut NodeRequests| requests.note_in_doubt(InDoubt { revision, until: settles_at });
-        let settled = |requests: &mut NodeRequests| requests.note_in_doubt(InDoubt { revision, until: now });
+            |requests: &mut NodeRequests| requests.in_doubt = Some(InDoubt { revision, until: settles_at });
+        let settled =
+            |requests: &mut NodeRequests| requests.in_doubt = Some(InDoubt { revision, until: now });
         let both = |requests: &mut NodeRequests| {
             outdated(requests);
             failed(requests);

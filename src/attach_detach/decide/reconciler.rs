@@ -14,13 +14,12 @@ use tokio::time::Instant;
 use super::{
     csi,
     multi_attach::Exclusive,
-    scope::Scope,
     verdict::{AttachStep, NodeVerdict, NodeVolumeView, StandOff, Waiting, wait},
 };
 use crate::attach_detach::{
     options::ForcePolicy,
     state::{
-        actual::{Mount, NodeVolume, ReportAsAttached, VolumeState, node::NodeState},
+        actual::{ActualState, Mount, NodeVolume, ReportAsAttached},
         desired::{
             DesiredAttachment,
             volume_name::{VolumeId, VolumeKind},
@@ -35,12 +34,10 @@ pub struct VolumeView<'a> {
     pub volume: &'a VolumeId,
     /// Desired attachments by node.
     pub desired_nodes: Option<&'a LiteMap<NodeName, DesiredAttachment>>,
-    /// What is known of it, by node.
-    pub state: Option<&'a VolumeState>,
+    /// What is known of it and its nodes.
+    pub actual: &'a ActualState,
     /// On which nodes it is judged.
-    pub names: BTreeSet<&'a NodeName>,
-    /// What is known of these.
-    pub nodes: BTreeMap<&'a NodeName, &'a NodeState>,
+    pub names: &'a BTreeSet<NodeName>,
     /// When a detach may be forced.
     pub policy: ForcePolicy,
     /// Who has it, or is to have it, of all nodes, if it may be on one node at a time only.
@@ -63,15 +60,16 @@ pub struct VolumeView<'a> {
 #[must_use]
 pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdict> {
     let absent = NodeVolume::default();
+    let state = view.actual.volume(view.volume);
     // Whether a volume that no pod needs may be on several nodes is not known.
     let is_sharing_unknown = view.desired_nodes.is_none();
-    let node_volumes = view.state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
+    let node_volumes = state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
     let listing = node_volumes.filter(|(_, node_volume)| node_volume.is_listed()).map(|(name, _)| name);
     let first_listing: Vec<&NodeName> = listing.take(2).collect();
     let mut verdicts = BTreeMap::new();
-    for node in view.names.iter().copied() {
-        let node_volume =
-            view.state.and_then(|state| state.nodes.get(node)).map_or(&absent, |node_volume| &**node_volume);
+    for node in view.names {
+        let node_volume = view.actual.node_volume(view.volume, node).unwrap_or(&absent);
+        let node_state = view.actual.node(node);
         let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));
         let desired = desired.filter(|_| !view.leftovers.contains(node));
         let conflict = view.exclusive.and_then(|exclusive| exclusive.conflict_of(node));
@@ -79,12 +77,12 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             kind: view.volume.kind(),
             desired,
             node_volume,
-            node: view.nodes.get(node).copied(),
+            node: node_state,
             conflict: conflict.as_ref(),
             is_listed_elsewhere: first_listing.iter().any(|other| *other != node),
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
-            doubt: view.nodes.get(node).and_then(|state| state.doubts(view.volume, &view.policy)),
+            doubt: node_state.and_then(|state| state.doubts(view.volume, &view.policy)),
             wall: view.wall,
         };
         if let Some(object) = view.unreadable.get(node) {
@@ -119,25 +117,4 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         verdicts.insert(node.clone(), verdict);
     }
     verdicts
-}
-
-/// The nodes that need or have the volume, as far as they are in the scope.
-#[must_use]
-pub fn names<'a>(
-    desired_nodes: Option<&'a LiteMap<NodeName, DesiredAttachment>>,
-    state: Option<&'a VolumeState>,
-    scope: &'a Scope,
-) -> BTreeSet<&'a NodeName> {
-    match scope {
-        Scope::All => {
-            let wanted = desired_nodes.into_iter().flat_map(LiteMap::keys);
-            wanted.chain(state.into_iter().flat_map(|state| state.nodes.keys())).collect()
-        }
-        Scope::Nodes(nodes) => {
-            let is_wanted =
-                |node| desired_nodes.is_some_and(|desired_nodes| desired_nodes.contains_key(node));
-            let is_held = |node| state.is_some_and(|state| state.nodes.contains_key(node));
-            nodes.iter().filter(|node| is_wanted(*node) || is_held(*node)).collect()
-        }
-    }
 }

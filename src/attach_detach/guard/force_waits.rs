@@ -168,7 +168,6 @@ mod tests {
     use apiserver::kinds::{AttachedVolume, Node, NodeCondition};
 
     use super::*;
-    use crate::attach_detach::decide::scope::Scope;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -188,7 +187,7 @@ mod tests {
             .volumes_attached
             .push(AttachedVolume { name: volume.as_str().into(), ..AttachedVolume::default() });
         actual.observe_node(name, Some(&Arc::new(node)), |_| false, since);
-        actual.note_undesired(&volume, &Scope::All, |_| false, since);
+        actual.note_undesired(&volume, &[name.clone()].into(), |_| false, since);
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn s2_a_read_settles_a_patch_only_if_that_could_no_longer_land_when_it_was_sent(
         let revision = object.metadata.resource_version;
         let requests = &mut controller.actual.node_mut(&node).requests;
         requests.outdate();
-        requests.note_in_doubt(InDoubt { revision, until: after(10) });
+        requests.in_doubt = Some(InDoubt { revision, until: after(10) });
         controller.plan_node(&node, after(asked));
         let (sent, call) = controller.dispatcher.take().pop().expect("a read");
         let result = Ok(Answer::Node((*object).clone()));
@@ -203,7 +203,7 @@ fn s40_patches_that_are_never_answered_come_at_longer_intervals_though_reads_bet
         let result = if is_patch { silence } else { Ok(Answer::Node((*object).clone())) };
         controller.answered((sent, call), result, now, 0.5);
         if is_patch {
-            let due = controller.actual.node(&node).and_then(|state| state.requests.retry().at());
+            let due = controller.actual.node(&node).and_then(|state| state.requests.retry.at());
             pauses.push((due.unwrap() - now).as_secs_f64());
         }
     }
@@ -220,7 +220,7 @@ fn s39_a_node_that_goes_while_its_patch_is_under_way_is_read_once_and_forgotten(
         controller.plan_node(&node, now);
         let patch = controller.dispatcher.take().pop().expect("a patch");
         controller.actual.observe_node(&node, None, |_| false, Timestamp::UNIX_EPOCH);
-        controller.actual.prune(&volume("old"), &Scope::All, |_| false);
+        controller.actual.prune(&volume("old"), &[node.clone()].into(), |_| false);
         let answer = |controller: &mut AttachDetach, (sent, call), error| {
             controller.answered((sent, call), Err(error), now, 0.5);
             controller.plan_node(&node, now + Duration::from_hours(1));

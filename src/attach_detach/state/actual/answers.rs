@@ -1,7 +1,7 @@
 //! What the answers to our requests about one volume on a node say of it. Pure.
 //!
-//! In: answers, with what they prove by when they were asked for. Out: the volume on the node as it is known then, and
-//! what there is to tell. Silence after a write never counts as "nothing happened" (S17).
+//! In: answers, with what they prove by when they were asked for. Out: the volume on the node as it is known then. Silence
+//! after a write never counts as "nothing happened" (S17).
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,18 +11,9 @@ use apiserver::{
     kinds::VolumeAttachment,
 };
 
-use super::node_volume::{Deletion, NodeVolume, Operation, Uncertain, WhyRead};
+use super::node_volume::{Deletion, NodeVolume, Uncertain, WhyRead};
 use super::{answered::Answered, unpublishing::Unpublishing};
 use crate::controller::retry::Retry;
-
-/// What there is to tell of a request that failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Failed {
-    /// What the log says.
-    pub log: Option<&'static str>,
-    /// The operation that failed with it.
-    pub failed: Option<Operation>,
-}
 
 /// What a live read has found under the attachment's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,30 +37,15 @@ impl NodeVolume {
     }
 
     /// The attachment was not created, or it is unknown whether it was.
-    pub fn create_failed(&mut self, error: &CallError, answered: &Answered) -> Failed {
-        match error {
-            CallError::NotLeader => Failed::default(),
-            CallError::Throttled { .. } => {
-                self.failed(error, answered);
-                Failed::default()
+    pub fn create_failed(&mut self, error: &CallError, answered: &Answered) {
+        if let CallError::Unknown(_) | CallError::AlreadyExists(_) = error {
+            if error.is_certain() && self.uncertain.is_none() && self.known.is_none() {
+                self.why_read = Some(WhyRead::MadeByAnother);
             }
-            CallError::Unknown(_) | CallError::AlreadyExists(_) => {
-                let log = Some("whether the attachment was created is unknown, reading it");
-                if error.is_certain() && self.uncertain.is_none() && self.known.is_none() {
-                    self.why_read = Some(WhyRead::MadeByAnother);
-                }
-                self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
-                if error.is_certain() {
-                    return Failed { log, failed: None };
-                }
-                self.failed(error, answered);
-                Failed { log, failed: Some(Operation::Attach) }
-            }
-            error => {
-                self.failed(error, answered);
-                let log = Some("creating the attachment failed");
-                Failed { log, failed: Some(Operation::Attach) }
-            }
+            self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
+        }
+        if !matches!(error, CallError::NotLeader | CallError::AlreadyExists(_)) {
+            self.failed(error, answered);
         }
     }
 
@@ -79,18 +55,14 @@ impl NodeVolume {
         (uid, revision): (&Uid, ResourceVersion),
         error: &CallError,
         answered: &Answered,
-    ) -> Failed {
+    ) {
         // The next try begins with a fresh look at the node.
         self.unpublishing = Unpublishing::None;
         if !error.is_certain() {
             self.note_deletion(uid, Deletion::InDoubt { until: answered.in_doubt_until() });
         }
         match error {
-            CallError::NotLeader => Failed::default(),
-            CallError::Throttled { .. } => {
-                self.failed(error, answered);
-                Failed::default()
-            }
+            CallError::NotLeader => {}
             CallError::Conflict(_) => {
                 // What the watch has told of it since is looked at as it is. Otherwise it is read with the next plan.
                 let is_newest =
@@ -99,13 +71,8 @@ impl NodeVolume {
                     self.why_read = Some(WhyRead::DeletionRefused(revision));
                 }
                 self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
-                Failed::default()
             }
-            error => {
-                self.failed(error, answered);
-                let log = Some("deleting the attachment failed");
-                Failed { log, failed: Some(Operation::Detach) }
-            }
+            error => self.failed(error, answered),
         }
     }
 
@@ -162,17 +129,11 @@ impl NodeVolume {
     }
 
     /// The live read failed.
-    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) -> Failed {
+    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) {
         match error {
-            CallError::NotLeader => Failed::default(),
-            CallError::Unknown(_) => {
-                self.pause(|retry| answered.silent(retry));
-                Failed { log: Some("the attachment could not be read"), failed: None }
-            }
-            error => {
-                self.failed(error, answered);
-                Failed::default()
-            }
+            CallError::NotLeader => {}
+            CallError::Unknown(_) => self.pause(|retry| answered.silent(retry)),
+            error => self.failed(error, answered),
         }
     }
 
@@ -208,16 +169,13 @@ mod tests {
     }
 
     /// What a failure does, in words.
-    fn effects(node_volume: &NodeVolume, told: Failed) -> String {
-        let Failed { log, failed } = told;
+    fn effects(node_volume: &NodeVolume) -> String {
         let effects = [
             (node_volume.retry.at().is_some(), "pause"),
             (node_volume.uncertain.is_some(), "uncertain"),
             (node_volume.deletion_in_doubt().is_some(), "in doubt"),
             (node_volume.why_read.is_some(), "read"),
-            (log.is_some(), "log"),
             (node_volume.retry.message().is_some(), "event"),
-            (failed.is_some(), "failed"),
         ];
         effects
             .into_iter()
@@ -227,43 +185,25 @@ mod tests {
     }
 
     #[test]
-    fn s17_what_a_create_that_failed_leaves_to_be_known_and_told() {
-        let expected = [
-            "",
-            "pause, log, failed",
-            "pause, log, event, failed",
-            "uncertain, read, log",
-            "pause",
-            "pause, log, event, failed",
-            "pause, uncertain, log, failed",
-        ];
+    fn s17_what_a_create_that_failed_leaves_to_be_known() {
+        let expected =
+            ["", "pause", "pause, event", "uncertain, read", "pause", "pause, event", "pause, uncertain"];
         for ((name, error), expected) in errors().into_iter().zip(expected) {
             let mut node_volume = NodeVolume::default();
-            let told = node_volume.create_failed(&error, &answered(Instant::now(), 0));
-            assert_eq!(effects(&node_volume, told), expected, "{name}");
-            assert!(matches!(told.failed, None | Some(Operation::Attach)), "{name}");
+            node_volume.create_failed(&error, &answered(Instant::now(), 0));
+            assert_eq!(effects(&node_volume), expected, "{name}");
         }
     }
 
     #[test]
-    fn s19_what_a_delete_that_failed_leaves_to_be_known_and_told() {
-        let expected = [
-            "",
-            "pause, log, failed",
-            "read",
-            "pause, log, event, failed",
-            "pause",
-            "pause, log, event, failed",
-            "pause, in doubt, log, failed",
-        ];
+    fn s19_what_a_delete_that_failed_leaves_to_be_known() {
+        let expected = ["", "pause", "read", "pause, event", "pause", "pause, event", "pause, in doubt"];
         for ((name, error), expected) in errors().into_iter().zip(expected) {
             let mut node_volume = NodeVolume::with_attachment(true, false);
             node_volume.unpublishing = Unpublishing::Since(Sequence::default());
             let uid = node_volume.uid().cloned().unwrap();
-            let told =
-                node_volume.delete_failed((&uid, ResourceVersion(0)), &error, &answered(Instant::now(), 0));
-            assert_eq!(effects(&node_volume, told), expected, "{name}");
-            assert!(matches!(told.failed, None | Some(Operation::Detach)), "{name}");
+            node_volume.delete_failed((&uid, ResourceVersion(0)), &error, &answered(Instant::now(), 0));
+            assert_eq!(effects(&node_volume), expected, "{name}");
             assert_eq!(node_volume.unpublishing, Unpublishing::None, "{name}: the node is looked at anew");
         }
     }

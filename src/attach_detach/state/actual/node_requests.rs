@@ -22,13 +22,17 @@ pub struct NodeRequests {
     is_under_way: bool,
     sight: Freshness,
     pending: Option<Pending>,
-    last_patch: Option<Instant>,
+    /// When the last patch was sent.
+    pub last_patch: Option<Instant>,
     own_list: Option<OwnList>,
     /// The node with a list that is another's, unless the answer under way shows that a webhook made it of ours.
-    suspect: Option<Arc<Node>>,
-    in_doubt: Option<InDoubt>,
-    retry: Retry,
-    undone: Undone,
+    pub suspect: Option<Arc<Node>>,
+    /// A patch whose outcome is unknown.
+    pub in_doubt: Option<InDoubt>,
+    /// The pause after failures.
+    pub retry: Retry,
+    /// How often another party has changed the list after we had written it.
+    pub undone: Undone,
     /// The manager that changed the list last, if a read has told.
     changed_by: Option<Arc<str>>,
 }
@@ -92,18 +96,6 @@ impl NodeRequests {
         self.pending.map(|pending| pending.since)
     }
 
-    /// When the last patch was sent.
-    #[must_use]
-    pub fn last_patch(&self) -> Option<Instant> {
-        self.last_patch
-    }
-
-    /// A patch whose outcome is unknown.
-    #[must_use]
-    pub fn in_doubt(&self) -> Option<InDoubt> {
-        self.in_doubt
-    }
-
     /// Whether no earlier patch of ours can land any more.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -114,12 +106,6 @@ impl NodeRequests {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         !self.is_under_way && self.is_settled()
-    }
-
-    /// The pause after failures.
-    #[must_use]
-    pub fn retry(&self) -> &Retry {
-        &self.retry
     }
 
     /// Until when a list is not written that only repeats what others have undone (S46). One with more than that, or that
@@ -139,22 +125,6 @@ impl NodeRequests {
         self.undone.pending(now)?;
         let manager = self.changed_by.as_deref().unwrap_or("another writer");
         Some(format!("{manager} changes status.volumesAttached of its node").into())
-    }
-
-    /// Until when nothing is repeated.
-    #[must_use]
-    pub fn undone_until(&self, now: Instant) -> Option<Instant> {
-        self.undone.pending(now)
-    }
-
-    /// Another party has changed the list after we had written it.
-    pub fn undone(&mut self, now: Instant) {
-        self.undone.undone(now);
-    }
-
-    /// The list of this node may be another party's.
-    pub fn suspect(&mut self, node: Arc<Node>) {
-        self.suspect = Some(node);
     }
 
     /// The node whose list another party has changed, once no answer is under way that may tell otherwise.
@@ -255,15 +225,10 @@ impl NodeRequests {
     pub fn patch_failed(&mut self, revision: ResourceVersion, error: &CallError, answered: &Answered) {
         self.failed(error, answered);
         if !error.is_certain() {
-            self.note_in_doubt(InDoubt::since(answered.now, answered.settle_time, revision));
+            self.in_doubt = Some(InDoubt::since(answered.now, answered.settle_time, revision));
             self.outdate();
             self.suspect = None;
         }
-    }
-
-    /// What became of a patch is unknown.
-    pub fn note_in_doubt(&mut self, patch: InDoubt) {
-        self.in_doubt = Some(patch);
     }
 
     /// The node was read at this revision. Returns why that is no success, if it is none: the revision was the
@@ -349,7 +314,7 @@ mod tests {
     fn s2_a_patch_is_settled_by_what_is_newer_than_what_it_names() {
         for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
             let mut requests = NodeRequests::default();
-            requests.note_in_doubt(InDoubt { revision: REVISION, until: Instant::now() });
+            requests.in_doubt = Some(InDoubt { revision: REVISION, until: Instant::now() });
             let seen = ResourceVersion(seen);
             assert_eq!(requests.seen(Some(ResourceVersion(4)), Some(seen)), is_settled, "at {seen:?}");
             assert_eq!(requests.is_settled(), is_settled, "at {seen:?}");
@@ -391,7 +356,7 @@ mod tests {
             assert_eq!(requests.is_settled(), error.is_certain(), "{error}");
             assert_eq!(requests.is_outdated(), !error.is_certain(), "{error}");
             requests.was_read(REVISION);
-            assert_eq!(requests.retry().pending(now).is_none(), ends, "{error}");
+            assert_eq!(requests.retry.pending(now).is_none(), ends, "{error}");
         }
     }
 
@@ -488,7 +453,7 @@ mod tests {
             requests.patch(Uid::default(), list(&["a", "b"]), now);
             let seen = node(revision, seen);
             assert!(requests.is_changed_by_others(&node(5, &[]), &seen, false), "{name}");
-            requests.suspect(Arc::new(seen));
+            requests.suspect = Some(Arc::new(seen));
             assert!(requests.take_suspect().is_none(), "{name}: its answer is under way");
             requests.ended();
             match answer {

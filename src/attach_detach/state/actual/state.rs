@@ -5,7 +5,7 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
@@ -21,7 +21,7 @@ use super::{
     unidentified::Unidentified,
 };
 use crate::attach_detach::{
-    decide::{contention::Contention, scope::Scope},
+    decide::contention::Contention,
     state::{desired::volume_name::VolumeId, make_room_for_one},
 };
 
@@ -159,34 +159,23 @@ impl ActualState {
     pub fn prune(
         &mut self,
         volume: &VolumeId,
-        scope: &Scope,
+        names: &BTreeSet<NodeName>,
         wants: impl Fn(&NodeName) -> bool,
     ) -> Vec<NodeName> {
         let mut gone = Vec::new();
         let Some(state) = self.volumes.get_mut(volume) else { return gone };
-        let nodes = &mut self.nodes;
-        let mut keep = |node: &NodeName, node_volume: &NodeVolume| {
-            let reports =
-                |state: &NodeState| state.node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
-            let keep = !node_volume.is_idle() || wants(node) || nodes.get(node).is_some_and(reports);
-            if !keep && let Some(node_state) = nodes.get_mut(node) {
+        let reports = |state: &NodeState| state.node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
+        for name in names.iter().filter(|name| !wants(name)) {
+            let is_idle = state.nodes.get(name).is_some_and(|node_volume| node_volume.is_idle());
+            if !is_idle || self.nodes.get(name).is_some_and(reports) {
+                continue;
+            }
+            state.nodes.remove(name);
+            gone.push(name.clone());
+            if let Some(node_state) = self.nodes.get_mut(name) {
                 node_state.volumes.remove(volume);
                 if node_state.is_over() {
-                    nodes.remove(node);
-                }
-            }
-            if !keep {
-                gone.push(node.clone());
-            }
-            keep
-        };
-        match scope {
-            Scope::All => state.nodes.retain(|node, node_volume| keep(node, node_volume)),
-            Scope::Nodes(scope) => {
-                for node in scope {
-                    if state.nodes.get(node).is_some_and(|node_volume| !keep(node, node_volume)) {
-                        state.nodes.remove(node);
-                    }
+                    self.nodes.remove(name);
                 }
             }
         }
@@ -198,26 +187,18 @@ impl ActualState {
         gone
     }
 
-    /// Notes since when a volume has not been desired, on each of its nodes.
+    /// Notes since when a volume has not been desired, on each of these nodes.
     pub fn note_undesired(
         &mut self,
         volume: &VolumeId,
-        scope: &Scope,
+        names: &BTreeSet<NodeName>,
         wants: impl Fn(&NodeName) -> bool,
         wall: Timestamp,
     ) {
         let Some(state) = self.volumes.get_mut(volume) else { return };
-        match scope {
-            Scope::All => state
-                .nodes
-                .iter_mut()
-                .for_each(|(node, node_volume)| node_volume.note_desired(wants(node), wall)),
-            Scope::Nodes(nodes) => {
-                for node in nodes {
-                    if let Some(node_volume) = state.nodes.get_mut(node) {
-                        node_volume.note_desired(wants(node), wall);
-                    }
-                }
+        for name in names {
+            if let Some(node_volume) = state.nodes.get_mut(name) {
+                node_volume.note_desired(wants(name), wall);
             }
         }
     }

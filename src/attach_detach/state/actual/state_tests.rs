@@ -71,7 +71,7 @@ fn s2_a_patch_of_unknown_outcome_is_settled_when_it_can_no_longer_land() {
         actual.node_volume_mut(&volume, &node);
         assert!(actual.settle_node(&node, now).is_empty(), "there is nothing to settle");
         let revision = ResourceVersion(1);
-        actual.node_mut(&node).requests.note_in_doubt(InDoubt { revision, until });
+        actual.node_mut(&node).requests.in_doubt = Some(InDoubt { revision, until });
         assert_eq!(!actual.settle_node(&node, now).is_empty(), is_settled);
         assert_eq!(actual.node_mut(&node).requests.is_settled(), is_settled);
     }
@@ -91,7 +91,7 @@ fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
             requests.ask();
         }
         if let Some(patch) = unsettled {
-            requests.note_in_doubt(patch);
+            requests.in_doubt = Some(patch);
         }
         actual.observe_node(&node, Some(&Arc::default()), |_| false, NOW);
         assert_eq!(
@@ -221,11 +221,11 @@ fn a_node_that_is_gone_is_forgotten_with_its_last_volume() {
         actual.observe_node(&node, Some(&Arc::default()), |_| false, Timestamp::UNIX_EPOCH);
         actual.node_volume_mut(&volume, &node);
         if is_first {
-            actual.prune(&volume, &Scope::All, |_| false);
+            actual.prune(&volume, &[node.clone()].into(), |_| false);
             assert!(actual.node(&node).is_some(), "it exists");
         }
         actual.observe_node(&node, None, |_| false, Timestamp::UNIX_EPOCH);
-        actual.prune(&volume, &Scope::All, |_| false);
+        actual.prune(&volume, &[node.clone()].into(), |_| false);
         assert!(actual.node(&node).is_none());
     }
 }
@@ -240,7 +240,7 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     assert!(actual.node_volume(&volume, &node).is_none());
     assert_eq!(actual.volume(&volume).map(|state| state.foreign.len()), Some(1));
     actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
-    actual.prune(&volume, &Scope::All, |_| false);
+    actual.prune(&volume, &[node.clone()].into(), |_| false);
     assert!(actual.volume(&volume).is_none());
 }
 
