@@ -318,7 +318,7 @@ impl NodeVolume {
 
     /// Takes its attachment as last seen.
     pub(in crate::attach_detach) fn observe_attachment(&mut self, object: Arc<VolumeAttachment>) {
-        if !object.status.attached {
+        if !object.status.attached || object.metadata.is_terminating() {
             self.list_no_more();
         }
         match &mut self.known {

@@ -337,13 +337,16 @@ fn s10_what_is_no_longer_attached_is_not_listed_before_it_is_judged_anew() {
     let (volume, name) = node_volume();
     let va = volume.attachment_name(&name);
     let about = || Candidates { source: Some(volume.clone()), ..Candidates::default() };
-    let attached = |attached| {
+    let of = |attached, terminating: bool| {
         let mut attachment = VolumeAttachment::clone(&attachment(va.as_str(), &name));
         attachment.status.attached = attached;
+        attachment.metadata.deletion_timestamp = terminating.then(Default::default);
         Some(Arc::new(attachment))
     };
+    let attached = |attached| of(attached, false);
     for (listed, then, expected) in [
         (false, None, ReportAsAttached::Unchanged),
+        (false, of(true, true), ReportAsAttached::Unchanged),
         (false, attached(false), ReportAsAttached::Unchanged),
         (false, attached(true), ReportAsAttached::Yes),
         (true, None, ReportAsAttached::Yes),
