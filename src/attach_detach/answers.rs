@@ -42,7 +42,16 @@ impl AttachDetach {
             }
             Ok(_) => {}
             Err(error) => {
-                self.actual.node_volume_mut(volume, node).create_failed(&error, answered);
+                let node_volume = self.actual.node_volume_mut(volume, node);
+                // The watch was first to tell of one that is there, and none of ours may have landed: another has made it.
+                let is_anothers =
+                    matches!(error, CallError::AlreadyExists(_)) && node_volume.uncertain.is_none();
+                let made = node_volume.uid().cloned().filter(|_| is_anothers);
+                node_volume.create_failed(&error, answered);
+                if let Some(uid) = made {
+                    let target = ActTarget::Attachment(node.clone(), volume.attachment_name(node));
+                    self.note_foreign(&target, &uid, answered.now);
+                }
                 self.operation_failed(volume, node, Operation::Attach, &error);
             }
         }
@@ -207,14 +216,51 @@ impl AttachDetach {
 mod tests {
     use std::time::Duration;
 
-    use apiserver::ids::DriverName;
+    use apiserver::{ids::DriverName, kinds::VolumeAttachment};
+    use k8s_openapi::jiff::Timestamp;
     use tokio::time::Instant;
 
     use super::{
-        super::{calls::AttachmentRequest, plan::tests::controller},
+        super::{
+            calls::{AttachmentRequest, create},
+            plan::tests::controller,
+            state::desired::AttachSource,
+        },
         *,
     };
-    use crate::{attach_detach::state::actual::Uncertain, controller::Controller as _};
+    use crate::{
+        attach_detach::state::actual::{Candidates, Uncertain},
+        controller::Controller as _,
+    };
+
+    #[test]
+    fn s14_an_attachment_that_the_watch_shows_before_our_create_is_refused_is_anothers() {
+        let now = Instant::now();
+        for is_in_doubt in [false, true] {
+            let (mut controller, node) = controller(now);
+            let volume = VolumeId::csi(&DriverName::from("d"), "h");
+            let name = volume.attachment_name(&node);
+            if is_in_doubt {
+                controller.actual.node_volume_mut(&volume, &node).uncertain =
+                    Some(Uncertain { until: now, read_absent: true });
+            }
+            let source = AttachSource::PersistentVolume("pv".into());
+            let create = AttachmentRequest::Create(create(&volume, &node, &source));
+            controller.send(&volume, &node, create, now);
+            let sent = controller.dispatcher.take().pop().expect("a create");
+            let mut attachment = VolumeAttachment::default();
+            attachment.metadata.name = name.as_str().into();
+            attachment.metadata.resource_version = ResourceVersion(9);
+            (attachment.spec.attacher, attachment.spec.node_name) = ("d".into(), node.clone());
+            controller.objects.apply(attachment);
+            let about = Candidates { source: Some(volume.clone()), ..Candidates::default() };
+            let shown = controller.objects.attachments.get(&name);
+            controller.actual.observe_attachment(&name, shown, |_| about, Timestamp::UNIX_EPOCH);
+            controller.answered(sent, Err(CallError::AlreadyExists("there".to_owned())), now, 0.5);
+            let target = ActTarget::Attachment(node, name);
+            assert_eq!(controller.second_writer.has_to_read(&target), !is_in_doubt, "{is_in_doubt}");
+        }
+    }
 
     #[test]
     fn s17_a_read_says_nothing_of_a_create_that_could_still_land_when_it_was_sent() {

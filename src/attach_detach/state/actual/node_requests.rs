@@ -275,6 +275,7 @@ impl NodeRequests {
     /// Whether another party changed the list, as this newer state of the node shows (S14). Only after a
     /// write of ours: what an earlier leader wrote may come late, but not later than that. What the answer to ours shows is
     /// what a webhook on the way made of it, so nothing is told before it, nor of one that may have landed unanswered.
+    /// Until then what is the same as ours is suspect, too: another controller may have written it, and ours is refused.
     ///
     /// Another order alone shows that the other is at work. Behind a fence it may be, as long as it changes nothing: the
     /// fence lets kube-controller-manager write the same set in the order of a Go map.
@@ -289,7 +290,7 @@ impl NodeRequests {
             && known.metadata.uid == node.metadata.uid
             && known.metadata.resource_version < node.metadata.resource_version
             && !is_same(&known.status.volumes_attached)
-            && !is_same(&own.list)
+            && (self.is_under_way || !is_same(&own.list))
     }
 }
 
@@ -388,10 +389,10 @@ mod tests {
         let cases = [
             ("a heartbeat", &["a"][..], &["a"][..], Some(4), at_revision(9, "1", &["a"]), false),
             (
-                "our patch, before its answer",
+                "our patch, once answered",
                 &["a"],
                 &["a", "b"],
-                Some(4),
+                Some(9),
                 at_revision(9, "1", &["a", "b"]),
                 false,
             ),
@@ -431,13 +432,15 @@ mod tests {
         let refused = || Err(CallError::Conflict("moved on".to_owned()));
         let cut = || Err(CallError::Unknown("cut".to_owned()));
         // name, the list and revision that was seen, what our patch of [a, b] at revision 5 is answered, whether another is told of
-        let cases: [Case; 6] = [
+        let cases: [Case; 8] = [
             ("a webhook left that of ours", (9, &["a"]), Ok((9, &["a"])), false),
             ("and a heartbeat came behind", (10, &["a"]), Ok((9, &["a"])), false),
             ("another's before ours", (8, &["c"]), Ok((9, &["a"])), false),
             ("another's behind ours", (10, &["c"]), Ok((9, &["a", "b"])), true),
             ("another's, and ours is refused", (9, &["c"]), refused(), true),
             ("nobody knows whether ours has landed", (9, &["a"]), cut(), false),
+            ("ours, before its answer", (9, &["a", "b"]), Ok((9, &["a", "b"])), false),
+            ("another's, the same as ours, which is refused", (9, &["a", "b"]), refused(), true),
         ];
         for (name, (revision, seen), answer, expected) in cases {
             let now = Instant::now();
