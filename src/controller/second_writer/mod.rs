@@ -173,8 +173,10 @@ impl<T: WrittenObject> SecondWriters<T> {
             self.seen.insert(target.clone(), write.clone());
         }
         let Some(needed) = needed else { return false };
-        let alike = self.seen.values().filter(|known| known.owner.objects_that_prove() == Some(needed));
-        if self.signal.is_none() && alike.count() < needed {
+        let is_alike = |known: &&ForeignWrite| known.owner.objects_that_prove() == Some(needed);
+        if !self.signal.iter().any(|signal| is_alike(&signal))
+            && self.seen.values().filter(is_alike).count() < needed
+        {
             return false;
         }
         let begins = self.signal.replace(write).is_none();
