@@ -18,7 +18,10 @@ use crate::attach_detach::{
     known::Known,
     state::{
         actual::identification::volume_of,
-        desired::{DesiredState, volume_name::VolumeId},
+        desired::{
+            DesiredState,
+            volume_name::{VolumeId, VolumeKind},
+        },
     },
 };
 
@@ -39,6 +42,12 @@ pub(in crate::attach_detach) fn unreadable_on(
         desired.nodes(volume).into_iter().flat_map(LiteMap::keys).chain(held).cloned().collect();
     let unreadable = nodes.iter().filter(|node| objects.unreadable::<Node>(node).is_some());
     blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
+    // Nothing but its status tells which volumes without attachments a node has.
+    let never_read = objects.nodes.all_unreadable().into_iter().map(|(name, _)| name);
+    let never_read = never_read.filter(|_| volume.kind() == VolumeKind::NoOp);
+    if let Some(name) = never_read.into_iter().find(|name| objects.nodes.get(name).is_none()) {
+        blocked.extend(nodes.iter().map(|node| (node.clone(), format!("node/{name}"))));
+    }
     let is_of_it = |name: &AttachmentName, names: &AttachmentNames| {
         if let Some(known) = actual.volume_of(name) {
             return known == volume;

@@ -9,8 +9,8 @@ use std::{mem, sync::Arc};
 use apiserver::{
     ids::{ClaimKey, DriverName, VolumeName},
     kinds::{
-        ClaimPhase, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodVolume,
-        PodVolumeSource,
+        ClaimPhase, CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        PodVolume, PodVolumeSource,
     },
     tables::{Objects, Stored},
     text::Text,
@@ -55,10 +55,13 @@ pub fn populate(
                 want(&mut desired_pod.volumes, id, wanted);
                 continue;
             }
-            Ok(Resolved::Attachable(..)) if objects.nodes.get(&desired_pod.node).is_none() => {
-                WhyUnresolved::NodeGone(desired_pod.node.clone())
-            }
-            Ok(Resolved::Attachable(..)) => WhyUnresolved::NodeNotManaged(desired_pod.node.clone()),
+            Ok(Resolved::Attachable(..)) => match readable::<Node>(objects, &desired_pod.node) {
+                Err(why) => why,
+                Ok(()) if objects.nodes.get(&desired_pod.node).is_none() => {
+                    WhyUnresolved::NodeGone(desired_pod.node.clone())
+                }
+                Ok(()) => WhyUnresolved::NodeNotManaged(desired_pod.node.clone()),
+            },
             Err(why) => why,
         };
         desired_pod.unresolved.push(Unresolved { pod_volume: volume.name.to_string(), why });
