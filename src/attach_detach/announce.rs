@@ -16,10 +16,7 @@ use apiserver::{
 };
 
 use super::{
-    decide::{
-        csi,
-        verdict::{NodeVerdict, Waiting},
-    },
+    decide::verdict::{NodeVerdict, Waiting},
     events::{self, Announcement},
     known::Known,
     reasons::{AttachDetachKey, NodeVolumeKey},
@@ -152,7 +149,7 @@ impl Look<'_> {
             Waiting::WaitingForAttacher => failed(&events::timed_out(self.volume, "attach"), LONG),
             Waiting::WaitingForDeletion => {
                 let attachment = self.node_volume().and_then(NodeVolume::attachment);
-                let error = attachment.and_then(|attachment| csi::detach_error(attachment));
+                let error = attachment.and_then(|attachment| attachment.status.detach_error.as_deref());
                 let lasts = if error.is_some() { IMMEDIATELY } else { LONG };
                 failed(&events::being_deleted(error.map(|error| &*error.message)), lasts)
             }

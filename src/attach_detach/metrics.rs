@@ -6,7 +6,6 @@
 use apiserver::call::CallError;
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGaugeVec};
 use strum::VariantNames as _;
-use telemetry::traces::Traces;
 use tokio::time::Instant;
 
 use super::{
@@ -107,11 +106,6 @@ impl AttachDetachMetrics {
                 &["node", "volume_plugin"],
             )?,
         })
-    }
-
-    /// Traces attaches and detaches from now on.
-    pub fn trace(&mut self, traces: Traces) {
-        self.durations.trace(traces);
     }
 
     /// Takes note of a report, and of what was reported before.

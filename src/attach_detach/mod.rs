@@ -82,7 +82,7 @@ pub fn runner(
     (lease_note, traces): (Option<LeaseNote>, Traces),
 ) -> Result<Runner<AttachDetach, Requests>, prometheus::Error> {
     let mut of_ours = AttachDetachMetrics::new(metrics)?;
-    of_ours.trace(traces);
+    of_ours.durations.trace(traces);
     let clock = Clock::new(Timestamp::now(), Instant::now());
     let mut controller = AttachDetach::new(Arc::clone(objects), options, clock);
     controller.settle_time = caller.settle_time();

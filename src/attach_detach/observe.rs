@@ -292,7 +292,8 @@ impl AttachDetach {
             let is_undone = attached.is_none() && known.is_some_and(|known| !known.is_ended_by_us());
             // 1. The state takes it. Volumes that it holds beside its own, before or from now on, are looked at everywhere.
             let mut held = self.actual.second_volumes_of(name);
-            let source = self.actual.source_of(name).filter(|_| attached.is_none());
+            let identity = self.actual.identity(name).filter(|_| attached.is_none());
+            let source = identity.and_then(|identity| identity.source.clone());
             if attached.is_none() {
                 held.extend(self.actual.beside(name));
                 if let Some((volume, node)) = self.actual.note_name_free(name) {

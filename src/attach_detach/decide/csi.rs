@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use apiserver::kinds::{VolumeAttachment, VolumeError};
 use tokio::time::Instant;
 
 use super::{
@@ -135,18 +134,12 @@ fn unattached(node_volume: &NodeVolume) -> ReportAsAttached {
     if node_volume.in_use { ReportAsAttached::Unchanged } else { ReportAsAttached::No }
 }
 
-/// What the driver said of the detach that is under way.
-#[must_use]
-pub fn detach_error(attachment: &VolumeAttachment) -> Option<&VolumeError> {
-    // An attachment is deleted once, so each detach error is of this one.
-    attachment.status.detach_error.as_deref()
-}
-
 fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let node_volume = view.node_volume;
     let Some(attachment) = node_volume.attachment() else { return without_attachment(view, now) };
     if node_volume.is_going() {
-        let waiting = match detach_error(attachment) {
+        // An attachment is deleted once, so each detach error is of this one.
+        let waiting = match attachment.status.detach_error.as_deref() {
             Some(error) => Waiting::DetachError { message: error.message.to_string(), at: error.time },
             None => Waiting::DetachWaitingForAttacher,
         };

@@ -75,7 +75,7 @@ impl fmt::Display for ConflictingNode {
 }
 
 /// The judgement of one volume on a node.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeVerdict {
     /// What the node's status should say of the volume.
     pub report_as_attached: ReportAsAttached,
@@ -414,13 +414,6 @@ impl NodeVerdict {
     }
 
     pub(in crate::attach_detach) fn say(report_as_attached: ReportAsAttached) -> Self {
-        Self {
-            report_as_attached,
-            unpublishes: false,
-            step: None,
-            waiting: None,
-            wake_at: None,
-            forced: None,
-        }
+        Self { report_as_attached, ..Self::default() }
     }
 }

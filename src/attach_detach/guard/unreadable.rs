@@ -49,8 +49,8 @@ pub(in crate::attach_detach) fn unreadable_on(
         blocked.extend(nodes.iter().map(|node| (node.clone(), format!("node/{name}"))));
     }
     let is_of_it = |name: &AttachmentName, names: &AttachmentNames| {
-        if let Some(known) = actual.volume_of(name) {
-            return known == volume;
+        if let Some(known) = actual.identity(name) {
+            return known.volume == *volume;
         }
         let is_named = |node: &NodeName| volume.attachment_name(node) == *name;
         let source = names.volume.as_ref().and_then(|source| volume_of(objects, source));

@@ -30,10 +30,10 @@ impl AttachmentIdentity {
 }
 
 impl ActualState {
-    /// The PersistentVolume that an identified VolumeAttachment names, if it names one.
+    /// What a VolumeAttachment is about, as far as that is known.
     #[must_use]
-    pub fn source_of(&self, name: &AttachmentName) -> Option<VolumeName> {
-        self.identities.get(name)?.source.clone()
+    pub(in crate::attach_detach) fn identity(&self, name: &AttachmentName) -> Option<&AttachmentIdentity> {
+        self.identities.get(name)
     }
 
     /// Takes a VolumeAttachment as last seen, or its absence. `candidates` are the volumes that the
@@ -250,12 +250,6 @@ impl ActualState {
             return None;
         }
         Some(self.node_volume(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
-    }
-
-    /// The volume that a VolumeAttachment is about, as far as that is known.
-    #[must_use]
-    pub fn volume_of(&self, name: &AttachmentName) -> Option<&VolumeId> {
-        self.identities.get(name).map(|identity| &identity.volume)
     }
 
     /// Notes that a VolumeAttachment is to be asked for.

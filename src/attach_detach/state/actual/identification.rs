@@ -18,14 +18,14 @@ use crate::attach_detach::state::desired::{
 
 /// What a VolumeAttachment is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AttachmentIdentity {
+pub(in crate::attach_detach) struct AttachmentIdentity {
     /// Of which object of that name.
     pub(super) uid: Uid,
-    pub(super) volume: VolumeId,
+    pub(in crate::attach_detach) volume: VolumeId,
     pub(super) node: NodeName,
     pub(super) ours: bool,
     /// The PersistentVolume that it names.
-    pub(super) source: Option<VolumeName>,
+    pub(in crate::attach_detach) source: Option<VolumeName>,
     /// Other volumes that it holds: its name is of one, and its source is, or was, of another.
     pub(super) second_volumes: Vec<VolumeId>,
     /// Whether its source may be on one node only.

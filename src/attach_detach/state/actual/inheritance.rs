@@ -10,7 +10,7 @@ use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    node_volume::{Mount, NodeVolume},
+    node_volume::{Desire, Mount, NodeVolume},
     state::ActualState,
 };
 use crate::attach_detach::guard::wait_note::NodeWait;
@@ -70,7 +70,7 @@ impl ActualState {
         let since = wall.checked_sub(elapsed).unwrap_or(wall);
         for volume in wait.volumes() {
             if let Some(since) = since_of(volume, since) {
-                self.node_volume_mut(volume, name).inherit_undesired(since);
+                self.node_volume_mut(volume, name).desire = Desire::Undesired { since };
             }
         }
         let state = self.node_mut(name);

@@ -414,11 +414,6 @@ impl NodeVolume {
         }
     }
 
-    /// What a predecessor of this process has proven: no pod has needed it since then.
-    pub(super) fn inherit_undesired(&mut self, since: Timestamp) {
-        self.desire = Desire::Undesired { since };
-    }
-
     /// Whether it is off the node's list without an answer that proves it: only a live read will.
     #[must_use]
     pub fn needs_proof(&self) -> bool {

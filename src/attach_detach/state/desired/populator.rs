@@ -50,12 +50,12 @@ pub fn populate(
     for volume in &pod.spec.volumes {
         let resolved = resolve(pod, volume, objects, drivers, &mut depends_on);
         let why = match resolved {
-            Ok(Resolved::NotAttachable) => continue,
-            Ok(Resolved::Attachable(id, wanted)) if managed => {
+            Ok(None) => continue,
+            Ok(Some((id, wanted))) if managed => {
                 want(&mut desired_pod.volumes, id, wanted);
                 continue;
             }
-            Ok(Resolved::Attachable(..)) => match readable::<Node>(objects, &desired_pod.node) {
+            Ok(Some(_)) => match readable::<Node>(objects, &desired_pod.node) {
                 Err(why) => why,
                 Ok(()) if objects.nodes.get(&desired_pod.node).is_none() => {
                     WhyUnresolved::NodeGone(desired_pod.node.clone())
@@ -170,19 +170,14 @@ fn want(volumes: &mut LiteMap<VolumeId, Arc<DesiredVolume>>, id: VolumeId, mut w
     volumes.insert(id, Arc::new(wanted));
 }
 
-enum Resolved {
-    Attachable(VolumeId, DesiredVolume),
-    NotAttachable,
-}
-
-/// Follows pod volume → claim → PersistentVolume → driver, or pod volume → driver (attach-detach §2.2).
+/// Follows pod volume → claim → PersistentVolume → driver, or pod volume → driver (attach-detach §2.2), to what is attached.
 fn resolve(
     pod: &Pod,
     volume: &PodVolume,
     objects: &Objects,
     drivers: &AttachRequired,
     depends_on: &mut Vec<ObjectRef>,
-) -> Result<Resolved, WhyUnresolved> {
+) -> Result<Option<(VolumeId, DesiredVolume)>, WhyUnresolved> {
     let persistent_volume = match pod.claim_of(volume) {
         Some(claim) => Some(bound_volume(pod, volume, claim, objects, depends_on)?),
         None => None,
@@ -198,7 +193,7 @@ fn resolve(
         WhyUnresolved::MalformedSource(persistent_volume.as_ref().map(|found| found.key()), error)
     })?;
     let (id, sharing, inline) = match storage {
-        Storage::NotAttachable => return Ok(Resolved::NotAttachable),
+        Storage::NotAttachable => return Ok(None),
         Storage::FlexVolume(driver) => return Err(WhyUnresolved::FlexVolumeUnsupported(driver)),
         Storage::NoOp(id, sharing) => (id, sharing, None),
         Storage::Csi(CsiVolume { driver, id, sharing, inline }) => {
@@ -206,7 +201,7 @@ fn resolve(
             depends_on.push(ObjectRef::Driver(driver.clone()));
             readable::<CsiDriver>(objects, &driver)?;
             if !drivers.of(&driver, object.as_deref()) {
-                return Ok(Resolved::NotAttachable);
+                return Ok(None);
             }
             (id, sharing, inline)
         }
@@ -224,7 +219,7 @@ fn resolve(
         exclusive_by_another: false,
         current: persistent_volume.is_none_or(|found| !found.metadata.is_terminating()),
     };
-    Ok(Resolved::Attachable(id, wanted))
+    Ok(Some((id, wanted)))
 }
 
 /// Whether the newest revision of an object, if there is one, can be read (S42).
