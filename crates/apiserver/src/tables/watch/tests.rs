@@ -168,7 +168,7 @@ async fn respond(answer: Answer, lifetime: Duration) -> Sent {
                 sleep(Answer::LATER).await;
                 Ok(Frame::data(Bytes::from(format!("{event}\n"))))
             };
-            watch_body(stream::once(line).chain(ends_after(lifetime - Answer::LATER)))
+            watch_body(stream::once(line).chain(ends_after(lifetime.saturating_sub(Answer::LATER))))
         }
         Answer::Ends => watch_body(ends_after(WELL_AFTER.min(lifetime))),
         Answer::Hole => watch_body(stream::pending()),
