@@ -54,16 +54,16 @@ pub struct Outlook {
 pub fn dry_run(
     objects: &Arc<Objects>,
     options: &BinderOptions,
-    only: Option<Target>,
+    only: Option<&Target>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
 ) -> Outlook {
     let (mut planner, now) = (Planner::new(Arc::clone(objects), *options), Instant::now());
     planner.load(now);
-    match only.clone() {
+    match only {
         None => planner.lead(now),
         Some(target) => {
             planner.queue.open();
-            planner.queue.extend(target.uid(objects).is_some().then_some(target), now);
+            planner.queue.extend(target.uid(objects).map(|_| target.clone()), now);
         }
     }
     let (mut writes, mut asked) = (BTreeMap::new(), BTreeSet::new());
@@ -89,7 +89,7 @@ pub fn dry_run(
     let mut outlook = Outlook::default();
     let unsettled = planner.recorder.unsettled(None, usize::MAX);
     let targets: BTreeSet<Target> = unsettled.into_iter().chain(writes.keys().cloned()).collect();
-    for target in targets.into_iter().filter(|target| only.as_ref().is_none_or(|only| only == target)) {
+    for target in targets.into_iter().filter(|target| only.is_none_or(|only| only == target)) {
         let write = writes.remove(&target);
         match target {
             Target::Claim(key) => {

@@ -213,7 +213,7 @@ impl Snapshot {
     }
 
     /// The same about a claim or volume alone: its write is not left to another that needs the same volume.
-    pub(super) fn ask_binder_of(&self, only: Option<Target>) -> binder::dry_run::Outlook {
+    pub(super) fn ask_binder_of(&self, only: Option<&Target>) -> binder::dry_run::Outlook {
         let options = BinderOptions::default();
         binder::dry_run::dry_run(&self.objects, &options, only, &|object| self.is_absent(object))
     }

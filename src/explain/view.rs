@@ -78,7 +78,7 @@ impl<'a> View<'a> {
     pub fn claim(&self, key: &ClaimKey) -> Place<ClaimReason> {
         match &self.binder {
             Some(all) => all.claims.get(key).cloned(),
-            None => self.snapshot.ask_binder_of(Some(Target::Claim(key.clone()))).claims.remove(key),
+            None => self.snapshot.ask_binder_of(Some(&Target::Claim(key.clone()))).claims.remove(key),
         }
         .unwrap_or_default()
     }
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     pub fn volume(&self, name: &VolumeName) -> Place<VolumeReason> {
         match &self.binder {
             Some(all) => all.volumes.get(name).cloned(),
-            None => self.snapshot.ask_binder_of(Some(Target::Volume(name.clone()))).volumes.remove(name),
+            None => self.snapshot.ask_binder_of(Some(&Target::Volume(name.clone()))).volumes.remove(name),
         }
         .unwrap_or_default()
     }

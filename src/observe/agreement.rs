@@ -112,7 +112,7 @@ fn would_bind(world: &Arc<Objects>, act: &Chosen) -> Option<bool> {
     }
     let options = BinderOptions::default();
     let is_next = targets.into_iter().any(|target| {
-        let outlook = dry_run(world, &options, Some(target), &|_| true);
+        let outlook = dry_run(world, &options, Some(&target), &|_| true);
         let claims = outlook.claims.values().map(|place| place.write);
         claims.chain(outlook.volumes.values().map(|place| place.write)).any(|write| write == Some(expected))
     });

@@ -108,10 +108,11 @@ fn protected_let_go(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                     convict(format!("claim {name}, which is not deleted,"));
                 }
             }
-            "persistentvolumes" if loses("kubernetes.io/pv-protection") => {
-                if before["status"]["phase"] == "Bound" || !is_terminating(before) {
-                    convict(format!("volume {name}, which is Bound or not deleted,"));
-                }
+            "persistentvolumes"
+                if loses("kubernetes.io/pv-protection")
+                    && (before["status"]["phase"] == "Bound" || !is_terminating(before)) =>
+            {
+                convict(format!("volume {name}, which is Bound or not deleted,"));
             }
             _ => {}
         }

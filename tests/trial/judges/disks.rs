@@ -78,6 +78,7 @@ pub fn judge(log: &[Line]) -> Vec<Violation> {
         let disk = disks.entry(&line.disk).or_default();
         let mut convict = |wrong| violations.push(Violation { at: line.at, disk: line.disk.clone(), wrong });
         let (node, begins) = (&line.node, line.phase == Phase::Begin);
+        let was_its = matches!(line.op, Op::Stage | Op::Mount) && !begins && disk.mounting.remove(node);
         match line.op {
             Op::Publish if begins && line.exclusive => {
                 for other in disk.published.iter().filter(|other| *other != node) {
@@ -104,10 +105,8 @@ pub fn judge(log: &[Line]) -> Vec<Violation> {
                     disk.mounting.insert(node.clone());
                 }
             }
-            Op::Stage | Op::Mount => {
-                if disk.mounting.remove(node) && line.done && !disk.published.contains(node) {
-                    convict(Wrong::TakenAway { from: node.clone() });
-                }
+            Op::Stage | Op::Mount if was_its && line.done && !disk.published.contains(node) => {
+                convict(Wrong::TakenAway { from: node.clone() });
             }
             Op::DeleteVolume if begins => {
                 for other in &disk.published {

@@ -314,8 +314,8 @@ mod tests {
     #[test]
     fn s2_a_patch_is_settled_by_what_is_newer_than_what_it_names() {
         for (seen, is_settled) in [(4, false), (5, false), (6, true)] {
-            let mut requests = NodeRequests::default();
-            requests.in_doubt = Some(InDoubt { revision: REVISION, until: Instant::now() });
+            let in_doubt = Some(InDoubt { revision: REVISION, until: Instant::now() });
+            let mut requests = NodeRequests { in_doubt, ..NodeRequests::default() };
             let seen = ResourceVersion(seen);
             assert_eq!(requests.seen(Some(ResourceVersion(4)), Some(seen)), is_settled, "at {seen:?}");
             assert_eq!(requests.is_settled(), is_settled, "at {seen:?}");
