@@ -42,7 +42,7 @@ fn pod(volume: &Value, node: &str, phase: &str, extra: &Value) -> Value {
 
 /// pv-binder §15.1, as a live list says it, and as the tables say it.
 #[test]
-fn a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() {
+fn s52_a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phase() {
     let (named, other) = (
         json!({"name": "v", "persistentVolumeClaim": {"claimName": "p-data"}}),
         json!({"name": "v", "persistentVolumeClaim": {"claimName": "other"}}),
@@ -113,7 +113,7 @@ fn patch_of(call: &Call<ClaimKey>) -> &Request {
 }
 
 #[test]
-fn before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_that_was_seen() {
+fn s52_before_the_finalizer_goes_the_pods_are_listed_and_it_goes_at_the_revision_that_was_seen() {
     let (_, mut controller, now) = stage(false);
     let list = only(&controller.plan(now));
     assert!(

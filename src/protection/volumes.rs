@@ -95,7 +95,7 @@ mod tests {
     };
 
     #[test]
-    fn a_volume_is_kept_while_it_is_bound() {
+    fn s52_a_volume_is_kept_while_it_is_bound() {
         // phase, finalizers, whether it is being deleted, the finalizers that are written
         type Case = (VolumePhase, &'static [&'static str], bool, Option<&'static [&'static str]>);
         let cases: [Case; 9] = [
