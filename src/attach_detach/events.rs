@@ -26,7 +26,7 @@ use super::{
 /// Reason of the event that tells of an attach that is done.
 pub const ATTACHED: &str = "SuccessfulAttachVolume";
 /// Reason of one that tells of an attach that is not.
-const FAILED: &str = "FailedAttachVolume";
+const FAILED_ATTACH: &str = "FailedAttachVolume";
 
 /// Something to tell of a volume, on the pods that need it on a node or on the node.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,17 +60,17 @@ impl Announcement {
     /// The driver, or the API server, said no.
     pub fn failed(error: &str) -> Self {
         let before = "AttachVolume.Attach failed for volume";
-        Self::new(EventType::Warning, FAILED, before, format!(" : {error}"))
+        Self::new(EventType::Warning, FAILED_ATTACH, before, format!(" : {error}"))
     }
 
     /// The volume of that name in the pod is not in the desired state.
     pub fn unresolved(why: &str) -> Self {
-        Self::warning(FAILED, format!(" cannot be attached yet: {why}"))
+        Self::warning(FAILED_ATTACH, format!(" cannot be attached yet: {why}"))
     }
 
     /// Another node holds the volume; these pods use it there.
     pub fn held_elsewhere(users: Vec<PodKey>) -> Self {
-        let said = Self::new(EventType::Warning, FAILED, "Multi-Attach error for volume", " ");
+        let said = Self::new(EventType::Warning, FAILED_ATTACH, "Multi-Attach error for volume", " ");
         Self { users: Some(users), about: Some("multi-attach"), ..said }
     }
 

@@ -157,22 +157,22 @@ impl AttachDetach {
             let is_listed =
                 |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);
             let turn = match self.actual.volume(volume) {
-                None => Turn::New,
+                None => FirstTurn::New,
                 Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
-                    Turn::Settled
+                    FirstTurn::Settled
                 }
-                Some(_) => Turn::Begun,
+                Some(_) => FirstTurn::Begun,
             };
             volumes.push((turn, first, volume));
         }
         let unwanted = self.actual.volumes().map(|(volume, _)| volume);
         let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
-        volumes.extend(unwanted.map(|volume| (Turn::Unwanted, None, volume)));
+        volumes.extend(unwanted.map(|volume| (FirstTurn::Unwanted, None, volume)));
         volumes.sort();
         for (turn, _, volume) in volumes {
             match turn {
-                Turn::Begun | Turn::Unwanted => self.queue.add(volume.clone(), Scope::All),
-                Turn::New | Turn::Settled => self.queue.add_new(volume.clone(), Scope::All),
+                FirstTurn::Begun | FirstTurn::Unwanted => self.queue.add(volume.clone(), Scope::All),
+                FirstTurn::New | FirstTurn::Settled => self.queue.add_new(volume.clone(), Scope::All),
             }
         }
     }
@@ -180,7 +180,7 @@ impl AttachDetach {
 
 /// When a volume has its turn after a take-over, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+enum FirstTurn {
     Begun,
     Unwanted,
     New,
