@@ -137,9 +137,10 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
         return decision;
     }
     let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
+    // What is Released already is not given back, and is not reclaimed either while a claim is Bound to it.
     let is_its = |claim: &Arc<PersistentVolumeClaim>| {
-        let has_name = claim.key() == reference.key() && !is_kept;
-        was_bound(claim) && (claim.metadata.uid == reference.uid || has_name)
+        let has_it = claim.key() == reference.key() || keeps_parked(volume) && is_bound(claim);
+        was_bound(claim) && (claim.metadata.uid == reference.uid || has_it && !is_kept)
     };
     if let Some(claim) = state.naming(volume.key()).find(is_its) {
         return Decision::rest(VolumeReason::ClaimBindsNext(claim.key()));
