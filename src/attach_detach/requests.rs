@@ -115,17 +115,21 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
 
 /// Logs that a request failed, if no other writer was there first and the server does not ask to wait.
 fn log(call: &Call, actual: &ActualState, error: &CallError) {
-    if let CallError::NotLeader
-    | CallError::Conflict(_)
-    | CallError::NotFound(_)
-    | CallError::Throttled { .. } = error
-    {
-        return;
+    let creates = matches!(call, Call::Attachment(_, _, AttachmentRequest::Create(_)));
+    match error {
+        CallError::NotLeader | CallError::NotFound(_) | CallError::Throttled { .. } => return,
+        CallError::AlreadyExists(_) if creates => return,
+        // A create names no revision, so this is a refusal.
+        CallError::Conflict(_) if !creates => return,
+        _ => {}
     }
     let reason = "RetryBackoff";
     match call {
         Call::Attachment(volume, node, request) => {
             let what = match request {
+                AttachmentRequest::Create(_) if matches!(error, CallError::Unknown(_)) => {
+                    "whether the attachment was created is unknown, reading it"
+                }
                 AttachmentRequest::Create(_) => "creating the attachment failed",
                 AttachmentRequest::Delete(..) => "deleting the attachment failed",
                 AttachmentRequest::Read(_) => "the attachment could not be read",

@@ -179,6 +179,13 @@ impl<T: WrittenObject> SecondWriters<T> {
         {
             return false;
         }
+        // One that proves less does not take its place, and has it last.
+        if let Some(signal) = &mut self.signal
+            && signal.owner.objects_that_prove().is_some_and(|of_it| of_it < needed)
+        {
+            signal.until = write.until;
+            return false;
+        }
         let begins = self.signal.replace(write).is_none();
         if begins {
             self.news.turned = Some(true);

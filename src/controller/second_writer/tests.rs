@@ -62,7 +62,7 @@ fn play(acts: &[(u64, &'static str, &str)]) -> Vec<u64> {
 fn s14_a_controller_of_our_role_on_several_objects_is_a_signal_for_ten_minutes_and_nobody_else_is() {
     type Acts = &'static [(u64, &'static str, &'static str)];
     type Case = (&'static str, Acts, &'static [u64]);
-    let cases: [Case; 15] = [
+    let cases: [Case; 16] = [
         ("an administrator's", &[(0, "n1", "kubectl-edit"), (60, "n2", "kubectl-edit")], &[]),
         (
             "a node's own agent, again and again",
@@ -85,6 +85,19 @@ fn s14_a_controller_of_our_role_on_several_objects_is_a_signal_for_ten_minutes_a
             &[10, 610],
         ),
         ("nor does one of our name", &[(0, "n1", KCM), (10, "n2", KCM), (400, "n3", "mooring")], &[10, 610]),
+        (
+            "nor does one of our name on several take its place",
+            &[
+                (0, "n1", KCM),
+                (10, "n2", KCM),
+                (550, "n1", KCM),
+                (560, "n3", "mooring"),
+                (561, "n4", "mooring"),
+                (562, "n5", "mooring"),
+                (1_100, "n1", KCM),
+            ],
+            &[10, 1_700],
+        ),
         (
             "nor is it forgotten for a person",
             &[(0, "n1", KCM), (40, "n1", "kubectl-edit"), (50, "n2", KCM)],

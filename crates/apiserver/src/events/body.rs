@@ -95,14 +95,14 @@ pub(super) fn repetition(report: &Report, count: u32, revision: ResourceVersion)
     })
 }
 
-/// How often an event was counted, how long ago it was last, and its revision.
-pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Duration, ResourceVersion) {
+/// How often an event was counted, how long ago it was last, unless the clock of its writer is ahead, and its revision.
+pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Option<Duration>, ResourceVersion) {
     let event: Value = serde_json::from_slice(body).unwrap_or_default();
     let revision = event.pointer("/metadata/resourceVersion").and_then(|text| text.as_str()?.parse().ok());
     let count = event.get("count").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
     let last = event.get("lastTimestamp").and_then(Value::as_str).and_then(|time| time.parse().ok());
     let (count, last) = (count.unwrap_or(1), last.unwrap_or(now));
-    let age = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+    let age = Duration::try_from(now.duration_since(last)).ok();
     (count, age, ResourceVersion(revision.unwrap_or_default()))
 }
 
@@ -205,12 +205,13 @@ mod tests {
             json!({ "metadata": metadata, "count": count, "lastTimestamp": last }).to_string()
         };
         for (body, expected) in [
-            (event(json!(3), "2026-01-02T02:34:05Z"), (3, 1_800, 7)),
-            (event(json!(null), "2027-01-02T03:04:05Z"), (1, 0, 7)),
-            (String::new(), (1, 0, 0)),
+            (event(json!(3), "2026-01-02T02:34:05Z"), (3, Some(1_800), 7)),
+            // By a clock that is ahead.
+            (event(json!(null), "2027-01-02T03:04:05Z"), (1, None, 7)),
+            (String::new(), (1, Some(0), 0)),
         ] {
             let (count, age, revision) = counted(body.as_bytes(), now());
-            assert_eq!((count, age.as_secs(), revision.0), expected, "{body}");
+            assert_eq!((count, age.map(|age| age.as_secs()), revision.0), expected, "{body}");
         }
     }
 

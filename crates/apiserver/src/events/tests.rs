@@ -6,7 +6,7 @@ use std::{
 
 use http::{Method, Request as HttpRequest, Response};
 use http_body_util::BodyExt;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -25,7 +25,7 @@ struct Server {
     asked: Vec<(Method, String, Value)>,
     answers: Vec<u16>,
     /// Minutes since an event that is there was told.
-    age: u64,
+    age: i64,
     /// How long it takes over a request.
     takes: Duration,
 }
@@ -64,7 +64,7 @@ fn caller_of(server: &Arc<Mutex<Server>>, leadership: Leadership) -> Caller {
             let revision = server.asked.len().to_string();
             answer["metadata"] = json!({ "resourceVersion": revision });
             if method == Method::GET && path.contains("/events/") {
-                let last = Timestamp::now() - Duration::from_mins(server.age);
+                let last = Timestamp::now() - SignedDuration::from_mins(server.age);
                 (answer["count"], answer["lastTimestamp"]) = (json!(3), json!(last.to_string()));
             }
             let answer = answer.to_string().into_bytes();
@@ -272,6 +272,27 @@ async fn s47_a_late_event_does_not_take_the_place_of_one_that_another_process_ha
         let patches = asked.iter().filter(|(method, ..)| *method == Method::PATCH);
         let of: Vec<_> = patches.map(|(_, _, body)| &body["metadata"]["resourceVersion"]).collect();
         assert_eq!(of, [&json!("1"), &json!("1"), &json!("5")][..3 - usize::from(is_later)], "{age}");
+        assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_neither_the_clock_of_another_process_nor_a_second_conflict_costs_an_event() {
+    for (answers, age, minutes, expected) in [
+        (vec![409], -1, vec![0], vec!["POST", "GET", "PATCH"]),
+        (
+            vec![201, 409, 409, 200, 409],
+            1,
+            vec![0, 1],
+            vec!["POST", "PATCH", "POST", "GET", "PATCH", "PATCH"],
+        ),
+    ] {
+        let server = Server { answers, age, ..Server::default() };
+        let new = || Event { novelty: Novelty::New, ..event("a", "x") };
+        let events = minutes.into_iter().map(|minute| (minute, new())).collect();
+        let (asked, text) = written_beside(server, Term::Unlimited, events, &[]).await;
+        let methods: Vec<&str> = asked.iter().map(|(method, ..)| method.as_str()).collect();
+        assert_eq!(methods, expected, "{age}");
         assert!(text.contains("mooring_events_dropped_total{cause=\"failed\"} 0"), "{text}");
     }
 }

@@ -188,7 +188,8 @@ impl Desk<'_> {
         tracing::debug!(reason, object = %name, %error, "event not written");
         match error {
             CallError::Throttled { after, .. } => Some((report, after)),
-            CallError::Unknown(_) | CallError::NotSent(_) | CallError::NotLeader => {
+            // In a conflict another process has counted it meanwhile.
+            CallError::Unknown(_) | CallError::NotSent(_) | CallError::NotLeader | CallError::Conflict(_) => {
                 Some((report, UNANSWERED))
             }
             _ => {
@@ -224,12 +225,13 @@ impl Desk<'_> {
         let answer = self.caller.send(&read).await?;
         let (count, age, _) = body::counted(&answer, Timestamp::now());
         let now = Instant::now();
-        let earlier = self.remember(digest, count, now.checked_sub(age).unwrap_or(now), &answer);
+        let last = age.and_then(|age| now.checked_sub(age));
+        let earlier = self.remember(digest, count, last.unwrap_or(now), &answer);
         let is_told = match report.event.novelty {
             Novelty::New => report.may_be_written,
             Novelty::Unclear | Novelty::Standing => earlier.stands(now),
         };
-        if is_told || earlier.last > report.recorded {
+        if is_told || last.is_some_and(|last| last > report.recorded) {
             Ok(())
         } else {
             self.count(report, digest, &path, earlier).await

@@ -247,7 +247,7 @@ impl<T: Stored> Reflector<T> {
                 }
                 WatchEnd::Behind => {
                     self.metrics.reopened(ReopenCause::Behind);
-                    self.is_doubted = is_proof;
+                    self.is_doubted = is_proof || is_hurried;
                     // It should have ended by itself.
                     if is_hurried {
                         self.fetcher.reconnect();
