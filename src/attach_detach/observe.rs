@@ -415,7 +415,12 @@ mod tests {
         assert!(!left(&controller), "the claim leads to it");
         let key = ClaimKey::new("ns", "c");
         let revision = Some(ResourceVersion(2));
-        objects.note_unreadable::<PersistentVolumeClaim>(None, &key, None, revision, "bad".to_owned());
+        objects.note_unreadable::<PersistentVolumeClaim>(
+            None,
+            &key,
+            (None, revision, apiserver::wire::AttachmentNames::default()),
+            "bad".to_owned(),
+        );
         controller.changed(BTreeSet::from([ObjectRef::Claim(key.clone())]), now);
         assert!(controller.plan(now).calls.is_empty(), "what the claim leads to is not known");
         objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim("3", "Pending", "")).unwrap());

@@ -353,8 +353,7 @@ mod tests {
                         objects.note_unreadable::<PersistentVolume>(
                             None,
                             &volume.key(),
-                            uid,
-                            None,
+                            (uid, None, apiserver::wire::AttachmentNames::default()),
                             String::new(),
                         );
                     }

@@ -181,7 +181,12 @@ impl<C: Played> Course<C> {
             for claim in &step.unreadable {
                 let (namespace, name) = claim.split_once('/').expect("ns/name");
                 let key = apiserver::ids::ClaimKey::new(namespace, name);
-                self.objects.note_unreadable::<PersistentVolumeClaim>(None, &key, None, None, "odd".into());
+                self.objects.note_unreadable::<PersistentVolumeClaim>(
+                    None,
+                    &key,
+                    (None, None, apiserver::wire::AttachmentNames::default()),
+                    "odd".into(),
+                );
                 changed.insert(ObjectRef::Claim(key));
             }
             if let Some(said) = &step.answer {

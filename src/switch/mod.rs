@@ -9,6 +9,8 @@ mod hold;
 #[cfg(test)]
 mod kills;
 mod observe;
+#[cfg(test)]
+mod observe_tests;
 pub mod step;
 #[cfg(test)]
 mod tests;

@@ -341,8 +341,8 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if may_be_stale && !is_held && !(is_stopped && order.manager_restarted) {
         return SwitchStep::Stop(format!(
             "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
-             switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, {BY_SCALE}, and \
-             run this again with --manager-was-restarted"
+             switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, also because its \
+             own flags kept its loops from ruling, {BY_SCALE}, and run this again with --manager-was-restarted"
         ));
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {

@@ -473,7 +473,7 @@ pub fn apply<T: Stored>(objects: &Objects, object: &Value, deleted: bool) {
             let meta: Meta = decode(object["metadata"].clone());
             let names = Encoding::Json.attachment_names(&object.to_string().into());
             let known = (Some(meta.uid.clone()), Some(meta.resource_version), names);
-            objects.mark_unreadable::<T>(None, &T::key_of(&meta), known, error.to_string());
+            objects.note_unreadable::<T>(None, &T::key_of(&meta), known, error.to_string());
         }
     }
 }

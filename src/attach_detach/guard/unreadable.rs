@@ -136,7 +136,12 @@ mod tests {
         assert_eq!(unreadable(&volume), BTreeMap::new());
         let name = volume.attachment_name(&"n2".into());
         let revision = Some(ResourceVersion(5));
-        objects.note_unreadable::<VolumeAttachment>(None, &name, None, revision, "bad".to_owned());
+        objects.note_unreadable::<VolumeAttachment>(
+            None,
+            &name,
+            (None, revision, apiserver::wire::AttachmentNames::default()),
+            "bad".to_owned(),
+        );
         assert_eq!(unreadable(&volume), BTreeMap::new(), "nobody knows that node yet");
         node("n2");
         assert_eq!(unreadable(&volume), BTreeMap::from([("n1".into(), format!("volumeattachment/{name}"))]));
@@ -174,9 +179,19 @@ mod tests {
             objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
             let bad = "bad".to_owned();
             if is_attachment {
-                objects.note_unreadable::<VolumeAttachment>(None, &attachment, None, revision, bad);
+                objects.note_unreadable::<VolumeAttachment>(
+                    None,
+                    &attachment,
+                    (None, revision, apiserver::wire::AttachmentNames::default()),
+                    bad,
+                );
             } else {
-                objects.note_unreadable::<Node>(None, &"n1".into(), None, revision, bad);
+                objects.note_unreadable::<Node>(
+                    None,
+                    &"n1".into(),
+                    (None, revision, apiserver::wire::AttachmentNames::default()),
+                    bad,
+                );
             }
             let changes = objects.subscribe();
             let clock = Clock::new(Timestamp::UNIX_EPOCH, now);

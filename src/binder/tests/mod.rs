@@ -9,6 +9,7 @@ mod planning;
 mod proofs;
 mod recording;
 mod undone;
+mod unreadable;
 mod waits;
 
 use std::{

@@ -258,18 +258,6 @@ impl Objects {
         &self,
         list: Option<&Listing>,
         key: &T::Key,
-        uid: Option<Uid>,
-        revision: Option<ResourceVersion>,
-        error: String,
-    ) -> bool {
-        self.mark_unreadable::<T>(list, key, (uid, revision, AttachmentNames::default()), error)
-    }
-
-    /// The same, with what a VolumeAttachment is about.
-    pub fn mark_unreadable<T: Stored>(
-        &self,
-        list: Option<&Listing>,
-        key: &T::Key,
         known: (Option<Uid>, Option<ResourceVersion>, AttachmentNames),
         error: String,
     ) -> bool {

@@ -1,7 +1,7 @@
 //! Objects whose newest revision cannot be read.
 //!
-//! In: what could be read of one (name, UID, revision, of a VolumeAttachment what it is about), and the error. Out: a marker under its key, which
-//! blocks what would be decided about that object and nothing else (S42). What was known of it before is
+//! In: what could be read of one (name, UID, revision, of a VolumeAttachment what it is about), and the error. Out: a marker
+//! under its key, which blocks what would be decided about that object and nothing else (S42). What was known of it before is
 //! kept, for to forget it would be to take it for deleted. The marker goes when a later revision can be
 //! read, or when the object is gone.
 

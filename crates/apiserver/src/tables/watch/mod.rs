@@ -184,7 +184,7 @@ impl<T: Stored> Reflector<T> {
     ) {
         let (key, error) = (head.key::<T>(), error.to_string());
         let known = (head.uid, head.resource_version, encoding.attachment_names(raw));
-        if self.objects.mark_unreadable::<T>(listing, &key, known, error.clone()) {
+        if self.objects.note_unreadable::<T>(listing, &key, known, error.clone()) {
             tracing::warn!(kind = T::PLURAL, object = %key, error, "object cannot be read: only what concerns it waits");
         }
     }

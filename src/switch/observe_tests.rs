@@ -1,0 +1,105 @@
+//! What a look reads from objects.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    observe::{Renewals, UnlistedVolumes, daemon, daemon_lease, has_led},
+    step::DaemonStanding,
+};
+
+#[test]
+fn a_lease_is_led_by_whoever_was_seen_to_renew_it_and_free_when_it_has_expired() {
+    let lease = |holder: &str, renewed: &str| json!({ "spec": { "holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15 } });
+    // Second, holder, renewal, whether somebody was seen to lead, and whether somebody may lead.
+    let course = [
+        (0, "a", "1", (false, true)),
+        (14, "a", "1", (false, true)),
+        (15, "a", "1", (false, false)),
+        (16, "b", "2", (true, true)),
+        (30, "b", "2", (true, true)),
+        (31, "b", "2", (false, false)),
+        (32, "b", "3", (true, true)),
+        (33, "", "3", (false, false)),
+        (34, "c", "3", (false, true)),
+    ];
+    let (mut renewals, start) = (Renewals::default(), Instant::now());
+    for (second, holder, renewed, expected) in course {
+        let found = renewals.note(&lease(holder, renewed), start + Duration::from_secs(second));
+        assert_eq!(found, expected, "{second}");
+    }
+}
+
+#[test]
+fn a_manager_that_was_freed_since_mooring_led_last_was_never_denied_anything() {
+    let lease = json!({ "metadata": { "resourceVersion": "7" }, "spec": { "renewTime": "10:00:00" } });
+    assert!(!has_led(&lease, Some("mooring-switch_1 7")));
+    assert!(has_led(&lease, Some("mooring-switch_1 6")), "it has led since");
+    assert!(has_led(&lease, None), "nobody has noted it, or somebody has deleted the note");
+    assert!(!has_led(&json!({}), None), "it has never led");
+}
+
+#[test]
+fn the_deployment_says_which_lease_the_daemon_takes() {
+    let deployment = |arguments: &[&str]| {
+        json!({
+            "spec": { "replicas": 0, "template": { "spec": { "containers": [{ "args": arguments }] } } },
+            "status": { "replicas": 2, "updatedReplicas": 2, "readyReplicas": 1 },
+        })
+    };
+    let lease = |arguments: &[&str]| daemon_lease(Some(&deployment(arguments)));
+    assert!(lease(&["run", "--fence"]).ends_with("/mooring-system/leases/mooring"));
+    let named = ["--leader-elect-resource-name=ours", "--leader-elect-resource-namespace", "storage"];
+    assert!(lease(&named).ends_with("/storage/leases/ours"));
+    let expected = DaemonStanding {
+        replicas: Some(0),
+        ready: 1,
+        running: 2,
+        is_fenced: true,
+        ..DaemonStanding::default()
+    };
+    assert_eq!(daemon(Some(&deployment(&["run", "--fence"]))), expected);
+    let without = DaemonStanding { has_no_lease: true, ..expected };
+    assert_eq!(daemon(Some(&deployment(&["run", "--fence", "--leader-elect=false"]))), without);
+}
+
+#[test]
+fn an_exclusive_volume_is_listed_by_the_node_that_it_is_attached_to() {
+    let attachment = |name: &str, volume: &str, node: &str| {
+        json!({
+            "metadata": { "name": name },
+            "spec": { "nodeName": node, "source": { "persistentVolumeName": volume } },
+        })
+    };
+    let node = |name: &str, listed: &[&str]| {
+        let entry = |handle: &&str| json!({ "name": format!("kubernetes.io/csi/d^{handle}") });
+        let entries: Vec<_> = listed.iter().map(entry).collect();
+        json!({ "metadata": { "name": name }, "status": { "volumesAttached": entries } })
+    };
+    let volume =
+        |name: &str, mode: &str| json!({ "metadata": { "name": name }, "spec": { "accessModes": [mode] } });
+    let named = |handle: &str, node: &str| {
+        let id = crate::attach_detach::state::desired::volume_name::VolumeId::csi(&"d".into(), handle);
+        id.attachment_name(&node.into()).to_string()
+    };
+    let mut found = UnlistedVolumes::default();
+    for (name, volume, node) in [
+        (named("h1", "n1"), "listed", "n1"),
+        (named("h2", "n1"), "other-node", "n1"),
+        (named("h3", "n1"), "shared", "n1"),
+        (named("h4", "n1"), "gone", "n1"),
+    ] {
+        found.attachment(&attachment(&name, volume, node));
+    }
+    found.node(&node("n1", &["h1"]));
+    found.node(&node("n2", &["h2"]));
+    for (name, mode) in
+        [("listed", "ReadWriteOnce"), ("other-node", "ReadWriteOnce"), ("shared", "ReadWriteMany")]
+    {
+        found.volume(&volume(name, mode));
+    }
+    assert_eq!(found.names(&[]), ["gone on n1", "other-node on n1"]);
+    assert_eq!(found.names(&["gone".to_owned()]), ["other-node on n1"], "one that is left");
+}
