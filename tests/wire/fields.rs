@@ -23,7 +23,8 @@ const SOURCES: [&str; 11] = [
 ];
 
 /// What Kubernetes calls the messages that we name otherwise.
-const MESSAGES: [(&str, &[&str]); 30] = [
+const MESSAGES: [(&str, &[&str]); 31] = [
+    ("AttachmentNames", &["VolumeAttachmentSpec"]),
     ("AttachmentSource", &["VolumeAttachmentSource"]),
     ("AttachmentSpec", &["VolumeAttachmentSpec"]),
     ("AttachmentStatus", &["VolumeAttachmentStatus"]),
@@ -54,6 +55,13 @@ const MESSAGES: [(&str, &[&str]); 30] = [
     ("VolumeSpec", &["PersistentVolumeSpec"]),
     ("VolumeStatus", &["PersistentVolumeStatus"]),
     ("VsphereVolume", &["VsphereVirtualDiskVolumeSource"]),
+];
+
+/// What Kubernetes calls the fields that we name otherwise, by message.
+const FIELDS: [(&str, &str, &str); 3] = [
+    ("AttachmentNames", "node", "nodename"),
+    ("AttachmentNames", "volume", "source"),
+    ("VolumeSpec", "reclaimpolicy", "persistentvolumereclaimpolicy"),
 ];
 
 /// Numbers of fields, by message and name in small letters.
@@ -107,11 +115,10 @@ fn field_numbers_are_those_of_the_pinned_release() {
         let single = [&*message];
         let names =
             MESSAGES.iter().find(|(ours, _)| *ours == message).map_or(&single[..], |(_, names)| names);
-        let field = if field == "reclaimpolicy" && message == "VolumeSpec" {
-            "persistentvolumereclaimpolicy"
-        } else {
-            &field
-        };
+        let field = FIELDS
+            .iter()
+            .find(|(of, ours, _)| *of == message && *ours == field)
+            .map_or(&*field, |(.., name)| name);
         for name in names {
             let fields = pinned.get(name).unwrap_or_else(|| panic!("no message {name}"));
             let expected = fields.get(field).unwrap_or_else(|| panic!("{name} has no {field}"));
