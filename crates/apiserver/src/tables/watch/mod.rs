@@ -160,6 +160,7 @@ impl<T: Stored> Reflector<T> {
                     self.listed = count;
                     self.metrics.listed(count, started.elapsed());
                     self.pace.listed();
+                    self.is_doubted = false;
                     self.well();
                     return Ok(());
                 }
@@ -196,6 +197,7 @@ impl<T: Stored> Reflector<T> {
         loop {
             let begun_at = self.revision;
             let opened = Instant::now();
+            let mut asked = opened;
             let is_hurried = self.catch_up.is_behind(self.revision);
             if is_hurried && self.are_few() {
                 return Ok(ListCause::Behind);
@@ -208,6 +210,7 @@ impl<T: Stored> Reflector<T> {
                 if std::mem::take(&mut was_cut) || is_proof {
                     self.fetcher.revision_of_now::<T>(self.revision, PAGE_DEADLINE).await?;
                 }
+                asked = Instant::now();
                 self.fetcher.open(&watch_uri::<T>(self.revision, lifetime)).await
             };
             let opening = timeout(OPEN_DEADLINE, open).await;
@@ -227,13 +230,16 @@ impl<T: Stored> Reflector<T> {
                     WatchEnd::Failed(trouble)
                 }
             };
-            let is_well = opened.elapsed() >= WELL_AFTER.min(lifetime);
+            let is_well = asked.elapsed() >= WELL_AFTER.min(lifetime);
+            let is_early = asked.elapsed() + WATCH_MARGIN < lifetime;
             if self.revision > begun_at || (is_well && matches!(end, WatchEnd::Ended)) {
-                (failures, self.is_doubted) = (0, false);
+                failures = 0;
+                // A proxy may end what brings nothing sooner.
+                self.is_doubted &= is_early;
             }
             // An API server that ended is perhaps one whose etcd was restored.
             let was_ours = matches!(end, WatchEnd::Silent | WatchEnd::Behind);
-            was_cut = opened.elapsed() + WATCH_MARGIN < lifetime && !was_ours;
+            was_cut = is_early && !was_ours;
             match end {
                 WatchEnd::Restored(proof) => return Err(proof),
                 WatchEnd::List(cause, trouble) => {
@@ -272,7 +278,8 @@ impl<T: Stored> Reflector<T> {
                 }
                 WatchEnd::Failed(trouble) => {
                     self.metrics.reopened(ReopenCause::Failed);
-                    if self.is_doubted {
+                    // One that was cut after a while is followed by one that proves it.
+                    if self.is_doubted && (is_proof || !is_well) {
                         self.objects.blind_from::<T>(opened);
                     }
                     // An outage says nothing against the revision, nor does a right that is missing: a list
@@ -321,6 +328,7 @@ impl<T: Stored> Reflector<T> {
             if let Err(end) = self.take(&stream, &event) {
                 return end;
             }
+            self.is_doubted = false;
             self.catch_up.reached(self.revision);
             if !is_well {
                 is_well = true;
@@ -425,7 +433,7 @@ impl<T: Stored> Reflector<T> {
 
     fn well(&mut self) {
         self.pace.succeeded();
-        (self.refusals, self.is_doubted) = (0, false);
+        self.refusals = 0;
         self.objects.set_error::<T>(None);
         if self.last_reason.take().is_some() {
             tracing::info!(kind = T::PLURAL, "listed and watched again");

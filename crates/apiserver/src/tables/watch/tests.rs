@@ -36,6 +36,8 @@ enum Answer {
     Hole,
     /// A watch that brings nothing and ends after [`WELL_AFTER`].
     Ends,
+    /// A watch that is cut after so many seconds, with this line or without one, whatever it was opened for.
+    Cut(u64, Option<Value>),
     /// A watch that sends this line after [`Answer::LATER`] and stays open.
     Later(Value),
     /// One object.
@@ -56,6 +58,8 @@ struct Script {
     reads: VecDeque<Answer>,
     /// When each request came, and its URI.
     asked: Vec<(Instant, String)>,
+    /// How long it takes to tell the revision of now.
+    question: Duration,
 }
 
 impl Script {
@@ -171,6 +175,10 @@ async fn respond(answer: Answer, lifetime: Duration) -> Sent {
             watch_body(stream::once(line).chain(ends_after(lifetime.saturating_sub(Answer::LATER))))
         }
         Answer::Ends => watch_body(ends_after(WELL_AFTER.min(lifetime))),
+        Answer::Cut(seconds, line) => {
+            let line = line.map(|line| Ok(Frame::data(Bytes::from(format!("{line}\n")))));
+            watch_body(ends_after(Duration::from_secs(seconds)).chain(stream::iter(line)))
+        }
         Answer::Hole => watch_body(stream::pending()),
         Answer::Object(value) => json_body(200, &value),
         Answer::Silence => std::future::pending().await,
@@ -187,14 +195,19 @@ fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answ
         lists: lists.into(),
         watches: watches.into(),
         reads: reads.into(),
-        asked: Vec::new(),
+        ..Script::default()
     }));
     let answering = Arc::clone(&script);
     let service = tower::service_fn(move |request: Request<Body>| {
         let uri = request.uri().path_and_query().unwrap().as_str();
         let lifetime = uri.split_once("timeoutSeconds=").map_or(0, |(_, seconds)| seconds.parse().unwrap());
-        let answer = answering.lock().answer(uri);
-        async move { Ok::<_, Infallible>(respond(answer, Duration::from_secs(lifetime)).await) }
+        let mut script = answering.lock();
+        let takes = if uri.ends_with("limit=1") { script.question } else { Duration::ZERO };
+        let answer = script.answer(uri);
+        async move {
+            sleep(takes).await;
+            Ok::<_, Infallible>(respond(answer, Duration::from_secs(lifetime)).await)
+        }
     });
     let api = ApiServer::in_process(Client::new(service, "default"));
     let metrics = Metrics::default();
@@ -255,6 +268,8 @@ fn open(events: Vec<Value>) -> Answer {
     Answer::Watch(events, true)
 }
 
+#[path = "blind_tests.rs"]
+mod blind;
 #[path = "catch_up_tests.rs"]
 mod catch_up;
 #[path = "optional_tests.rs"]
@@ -416,11 +431,16 @@ async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
 
 #[tokio::test(start_paused = true)]
 async fn l8_watches_that_end_at_once_and_bring_nothing_as_through_a_proxy_that_cannot_stream_cost_lists() {
-    let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
-    let stage = stage(lists, vec![Answer::Watch(vec![], false)], vec![]);
-    stage.pass(MINUTE).await;
-    assert!(stage.objects.classes.get(&ClassName::from("b")).is_some());
-    assert!(stage.lists().len() < 60, "{}", stage.lists().len());
+    // How long the question takes that comes before a watch which is to prove the connection.
+    for question in [0, 4] {
+        let lists =
+            vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
+        let stage = stage(lists, vec![Answer::Watch(vec![], false)], vec![]);
+        stage.script.lock().question = Duration::from_secs(question);
+        stage.pass(MINUTE).await;
+        assert!(stage.objects.classes.get(&ClassName::from("b")).is_some(), "{question}");
+        assert!(stage.lists().len() < 60, "{}", stage.lists().len());
+    }
 }
 
 /// A watch that was open for a while before it ended, as behind a proxy that limits how long a response lasts, says that
@@ -507,49 +527,6 @@ async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
     assert!(gaps.len() > 40 && gaps.chunks_exact(2).all(|gaps| gaps == [75, 3]), "{gaps:?}");
     assert!(opened[1..].iter().all(|(_, uri)| uri.contains("resourceVersion=25&")));
     assert_eq!(stage.lists().len(), 1, "silence alone costs no list");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_watch_that_opens_and_delivers_nothing_leaves_the_kind_blind_until_one_does() {
-    let bookmark = || open(vec![event("BOOKMARK", &json!({"metadata": {"resourceVersion": "20"}}))]);
-    let fails =
-        || open(vec![event("ERROR", &json!({"kind": "Status", "code": 500, "reason": "InternalError"}))]);
-    let ends = || Answer::Watch(vec![], false);
-    // the watches; whether the kind is blind after 5, 80 and 100 s, and after 5 min; how many watches at most by then
-    let cases = [
-        ("nothing ever comes", vec![Answer::Hole], [false, false, true, true], 30),
-        ("each breaks at once", vec![fails()], [true; 4], 250),
-        ("it breaks once", vec![fails(), bookmark()], [false; 4], 12),
-        ("it breaks, and then nothing happens", vec![fails(), open(vec![])], [false; 4], 12),
-        ("nothing comes twice", vec![Answer::Hole, Answer::Hole, bookmark()], [false; 4], 12),
-        ("nothing comes, then it ends", vec![Answer::Hole, Answer::Hole, open(vec![])], [false; 4], 12),
-        ("nothing comes, then it ends at once", vec![Answer::Hole, Answer::Hole, ends()], [false; 4], 200),
-        ("it cannot be opened", vec![Answer::Silence], [false, true, true, true], 60),
-    ];
-    for (name, watches, expected, most) in cases {
-        let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
-        let mut blind = Vec::new();
-        for pause in [5, 75, 20, 200] {
-            stage.pass(Duration::from_secs(pause)).await;
-            blind.push(stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some()));
-        }
-        assert_eq!(blind, expected, "{name}");
-        assert!(stage.watches().len() <= most, "{name}: {}", stage.watches().len());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_froze_leaves_the_kind_blind_until_it_can_be_watched_again() {
-    let lists = vec![Answer::Page(20, "", vec![])];
-    let stage = stage(lists, vec![open(vec![]), Answer::Silence], vec![]);
-    let blind = || stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some());
-    stage.pass(Duration::from_secs(80)).await;
-    assert!(!blind(), "it was opened anew a moment ago");
-    stage.pass(Duration::from_secs(10)).await;
-    assert!(blind(), "and did not open");
-    stage.script.lock().watches = vec![open(vec![])].into();
-    stage.pass(Duration::from_secs(15)).await;
-    assert!(!blind());
 }
 
 #[tokio::test(start_paused = true)]
