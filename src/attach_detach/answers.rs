@@ -132,9 +132,7 @@ impl AttachDetach {
         error: &CallError,
     ) {
         use CallError::{AlreadyExists, Conflict, NotLeader, Throttled};
-        // A create names no revision, so a conflict is a refusal.
-        let is_refused = operation == Operation::Attach && matches!(error, Conflict(_));
-        if is_refused || !matches!(error, NotLeader | Throttled { .. } | AlreadyExists(_) | Conflict(_)) {
+        if !matches!(error, NotLeader | Throttled { .. } | AlreadyExists(_) | Conflict(_)) {
             self.outbox.push(Fact::Failed(NodeVolumeKey::new(volume, node), operation));
         }
     }

@@ -160,15 +160,18 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         }
         return bind(&volume, claim, state);
     };
-    if refers_to(reference, claim) {
+    if refers_to(reference, claim) || (was_bound(claim) && !is_of_another(reference, claim)) {
         return bind(&volume, claim, state);
     }
     let reason = ClaimReason::NamedTaken(name.clone(), reference.key());
     // A claim that says the binder chose this volume for it contradicts the volume: nothing is
-    // written over that. Nor over the phase, which says that the volume was its own, where the volume names it still, by
-    // name or by UID (S45).
-    let is_its = reference.key() == claim.key() || reference.uid == claim.metadata.uid;
-    if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) || (is_its && was_bound(claim)) {
+    // written over that. Nor over the phase, which says that the volume was its own, where the volume names it still, or is
+    // given back to it (S45).
+    if volume::robbed(&volume, reference, state).iter().any(|owner| owner.key() == claim.key()) {
+        return Decision::rest(reason);
+    }
+    let is_its = was_bound(claim) && reference.key() == claim.key();
+    if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) || is_its {
         return ClaimDecision::waiting(claim, reason);
     }
     pends(claim, reason)

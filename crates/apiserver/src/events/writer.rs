@@ -190,10 +190,12 @@ impl Desk<'_> {
         tracing::debug!(reason, object = %name, %error, "event not written");
         match error {
             CallError::Throttled { after, .. } => Some((report, after)),
-            // In a conflict another process has counted it meanwhile.
-            CallError::Unknown(_) | CallError::NotSent(_) | CallError::NotLeader | CallError::Conflict(_) => {
-                Some((report, UNANSWERED))
-            }
+            // In a conflict another process has counted it meanwhile, or a quota lost its races.
+            CallError::Unknown(_)
+            | CallError::NotSent(_)
+            | CallError::NotLeader
+            | CallError::Conflict(_)
+            | CallError::Refused { code: 409, .. } => Some((report, UNANSWERED)),
             _ => {
                 self.losses.of(Loss::Failed).inc();
                 None
