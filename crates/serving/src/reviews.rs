@@ -3,7 +3,8 @@
 //!
 //! A client of its own, so that clients never stand in the way of the daemon's work, and within
 //! bounds, so that they cannot make the daemon flood the API server: so many reviews at once, so many
-//! a second, each with a deadline. Those who have been known before have a share that strangers cannot use up.
+//! a second, each with a deadline. A question that was answered with yes before is asked beyond that rate, so that
+//! strangers keep out nobody who was let in.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,9 +38,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 3;
 /// Before the second attempt, as upstream; twice as long before the third.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Reviews at once, for each share.
+/// Reviews at once.
 const AT_ONCE: usize = 4;
-/// Reviews a second, for each share. KCM's client would send 200.
+/// Reviews a second of what is new. KCM's client would send 200.
 const PER_SECOND: usize = 20;
 /// Reviews that may come at once after a quiet time.
 const BURST: usize = 40;
@@ -62,34 +63,6 @@ pub enum ReviewError {
     Failed(String),
 }
 
-/// Whose share a review is taken from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// A user who has been known before.
-    Known,
-    /// Any client.
-    Stranger,
-}
-
-/// A share of what may be asked.
-#[derive(Debug)]
-struct Bounds {
-    at_once: Semaphore,
-    rate: RateLimiter,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        let rate = RateLimiter::builder()
-            .initial(BURST)
-            .max(BURST)
-            .refill(PER_SECOND / 10)
-            .interval(Duration::from_millis(100))
-            .build();
-        Self { at_once: Semaphore::new(AT_ONCE), rate }
-    }
-}
-
 /// Why an attempt brought nothing.
 struct Failure {
     problem: String,
@@ -101,8 +74,8 @@ struct Failure {
 /// Asks the API server.
 pub struct Reviewer {
     client: Client,
-    known: Bounds,
-    strangers: Bounds,
+    at_once: Semaphore,
+    rate: RateLimiter,
     /// The sorts of reviews that fail now: one that is forbidden says nothing about the others.
     failing: Mutex<BTreeSet<Review>>,
     measures: Measures,
@@ -140,20 +113,25 @@ impl Reviewer {
     /// Asks with this client.
     #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
-        let (known, strangers) = (Bounds::default(), Bounds::default());
-        Self { client, known, strangers, failing: Mutex::default(), measures }
+        let rate = RateLimiter::builder()
+            .initial(BURST)
+            .max(BURST)
+            .refill(PER_SECOND / 10)
+            .interval(Duration::from_millis(100))
+            .build();
+        Self { client, at_once: Semaphore::new(AT_ONCE), rate, failing: Mutex::default(), measures }
     }
 
-    /// Whose token it is; `None` if it is no user's.
+    /// Whose token it is; `None` if it is no user's. If the answer was yes before, it is asked beyond the rate.
     ///
     /// # Errors
     /// See [`ReviewError`].
-    pub async fn token(&self, token: &str, share: Share) -> Result<Option<User>, ReviewError> {
+    pub async fn token(&self, token: &str, is_again: bool) -> Result<Option<User>, ReviewError> {
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
         });
         let answer: Option<Reviewed<TokenStatus>> =
-            self.ask(Review::Token, share, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
+            self.ask(Review::Token, is_again, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
         let status = answer.unwrap_or_default().status;
         if status.authenticated && !status.user.username.is_empty() {
             return Ok(Some(status.user.authenticated()));
@@ -174,7 +152,7 @@ impl Reviewer {
         user: &User,
         verb: &str,
         path: &str,
-        share: Share,
+        is_again: bool,
     ) -> Result<bool, ReviewError> {
         let mut spec = serde_json::to_value(user).unwrap_or_default();
         if let Some(spec) = spec.as_object_mut() {
@@ -184,7 +162,7 @@ impl Reviewer {
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
         });
         let answer: Option<Reviewed<AccessStatus>> =
-            self.ask(Review::Access, share, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
+            self.ask(Review::Access, is_again, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
         let AccessStatus { allowed, denied } = answer.unwrap_or_default().status;
         // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize: a denial counts more.
         Ok(allowed && !denied)
@@ -196,7 +174,7 @@ impl Reviewer {
     /// See [`ReviewError`].
     pub async fn authorities(&self) -> Result<Option<String>, ReviewError> {
         let map: Option<ConfigMap> =
-            self.ask(Review::Authorities, Share::Known, Method::GET, AUTHORITIES, None).await?;
+            self.ask(Review::Authorities, true, Method::GET, AUTHORITIES, None).await?;
         Ok(map.and_then(|mut map| map.data.remove("client-ca-file")).filter(|pem| !pem.is_empty()))
     }
 
@@ -204,30 +182,27 @@ impl Reviewer {
     async fn ask<T: for<'a> Deserialize<'a>>(
         &self,
         review: Review,
-        share: Share,
+        is_again: bool,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Option<T>, ReviewError> {
-        let bounds = match share {
-            Share::Known => &self.known,
-            Share::Stranger => &self.strangers,
-        };
-        if !bounds.rate.try_acquire(1) {
+        let may_ask = || is_again || self.rate.try_acquire(1);
+        if !may_ask() {
             return Err(ReviewError::Busy);
         }
         let asking = async {
             let mut attempt = 1;
             loop {
                 let failure = {
-                    let _permit = bounds.at_once.acquire().await;
+                    let _permit = self.at_once.acquire().await;
                     match self.send(review, method.clone(), path, body).await {
                         Ok(answer) => return Ok(answer),
                         Err(failure) => failure,
                     }
                 };
                 // Another attempt is another request: it has to be within the rate as well.
-                if !failure.transient || attempt == ATTEMPTS || !bounds.rate.try_acquire(1) {
+                if !failure.transient || attempt == ATTEMPTS || !may_ask() {
                     return Err(failure.problem);
                 }
                 sleep(PAUSE * attempt).await;
