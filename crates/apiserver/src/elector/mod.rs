@@ -367,6 +367,8 @@ impl Elector {
                 tracing::error!(reason = %error, "giving up the lease");
                 return Err(error);
             }
+            let is_blind = self.sight.blind_since().is_some();
+            self.note_fitness(if is_blind { Fitness::Blind } else { Fitness::Fit });
             let needs_successor = passed && self.sight.needs_successor(started);
             if needs_successor && !seeks_successor {
                 tracing::warn!(lease = %self.lease(), "the watches deliver nothing any more: looking for a successor");

@@ -376,6 +376,7 @@ async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     second.sight.set(Some(Instant::now()));
     seconds(600).await;
     assert!(first.leads());
+    assert_eq!(first.view.borrow().fitness, Some(Fitness::Blind));
 
     second.sight.set(None);
     second.wins_within(10).await;
@@ -402,6 +403,7 @@ async fn m2_a_blink_is_not_blindness() {
     first.sight.set(None);
     seconds(600).await;
     assert!(first.leads() && !second.leads());
+    assert_eq!(first.view.borrow().fitness, Some(Fitness::Fit));
     assert!(server.with(|store| store.lease.clone()).unwrap()["metadata"].get("annotations").is_none());
 }
 
