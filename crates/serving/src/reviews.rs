@@ -6,10 +6,7 @@
 //! a second, each with a deadline. A question that was answered with yes before is asked beyond that rate, so that
 //! strangers keep out nobody who was let in.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use http::{
     Method, Request,
@@ -81,34 +78,6 @@ pub struct Reviewer {
     measures: Measures,
 }
 
-/// What of a review counts.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reviewed<S> {
-    status: S,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TokenStatus {
-    authenticated: bool,
-    user: User,
-    error: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct AccessStatus {
-    allowed: bool,
-    denied: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ConfigMap {
-    data: BTreeMap<String, String>,
-}
-
 impl Reviewer {
     /// Asks with this client.
     #[must_use]
@@ -130,15 +99,15 @@ impl Reviewer {
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
         });
-        let answer: Option<Reviewed<TokenStatus>> =
-            self.ask(Review::Token, is_again, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
-        let status = answer.unwrap_or_default().status;
-        if status.authenticated && !status.user.username.is_empty() {
-            return Ok(Some(status.user.authenticated()));
+        let answer = self.ask(Review::Token, is_again, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
+        let status = answer.pointer("/status").unwrap_or(&Value::Null);
+        let user = User::deserialize(status.get("user").unwrap_or(&Value::Null)).unwrap_or_default();
+        if status.get("authenticated") == Some(&Value::Bool(true)) && !user.username.is_empty() {
+            return Ok(Some(user.authenticated()));
         }
-        if !status.error.is_empty() {
+        if let Some(reason) = status.get("error").and_then(Value::as_str) {
             // It may say much, but never the token.
-            tracing::debug!(reason = status.error, "token refused");
+            tracing::debug!(reason, "token refused");
         }
         Ok(None)
     }
@@ -161,11 +130,10 @@ impl Reviewer {
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
         });
-        let answer: Option<Reviewed<AccessStatus>> =
-            self.ask(Review::Access, is_again, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
-        let AccessStatus { allowed, denied } = answer.unwrap_or_default().status;
+        let answer = self.ask(Review::Access, is_again, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
         // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize: a denial counts more.
-        Ok(allowed && !denied)
+        let is_denied = answer.pointer("/status/denied").is_some_and(|denied| *denied != false);
+        Ok(answer.pointer("/status/allowed") == Some(&Value::Bool(true)) && !is_denied)
     }
 
     /// The cluster's authorities of client certificates, in PEM; `None` if it publishes none.
@@ -173,20 +141,20 @@ impl Reviewer {
     /// # Errors
     /// See [`ReviewError`].
     pub async fn authorities(&self) -> Result<Option<String>, ReviewError> {
-        let map: Option<ConfigMap> =
-            self.ask(Review::Authorities, true, Method::GET, AUTHORITIES, None).await?;
-        Ok(map.and_then(|mut map| map.data.remove("client-ca-file")).filter(|pem| !pem.is_empty()))
+        let map = self.ask(Review::Authorities, true, Method::GET, AUTHORITIES, None).await?;
+        let pem = map.pointer("/data/client-ca-file").and_then(Value::as_str);
+        Ok(pem.filter(|pem| !pem.is_empty()).map(str::to_owned))
     }
 
-    /// `None`: not found.
-    async fn ask<T: for<'a> Deserialize<'a>>(
+    /// Null, if there is none.
+    async fn ask(
         &self,
         review: Review,
         is_again: bool,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<T>, ReviewError> {
+    ) -> Result<Value, ReviewError> {
         let may_ask = || is_again || self.rate.try_acquire(1);
         if !may_ask() {
             return Err(ReviewError::Busy);
@@ -228,13 +196,13 @@ impl Reviewer {
     }
 
     /// One attempt.
-    async fn send<T: for<'a> Deserialize<'a>>(
+    async fn send(
         &self,
         review: Review,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Value, Failure> {
         let lasting = |problem| Failure { problem, transient: false };
         let is_read = method == Method::GET;
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
@@ -255,12 +223,12 @@ impl Reviewer {
         let bytes = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let bytes = bytes.map_err(|error| lasting(error.to_string()))?.to_bytes();
         if is_read && status == http::StatusCode::NOT_FOUND {
-            return Ok(None);
+            return Ok(Value::Null);
         }
         if !status.is_success() {
             let transient = status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS;
             return Err(Failure { problem: format!("the API server answers {status}"), transient });
         }
-        serde_json::from_slice(&bytes).map(Some).map_err(|_| lasting("the answer cannot be read".to_owned()))
+        serde_json::from_slice(&bytes).map_err(|_| lasting("the answer cannot be read".to_owned()))
     }
 }
