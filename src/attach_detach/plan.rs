@@ -23,7 +23,7 @@ use super::{
         node_list::{self, NodeStep, NodeView},
         reconciler::{self, VolumeView},
         scope::Scope,
-        verdict::{AttachStep, NodeVerdict, StandOff},
+        verdict::{AttachStep, ConflictingNode, NodeVerdict, Waiting},
     },
     facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
@@ -170,10 +170,15 @@ impl AttachDetach {
             self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
         };
         let stand_off = |node: &NodeName| {
-            let beside = || is_beside(node).then(|| StandOff::Beside(node.clone()));
+            // Its driver would take another volume from this node in its place (S44).
+            let conflict = || ConflictingNode { node: node.clone(), is_attached: true };
+            let beside = || is_beside(node).then(|| Waiting::HeldByNode { conflict: conflict() });
             let is_held = state.is_some_and(|state| state.nodes.contains_key(node));
             let is_unreadable = is_held && self.unknown_needs.are_on(node);
-            if is_unreadable { Some(StandOff::Unreadable) } else { beside() }
+            // The object is not named: it may be of another namespace than that of the pods that wait for the volume (S41), and
+            // its pod is told of it.
+            let unreadable = || Waiting::Unreadable { object: "what a pod there needs".to_owned() };
+            if is_unreadable { Some(unreadable()) } else { beside() }
         };
         VolumeView {
             volume,

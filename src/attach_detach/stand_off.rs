@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call},
     controller::AttachDetach,
-    decide::verdict::{StandOff, Waiting},
+    decide::verdict::Waiting,
     facts::Fact,
     guard::{
         second_writer::{Act, ActTarget, DELETED, act_of},
@@ -43,21 +43,21 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 impl AttachDetach {
     /// Why nothing may be taken away now.
-    pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
+    pub(super) fn stand_off(&self, now: Instant) -> Option<Waiting> {
         let clock = &self.clock;
         // The stricter one first: it spares no node.
         if let Some(left) = self.objects.restore_grace().left(now) {
-            return Some(StandOff::Restored { until: clock.wall(now + left) });
+            return Some(Waiting::RestoreGrace { until: clock.wall(now + left) });
         }
         if let Some(by) = self.second_writer.signal() {
-            return Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) });
+            return Some(Waiting::ForeignWriter { writer: by.to_string(), until: clock.wall(by.until) });
         }
         let unfenced = self.objects.unfenced();
         if let Some(until) = unfenced.until(now) {
-            return Some(StandOff::ForeignWriter { by: UNFENCED.into(), until: clock.wall(until) });
+            return Some(Waiting::ForeignWriter { writer: UNFENCED.to_owned(), until: clock.wall(until) });
         }
         // The only one that lets what is off the list be finished.
-        (unfenced.begins_nothing(now) == Some(Unbegun::Draining)).then_some(StandOff::HandOver)
+        (unfenced.begins_nothing(now) == Some(Unbegun::Draining)).then_some(Waiting::HAND_OVER)
     }
 
     /// Why no VolumeAttachment is created now. A create has no precondition, so one of kube-controller-manager for another node
@@ -263,7 +263,7 @@ mod tests {
         let (mut controller, _) = controller(now);
         controller.objects.unfenced().lost(now, Duration::from_mins(10));
         controller.end_stand_offs(now);
-        assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
+        assert!(matches!(controller.stand_off(now), Some(Waiting::ForeignWriter { .. })));
         assert!(
             controller.wake_at().is_some_and(|at| at <= now + Duration::from_secs(5)),
             "it looks again soon"
@@ -289,10 +289,10 @@ mod tests {
         controller.objects.unfenced().drain(true);
         controller.end_stand_offs(later);
         assert_eq!(waits(&controller, later), Some(("HandOver", false)));
-        assert_eq!(controller.stand_off(later), Some(StandOff::HandOver));
+        assert_eq!(controller.stand_off(later), Some(Waiting::HAND_OVER));
         controller.objects.unfenced().lost(later, Duration::from_mins(10));
         let strict = controller.stand_off(later);
-        assert!(matches!(strict, Some(StandOff::ForeignWriter { .. })), "it finishes nothing: {strict:?}");
+        assert!(matches!(strict, Some(Waiting::ForeignWriter { .. })), "it finishes nothing: {strict:?}");
         assert!(controller.wake_at().is_some_and(|at| at <= later + Duration::from_secs(5)));
     }
 
@@ -332,8 +332,8 @@ mod tests {
             let owners = Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()]));
             controller.owner_read(&ActTarget::Node(name.into()), "u".into(), owners, &answered(now));
         }
-        assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
+        assert!(matches!(controller.stand_off(now), Some(Waiting::ForeignWriter { .. })));
         controller.objects.restore_grace().begin(now);
-        assert!(matches!(controller.stand_off(now), Some(StandOff::Restored { .. })));
+        assert!(matches!(controller.stand_off(now), Some(Waiting::RestoreGrace { .. })));
     }
 }
