@@ -138,10 +138,7 @@ impl controller::Controller for AttachDetach {
             match &object {
                 ObjectRef::Pod(key) => drop(pods.insert(key.clone())),
                 ObjectRef::Node(name) => self.refresh_node(name, now),
-                ObjectRef::Attachment(name) => {
-                    self.refresh_attachment(name, now);
-                    self.confirm_attachment(name);
-                }
+                ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
                 ObjectRef::Volume(name) => self.refresh_volume(name, now),
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
                 ObjectRef::Claim(_) | ObjectRef::Class(_) | ObjectRef::AttributesClass(_) => {}

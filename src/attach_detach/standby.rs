@@ -80,14 +80,10 @@ impl AttachDetach {
         let wall = self.clock.wall(now);
         for (name, node) in self.objects.nodes.snapshot() {
             self.actual.observe_node(&name, Some(&node), |_| false, wall);
-            if self.objects.nodes.is_missing(&name) {
-                self.read_node_live(&name);
-            }
         }
         for (name, attachment) in self.objects.attachments.snapshot() {
             self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
             self.refresh_attachment(&name, now);
-            self.confirm_attachment(&name);
         }
         self.actual.distrust_younger_nodes();
         for (key, pod) in self.objects.pods.snapshot() {
@@ -147,7 +143,7 @@ impl AttachDetach {
         // What was loaded is no work yet, and is looked at in this order.
         self.queue.clear();
         self.queue.at(now);
-        for node in self.actual.nodes_to_look_at() {
+        for node in self.actual.distrusted_nodes() {
             self.queue.add_node(node.clone());
         }
         let mut volumes = Vec::new();

@@ -12,6 +12,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
+    ids::ResourceVersion,
     kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     tables::{ChangeSet, Objects, Stored},
 };
@@ -400,18 +401,21 @@ impl<'a> Play<'a> {
 
     /// The watches that were blind list everything.
     fn relist(&mut self) {
-        fn reset<T: Stored>(objects: &Objects, all: Vec<Value>) {
+        fn reset<T: Stored>(objects: &Objects, revision: u64, all: Vec<Value>) {
+            // A list has the server's revision, whatever is in it.
+            T::table(objects).advance(ResourceVersion(revision));
             objects.reset::<T>(all.into_iter().map(decode).collect());
         }
+        let revision = self.world.store.revision();
         for blind in mem::take(&mut self.blind) {
             self.delivered.retain(|(kind, _), _| *kind != blind);
             let listed = self.world.store.objects.iter().filter(|((kind, _), _)| *kind == blind);
             self.delivered.extend(listed.clone().map(|(key, object)| (key.clone(), object.clone())));
             let all = listed.map(|(_, object)| object.clone()).collect();
             match blind.as_str() {
-                "node" => reset::<Node>(&self.objects, all),
-                "pod" => reset::<Pod>(&self.objects, all),
-                "attachment" => reset::<VolumeAttachment>(&self.objects, all),
+                "node" => reset::<Node>(&self.objects, revision, all),
+                "pod" => reset::<Pod>(&self.objects, revision, all),
+                "attachment" => reset::<VolumeAttachment>(&self.objects, revision, all),
                 kind => panic!("no case goes blind for {kind}"),
             }
         }
@@ -525,6 +529,7 @@ impl<'a> Play<'a> {
             None | Some(Reply::Overtaken) => return Ok(Some(self.world.perform(call)?)),
             Some(Reply::Never) => return Ok(None),
             Some(Reply::Late) => {
+                self.answers.retain(|request, _| !text.starts_with(request.as_str()));
                 let answer = self.world.perform(call)?;
                 let left = match &answer {
                     Ok(Answer::Attachment(left)) => Some(("attachment", left.metadata.name.to_string())),

@@ -361,11 +361,9 @@ impl NodeVerdict {
         wait(ReportAsAttached::Unchanged, Waiting::Unreadable { object: object.to_owned() })
     }
 
-    /// The same, and the attachment is read live if no watch event would tell of its end, or if the server says that it
-    /// is another object.
+    /// The same, and the attachment is read live if the server says that it is another object.
     pub(in crate::attach_detach) fn confirming(mut self, node_volume: &NodeVolume, now: Instant) -> Self {
-        let is_to_be_read =
-            matches!(node_volume.why_read, Some(WhyRead::Unconfirmed | WhyRead::DeletionRefused(_)));
+        let is_to_be_read = matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_)));
         if !is_to_be_read || node_volume.call.is_some() || self.step.is_some() {
             return self;
         }

@@ -347,12 +347,6 @@ impl<T: Narrow> Table<T> {
         self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
     }
 
-    /// Whether neither the last list nor the watch since has told anything of the object.
-    #[must_use]
-    pub fn is_unconfirmed(&self, key: &T::Key) -> bool {
-        self.unconfirmed.contains_key(key)
-    }
-
     /// Whether the last list lacked the object, and no event has shown it since.
     #[must_use]
     pub fn is_missing(&self, key: &T::Key) -> bool {
@@ -434,7 +428,6 @@ mod tests {
         table.observe_response(class("a", 20, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         assert_eq!(table.unconfirmed(), vec![key.clone()]);
-        assert!(table.is_unconfirmed(&key));
         assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
         assert!(table.prove_gone(&key, ResourceVersion(20)));
         assert!(!table.prove_gone(&key, ResourceVersion(20)));

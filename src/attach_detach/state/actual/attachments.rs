@@ -252,15 +252,6 @@ impl ActualState {
         Some(self.node_volume(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
     }
 
-    /// Notes that a VolumeAttachment is to be asked for.
-    pub fn read_attachment_live(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
-        let AttachmentIdentity { volume, node, ours: true, .. } = self.identities.get(name)? else {
-            return None;
-        };
-        self.volumes.get_mut(volume)?.nodes.get_mut(node)?.why_read = Some(WhyRead::Unconfirmed);
-        Some((volume.clone(), node.clone()))
-    }
-
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.
     #[must_use]
     pub fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {

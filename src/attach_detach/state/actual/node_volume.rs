@@ -192,9 +192,6 @@ pub struct Uncertain {
 /// Why the attachment's name is to be read live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyRead {
-    /// The attachment is known from answers to our own requests alone, and the last list lacked it: no
-    /// watch event would come if it were gone.
-    Unconfirmed,
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
     /// The server refused to delete the attachment as it was at this revision: it has changed, or is another one.
