@@ -6,22 +6,12 @@
 //! history can be played in a test. A volume is planned only while a request [may be sent](super::dispatcher), so no
 //! decision waits in a queue and goes stale there (S15).
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use apiserver::{
-    call::CallError,
-    ids::{NodeName, ResourceVersion},
-    kinds::ObjectRef,
-    lease_note::LeaseNote,
-    tables::Objects,
+    call::CallError, ids::ResourceVersion, kinds::ObjectRef, lease_note::LeaseNote, tables::Objects,
     unfenced::Unbegun,
 };
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
@@ -40,7 +30,7 @@ use super::{
     reasons::{AttachDetachKey, AttachDetachReason},
     state::{
         actual::{ActualState, answered::Answered, unpublishing::Sequence},
-        desired::{DesiredState, attach_required::AttachRequired, volume_name::VolumeId},
+        desired::{DesiredState, attach_required::AttachRequired},
     },
 };
 use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters};
@@ -75,8 +65,6 @@ pub struct AttachDetach {
     pub(super) leads: bool,
     /// Whether the states are read from the tables.
     pub(super) is_loaded: bool,
-    /// When pods ceased to need volumes on nodes that were not Ready, while another replica led.
-    pub(super) ended: HashMap<(VolumeId, NodeName), Timestamp>,
     /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
     pub(super) newest_attachment: ResourceVersion,
     /// What cannot be read, and what pods may need for that reason, as the plan began (S42).
@@ -103,17 +91,8 @@ impl controller::Controller for AttachDetach {
     type Answer = Answer;
     type Measures = Measures;
 
-    /// Begins to stand by: of what the tables have, what CSIDrivers say and the end of pods may be gone from them when this
-    /// process leads.
-    fn load(&mut self, now: Instant) {
-        for driver in self.objects.drivers.keys() {
-            self.refresh_driver(&driver, now);
-        }
-        let wall = self.clock.wall(now);
-        for pod in self.objects.pods.keys() {
-            self.watch_pod(&pod, wall);
-        }
-    }
+    /// Nothing: it reads the tables when it leads.
+    fn load(&mut self, _: Instant) {}
 
     fn lead(&mut self, now: Instant) {
         self.leads = true;
@@ -122,7 +101,7 @@ impl controller::Controller for AttachDetach {
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         if !self.leads {
-            return self.stand_by(objects, now);
+            return;
         }
         self.queue.at(now);
         let newest = self.newest_attachment;
@@ -244,7 +223,6 @@ impl AttachDetach {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
-        objects.nodes.keep_final_states();
         let ForcePolicy { unready, gone, .. } = options.force;
         Self {
             objects,
@@ -261,7 +239,6 @@ impl AttachDetach {
             force_waits: ForceWaits::of(unready.max(gone)),
             leads: false,
             is_loaded: false,
-            ended: HashMap::new(),
             newest_attachment: ResourceVersion::default(),
             unknown_needs: UnknownNeeds::default(),
             grace_ends_at: None,
