@@ -74,6 +74,7 @@ impl Exclusive {
         let foreign = state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
+        holders.dedup();
         let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
