@@ -3,8 +3,9 @@
 //! In: the right to write, and what the lease says of the term before. Out: the states as they are read from the tables, as
 //! by a process that starts; waits that go on (S6); and what is looked at first.
 
+use std::collections::BTreeSet;
+
 use apiserver::ids::NodeName;
-use litemap::LiteMap;
 use tokio::time::Instant;
 
 use super::{
@@ -12,10 +13,7 @@ use super::{
     decide::scope::Scope,
     facts::Fact,
     guard::force_waits::{Said, waits},
-    state::{
-        actual::NodeVolume,
-        desired::{populator, volume_name::VolumeId},
-    },
+    state::desired::{populator, volume_name::VolumeId},
 };
 
 impl AttachDetach {
@@ -73,52 +71,28 @@ impl AttachDetach {
         self.outbox.push(Fact::ForceWaits(said));
     }
 
-    /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node,
-    /// then those that no pod needs, those that are new, and those that are as they should be.
+    /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node
+    /// and then those that no pod needs, and behind them those that are new.
     pub(super) fn take_over(&mut self, now: Instant) {
         self.second_writer.lead(now);
         self.read_tables(now);
         self.go_on_waiting(now);
         self.actual.inherit_told();
-        // What was loaded is no work yet, and is looked at in this order.
+        // What was loaded is no work yet.
         self.queue.clear();
         self.queue.at(now);
         for node in self.actual.distrusted_nodes() {
             self.queue.add_node(node.clone());
         }
-        let mut volumes = Vec::new();
-        for volume in self.desired.volumes() {
-            let nodes = self.desired.nodes(volume).into_iter().flat_map(LiteMap::keys);
-            let first = nodes.clone().next();
-            let is_listed =
-                |node: &NodeName| self.actual.node_volume(volume, node).is_some_and(NodeVolume::is_listed);
-            let turn = match self.actual.volume(volume) {
-                None => FirstTurn::New,
-                Some(state) if state.nodes.len() == nodes.clone().count() && nodes.clone().all(is_listed) => {
-                    FirstTurn::Settled
-                }
-                Some(_) => FirstTurn::Begun,
-            };
-            volumes.push((turn, first, volume));
-        }
-        let unwanted = self.actual.volumes().map(|(volume, _)| volume);
-        let unwanted = unwanted.filter(|volume| self.desired.nodes(volume).is_none());
-        volumes.extend(unwanted.map(|volume| (FirstTurn::Unwanted, None, volume)));
-        volumes.sort();
-        for (turn, _, volume) in volumes {
-            match turn {
-                FirstTurn::Begun | FirstTurn::Unwanted => self.queue.add(volume.clone(), Scope::All),
-                FirstTurn::New | FirstTurn::Settled => self.queue.add_new(volume.clone(), Scope::All),
+        let first = |volume: &VolumeId| self.desired.nodes(volume).and_then(|nodes| nodes.keys().next());
+        let held = self.actual.volumes().map(|(volume, _)| volume);
+        let volumes = self.desired.volumes().chain(held).map(|volume| (first(volume), volume));
+        let volumes: BTreeSet<_> = volumes.map(|(first, volume)| (first.is_none(), first, volume)).collect();
+        for (.., volume) in volumes {
+            match self.actual.volume(volume) {
+                Some(_) => self.queue.add(volume.clone(), Scope::All),
+                None => self.queue.add_new(volume.clone(), Scope::All),
             }
         }
     }
-}
-
-/// When a volume has its turn after a take-over, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum FirstTurn {
-    Begun,
-    Unwanted,
-    New,
-    Settled,
 }
