@@ -89,7 +89,8 @@ pub struct Unresolved {
     pub why: WhyUnresolved,
 }
 
-/// What a pod's volume waits for before it can be desired.
+/// What a pod's volume waits for before it can be desired. Printed, a sentence for people, in events and diagnosis; it names
+/// no claim of another namespace (S41).
 #[derive(Clone, Debug, PartialEq, Eq, Error, IntoStaticStr)]
 pub enum WhyUnresolved {
     /// The pod's node is not handed to the controller by its kubelet.
@@ -99,23 +100,23 @@ pub enum WhyUnresolved {
     #[error("node {0} has no object: nothing can be attached to it")]
     NodeGone(NodeName),
     /// The claim does not exist.
-    #[error("claim {0} does not exist")]
+    #[error("PersistentVolumeClaim \"{}\" does not exist", .0.name())]
     ClaimMissing(ClaimKey),
     /// The claim exists, but another object owns it.
-    #[error("claim {0} is not owned by the pod")]
+    #[error("PersistentVolumeClaim \"{}\" was not created for this pod", .0.name())]
     ClaimNotOwnedByPod(ClaimKey),
     /// The claim is not bound.
-    #[error("claim {0} is not bound")]
+    #[error("PersistentVolumeClaim \"{}\" is not bound", .0.name())]
     ClaimNotBound(ClaimKey),
     /// The PersistentVolume does not exist.
-    #[error("PersistentVolume {0} does not exist")]
+    #[error("PersistentVolume \"{0}\" does not exist")]
     VolumeMissing(VolumeName),
     /// The PersistentVolume names another claim.
-    #[error("PersistentVolume {0} is bound to another claim")]
+    #[error("PersistentVolume \"{0}\" is bound to another claim")]
     VolumeBoundElsewhere(VolumeName),
     /// The source of the volume, in the PersistentVolume of this name or in the pod itself, leads
     /// nowhere.
-    #[error("the volume's source{} leads nowhere: {}", within(.0.as_ref()), .1)]
+    #[error("{}: {}", leads_nowhere(.0.as_ref()), .1)]
     MalformedSource(Option<VolumeName>, SourceError),
     /// FlexVolume, with the driver it names. It is not supported, so this wait ends with the pod.
     #[error("FlexVolume driver {0} is not supported")]
@@ -126,8 +127,9 @@ pub enum WhyUnresolved {
     Unreadable(ObjectRef, String),
 }
 
-fn within(volume: Option<&VolumeName>) -> String {
-    volume.map(|volume| format!(" in PersistentVolume {volume}")).unwrap_or_default()
+fn leads_nowhere(volume: Option<&VolumeName>) -> String {
+    let of_volume = volume.map(|volume| format!("PersistentVolume \"{volume}\""));
+    of_volume.unwrap_or_else(|| "the volume's source leads nowhere".to_owned())
 }
 
 impl WhyUnresolved {
