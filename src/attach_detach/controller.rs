@@ -18,7 +18,7 @@ use super::{
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
     dispatcher::Dispatcher,
-    facts::{Fact, Outbox, PlanFacts},
+    facts::{Outbox, PlanFacts},
     guard::{
         force_waits::ForceWaits,
         second_writer::{ActTarget, ROLE},
@@ -202,8 +202,7 @@ impl controller::Controller for AttachDetach {
         }
         self.queue.end_turn(self.dispatcher.room(), now);
         // 4. What waits for force.
-        let said = self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
-        self.outbox.facts.facts.extend(said.map(Fact::ForceWaits));
+        self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
         Plan {
             calls: self.dispatcher.take(),
             events: mem::take(&mut self.outbox.events),

@@ -12,7 +12,7 @@ use super::{
     controller::AttachDetach,
     decide::scope::Scope,
     facts::Fact,
-    guard::force_waits::{Said, waits},
+    guard::force_waits::waits,
     state::desired::{populator, volume_name::VolumeId},
 };
 
@@ -54,9 +54,9 @@ impl AttachDetach {
     fn go_on_waiting(&mut self, now: Instant) {
         let is_restored = self.objects.restore_grace().left(now).is_some();
         let note = match self.force_waits.take_over() {
-            Ok(note) if note.count() == 0 => return,
-            Ok(note) => note,
-            Err(said) => return self.outbox.push(Fact::ForceWaits(said)),
+            Some(note) if note.count() == 0 => return,
+            Some(note) => note,
+            None => return self.outbox.push(Fact::ForceWaits(None)),
         };
         let go_on: Vec<_> = waits(&self.actual, &self.desired)
             .filter_map(|(name, wait)| Some((name.clone(), note.elapsed(&wait)?, wait)))
@@ -67,8 +67,7 @@ impl AttachDetach {
             self.actual.go_on(&name, &wait, elapsed, wall);
             self.force_waits.begin();
         }
-        let said = Said::TakenOver { go_on: count, begin_anew: note.count() - count };
-        self.outbox.push(Fact::ForceWaits(said));
+        self.outbox.push(Fact::ForceWaits(Some([count, note.count() - count])));
     }
 
     /// Starts to plan: this process may write from now on. Volumes with which something has begun come first, node by node
