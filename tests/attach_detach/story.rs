@@ -260,7 +260,7 @@ fn tables(
     let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
     let controller = AttachDetach::new(Arc::clone(&objects), options, Clock::new(shown, now));
     let reporting = Reporting::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    backlog::register(reporting.board(), &objects, &metrics).unwrap();
+    backlog::register(reporting.reporter.board(), &objects, &metrics).unwrap();
     (objects, changes, controller, (of_ours, reporting), metrics)
 }
 
@@ -342,7 +342,7 @@ impl<'a> Play<'a> {
         if step.loses_events {
             for event in &seen.events {
                 self.written.lose(&event.1);
-                self.reporting.lost(event.clone(), self.now);
+                self.reporting.events.lost(event.clone(), self.now);
             }
         }
         self.check(step, &seen, compared);
@@ -358,7 +358,7 @@ impl<'a> Play<'a> {
 
     /// Reason codes of the pairs that wait.
     fn waits(&self) -> BTreeMap<String, &'static str> {
-        let waits = self.reporting.board().waits().into_iter();
+        let waits = self.reporting.reporter.board().waits().into_iter();
         waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), wait.reason.code()))).collect()
     }
 
@@ -374,7 +374,7 @@ impl<'a> Play<'a> {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.next_due());
+        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.events.next_due());
         let wake_at = wake_at.chain(self.of_ours.next_due()).min();
         wake_at.filter(|_| !self.suspended)
     }
@@ -483,7 +483,7 @@ impl<'a> Play<'a> {
             }
             if is_to_lead {
                 self.controller.lead(self.now);
-                self.reporting.board().lead(self.now);
+                self.reporting.reporter.board().lead(self.now);
             }
             if self.suspended {
                 continue;
@@ -561,7 +561,7 @@ impl<'a> Play<'a> {
             compared.same(&["waits"], waits, &self.waits());
         }
         if let Some(looks) = &step.looks {
-            let waits = self.reporting.board().waits().into_iter();
+            let waits = self.reporting.reporter.board().waits().into_iter();
             let time = |next: Instant| next.duration_since(self.now).as_secs();
             let seen = waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), time(wait.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
