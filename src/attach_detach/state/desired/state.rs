@@ -161,17 +161,6 @@ impl WhyUnresolved {
             Self::Unreadable(object, _) => Some(object.clone()),
         }
     }
-
-    /// What is wrong with it, where the reason does not say all.
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        match self {
-            Self::MalformedSource(_, error) => Some(error.to_string()),
-            Self::FlexVolumeUnsupported(driver) => Some(format!("FlexVolume driver {driver}")),
-            Self::Unreadable(_, error) => Some(error.clone()),
-            _ => None,
-        }
-    }
 }
 
 impl DesiredPod {
