@@ -251,8 +251,9 @@ impl AttachDetach {
                 self.actual.foreign(name).map(|(volume, _)| volume.and_then(|it| self.actual.volume(it)));
             let was_foreign = foreign.is_some();
             let was_exclusive = foreign.flatten().is_some_and(|state| state.is_exclusive);
-            let known = self.actual.node_volume_of(name, None, candidates);
-            let is_undone = attached.is_none() && known.is_some_and(|known| !known.is_ended_by_us());
+            let ours = self.actual.identity(name).filter(|identity| identity.ours && attached.is_none());
+            let known = ours.and_then(|identity| self.actual.node_volume(&identity.volume, &identity.node));
+            let is_undone = known.is_some_and(|known| !known.is_ended_by_us());
             // 1. The state takes it. Volumes that it holds beside its own, before or from now on, are looked at everywhere.
             let mut held = self.actual.second_volumes_of(name);
             let identity = self.actual.identity(name).filter(|_| attached.is_none());

@@ -22,7 +22,7 @@ use super::{
     decide::verdict::Waiting,
     facts::Fact,
     guard::{
-        second_writer::{Act, ActTarget, DELETED, act_of},
+        second_writer::{ActTarget, is_anothers},
         unreadable::UnknownNeeds,
     },
     queue::Key,
@@ -175,28 +175,18 @@ impl AttachDetach {
         newest: ResourceVersion,
         now: Instant,
     ) {
-        let objects = &self.objects;
-        let attachment = objects.attachments.get(name);
-        let revision =
-            attachment.as_ref().map(|attachment| attachment.metadata.resource_version).unwrap_or_default();
+        let Some(attachment) = self.objects.attachments.get(name) else { return };
+        let revision = attachment.metadata.resource_version;
         self.newest_attachment = self.newest_attachment.max(revision);
         // A watch may begin again in the past, where what we did ourselves looks like news.
-        if attachment.is_some() && revision <= newest {
+        if revision <= newest {
             return;
         }
-        let about = |attachment: &VolumeAttachment| candidates(objects, attachment);
-        let node_volume = self.actual.node_volume_of(name, attachment.as_deref(), about);
-        let Some(node_volume) = node_volume else { return };
-        match (act_of(&node_volume, attachment.as_deref()), attachment) {
-            (Some(Act::Created), Some(attachment)) => {
-                let target = ActTarget::Attachment(attachment.spec.node_name.clone(), name.clone());
-                self.note_foreign(&target, &attachment.metadata.uid, now);
-            }
-            // Of the one that led before, the watch may tell late.
-            (Some(Act::Deleted), _) if !self.second_writer.led_another_just_now(now) => {
-                self.second_writer.note_unsigned(&format!("volumeattachment/{name}"), DELETED);
-            }
-            _ => {}
+        let about = |attachment: &VolumeAttachment| candidates(&self.objects, attachment);
+        let known = self.actual.node_volume_of(name, &attachment, about);
+        if known.is_some_and(|node_volume| is_anothers(&node_volume, &attachment)) {
+            let target = ActTarget::Attachment(attachment.spec.node_name.clone(), name.clone());
+            self.note_foreign(&target, &attachment.metadata.uid, now);
         }
     }
 }

@@ -332,7 +332,7 @@ async fn keeps_all_from_writing(stage: Stage) {
     let written: Vec<_> =
         writes(&requests).filter(|(entry, fence)| is_taken(fence) && written(entry)).collect();
     assert!(written.is_empty(), "{written:#?}");
-    for kind in ["node_list_changed", "attachment_created", "attachment_deleted"] {
+    for kind in ["node_list_changed", "attachment_created"] {
         daemon.shows(&format!("mooring_foreign_writes_total{{kind=\"{kind}\"}} 0")).await;
     }
     daemon.shows("mooring_alarm{alarm=\"second_binder\"} 0").await;

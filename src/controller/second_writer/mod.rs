@@ -113,8 +113,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// Whether writes of the process that led before this one may still come to light.
-    #[must_use]
-    pub fn led_another_just_now(&self, now: Instant) -> bool {
+    fn led_another_just_now(&self, now: Instant) -> bool {
         self.led_since.is_some_and(|since| now < since + HAND_OVER)
     }
 
@@ -126,11 +125,6 @@ impl<T: WrittenObject> SecondWriters<T> {
         }
         self.asked.insert(target.clone(), now);
         self.to_read.insert(target.clone(), uid.clone());
-    }
-
-    /// Notes an act that no object shows the author of: it is counted, and nothing follows from it.
-    pub fn note_unsigned(&mut self, object: &impl Display, kind: &'static str) {
-        self.news.unsigned(object.to_string(), kind);
     }
 
     /// Whether an object has to be read before it is written to, which would hide who changed it.

@@ -238,18 +238,13 @@ impl ActualState {
     pub fn node_volume_of(
         &self,
         name: &AttachmentName,
-        attachment: Option<&VolumeAttachment>,
+        attachment: &VolumeAttachment,
         candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
     ) -> Option<Cow<'_, NodeVolume>> {
-        let is_replaced = attachment.is_some_and(|attachment| self.is_replaced_by(name, attachment));
-        let identity = match self.identities.get(name).filter(|_| !is_replaced) {
-            Some(identity) => identity.clone(),
-            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
-        };
-        if !identity.ours {
-            return None;
-        }
-        Some(self.node_volume(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
+        let known = self.identities.get(name).filter(|_| !self.is_replaced_by(name, attachment)).cloned();
+        let identity = known.or_else(|| identify(attachment, candidates(attachment)))?;
+        let node_volume = self.node_volume(&identity.volume, &identity.node);
+        identity.ours.then(|| node_volume.map_or_else(Cow::default, Cow::Borrowed))
     }
 
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.
