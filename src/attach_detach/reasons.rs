@@ -251,8 +251,7 @@ impl Waiting {
     }
 
     /// When a detach is forced because of time, if nothing else ends the wait.
-    #[must_use]
-    pub fn forced_at(&self) -> Option<Timestamp> {
+    pub(crate) fn forced_at(&self) -> Option<Timestamp> {
         match self {
             Self::DetachWaitingForUnmount { unforced } | Self::DetachWaitingForNode { unforced } => {
                 match unforced {

@@ -177,8 +177,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
     }
 
     /// Whether it was reported that the key waits for something, and not since that it does no longer.
-    #[must_use]
-    pub fn is_unsettled(&self, key: &K) -> bool {
+    pub(crate) fn is_unsettled(&self, key: &K) -> bool {
         self.unsettled.contains(key)
     }
 

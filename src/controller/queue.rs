@@ -148,14 +148,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Whether the key is in.
-    #[must_use]
-    pub fn contains(&self, key: &K) -> bool {
+    pub(crate) fn contains(&self, key: &K) -> bool {
         self.lane.contains(key)
     }
 
     /// Whether there is no key.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lane.is_empty()
     }
 }

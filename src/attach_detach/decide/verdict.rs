@@ -284,8 +284,7 @@ impl Waiting {
     }
 
     /// Whether that is what the volume waits for where pods want it, and no step of a detach that is not to be.
-    #[must_use]
-    pub fn is_of_wanted(&self) -> bool {
+    pub(crate) fn is_of_wanted(&self) -> bool {
         matches!(
             self,
             Self::AttachError { .. }

@@ -42,8 +42,7 @@ pub struct ForceWaits {
 
 impl ForceWaits {
     /// Waits of so long at most.
-    #[must_use]
-    pub fn of(patience: Duration) -> Self {
+    pub(crate) fn of(patience: Duration) -> Self {
         Self { patience, ..Self::default() }
     }
 
@@ -84,8 +83,7 @@ impl ForceWaits {
     }
 
     /// When to look although nothing happens.
-    #[must_use]
-    pub fn due_at(&self) -> Option<Instant> {
+    pub(crate) fn due_at(&self) -> Option<Instant> {
         self.looked_at.filter(|_| self.waits).map(|at| at + PERIOD)
     }
 

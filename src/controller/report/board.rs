@@ -58,14 +58,12 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// How many of these keys are shown although they wait for nothing. The keys of a board are in order.
-    #[must_use]
-    pub fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
+    pub(crate) fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
         self.standing().settled.range(keys).count()
     }
 
     /// Since when a key waits, if it does.
-    #[must_use]
-    pub fn since(&self, key: &K) -> Option<Instant> {
+    pub(crate) fn since(&self, key: &K) -> Option<Instant> {
         self.standing().waits.get(key).map(|wait| wait.since)
     }
 
@@ -85,8 +83,7 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// Whether this process decides.
-    #[must_use]
-    pub fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.standing().leads
     }
 

@@ -68,8 +68,7 @@ pub struct ForeignWrite {
 
 impl ForeignWrite {
     /// Who wrote which field, without the object, which may be of another namespace (S41).
-    #[must_use]
-    pub fn act(&self) -> String {
+    pub(crate) fn act(&self) -> String {
         format!("{} wrote {}", self.owner.manager().unwrap_or("an unknown manager"), self.field.as_str())
     }
 }
@@ -128,8 +127,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// Whether an object has to be read before it is written to, which would hide who changed it.
-    #[must_use]
-    pub fn has_to_read(&self, target: &T) -> bool {
+    pub(crate) fn has_to_read(&self, target: &T) -> bool {
         self.to_read.contains_key(target)
     }
 
@@ -200,8 +198,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// When something is past, unless more is seen.
-    #[must_use]
-    pub fn ends_at(&self) -> Option<Instant> {
+    pub(crate) fn ends_at(&self) -> Option<Instant> {
         self.seen.values().chain(&self.signal).map(|write| write.until).min()
     }
 
@@ -218,8 +215,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// Who wrote to an object last, if that was read of late and is known.
-    #[must_use]
-    pub fn manager(&self, target: &T) -> Option<&str> {
+    pub(crate) fn manager(&self, target: &T) -> Option<&str> {
         self.seen.get(target)?.owner.manager()
     }
 

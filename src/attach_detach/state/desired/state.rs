@@ -134,8 +134,7 @@ fn leads_nowhere(volume: Option<&VolumeName>) -> String {
 
 impl WhyUnresolved {
     /// Whether waiting will not help: the object has to be changed.
-    #[must_use]
-    pub fn is_permanent(&self) -> bool {
+    pub(crate) fn is_permanent(&self) -> bool {
         matches!(self, Self::MalformedSource(..) | Self::FlexVolumeUnsupported(_))
     }
 
@@ -174,8 +173,7 @@ impl DesiredPod {
 
     /// Whether the pod, if it runs, may run with the volume: not with one that its claim leads to since it was given
     /// another (S43).
-    #[must_use]
-    pub fn may_run_with(&self, volume: &VolumeId) -> bool {
+    pub(crate) fn may_run_with(&self, volume: &VolumeId) -> bool {
         let Some(wanted) = self.volumes.get(volume) else { return false };
         let is_in_its_place = |other: &DesiredVolume| {
             !other.current && wanted.pod_volumes.iter().any(|name| other.pod_volumes.contains(name))
@@ -193,32 +191,27 @@ pub struct DesiredAttachment {
 
 impl DesiredAttachment {
     /// Whether at least one desired attachment may make an attachment.
-    #[must_use]
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.pods.values().any(|(_, volume)| volume.current)
     }
 
     /// What the VolumeAttachment is made of, if at least one desired attachment is current and the volume needs one.
-    #[must_use]
-    pub fn attachable(&self) -> Option<&AttachSource> {
+    pub(crate) fn attachable(&self) -> Option<&AttachSource> {
         self.pods.values().find(|(_, volume)| volume.current).and_then(|(_, volume)| volume.source.as_ref())
     }
 
     /// Whether any of the pods has started.
-    #[must_use]
-    pub fn runs(&self, objects: &Objects) -> bool {
+    pub(crate) fn runs(&self, objects: &Objects) -> bool {
         self.pods.values().any(|(facts, _)| has_started(facts, objects))
     }
 
     /// The pods.
-    #[must_use]
-    pub fn keys(&self) -> Vec<PodKey> {
+    pub(crate) fn keys(&self) -> Vec<PodKey> {
         self.pods.values().map(|(facts, _)| facts.key.clone()).collect()
     }
 
     /// Age order: the oldest pod first, then the order of names.
-    #[must_use]
-    pub fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {
+    pub(crate) fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {
         self.pods.values().map(|(pod, _)| (pod.created, &pod.key)).min()
     }
 }
@@ -314,8 +307,7 @@ impl DesiredState {
     }
 
     /// Whether any pod sees the volume as exclusive.
-    #[must_use]
-    pub fn is_exclusive(&self, volume: &VolumeId) -> bool {
+    pub(crate) fn is_exclusive(&self, volume: &VolumeId) -> bool {
         self.volumes.get(volume).is_some_and(|desired| desired.exclusive > 0)
     }
 
@@ -326,8 +318,7 @@ impl DesiredState {
     }
 
     /// Whether a pod has started that may run with the volume on the node.
-    #[must_use]
-    pub fn is_run_with(&self, volume: &VolumeId, node: &NodeName, objects: &Objects) -> bool {
+    pub(crate) fn is_run_with(&self, volume: &VolumeId, node: &NodeName, objects: &Objects) -> bool {
         let pods = self.get(volume, node).into_iter().flat_map(|desired| desired.pods.values());
         pods.filter(|(facts, _)| has_started(facts, objects))
             .filter_map(|(facts, _)| self.pod(&facts.key))
