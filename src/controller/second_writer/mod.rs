@@ -160,8 +160,8 @@ impl<T: WrittenObject> SecondWriters<T> {
         self.news.read(target.kind(), write.clone());
         self.seen.retain(|_, known| now < known.until);
         let known = self.seen.get(target).and_then(|known| known.owner.objects_that_prove());
-        // What a controller of our role wrote is not forgotten because a person wrote there, too.
-        if needed.is_some() || known.is_none() {
+        // What a controller of our role wrote is not forgotten because one wrote there, too, whose writes prove less.
+        if known.is_none_or(|known| needed.is_some_and(|needed| needed <= known)) {
             self.seen.insert(target.clone(), write.clone());
         }
         let Some(needed) = needed else { return false };
