@@ -65,8 +65,8 @@ pub struct AttachDetach {
     pub(super) leads: bool,
     /// Whether the states are read from the tables.
     pub(super) is_loaded: bool,
-    /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
-    pub(super) newest_attachment: ResourceVersion,
+    /// Up to which revision VolumeAttachments were told of when changes were taken, the last time and the time before.
+    pub(super) attachments_told: [ResourceVersion; 2],
     /// What cannot be read, and what pods may need for that reason, as the plan began (S42).
     pub(super) unknown_needs: UnknownNeeds,
     /// When the grace after a restore of etcd ends, if there is one (E11).
@@ -104,10 +104,12 @@ impl controller::Controller for AttachDetach {
             return;
         }
         self.queue.at(now);
-        let newest = self.newest_attachment;
+        // What was told when changes were taken last may be among these.
+        let [told, last] = self.attachments_told;
+        self.attachments_told = [last, self.objects.attachments.observed()];
         for object in &objects {
             if let ObjectRef::Attachment(name) = object {
-                self.look_at_attachment(name, newest, now);
+                self.look_at_attachment(name, told, now);
             }
         }
         // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
@@ -238,7 +240,7 @@ impl AttachDetach {
             force_waits: ForceWaits::of(unready.max(gone)),
             leads: false,
             is_loaded: false,
-            newest_attachment: ResourceVersion::default(),
+            attachments_told: [ResourceVersion::default(); 2],
             unknown_needs: UnknownNeeds::default(),
             grace_ends_at: None,
             fence_looked_for_at: None,

@@ -167,19 +167,12 @@ impl AttachDetach {
         nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
     }
 
-    /// Looks at what the watch says of an attachment, before the state takes it. `newest` is the newest revision of any that
-    /// was known before those that have changed with it: they come by name.
-    pub(super) fn look_at_attachment(
-        &mut self,
-        name: &AttachmentName,
-        newest: ResourceVersion,
-        now: Instant,
-    ) {
+    /// Looks at what the watch says of an attachment, before the state takes it. Everything up to the revision `told` was told
+    /// of before those that have changed with it: they come by name.
+    pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, told: ResourceVersion, now: Instant) {
         let Some(attachment) = self.objects.attachments.get(name) else { return };
-        let revision = attachment.metadata.resource_version;
-        self.newest_attachment = self.newest_attachment.max(revision);
         // A watch may begin again in the past, where what we did ourselves looks like news.
-        if revision <= newest {
+        if attachment.metadata.resource_version <= told {
             return;
         }
         let about = |attachment: &VolumeAttachment| candidates(&self.objects, attachment);
@@ -195,7 +188,7 @@ impl AttachDetach {
 mod tests {
     use std::sync::Arc;
 
-    use apiserver::kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
+    use apiserver::kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod};
     use serde_json::json;
 
     use super::*;
@@ -204,7 +197,7 @@ mod tests {
         plan::tests::controller,
         state::{
             actual::{NodeVolume, ReportAsAttached},
-            desired::volume_name::VolumeKind,
+            desired::volume_name::{VolumeId, VolumeKind},
         },
     };
     use crate::controller::Controller as _;
@@ -245,6 +238,39 @@ mod tests {
             (waiting.code(), waiting.until()),
             ("ForeignWriter", Some(controller.clock.wall(ends_at)))
         );
+    }
+
+    #[test]
+    fn s14_e2_an_attachment_of_another_is_asked_about_behind_our_own_answers_and_not_when_it_is_of_the_past()
+    {
+        let now = Instant::now();
+        let (mut controller, node) = controller(now);
+        let objects = Arc::clone(&controller.objects);
+        let attachment = |handle: &str, revision: u64| -> VolumeAttachment {
+            let spec = json!({"csi": {"driver": "d", "volumeHandle": handle}});
+            let pv =
+                json!({"metadata": {"name": handle, "uid": handle, "resourceVersion": "1"}, "spec": spec});
+            objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+            let name = VolumeId::csi(&"d".into(), handle).attachment_name(&node);
+            let spec = json!({"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": handle}});
+            let metadata = json!({"name": name, "uid": handle, "resourceVersion": revision.to_string()});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let mut is_asked_about = |attachment: VolumeAttachment, is_told: bool| {
+            let name = AttachmentName::from(attachment.metadata.name.clone());
+            if is_told {
+                objects.apply(attachment);
+            } else {
+                objects.observe_response(attachment);
+            }
+            controller.changed(BTreeSet::from([ObjectRef::Attachment(name.clone())]), now);
+            controller.second_writer.has_to_read(&ActTarget::Attachment(node.clone(), name))
+        };
+        is_asked_about(attachment("ours", 9), false);
+        assert!(is_asked_about(attachment("another's", 8), true), "the watch is behind our answer");
+        is_asked_about(attachment("later", 20), true);
+        is_asked_about(attachment("and later", 21), true);
+        assert!(!is_asked_about(attachment("of the past", 15), true), "the watch began again");
     }
 
     #[test]

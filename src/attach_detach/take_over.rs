@@ -27,8 +27,8 @@ impl AttachDetach {
         for (name, node) in self.objects.nodes.snapshot() {
             self.actual.observe_node(&name, Some(&node), |_| false, wall);
         }
-        for (name, attachment) in self.objects.attachments.snapshot() {
-            self.newest_attachment = self.newest_attachment.max(attachment.metadata.resource_version);
+        self.attachments_told = [self.objects.attachments.observed(); 2];
+        for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
         }
         self.actual.distrust_younger_nodes();
