@@ -1,4 +1,4 @@
-//! Who wrote what, and when, as `managedFields` of a few objects tell: two controllers at work, and since when space is kept.
+//! Who wrote what, and when, as `managedFields` of a few objects tell: two controllers at work.
 //!
 //! In: the objects that were read whole, which are those that were written last. Out: a finding if both controllers wrote
 //! within the last hour, with what and when; what was looked at; and that nothing can be said where a server or a proxy
@@ -11,7 +11,6 @@ use std::{
 
 use apiserver::kinds::ObjectRef;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
 
 use super::groups::Groups;
 use crate::explain::{
@@ -65,17 +64,6 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
         why: "the objects that were read have no managedFields".to_owned(),
         forbidden: false,
     })
-}
-
-/// Since when a volume has had its phase: as its status says, or as its last writer's time does.
-pub(super) fn in_phase_since(whole: &Value) -> Option<Timestamp> {
-    let said = whole.pointer("/status/lastPhaseTransitionTime").and_then(Value::as_str);
-    let written = || {
-        let phases =
-            evidence::writers(whole).filter(|(_, fields, _)| fields.pointer("/f:status/f:phase").is_some());
-        phases.map(|(.., at)| at).max()
-    };
-    said.and_then(|at| at.parse().ok()).or_else(written)
 }
 
 /// The field that one of the two loops alone writes; kube-controller-manager has other loops.
