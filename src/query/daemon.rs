@@ -94,9 +94,9 @@ pub(super) fn stand_without(explanation: &mut Explanation, why: &str) {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use bytes::Bytes;
     use http::{Request, Response};
     use http_body_util::Full;
-    use hyper::body::Bytes;
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 

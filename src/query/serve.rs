@@ -1,14 +1,13 @@
 //! `mooring explain --serve`: the page of the one who asks, over what this one may read.
 //!
 //! In: a port and a connection. Out: the page's address on stdout, and answers until it is interrupted. Each view is read
-//! anew from the API server, one at a time, and what waits is looked at again at most every few seconds. [`ServedPage`] is the same
-//! for a program that has a cluster of its own.
+//! anew from the API server. [`ServedPage`] is the same for a program that has a cluster of its own.
 
-use std::{io, time::Duration};
+use std::io;
 
 use apiserver::{connect::ApiServer, ids::NodeName};
 use futures::FutureExt;
-use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
+use tokio::signal::ctrl_c;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -33,9 +32,6 @@ use crate::{
     },
 };
 
-/// How long what waits counts as just looked at: a whole cluster is read for it.
-const FRESH: Duration = Duration::from_secs(5);
-
 /// Serves until it is interrupted.
 pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, QueryStop> {
     let Connection { reader, namespace, .. } = Connection::new(&args.view.connection).await?;
@@ -46,8 +42,7 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
     }
     let stop = CancellationToken::new();
     let of = args.view.connection.namespace.clone();
-    let (options, last) = (AttachDetachOptions::default(), Mutex::new(None));
-    let source = Reads { reader, options, namespace, of, last };
+    let source = Reads { reader, options: AttachDetachOptions::default(), namespace, of };
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -74,7 +69,7 @@ impl ServedPage {
     pub async fn over(api: &ApiServer, options: AttachDetachOptions) -> io::Result<Self> {
         let reader = Reader::new(api, None).map_err(io::Error::other)?;
         let namespace = api.default_namespace().to_owned();
-        let source = Reads { reader, options, namespace, of: None, last: Mutex::new(None) };
+        let source = Reads { reader, options, namespace, of: None };
         Ok(Self { place: PagePlace::take(0).await?, source })
     }
 
@@ -98,7 +93,6 @@ struct Reads {
     namespace: String,
     /// The only namespace whose waits are wanted, if one was named.
     of: Option<String>,
-    last: Mutex<Option<(Instant, Findings)>>,
 }
 
 impl Reads {
@@ -117,16 +111,8 @@ impl PageSource for Reads {
 
     fn waiting(&self) -> PageAnswer<'_, Findings> {
         async {
-            let mut last = self.last.lock().await;
-            if let Some((at, findings)) = last.as_ref()
-                && at.elapsed() < FRESH
-            {
-                return Ok(findings.clone());
-            }
             let snapshot = self.read(Question::Cluster(self.namespace.clone())).await?;
-            let findings = doctor(&snapshot, self.of.as_deref());
-            *last = Some((Instant::now(), findings.clone()));
-            Ok(findings)
+            Ok(doctor(&snapshot, self.of.as_deref()))
         }
         .boxed()
     }

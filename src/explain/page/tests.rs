@@ -447,11 +447,6 @@ async fn a_page_is_served_on_loopback_to_the_one_who_has_the_printed_address() {
         (format!("HEAD /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", false),
         (format!("GET /{path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"), "403", false),
         (format!("GET /explain/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "403", false),
-        (
-            format!("GET /{path} HTTP/1.1\r\nHost: {authority}\r\nX: {}\r\n\r\n", "x".repeat(20_000)),
-            "431",
-            false,
-        ),
     ];
     for (request, status, has_page) in rows {
         let answer = exchange(authority, &request).await;
