@@ -174,7 +174,6 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("HandleShared", "told by the doctor"),
     ("AttacherLimited", "told by the doctor"),
     ("AttachmentOfGoneNode", "told by the doctor"),
-    ("ClockSkew", "told by the doctor"),
     ("CsiDriverMissing", "told by the doctor"),
     ("ManyDefaultClasses", "told by the doctor"),
     ("NoDefaultClass", "told by the doctor"),

@@ -1,8 +1,8 @@
-//! Classes, drivers, side-cars, clocks and the fence: what the whole cluster stands on.
+//! Classes, drivers, side-cars and the fence: what the whole cluster stands on.
 //!
 //! In: classes, drivers, leases and policies. Out: findings that are about no single volume.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use apiserver::{
     ids::DriverName,
@@ -22,7 +22,6 @@ use crate::{
         sidecars::{Presence, Sidecar, Sidecars},
         snapshot::{LEASES, Snapshot},
         subject::Subject,
-        table::Facts,
     },
     fence::{
         arguments::{controllers, daemon_lease, is_rolling, words},
@@ -31,18 +30,9 @@ use crate::{
     },
 };
 
-/// Clocks that differ by less do no harm: times of objects are whole seconds.
-const SKEW: Duration = Duration::from_secs(2);
-
-pub(super) fn look(
-    snapshot: &Snapshot,
-    sidecars: &Sidecars<'_>,
-    groups: &mut Groups<'_>,
-    fine: &mut Vec<String>,
-) {
+pub(super) fn look(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>) {
     default_classes(snapshot, groups);
     drivers(snapshot, sidecars, groups);
-    clocks(snapshot, groups, fine);
     fence(snapshot, groups);
 }
 
@@ -177,40 +167,4 @@ fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>
     for driver in in_use.keys().filter(|it| sidecars.is_limited(it.as_str(), Sidecar::Provisioner)) {
         groups.tell("ProvisionerLimited", driver.as_str(), (0, ""), &[]);
     }
-}
-
-/// Leases carry two clocks: that of the holder, who writes when it renewed, and that of the API server, which notes when
-/// the write came. Only what a delay cannot explain is told: a renewal in the future, or one that came long before it was
-/// written down.
-fn clocks(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) {
-    let mut compared = 0_usize;
-    for lease in &snapshot.leases {
-        let spec = lease.spec.as_ref();
-        let Some(renewed) = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0) else {
-            continue;
-        };
-        let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-        compared += 1;
-        let skew = if differs(snapshot.taken_at, renewed) {
-            Some((renewed, snapshot.taken_at, "ahead of"))
-        } else {
-            written(lease)
-                .filter(|written| differs(renewed, *written))
-                .map(|written| (written, renewed, "behind"))
-        };
-        let Some((late, early, word)) = skew else { continue };
-        let by = age::between(early, late);
-        let name = lease.metadata.name.as_deref().unwrap_or_default();
-        let told = format!("{holder} (lease {name})");
-        let facts: Facts<'_> = &[("told", &told), ("age", &by), ("word", &word)];
-        groups.tell("ClockSkew", holder, (1, "clock"), facts);
-    }
-    if compared > 0 {
-        fine.push(format!("{} checked for the clocks of their holders", age::counted(compared, "lease")));
-    }
-}
-
-/// Whether `late` is later by more than clocks may differ.
-fn differs(early: Timestamp, late: Timestamp) -> bool {
-    early.checked_add(SKEW).is_ok_and(|limit| late > limit)
 }

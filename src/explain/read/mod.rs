@@ -1,7 +1,7 @@
 //! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
 //!
 //! In: an API server and a [`Question`]. Out: a [`Reading`]: the [`Snapshot`], with what was forbidden or did not arrive in
-//! `unseen`, and what the server said of itself. [`plan`] says what to read, [`requests`] how it is asked for; the reader
+//! `unseen`, and what of the server is worth a line. [`plan`] says what to read, [`requests`] how it is asked for; the reader
 //! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
 
@@ -12,15 +12,11 @@ mod requests;
 mod tests;
 mod whole;
 
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use http::{StatusCode, header};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -64,44 +60,16 @@ const MOST_ROUNDS: usize = 12;
 pub struct Reading {
     /// The objects.
     pub snapshot: Snapshot,
-    /// What the server said of itself.
-    pub server: Server,
-}
-
-/// What an API server says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Server {
-    /// Major and minor version.
-    pub version: Option<(u32, u32)>,
-    /// How far this machine's clock is ahead of the server's.
-    pub ahead: Option<SignedDuration>,
+    /// What of the server is worth a line: a version on which this was not tried.
+    pub note: Option<String>,
 }
 
 /// Versions of the API server on which this was tried.
 const TESTED: std::ops::RangeInclusive<(u32, u32)> = (1, 33)..=(1, 36);
-/// Clocks that differ by less are as good as the same: the server's answer has whole seconds.
-const SAME_TIME: SignedDuration = SignedDuration::from_secs(2);
 
-impl Server {
-    /// What is worth a line: an untested version, clocks that differ.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if let Some((major, minor)) = self.version
-            && !TESTED.contains(&(major, minor))
-        {
-            notes.push(format!("API server {major}.{minor} is untested (tested: 1.33 to 1.36)"));
-        }
-        if let Some(ahead) = self.ahead
-            && ahead.abs() > SAME_TIME
-        {
-            let seconds = ahead.abs().as_secs();
-            let which = if ahead.is_positive() { "ahead of" } else { "behind" };
-            notes
-                .push(format!("this machine's clock is {seconds} s {which} the API server's, which is used"));
-        }
-        notes
-    }
+fn note((major, minor): (u32, u32)) -> Option<String> {
+    let is_tested = TESTED.contains(&(major, minor));
+    (!is_tested).then(|| format!("API server {major}.{minor} is untested (tested: 1.33 to 1.36)"))
 }
 
 /// The API server cannot be asked at all.
@@ -139,14 +107,8 @@ pub struct Reader {
     fetcher: Fetcher,
     host: String,
     patience: Duration,
-    clock: Mutex<Option<ReadClock>>,
-}
-
-/// The server's time in an answer, and ours when it came.
-#[derive(Clone, Copy)]
-struct ReadClock {
-    server: Timestamp,
-    ours: Timestamp,
+    /// The server's time in its latest answer.
+    clock: Mutex<Option<Timestamp>>,
 }
 
 /// What came back.
@@ -227,12 +189,10 @@ impl Reader {
             // Each program's pod was asked for by its lease.
             snapshot.note_read(DRIVER_PODS);
         }
-        let clock = *self.clock.lock();
-        let ahead = clock.map(|clock| clock.ours.duration_since(clock.server));
-        if let Some(clock) = clock {
-            snapshot.taken_at = clock.server;
+        if let Some(time) = *self.clock.lock() {
+            snapshot.taken_at = time;
         }
-        Ok(Reading { snapshot, server: Server { version, ahead } })
+        Ok(Reading { snapshot, note: version.and_then(note) })
     }
 
     /// The first question: is there a server, and which?
@@ -331,11 +291,8 @@ impl Reader {
         let date = headers.get(header::DATE).and_then(|date| date.to_str().ok());
         let Some(date) = date.and_then(|date| httpdate::parse_http_date(date).ok()) else { return };
         let Ok(server) = Timestamp::try_from(date) else { return };
-        let Ok(ours) = Timestamp::try_from(SystemTime::now()) else { return };
         let mut clock = self.clock.lock();
-        if clock.is_none_or(|clock| clock.server <= server) {
-            *clock = Some(ReadClock { server, ours });
-        }
+        *clock = clock.max(Some(server));
     }
 
     fn no_answer(&self, why: String) -> Unreachable {
