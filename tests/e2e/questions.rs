@@ -77,7 +77,6 @@ async fn reads_enough(stage: Stage) {
     assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view:?}");
 
     for (change, told) in [
-        (WhatIfChange::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
         (WhatIfChange::DeletePod(PodKey::new(NAMESPACE, "p1")), "volumes that leave its node: 1 of 1"),
         (WhatIfChange::DeleteClaim(ClaimKey::new(NAMESPACE, "c1")), "default/c1 goes after 1 pod"),
         (WhatIfChange::Taint("n1".into()), "1 volume when the 1 pod of n1 is removed"),
@@ -121,7 +120,7 @@ async fn program(stage: Stage) {
     assert!(code == 1 && stdout.contains("1 in use"), "{code}: {stdout}");
     let (code, stdout) = asked("node nowhere").await;
     assert_eq!(code, 3, "{stdout}");
-    let (code, stdout) = asked("whatif cordon n1 -o yaml").await;
+    let (code, stdout) = asked("whatif delete pod p1 -o yaml").await;
     assert!(code == 0 && stdout.contains("kind: Consequences"), "{code}: {stdout}");
     for line in ["whatif taint n1", "whatif delete-node n1", "whatif delete pvc c1", "whatif delete pod/p1"] {
         let (code, stdout) = asked(line).await;

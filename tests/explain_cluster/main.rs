@@ -158,7 +158,6 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         ["whatif", "bind"] => WhatIfChange::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
         ["whatif", "taint", node] => WhatIfChange::Taint((*node).into()),
         ["whatif", "delete-node", node] => WhatIfChange::DeleteNode((*node).into()),
-        ["whatif", "cordon", node] => WhatIfChange::Cordon((*node).into()),
         ["whatif", "delete", "pvc", name] => WhatIfChange::DeleteClaim(claim(name)),
         ["whatif", "delete", "vac", name] => WhatIfChange::DeleteAttributesClass((*name).into()),
         ["whatif", "delete", "pod", name] => WhatIfChange::DeletePod(PodKey::new("shop", name)),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use apiserver::ids::NodeName;
 use clap::Args;
+use serde_json::Value;
 
 use super::{EXIT_CODES, ViewArgs};
 use crate::explain::{
@@ -53,16 +54,15 @@ pub struct NodeArgs {
 }
 
 /// What can be asked of `mooring whatif`.
-const WHATIF_CHANGES: &str = "want bind -f FILE, taint NODE, delete-node NODE, cordon NODE, delete pvc NAME, delete pod NAME or delete vac NAME";
+const WHATIF_CHANGES: &str =
+    "want bind -f FILE, taint NODE, delete-node NODE, delete pvc NAME, delete pod NAME or delete vac NAME";
 
 /// Flags of `mooring whatif`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct WhatIfArgs {
     /// The change.
-    #[arg(
-        value_name = "bind -f FILE | taint NODE | delete-node NODE | cordon NODE | delete pvc|pod|vac NAME"
-    )]
+    #[arg(value_name = "bind -f FILE | taint NODE | delete-node NODE | delete pvc|pod|vac NAME")]
     #[arg(required = true, num_args = 1..=3)]
     pub change: Vec<String>,
 
@@ -75,42 +75,28 @@ pub struct WhatIfArgs {
     pub view: ViewArgs,
 }
 
-/// What words ask for; of a claim to be created, that alone.
-#[derive(Debug, PartialEq)]
-pub enum WhatIf {
-    /// A claim is created, as its manifest says.
-    Bind(PathBuf),
-    /// Anything else.
-    Change(WhatIfChange),
-}
-
 impl WhatIfArgs {
-    /// What would be done.
+    /// What would be done, with the content of the manifest if there is one.
     ///
     /// # Errors
     /// What is wrong with the words.
-    pub fn asked(&self, namespace: &str) -> Result<WhatIf, String> {
+    pub fn asked(&self, namespace: &str, manifest: Option<Value>) -> Result<WhatIfChange, String> {
         let words: Vec<&str> = self.change.iter().map(String::as_str).collect();
-        if let ["bind"] = words.as_slice() {
-            return self.filename.clone().map(WhatIf::Bind).ok_or_else(|| "bind: want -f FILE".to_owned());
-        }
-        if self.filename.is_some() {
-            return Err("-f goes with bind alone".to_owned());
-        }
-        let change = match words.as_slice() {
-            ["taint", node] => WhatIfChange::Taint(node_name(node)?),
-            ["delete-node", node] => WhatIfChange::DeleteNode(node_name(node)?),
-            ["cordon", node] => WhatIfChange::Cordon(node_name(node)?),
-            ["delete", object @ ..] if !object.is_empty() => match Subject::parse(object, namespace)? {
+        Ok(match (words.as_slice(), manifest) {
+            (["bind"], Some(manifest)) => WhatIfChange::Bind(namespace.to_owned(), Box::new(manifest)),
+            (["bind"], None) => return Err("bind: want -f FILE".to_owned()),
+            (_, Some(_)) => return Err("-f goes with bind alone".to_owned()),
+            (["taint", node], _) => WhatIfChange::Taint(node_name(node)?),
+            (["delete-node", node], _) => WhatIfChange::DeleteNode(node_name(node)?),
+            (["delete", object @ ..], _) if !object.is_empty() => match Subject::parse(object, namespace)? {
                 Subject::Claim(key) => WhatIfChange::DeleteClaim(key),
                 Subject::Pod(key) => WhatIfChange::DeletePod(key),
                 Subject::Node(name) => WhatIfChange::DeleteNode(name),
                 Subject::AttributesClass(name) => WhatIfChange::DeleteAttributesClass(name),
                 other => return Err(format!("delete {other}: {WHATIF_CHANGES}")),
             },
-            other => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
-        };
-        Ok(WhatIf::Change(change))
+            (other, _) => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
+        })
     }
 }
 
@@ -205,9 +191,9 @@ mod tests {
         Ok(parse(["mooring"].into_iter().chain(line.split(' ')))?.command)
     }
 
-    fn whatif(line: &str) -> Result<WhatIf, String> {
+    fn whatif(line: &str) -> Result<WhatIfChange, String> {
         match command(line).unwrap() {
-            Command::WhatIf(args) => args.asked("shop"),
+            Command::WhatIf(args) => args.asked("shop", args.filename.as_ref().map(|_| Value::Null)),
             other => panic!("{other:?}"),
         }
     }
@@ -224,15 +210,14 @@ mod tests {
         let node = || NodeName::from("a");
         let claim = || ClaimKey::new("shop", "data");
         let cases = [
-            ("whatif bind -f c.yaml", WhatIf::Bind("c.yaml".into())),
-            ("whatif taint a", WhatIf::Change(WhatIfChange::Taint(node()))),
-            ("whatif delete-node node/a", WhatIf::Change(WhatIfChange::DeleteNode(node()))),
-            ("whatif delete node a", WhatIf::Change(WhatIfChange::DeleteNode(node()))),
-            ("whatif cordon a", WhatIf::Change(WhatIfChange::Cordon(node()))),
-            ("whatif delete pvc data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
-            ("whatif delete pvc/data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
-            ("whatif delete vac gold", WhatIf::Change(WhatIfChange::DeleteAttributesClass("gold".into()))),
-            ("whatif delete pod p", WhatIf::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p")))),
+            ("whatif bind -f c.yaml", WhatIfChange::Bind("shop".to_owned(), Box::default())),
+            ("whatif taint a", WhatIfChange::Taint(node())),
+            ("whatif delete-node node/a", WhatIfChange::DeleteNode(node())),
+            ("whatif delete node a", WhatIfChange::DeleteNode(node())),
+            ("whatif delete pvc data", WhatIfChange::DeleteClaim(claim())),
+            ("whatif delete pvc/data", WhatIfChange::DeleteClaim(claim())),
+            ("whatif delete vac gold", WhatIfChange::DeleteAttributesClass("gold".into())),
+            ("whatif delete pod p", WhatIfChange::DeletePod(PodKey::new("shop", "p"))),
         ];
         for (line, expected) in cases {
             assert_eq!(whatif(line), Ok(expected), "{line}");
@@ -270,7 +255,7 @@ mod tests {
         }
         assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
         assert!(matches!(command("doctor -A -n shop"), Err(Stop::Usage(_))));
-        for line in ["doctor", "node a", "whatif cordon a", "repair free v"] {
+        for line in ["doctor", "node a", "whatif taint a", "repair free v"] {
             assert!(command(&format!("{line} --no-color --utc")).is_ok(), "{line}");
         }
     }

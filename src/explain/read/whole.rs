@@ -62,7 +62,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.list::<VolumeAttributesClass>();
             plan.reads.extend([Read::fence(), Read::deployed()]);
         }
-        Question::Drain(node) | Question::Change(WhatIfChange::Cordon(node)) => plan.drain(node),
+        Question::Drain(node) => plan.drain(node),
         Question::Change(change) => {
             plan.cluster();
             match change {
