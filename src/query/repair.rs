@@ -100,7 +100,7 @@ async fn came_of_it(
 ) -> Result<Verdict, QueryStop> {
     let subject = match what {
         Repair::Relink(claim, _) => Subject::Claim(claim.clone()),
-        Repair::Free(volume, _) => Subject::Volume(volume.clone()),
+        Repair::Free(volume) => Subject::Volume(volume.clone()),
         Repair::Unstick(name) => Subject::Attachment(name.clone()),
     };
     let reading = connection.reader.read(&Question::Object(subject.clone()), &|_| {}).await?;

@@ -28,7 +28,7 @@ use mooring::{
     binder::calls::{Op, Target, WriteKind},
     explain::{
         explain,
-        repair::{FreeFor, Repair, RepairWrite, repair},
+        repair::{Repair, RepairWrite, repair},
         report::{Explanation, Risk, Step, Verdict},
         snapshot::Snapshot,
         subject::Subject,
@@ -413,8 +413,7 @@ impl Answers {
         });
         for name in volumes {
             let relinks = claims.iter().map(|key| Repair::Relink((*key).clone(), name.clone()));
-            let frees = [FreeFor::SameName, FreeFor::Anyone].map(|whom| Repair::Free(name.clone(), whom));
-            for what in relinks.chain(frees) {
+            for what in relinks.chain([Repair::Free(name.clone())]) {
                 let advice = repair(&snapshot, &what);
                 if advice.requests.is_empty() {
                     continue;

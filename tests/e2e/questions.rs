@@ -13,7 +13,7 @@ use mooring::explain::{
     doctor::doctor,
     drain::drain,
     read::{Question, Reader, Reading},
-    repair::{FreeFor, Repair, repair},
+    repair::{Repair, repair},
     report::Verdict,
     snapshot::{DEPLOYED, FENCE, Unseen},
     whatif::{WhatIfChange, whatif},
@@ -89,8 +89,8 @@ async fn reads_enough(stage: Stage) {
     }
 
     for (what, is_proposed) in [
-        (Repair::Free("v2".into(), FreeFor::SameName), true),
-        (Repair::Free("v1".into(), FreeFor::SameName), false),
+        (Repair::Free("v2".into()), true),
+        (Repair::Free("v1".into()), false),
         (Repair::Relink(ClaimKey::new(NAMESPACE, "c1"), "v2".into()), false),
         (Repair::Unstick("csi-none".into()), false),
     ] {

@@ -9,11 +9,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{EXIT_CODES, ViewArgs};
-use crate::explain::{
-    repair::{FreeFor, Repair},
-    subject::Subject,
-    whatif::WhatIfChange,
-};
+use crate::explain::{repair::Repair, subject::Subject, whatif::WhatIfChange};
 
 /// Flags of `mooring doctor`.
 #[derive(Debug, Args)]
@@ -112,10 +108,6 @@ pub struct RepairArgs {
     #[arg(required = true, num_args = 1..=3)]
     pub repair: Vec<String>,
 
-    /// With free: for any claim that fits, in place of a claim of the name that the volume had.
-    #[arg(long)]
-    pub for_anyone: bool,
-
     /// Only print the requests, as without --yes.
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,
@@ -137,9 +129,6 @@ impl RepairArgs {
     pub fn asked(&self, namespace: &str) -> Result<Repair, String> {
         let wrong = || format!("{:?}: {REPAIRS}", self.repair.join(" "));
         let (verb, names) = self.repair.split_first().ok_or_else(wrong)?;
-        if self.for_anyone && verb != "free" {
-            return Err("--for-anyone goes with free alone".to_owned());
-        }
         // As explanations print them: the kind is known by the place.
         let kinds: &[&str] = match verb.as_str() {
             "relink" => &["pvc", "pv"],
@@ -157,10 +146,7 @@ impl RepairArgs {
             [Subject::Claim(claim), Subject::Volume(volume)] => {
                 Ok(Repair::Relink(claim.clone(), volume.clone()))
             }
-            [Subject::Volume(volume)] => {
-                let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
-                Ok(Repair::Free(volume.clone(), whom))
-            }
+            [Subject::Volume(volume)] => Ok(Repair::Free(volume.clone())),
             [Subject::Attachment(name)] => Ok(Repair::Unstick(name.clone())),
             _ => Err(wrong()),
         }
@@ -241,16 +227,13 @@ mod tests {
         let cases = [
             ("repair relink pvc/data pv/v --dry-run", Repair::Relink(claim, "v".into())),
             ("repair relink data v", Repair::Relink(ClaimKey::new("shop", "data"), "v".into())),
-            ("repair free pv/v --yes", Repair::Free("v".into(), FreeFor::SameName)),
-            ("repair free pv/v --for-anyone", Repair::Free("v".into(), FreeFor::Anyone)),
+            ("repair free pv/v --yes", Repair::Free("v".into())),
             ("repair unstick va/csi-1", Repair::Unstick("csi-1".into())),
         ];
         for (line, expected) in cases {
             assert_eq!(repair(line), Ok(expected), "{line}");
         }
-        let wrong =
-            ["repair relink pv/v pvc/data", "repair free pvc/data", "repair unstick va/a --for-anyone"];
-        for line in wrong {
+        for line in ["repair relink pv/v pvc/data", "repair free pvc/data", "repair unstick"] {
             assert!(repair(line).is_err(), "{line}");
         }
         assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
