@@ -58,8 +58,6 @@ pub enum OutputForm {
     Json,
     /// The same as YAML.
     Yaml,
-    /// The chain of an explanation, for Graphviz.
-    Dot,
 }
 
 /// How the answer is printed, and the connection.

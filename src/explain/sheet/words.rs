@@ -24,7 +24,7 @@ pub(in crate::explain) fn stamp(at: Timestamp) -> String {
 }
 
 /// Kind and name as they are typed, with the namespace.
-pub(in crate::explain) fn name(object: &Value) -> String {
+pub(super) fn name(object: &Value) -> String {
     let Some(subject) = Subject::of(object) else {
         return format!("{}/{}", field(object, "kind"), field(object, "name"));
     };
