@@ -2,7 +2,7 @@
 
 use apiserver::connect::ApiServer;
 
-use super::output::{QueryStop, progress};
+use super::output::QueryStop;
 use crate::{
     cli::query::ConnectionArgs,
     explain::read::{Question, Reader, Reading},
@@ -27,7 +27,7 @@ impl Connection {
 
     /// What an answer needs.
     pub(super) async fn read(&mut self, question: &Question) -> Result<Reading, QueryStop> {
-        let reading = self.reader.read(question, &progress).await?;
+        let reading = self.reader.read(question).await?;
         if let Some(note) = reading.note.as_ref().filter(|_| !self.has_noted) {
             complain(note);
             self.has_noted = true;

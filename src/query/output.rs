@@ -78,13 +78,6 @@ pub fn finish(answer: impl Future<Output = Result<Verdict, QueryStop>>) -> ExitC
     }
 }
 
-/// Of lists that take long a line is worth it where one looks on.
-pub(super) fn progress(line: &str) {
-    if io::stderr().is_terminal() {
-        complain(line);
-    }
-}
-
 /// An answer in the form that was asked for.
 pub(super) fn printed<T: Printed + Serialize>(answer: &T, view: &ViewArgs) -> Result<String, QueryStop> {
     form(answer, view.output, || text(answer, style(view)))

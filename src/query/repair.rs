@@ -103,7 +103,7 @@ async fn came_of_it(
         Repair::Free(volume) => Subject::Volume(volume.clone()),
         Repair::Unstick(name) => Subject::Attachment(name.clone()),
     };
-    let reading = connection.reader.read(&Question::Object(subject.clone()), &|_| {}).await?;
+    let reading = connection.reader.read(&Question::Object(subject.clone())).await?;
     let now = explain(&reading.snapshot, &subject);
     let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject.object());
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };

@@ -97,7 +97,7 @@ struct Reads {
 
 impl Reads {
     async fn read(&self, question: Question) -> Result<Snapshot, String> {
-        let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
+        let reading = self.reader.read(&question).await.map_err(|error| error.to_string())?;
         let mut snapshot = reading.snapshot;
         snapshot.attach_detach = self.options;
         Ok(snapshot)

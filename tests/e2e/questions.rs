@@ -36,7 +36,7 @@ pub fn stories() -> Vec<Story> {
 
 async fn look(stage: &Stage, question: Question) -> Reading {
     let reader = Reader::new(&ApiServer::in_process(stage.proxied_client()), None).unwrap();
-    let reading = reader.read(&question, &|_| {}).await.unwrap();
+    let reading = reader.read(&question).await.unwrap();
     // The embedded server has no admission policies and no Deployments.
     let unseen =
         reading.snapshot.unseen.iter().filter(|unseen| ![FENCE, DEPLOYED].contains(&unseen.what.as_str()));

@@ -66,7 +66,7 @@ fn reader(stage: &Stage) -> (Reader, Asked) {
 
 async fn read(reader: &Reader, kind: &str, name: &str) -> Reading {
     let subject = Subject::new(kind, NAMESPACE, name).unwrap();
-    reader.read(&Question::Object(subject), &|_| {}).await.unwrap()
+    reader.read(&Question::Object(subject)).await.unwrap()
 }
 
 /// How the volume stands on each node: what it waits for, and the next write.
@@ -302,7 +302,7 @@ async fn one_namespace(stage: Stage) {
     let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
     let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();
     let subject = Subject::new("pvc", NAMESPACE, "c1").unwrap();
-    let error = reader.read(&Question::Object(subject), &|_| {}).await.unwrap_err().to_string();
+    let error = reader.read(&Question::Object(subject)).await.unwrap_err().to_string();
     assert!(error.contains("does not accept the credentials"), "{error}");
 }
 

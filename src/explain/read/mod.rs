@@ -21,7 +21,7 @@ use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use self::requests::{Comes, page};
 pub use self::{
@@ -50,8 +50,6 @@ const READS_AT_ONCE: usize = 16;
 const READ_PATIENCE: Duration = Duration::from_mins(1);
 /// Objects on a page of a list: the API server looks, for each page, at all that are still to come.
 const LIST_PAGE: usize = 10_000;
-/// A list that takes longer is worth a word, and then another each time it has taken as long again.
-const LONG_READ: Duration = Duration::from_secs(1);
 /// Rounds of reading: each follows references one step, and the longest chain has six.
 const MOST_ROUNDS: usize = 12;
 
@@ -95,9 +93,6 @@ pub enum Unreachable {
     #[error(transparent)]
     Connect(#[from] ConnectError),
 }
-
-/// Told of lists that take long.
-pub type ReadProgress<'a> = &'a (dyn Fn(&str) + Sync);
 
 /// Reads with one user's rights.
 #[derive(derive_more::Debug)]
@@ -156,11 +151,7 @@ impl Reader {
     ///
     /// # Errors
     /// See [`Unreachable`].
-    pub async fn read(
-        &self,
-        question: &Question,
-        progress: ReadProgress<'_>,
-    ) -> Result<Reading, Unreachable> {
+    pub async fn read(&self, question: &Question) -> Result<Reading, Unreachable> {
         let version = self.version().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
@@ -173,7 +164,7 @@ impl Reader {
             let ask = |read: Read| {
                 let objects = Arc::clone(&objects);
                 async move {
-                    let found = self.one(&read, &objects, progress).await;
+                    let found = self.one(&read, &objects).await;
                     (read, found)
                 }
             };
@@ -212,17 +203,12 @@ impl Reader {
         Ok(number("major").zip(number("minor")))
     }
 
-    async fn one(
-        &self,
-        read: &Read,
-        objects: &Objects,
-        progress: ReadProgress<'_>,
-    ) -> Result<ReadFound, ReadFailure> {
+    async fn one(&self, read: &Read, objects: &Objects) -> Result<ReadFound, ReadFailure> {
         let Some(path) = &read.path else { return Err(ReadFailure::Absent) };
         if let Comes::Narrow(plural, _) = &read.comes {
             let list = with_kind!(
                 PLURAL = *plural,
-                |Kind| self.list::<Kind>(path, objects, progress).await,
+                |Kind| self.list::<Kind>(path, objects).await,
                 else return Err(ReadFailure::Absent)
             );
             return list.map(ReadFound::Narrow);
@@ -235,14 +221,8 @@ impl Reader {
     }
 
     /// Takes a list into its table, page by page. Of a list that does not come to its end nothing is concluded.
-    async fn list<T: Stored>(
-        &self,
-        path: &str,
-        objects: &Objects,
-        progress: ReadProgress<'_>,
-    ) -> Result<ReadList, ReadFailure> {
-        let (mut listed, mut next, mut count) = (ReadList::default(), None::<String>, 0_usize);
-        let mut said = Instant::now();
+    async fn list<T: Stored>(&self, path: &str, objects: &Objects) -> Result<ReadList, ReadFailure> {
+        let (mut listed, mut next) = (ReadList::default(), None::<String>);
         loop {
             let uri = page(path, LIST_PAGE, next.as_deref());
             let mut page = self.fetcher.list(&uri, self.patience).await.map_err(failure)?;
@@ -254,12 +234,7 @@ impl Reader {
                         next = token;
                     }
                     ListPart::Item(item) => {
-                        count += 1;
                         take_listed::<T>(page.encoding(), &item, objects, &mut listed)?;
-                        if said.elapsed() > LONG_READ {
-                            said = Instant::now();
-                            progress(&format!("{}: {count} so far", T::PLURAL));
-                        }
                     }
                 }
             }

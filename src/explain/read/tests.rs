@@ -74,7 +74,7 @@ fn played(said: impl IntoIterator<Item = (&'static str, Said)>) -> Played {
 impl Played {
     async fn read(&self, subject: &str) -> Result<Reading, Unreachable> {
         let subject = Subject::parse(&[subject], "shop").unwrap();
-        self.reader.read(&Question::Object(subject), &|_| {}).await
+        self.reader.read(&Question::Object(subject)).await
     }
 
     /// Paths that were asked for, without `/version` and events.
