@@ -28,7 +28,7 @@ use crate::{
         volume_source::{CsiVolume, Sharing, Storage, of_inline_volume, of_persistent_volume},
     },
     binder::{
-        annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
+        annotations::SELECTED_NODE,
         matching::predicate::{claim_class, volume_class},
     },
     explain::{
@@ -127,12 +127,9 @@ impl ReadPlan<'_> {
             if let Some(node) = claim.metadata.annotations.get(SELECTED_NODE) {
                 self.object(ObjectRef::Node(NodeName::from(node.as_str())));
             }
-            if let Some(asked) = claim.metadata.annotation(STORAGE_PROVISIONER) {
-                self.object(ObjectRef::Driver(DriverName::from(asked)));
-            }
             let class = claim_class(&claim);
             if !class.is_empty() {
-                self.class(&ClassName::from(class));
+                self.object(ObjectRef::Class(ClassName::from(class)));
                 self.reach(class);
             }
         } else if self.volume(&claim.spec.volume_name).is_some() && grows(&self.seen.objects, &claim) {
@@ -140,7 +137,7 @@ impl ReadPlan<'_> {
             self.programs();
             let class = claim_class(&claim);
             if !class.is_empty() {
-                self.class(&ClassName::from(class));
+                self.object(ObjectRef::Class(ClassName::from(class)));
             }
         }
         Some(claim)
@@ -179,16 +176,8 @@ impl ReadPlan<'_> {
         Some(volume)
     }
 
-    fn class(&mut self, name: &ClassName) {
-        self.object(ObjectRef::Class(name.clone()));
-        if let Some(class) = self.seen.objects.classes.get(name) {
-            // Provisioners that are no CSI drivers have no such object, which is no harm.
-            self.object(ObjectRef::Driver(DriverName::from(class.provisioner.as_str())));
-        }
-    }
-
     fn class_alone(&mut self, name: &ClassName) {
-        self.class(name);
+        self.object(ObjectRef::Class(name.clone()));
         self.list::<StorageClass>();
         self.programs();
         // Nothing else says what the name is about.

@@ -113,20 +113,6 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 "storageclasses",
             ],
         ),
-        (
-            "its class names a provisioner",
-            "pvc/data",
-            seen([claim(""), class()]),
-            &[
-                "csidriver/p",
-                "leases",
-                "persistentvolumes",
-                "pods in shop",
-                "pvc/shop/data",
-                "storageclass/fast",
-                "storageclasses",
-            ],
-        ),
         ("a bound claim", "pvc/data", seen([claim("pv1")]), &["pods in shop", "pv/pv1", "pvc/shop/data"]),
         (
             "without a pod nothing is to be attached",
@@ -258,12 +244,7 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
             seen(bound().into_iter().chain([node("a"), driver(true), pod("p", "a"), attachment("a", true)])),
             &["csidriver/d", "csinode/a", "node/a", "pods on a", "pv/pv1", "pvc/shop/data", "va on a"],
         ),
-        (
-            "a class",
-            "sc/fast",
-            seen([class()]),
-            &["csidriver/p", "leases", "storageclass/fast", "storageclasses"],
-        ),
+        ("a class", "sc/fast", seen([class()]), &["leases", "storageclass/fast", "storageclasses"]),
     ];
     for (name, subject, seen, expected) in cases {
         let mut expected = expected.to_vec();
