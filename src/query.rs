@@ -36,7 +36,7 @@ use crate::{
         questions::{DoctorArgs, NodeArgs, WhatIfArgs, node_name},
     },
     explain::{
-        doctor as find, drain::drain, explain as answer, read::Question, report::Verdict, subject::Subject,
+        doctor as find, drain::drain, explain as answer, read::Question, report::Verdict, subject,
         whatif as consequences,
     },
 };
@@ -55,9 +55,9 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     let words: Vec<&str> = args.subject.iter().map(String::as_str).collect();
     let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
-    Subject::parse(&words, "").map_err(usage)?;
+    subject::parse(&words, "").map_err(usage)?;
     let mut connection = Connection::new(&args.view.connection).await?;
-    let subject = Subject::parse(&words, &connection.namespace).map_err(usage)?;
+    let subject = subject::parse(&words, &connection.namespace).map_err(usage)?;
     let question = Question::Object(subject.clone());
     let daemon = match &args.daemon {
         Some(url) => Some(DaemonClient::find(&connection.api, url, args.daemon_ca.as_deref()).await),

@@ -5,7 +5,10 @@
 
 use std::io;
 
-use apiserver::{connect::ApiServer, ids::NodeName};
+use apiserver::{
+    kinds::ObjectRef,
+    {connect::ApiServer, ids::NodeName},
+};
 use futures::FutureExt;
 use tokio::signal::ctrl_c;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +31,6 @@ use crate::{
         read::{Question, Reader},
         report::{Explanation, Verdict},
         snapshot::Snapshot,
-        subject::Subject,
     },
 };
 
@@ -117,7 +119,7 @@ impl PageSource for Reads {
         .boxed()
     }
 
-    fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation> {
+    fn explain<'a>(&'a self, subject: &'a ObjectRef) -> PageAnswer<'a, Explanation> {
         async move { Ok(explain(&self.read(Question::Object(subject.clone())).await?, subject)) }.boxed()
     }
 

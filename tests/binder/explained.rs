@@ -17,7 +17,8 @@ use std::{
 use apiserver::{
     ids::{ClaimKey, VolumeName},
     kinds::{
-        CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
     },
     tables::Stored,
 };
@@ -31,7 +32,6 @@ use mooring::{
         repair::{Repair, RepairWrite, repair},
         report::{Explanation, Risk, Step, Verdict},
         snapshot::Snapshot,
-        subject::Subject,
     },
 };
 use serde_json::{Value, json};
@@ -174,8 +174,8 @@ impl Answers {
         let targets = server.store.objects.keys().filter_map(|path| target(path));
         let all = targets.map(|target| {
             let subject = match &target {
-                Target::Claim(key) => Subject::Claim(key.clone()),
-                Target::Volume(name) => Subject::Volume(name.clone()),
+                Target::Claim(key) => ObjectRef::Claim(key.clone()),
+                Target::Volume(name) => ObjectRef::Volume(name.clone()),
             };
             (target, explain(&snapshot, &subject))
         });

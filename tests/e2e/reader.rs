@@ -14,7 +14,7 @@ use mooring::{
     binder::{self, BinderOptions},
     explain::{
         read::{Question, Reader, Reading},
-        subject::Subject,
+        subject,
     },
 };
 use serde_json::json;
@@ -65,7 +65,7 @@ fn reader(stage: &Stage) -> (Reader, Asked) {
 }
 
 async fn read(reader: &Reader, kind: &str, name: &str) -> Reading {
-    let subject = Subject::new(kind, NAMESPACE, name).unwrap();
+    let subject = subject::named(kind, NAMESPACE, name).unwrap();
     reader.read(&Question::Object(subject)).await.unwrap()
 }
 
@@ -301,7 +301,7 @@ async fn one_namespace(stage: Stage) {
     // A server that does not know who asks.
     let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
     let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();
-    let subject = Subject::new("pvc", NAMESPACE, "c1").unwrap();
+    let subject = subject::named("pvc", NAMESPACE, "c1").unwrap();
     let error = reader.read(&Question::Object(subject)).await.unwrap_err().to_string();
     assert!(error.contains("does not accept the credentials"), "{error}");
 }

@@ -25,7 +25,7 @@ use mooring::explain::{
     explain,
     read::{Question, Reader},
     report::Explanation,
-    subject::Subject,
+    subject,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -197,7 +197,7 @@ async fn play(stage: &Stage, is_ruled: bool, known_here: &[Different]) {
         for (question, reason) in case.ask.iter().zip(&case.reasons) {
             let subject = |namespace: &str| {
                 let mut words = question.split(' ');
-                Subject::parse(&[words.next().unwrap()], namespace).unwrap()
+                subject::parse(&[words.next().unwrap()], namespace).unwrap()
             };
             let expected = explain(&case.snapshot(), &subject("shop"));
             assert_eq!(expected.reason, *reason, "{name}: {question}");

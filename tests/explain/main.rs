@@ -15,7 +15,7 @@ use mooring::explain::{
     explain,
     report::Explanation,
     sheet::text::{Style, text},
-    subject::Subject,
+    subject,
 };
 use serde_json::json;
 use test_support::cases::{self, blesses, fields_of};
@@ -55,7 +55,7 @@ fn answers(case: &Case) -> Vec<(String, Explanation)> {
             [subject, "-n", namespace] => (*subject, *namespace),
             _ => panic!("{question}: want KIND/NAME or KIND/NAME -n NAMESPACE"),
         };
-        let subject = Subject::parse(&[subject], namespace).unwrap();
+        let subject = subject::parse(&[subject], namespace).unwrap();
         (question.clone(), explain(&snapshot, &subject))
     };
     case.ask.iter().map(ask).collect()

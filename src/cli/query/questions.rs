@@ -4,12 +4,12 @@
 
 use std::path::PathBuf;
 
-use apiserver::ids::NodeName;
+use apiserver::{ids::NodeName, kinds::ObjectRef};
 use clap::Args;
 use serde_json::Value;
 
 use super::{EXIT_CODES, ViewArgs};
-use crate::explain::{repair::Repair, subject::Subject, whatif::WhatIfChange};
+use crate::explain::{repair::Repair, subject, whatif::WhatIfChange};
 
 /// Flags of `mooring doctor`.
 #[derive(Debug, Args)]
@@ -84,12 +84,12 @@ impl WhatIfArgs {
             (_, Some(_)) => return Err("-f goes with bind alone".to_owned()),
             (["taint", node], _) => WhatIfChange::Taint(node_name(node)?),
             (["delete-node", node], _) => WhatIfChange::DeleteNode(node_name(node)?),
-            (["delete", object @ ..], _) if !object.is_empty() => match Subject::parse(object, namespace)? {
-                Subject::Claim(key) => WhatIfChange::DeleteClaim(key),
-                Subject::Pod(key) => WhatIfChange::DeletePod(key),
-                Subject::Node(name) => WhatIfChange::DeleteNode(name),
-                Subject::AttributesClass(name) => WhatIfChange::DeleteAttributesClass(name),
-                other => return Err(format!("delete {other}: {WHATIF_CHANGES}")),
+            (["delete", object @ ..], _) if !object.is_empty() => match subject::parse(object, namespace)? {
+                ObjectRef::Claim(key) => WhatIfChange::DeleteClaim(key),
+                ObjectRef::Pod(key) => WhatIfChange::DeletePod(key),
+                ObjectRef::Node(name) => WhatIfChange::DeleteNode(name),
+                ObjectRef::AttributesClass(name) => WhatIfChange::DeleteAttributesClass(name),
+                other => return Err(format!("delete {}: {WHATIF_CHANGES}", subject::typed(&other))),
             },
             (other, _) => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
         })
@@ -137,17 +137,17 @@ impl RepairArgs {
             _ => &[],
         };
         let subject = |(kind, name): (&&str, &String)| match name.split_once('/') {
-            Some((kind, name)) => Subject::new(kind, namespace, name),
-            None => Subject::new(kind, namespace, name),
+            Some((kind, name)) => subject::named(kind, namespace, name),
+            None => subject::named(kind, namespace, name),
         };
-        let subjects: Vec<Subject> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
+        let subjects: Vec<ObjectRef> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
         match subjects.as_slice() {
             _ if kinds.len() != names.len() => Err(wrong()),
-            [Subject::Claim(claim), Subject::Volume(volume)] => {
+            [ObjectRef::Claim(claim), ObjectRef::Volume(volume)] => {
                 Ok(Repair::Relink(claim.clone(), volume.clone()))
             }
-            [Subject::Volume(volume)] => Ok(Repair::Free(volume.clone())),
-            [Subject::Attachment(name)] => Ok(Repair::Unstick(name.clone())),
+            [ObjectRef::Volume(volume)] => Ok(Repair::Free(volume.clone())),
+            [ObjectRef::Attachment(name)] => Ok(Repair::Unstick(name.clone())),
             _ => Err(wrong()),
         }
     }
@@ -161,9 +161,9 @@ pub fn node_name(word: &str) -> Result<NodeName, String> {
     if !word.contains('/') && !word.is_empty() {
         return Ok(word.into());
     }
-    match Subject::parse(&[word], "")? {
-        Subject::Node(name) => Ok(name),
-        other => Err(format!("{other} is no node")),
+    match subject::parse(&[word], "")? {
+        ObjectRef::Node(name) => Ok(name),
+        other => Err(format!("{} is no node", subject::typed(&other))),
     }
 }
 

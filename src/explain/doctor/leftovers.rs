@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use apiserver::{
     ids::VolumeName,
-    kinds::{PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
+    kinds::{ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -18,7 +18,6 @@ use crate::{
         age, foreign,
         links::Link,
         report::Verdict,
-        subject::Subject,
         table::Facts,
         view::{View, get, index},
     },
@@ -48,15 +47,15 @@ fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
     for (id, twice) in view.twice() {
         let (_, handle) = id.driver_and_handle();
         for (name, since) in &twice.attachments {
-            let subject = Subject::Attachment(name.clone());
+            let subject = ObjectRef::Attachment(name.clone());
             let link = Link::told(&subject, "ExclusiveAttachedTwice several", &[("told", &twice.told)]);
             let victim = (subject, "attachment", *since);
             let Some(index) = groups.note(&link, handle, victim) else { continue };
             // The page of the volume shows all nodes of its attachments.
             if let Some(node) = &twice.in_use {
-                groups.explained_by(index, &Subject::Node(node.clone()));
+                groups.explained_by(index, &ObjectRef::Node(node.clone()));
             } else if let Some(volume) = &twice.volume {
-                groups.explained_by(index, &Subject::Volume(volume.clone()));
+                groups.explained_by(index, &ObjectRef::Volume(volume.clone()));
             }
         }
     }
@@ -66,7 +65,7 @@ fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &m
     for ((driver, handle), names) in handles {
         let told: Vec<&str> = names.iter().map(|name| name.as_str()).take(4).collect();
         for name in names {
-            let subject = Subject::Volume((*name).clone());
+            let subject = ObjectRef::Volume((*name).clone());
             let facts: Facts<'_> = &[("told", &told.join(", ")), ("handle", handle), ("driver", driver)];
             let link = Link::told(&subject, "HandleShared", facts);
             // Many handles of a driver are one mistake.
@@ -87,7 +86,7 @@ fn tell_kept(mut volumes: Vec<(&VolumeName, &PersistentVolume)>, groups: &mut Gr
     });
     let told = format!("{} of Released volumes are kept{oldest}", age::bytes(size));
     for (name, _) in volumes {
-        let subject = Subject::Volume(name.clone());
+        let subject = ObjectRef::Volume(name.clone());
         let link = Link::told(&subject, "Retained kept", &[("told", &told)]);
         groups.note(&link, "", (subject, "volume", None));
     }
@@ -99,7 +98,7 @@ fn made_by_others(view: &View<'_>, groups: &mut Groups<'_>) {
         let attachment = get::<VolumeAttachment>(view, name);
         let Some((attachment, mut link)) = attachment.zip(foreign::foreign(view, name)) else { continue };
         let mut about = attachment.spec.attacher.as_str();
-        let subject = Subject::Attachment(name.clone());
+        let subject = ObjectRef::Attachment(name.clone());
         if !attachment.metadata.is_terminating() {
             if view.is_gone(node) {
                 link.step = Link::told(&subject, "AttachmentOfGoneNode", &[("node", node)]).step;

@@ -21,7 +21,7 @@ use crate::{
         age,
         sidecars::{Presence, Sidecar, Sidecars},
         snapshot::{LEASES, Snapshot},
-        subject::Subject,
+        subject,
     },
     fence::{
         arguments::{controllers, daemon_lease, is_rolling, words},
@@ -116,20 +116,20 @@ fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         return;
     }
     let classes = snapshot.objects.classes.snapshot();
-    let defaults: Vec<Subject> = classes
+    let defaults: Vec<ObjectRef> = classes
         .iter()
         .filter(|(_, class)| is_default_class(&class.metadata))
-        .map(|(name, _)| Subject::Class(name.clone()))
+        .map(|(name, _)| ObjectRef::Class(name.clone()))
         .collect();
     if defaults.is_empty() {
         groups.tell("NoDefaultClass", "", (0, "class"), &[]);
     }
     if let [first, _, ..] = defaults.as_slice() {
-        let names: Vec<&str> = defaults.iter().map(Subject::name).collect();
+        let names: Vec<&str> = defaults.iter().map(|it| it.names().1).collect();
         let told = names.join(", ");
         let count = (defaults.len(), "class");
         if let Some(finding) = groups.tell("ManyDefaultClasses", "", count, &[("told", &told)]) {
-            finding.examples = defaults.iter().map(Subject::json).collect();
+            finding.examples = defaults.iter().map(subject::json).collect();
             finding.command = explain(first);
         }
     }

@@ -1,6 +1,6 @@
 //! Which reads an answer needs: a function of the subject and of what has been read so far.
 //!
-//! In: a [`Subject`] and a [`Snapshot`]. Out: all [`Read`]s that are wanted with what is known now, those that were made
+//! In: a [`ObjectRef`] and a [`Snapshot`]. Out: all [`Read`]s that are wanted with what is known now, those that were made
 //! included; the reader makes the new ones and asks again, until there are none. References are followed: claim → its
 //! volume → the volume's claim → attachments of the volume → their nodes.
 //!
@@ -35,7 +35,6 @@ use crate::{
         claim::ONE_POD,
         resize::grows,
         snapshot::Snapshot,
-        subject::Subject,
         topology::hosts,
         view::{claims_of, runs_on},
     },
@@ -49,20 +48,21 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 
 /// All reads that an answer about a subject needs, as far as that is known by now.
 #[must_use]
-pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
+pub fn needed(subject: &ObjectRef, seen: &Snapshot) -> BTreeSet<Read> {
     let mut plan = ReadPlan { seen, reads: BTreeSet::new() };
-    plan.reads.insert(Read::events_about(&subject.object()));
-    if !matches!(subject, Subject::AttributesClass(_)) {
-        plan.object(subject.object());
+    plan.reads.insert(Read::events_about(subject));
+    if !matches!(subject, ObjectRef::AttributesClass(_)) {
+        plan.object(subject.clone());
     }
     match subject {
-        Subject::Claim(key) => plan.claim_alone(key),
-        Subject::Pod(key) => plan.pod(key),
-        Subject::Volume(name) => plan.volume_alone(name),
-        Subject::Attachment(name) => plan.attachment_alone(name),
-        Subject::Node(name) => plan.node_alone(name),
-        Subject::Class(name) => plan.class_alone(name),
-        Subject::AttributesClass(name) => plan.attributes_class_alone(name),
+        ObjectRef::Claim(key) => plan.claim_alone(key),
+        ObjectRef::Pod(key) => plan.pod(key),
+        ObjectRef::Volume(name) => plan.volume_alone(name),
+        ObjectRef::Attachment(name) => plan.attachment_alone(name),
+        ObjectRef::Node(name) => plan.node_alone(name),
+        ObjectRef::Class(name) => plan.class_alone(name),
+        ObjectRef::AttributesClass(name) => plan.attributes_class_alone(name),
+        ObjectRef::Driver(_) => {}
     }
     plan.reads
 }

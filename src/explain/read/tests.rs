@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, convert::Infallible};
 
 use apiserver::{
     ids::ClaimKey,
-    kinds::{PersistentVolume, StorageClass},
+    kinds::{ObjectRef, PersistentVolume, StorageClass},
 };
 use http::Response;
 
 use super::*;
 use crate::attach_detach::state::desired::volume_name::VolumeId;
-use crate::explain::subject::Subject;
+use crate::explain::subject;
 
 /// The server's time, an hour ago by any clock that runs these tests.
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -73,7 +73,7 @@ fn played(said: impl IntoIterator<Item = (&'static str, Said)>) -> Played {
 
 impl Played {
     async fn read(&self, subject: &str) -> Result<Reading, Unreachable> {
-        let subject = Subject::parse(&[subject], "shop").unwrap();
+        let subject = subject::parse(&[subject], "shop").unwrap();
         self.reader.read(&Question::Object(subject)).await
     }
 
@@ -249,7 +249,7 @@ async fn a_kind_that_the_server_does_not_serve_is_not_taken_for_an_object_that_i
     ] {
         let server = played([version(), (list, said)]);
         let reading = server.read("vac/gold").await.unwrap();
-        let answer = crate::explain::explain(&reading.snapshot, &Subject::AttributesClass("gold".into()));
+        let answer = crate::explain::explain(&reading.snapshot, &ObjectRef::AttributesClass("gold".into()));
         assert_eq!((answer.verdict.exit_code(), answer.reason.as_str()), (code, verdict), "{told}");
         assert!(answer.summary.contains(told), "{}", answer.summary);
         let asks_for_rights = answer.actions.iter().any(|action| action.text.contains("request the rights"));

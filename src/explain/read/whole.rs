@@ -23,7 +23,6 @@ use crate::explain::{
     repair::Repair,
     resize::grows,
     snapshot::{CLAIMS_THERE, Snapshot},
-    subject::Subject,
     view::{claims_of, runs_on},
     whatif::WhatIfChange,
 };
@@ -35,7 +34,7 @@ const ATTACHER_LEASE: &str = "external-attacher-leader-";
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
     /// One object.
-    Object(Subject),
+    Object(ObjectRef),
     /// The whole cluster; of who may not see all of it, this namespace.
     Cluster(String),
     /// A node and what holds it.

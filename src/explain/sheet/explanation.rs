@@ -9,8 +9,9 @@ use super::{
 };
 use crate::explain::{
     report::{Candidate, Explanation, Risk, Step},
-    subject::Subject,
+    subject,
 };
+use apiserver::kinds::ObjectRef;
 
 /// Reasons of claims whose volume the scheduler chooses.
 const SCHEDULED: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
@@ -81,7 +82,7 @@ fn candidates(it: &Explanation, is_wide: bool, sheet: &mut Sheet) {
             });
             faults.collect()
         };
-        let object = Subject::Volume(one.name.as_str().into()).json();
+        let object = subject::json(&ObjectRef::Volume(one.name.as_str().into()));
         let cells = [&one.size, &one.modes, &one.class].map(|cell| vec![cell.clone().into()]);
         [vec![Word::Object(object, one.name.clone())]].into_iter().chain(cells).chain([result]).collect()
     };

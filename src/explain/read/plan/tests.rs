@@ -1,11 +1,11 @@
 //! What is read for each question, as tables.
 
-use apiserver::kinds::StorageClass;
+use apiserver::kinds::{ObjectRef, StorageClass};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::explain::snapshot::Unseen;
+use crate::explain::{snapshot::Unseen, subject};
 
 fn claim(volume: &str) -> Value {
     json!({
@@ -70,7 +70,7 @@ fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
 
 /// The reads, as what could not be seen is named, with attachments by their nodes.
 fn reads(subject: &str, seen: &Snapshot) -> Vec<String> {
-    let subject = Subject::parse(&[subject], "shop").unwrap();
+    let subject = subject::parse(&[subject], "shop").unwrap();
     let by_node = |node: &str| {
         let name = VolumeId::csi(&"d".into(), "h").attachment_name(&node.into());
         (format!("volumeattachment/{name}"), format!("va on {node}"))
