@@ -14,11 +14,9 @@ fn decode<T: Narrow>(text: &str) -> T {
 #[test]
 fn a_leader_counts_phases_and_what_nobody_can_use() {
     let (objects, page) = (Arc::new(Objects::default()), Arc::new(Board::default()));
-    for (name, phase, class, size) in [
-        ("a", "Released", "gold", "1Gi"),
-        ("b", "Released", "gold", "512Mi"),
-        ("c", "Bound", "gold", "1Ti"),
-    ] {
+    for (name, phase, class, size) in
+        [("a", "Released", "gold", "1Gi"), ("b", "Released", "gold", "512Mi"), ("c", "Bound", "gold", "1Ti")]
+    {
         objects.apply(decode::<PersistentVolume>(&format!(
             r#"{{"metadata": {{"name": "{name}"}}, "spec": {{"storageClassName": "{class}",
                 "capacity": {{"storage": "{size}"}}}}, "status": {{"phase": "{phase}"}}}}"#
