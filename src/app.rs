@@ -18,7 +18,7 @@ use anyhow::{Context, anyhow};
 use apiserver::{
     call::Caller,
     connect::{ApiServer, ConnectError},
-    elector::{Candidacy, ElectionView, Elector},
+    elector::{Candidacy, ElectionView, Elector, Surroundings},
     events::EventQueue,
     kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     leadership::{Leadership, Term},
@@ -215,11 +215,15 @@ impl Daemon {
                 let barrier_fetcher = fetchers()?;
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
-                    let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
-                    let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
-                    let elector = elector.with_pulse(pulse.clone()).with_fence(fenced.clone());
-                    let elector = elector.with_note(lease_note.clone().unwrap_or_default());
-                    anyhow::Ok(elector.with_grace(grace.clone()))
+                    let shared = Surroundings {
+                        sight,
+                        grace: grace.clone(),
+                        progress: catch_ups.progress(),
+                        note: lease_note.clone().unwrap_or_default(),
+                        pulse: Some(pulse.clone()),
+                        fenced: fenced.clone(),
+                    };
+                    build_elector(api, candidacy, &leadership, &metrics, api_metrics, shared)
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
@@ -531,11 +535,12 @@ fn build_elector(
     leadership: &Leadership,
     metrics: &Metrics,
     api_metrics: Arc<ApiMetrics>,
+    shared: Surroundings,
 ) -> anyhow::Result<Elector> {
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
         .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
-    Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
+    Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics, shared))
 }
 
 /// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
