@@ -210,7 +210,7 @@ impl DelegatedAuth {
             let mut caches = self.caches.lock();
             let now = Instant::now();
             if let Some(answer) = kept(&mut caches).get(&hash, now) {
-                return Ok(answer);
+                return Ok(answer.ok());
             }
             let is_again = kept(&mut caches).was_yes(&hash);
             if !is_again {
@@ -232,7 +232,7 @@ impl DelegatedAuth {
 impl Caches {
     /// Counts a refusal to come, if the peer may have one more.
     fn charge(&mut self, peer: IpAddr, now: Instant) -> Result<(), Denial> {
-        let (count, since) = self.refusals.get(&peer, now).flatten().unwrap_or((0, now));
+        let (count, since) = self.refusals.get(&peer, now).and_then(Result::ok).unwrap_or((0, now));
         if count >= MAX_REFUSALS {
             return Err(Denial::TooManyRefusals);
         }
@@ -242,7 +242,7 @@ impl Caches {
 
     /// Takes one back.
     fn refund(&mut self, peer: IpAddr) {
-        if let Some(Some((count, since))) = self.refusals.get(&peer, Instant::now()) {
+        if let Some(Ok((count, since))) = self.refusals.get(&peer, Instant::now()) {
             self.refusals.put(peer, Some((count.saturating_sub(1), since)), since);
         }
     }

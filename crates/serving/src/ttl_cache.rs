@@ -5,6 +5,10 @@ use std::{hash::Hash, num::NonZeroUsize, time::Duration};
 use lru::LruCache;
 use tokio::time::Instant;
 
+/// An answer that is no.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct No;
+
 /// Answers by what they are about: yes, with a value, or no, which is `None`. The one that was not used for longest
 /// makes room.
 pub(super) struct TtlCache<K: Hash + Eq, V> {
@@ -20,10 +24,10 @@ impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
     }
 
     /// An answer that still counts.
-    pub(super) fn get(&mut self, key: &K, now: Instant) -> Option<Option<V>> {
+    pub(super) fn get(&mut self, key: &K, now: Instant) -> Option<Result<V, No>> {
         let (since, answer) = self.entries.get(key)?;
         let ttl = if answer.is_some() { self.yes } else { self.no };
-        (now.saturating_duration_since(*since) < ttl).then(|| answer.clone())
+        (now.saturating_duration_since(*since) < ttl).then(|| answer.clone().ok_or(No))
     }
 
     /// Whether the last answer was yes, and is not forgotten yet.
@@ -48,9 +52,9 @@ mod tests {
         let mut cache = TtlCache::new(NonZeroUsize::new(2).unwrap(), seconds(10), seconds(5));
         cache.put("a", Some(1), now);
         cache.put("b", None, now);
-        assert_eq!(cache.get(&"b", now + seconds(4)), Some(None));
+        assert_eq!(cache.get(&"b", now + seconds(4)), Some(Err(No)));
         assert_eq!(cache.get(&"b", now + seconds(5)), None);
-        assert_eq!(cache.get(&"a", now + seconds(9)), Some(Some(1)));
+        assert_eq!(cache.get(&"a", now + seconds(9)), Some(Ok(1)));
         assert_eq!(cache.get(&"a", now + seconds(10)), None);
         assert!(cache.was_yes(&"a") && !cache.was_yes(&"b"));
         cache.put("c", Some(3), now);
@@ -59,6 +63,6 @@ mod tests {
         cache.put("a", None, now);
         assert!(!cache.was_yes(&"a"));
         cache.put("a", Some(2), now);
-        assert_eq!(cache.get(&"a", now + seconds(5)), Some(Some(2)));
+        assert_eq!(cache.get(&"a", now + seconds(5)), Some(Ok(2)));
     }
 }
