@@ -215,14 +215,10 @@ impl Daemon {
                 let barrier_fetcher = fetchers()?;
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
-                    let shared = Surroundings {
-                        sight,
-                        grace: grace.clone(),
-                        progress: catch_ups.progress(),
-                        note: lease_note.clone().unwrap_or_default(),
-                        pulse: Some(pulse.clone()),
-                        fenced: fenced.clone(),
-                    };
+                    let (grace, progress) = (grace.clone(), catch_ups.progress());
+                    let (pulse, fenced) = (Some(pulse.clone()), fenced.clone());
+                    let note = lease_note.clone().unwrap_or_default();
+                    let shared = Surroundings { sight, grace, progress, note, pulse, fenced };
                     build_elector(api, candidacy, &leadership, &metrics, api_metrics, shared)
                 })?;
                 let view = elector.view();
