@@ -214,15 +214,16 @@ fn stays_reserved(
     why: &str,
 ) -> Link {
     let is_owner = |claim: &PersistentVolumeClaim| claim.spec.volume_name == *name && was_bound(claim);
-    let owner = view.snapshot.keys(is_owner).first().map(ToString::to_string);
+    let owners = view.snapshot.keys(is_owner);
     let is_parked = get::<PersistentVolume>(view, name)
         .is_some_and(|it| matches!(it.status.phase, VolumePhase::Released | VolumePhase::Failed));
-    let case = match &owner {
-        Some(_) => "owned",
-        None if is_parked => "kept",
-        None => "stays",
+    let case = match (owners.is_empty(), is_parked) {
+        // That it was bound, a claim can say of itself (S45).
+        (false, _) => "claimed",
+        (true, true) => "kept",
+        (true, false) => "stays",
     };
-    let owner = owner.unwrap_or_default();
-    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("owner", &owner)];
+    let owners = owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("owners", &owners)];
     Link::told(subject, &format!("{reason} {case}"), facts)
 }
