@@ -260,13 +260,14 @@ impl ReadPlan<'_> {
                 let key = reference.key();
                 self.wanted_by(name, &key);
                 let claim = self.seen.objects.claims.get(&key);
-                if let Some(claim) = claim.filter(|claim| claim.spec.volume_name != *name) {
+                let is_elsewhere = claim.is_some_and(|claim| claim.spec.volume_name != *name);
+                if is_elsewhere {
                     // What it waits for, or has in this one's place.
                     self.claim(&key);
-                    if !claim.spec.volume_name.is_empty() {
-                        // Whose the volume is then, only claims tell.
-                        self.list::<PersistentVolumeClaim>();
-                    }
+                }
+                if is_elsewhere || self.seen.is_absent(&ObjectRef::Claim(key)) {
+                    // Whose the volume is then, only claims tell.
+                    self.list::<PersistentVolumeClaim>();
                 }
             }
             None => self.list::<PersistentVolumeClaim>(),

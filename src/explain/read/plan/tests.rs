@@ -222,6 +222,40 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
             ],
         ),
         (
+            "a volume whose claim names none: whose it is, all claims tell",
+            "pv/pv1",
+            seen([volume(rwo), claim("")]),
+            &[
+                "csidriver/d",
+                "leases",
+                "persistentvolumeclaims",
+                "persistentvolumes",
+                "pods in shop",
+                "pv/pv1",
+                "pvc/shop/data",
+                "storageclass/fast",
+                "storageclasses",
+                "volumeattachments",
+            ],
+        ),
+        (
+            "a volume whose claim is gone",
+            "pv/pv1",
+            {
+                let mut snapshot = seen([volume(rwo)]);
+                snapshot.note_absent(ObjectRef::Claim(ClaimKey::new("shop", "data")));
+                snapshot
+            },
+            &[
+                "csidriver/d",
+                "persistentvolumeclaims",
+                "pods in shop",
+                "pv/pv1",
+                "pvc/shop/data",
+                "volumeattachments",
+            ],
+        ),
+        (
             "a volume that a pod waits for",
             "pv/pv1",
             seen([volume(rwo), driver(true), pod("p", "a"), attachment("b", true)]),
