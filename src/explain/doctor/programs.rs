@@ -19,7 +19,7 @@ use crate::{
     binder::annotations::is_default_class,
     explain::{
         age,
-        sidecars::{Presence, Sidecar, Sidecars},
+        sidecars::{Presence, Sidecar, Sidecars, renewed},
         snapshot::{LEASES, Snapshot},
         subject,
     },
@@ -96,19 +96,12 @@ fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Ve
     fences.filter(|fence| !is_run(fence)).map(|fence| fence.controller).collect()
 }
 
-/// Until when a lease is held, by the API server's clock where it tells when the lease was written.
+/// Until when a lease is held.
 fn held_until(lease: &Lease) -> Option<Timestamp> {
     let spec = lease.spec.as_ref()?;
     spec.holder_identity.as_ref().filter(|holder| !holder.is_empty())?;
-    let renewed = written(lease).or(spec.renew_time.as_ref().map(|time| time.0))?;
     let lasts = SignedDuration::from_secs(i64::from(spec.lease_duration_seconds?));
-    renewed.checked_add(lasts).ok()
-}
-
-/// When it was written last, by the API server's clock.
-fn written(lease: &Lease) -> Option<Timestamp> {
-    let managed = lease.metadata.managed_fields.iter().flatten();
-    managed.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+    renewed(lease)?.checked_add(lasts).ok()
 }
 
 fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
