@@ -92,6 +92,13 @@ pub struct DaemonStanding {
     pub rolls: bool,
 }
 
+impl DaemonStanding {
+    /// Whether it rules beside a KCM whose own flags keep its loops from ruling.
+    pub fn rules_by_flags(&self) -> bool {
+        self.replicas.is_some_and(|replicas| replicas > 0) && (!self.is_fenced || self.has_no_lease)
+    }
+}
+
 /// KCM, as its lease shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerStanding {
@@ -329,7 +336,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         );
     }
     let is_stopped = daemon.replicas.is_none_or(|replicas| replicas == 0);
-    let rules_by_flags = !is_stopped && (!daemon.is_fenced || daemon.has_no_lease);
+    let rules_by_flags = daemon.rules_by_flags();
     if let Some(step) = switched_off(seen, rules_by_flags, is_open) {
         return step;
     }
@@ -347,9 +354,18 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
         if is_open && rules_by_flags {
+            let at_rest = if unlisted.is_empty() {
+                String::new()
+            } else {
+                format!(
+                    "wait until the nodes list these, as kube-controller-manager could attach them a second time: {}; ",
+                    names(unlisted)
+                )
+            };
             return SwitchStep::Stop(format!(
                 "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this \
-                 command cannot change them: {BY_SCALE}, and then take its loops out of kube-controller-manager's --controllers"
+                 command cannot change them: {at_rest}{BY_SCALE}, and then take its loops out of kube-controller-manager's \
+                 --controllers"
             ));
         }
         if is_open {
