@@ -238,6 +238,14 @@ mod tests {
         }
         assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
         assert!(matches!(command("doctor -A -n shop"), Err(Stop::Usage(_))));
+        // What they would ignore, these two refuse.
+        for line in ["preflight -n shop", "preflight --request-timeout=5s", "switch --to mooring -n shop"] {
+            assert!(matches!(command(line), Err(Stop::Usage(_))), "{line}");
+        }
+        assert!(
+            command("preflight --context=c -o json").is_ok()
+                && command("switch --to mooring -s https://x").is_ok()
+        );
         for line in ["doctor", "node a", "whatif taint a", "repair free v"] {
             assert!(command(&format!("{line} --no-color --utc")).is_ok(), "{line}");
         }
