@@ -11,6 +11,7 @@ use std::{
 };
 
 use apiserver::backoff::{retry_pause, silence_pause};
+use educe::Educe;
 use tokio::time::Instant;
 
 /// So many conflicts in a row are retried at once: each is answered with a live read, after which
@@ -105,16 +106,11 @@ struct Entry {
 }
 
 /// Keys that wait before they are looked at again. One entry per failing key, gone with its next success.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct RetryMap<K> {
     entries: BTreeMap<K, Entry>,
     due: BTreeSet<(Instant, K)>,
-}
-
-impl<K> Default for RetryMap<K> {
-    fn default() -> Self {
-        Self { entries: BTreeMap::new(), due: BTreeSet::new() }
-    }
 }
 
 impl<K: Ord + Clone> RetryMap<K> {

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use educe::Educe;
 use prometheus::{IntCounterVec, Opts};
 use tokio::time::Instant;
 
@@ -21,19 +22,13 @@ use crate::{
 /// The state and the reason of a key whose object is gone.
 const GONE: &str = "Gone";
 
-/// Reports on the keys of one controller.
-#[derive(Debug)]
+/// Reports on the keys of one controller. The default counts nothing.
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Reporter<K, R> {
     board: Arc<Board<K, R>>,
     history: History,
     decisions: BTreeMap<&'static str, IntCounterVec>,
-}
-
-/// One that counts nothing.
-impl<K, R> Default for Reporter<K, R> {
-    fn default() -> Self {
-        Self { board: Arc::default(), history: History::default(), decisions: BTreeMap::new() }
-    }
 }
 
 /// A copy that goes its own way, but for the counters.

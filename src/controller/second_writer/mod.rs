@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use educe::Educe;
 use tokio::time::Instant;
 
 pub use field::OwnedField;
@@ -81,7 +82,8 @@ impl Display for ForeignWrite {
 }
 
 /// What others wrote of late, and what follows from it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct SecondWriters<T> {
     led_since: Option<Instant>,
     to_read: BTreeMap<T, Uid>,
@@ -90,19 +92,6 @@ pub struct SecondWriters<T> {
     seen: BTreeMap<T, ForeignWrite>,
     signal: Option<ForeignWrite>,
     news: News,
-}
-
-impl<T> Default for SecondWriters<T> {
-    fn default() -> Self {
-        Self {
-            led_since: None,
-            to_read: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            seen: BTreeMap::new(),
-            signal: None,
-            news: News::default(),
-        }
-    }
 }
 
 impl<T: WrittenObject> SecondWriters<T> {
