@@ -1,8 +1,11 @@
 //! What users are told of an attachment, with KCM's reasons and texts (attach-detach §9).
 
+use std::sync::Arc;
+
 use apiserver::{
-    events::{Event, EventType, Involved, Novelty},
-    ids::{AttachmentName, NodeName, PodKey},
+    events::{CORE, Event, EventType, Involved, Novelty},
+    ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
+    kinds::{Narrow, Pod},
     tables::Objects,
 };
 
@@ -14,7 +17,7 @@ use super::{
     state::{
         actual::{ForceReason, node::NodeDoubt},
         desired::{
-            DesiredAttachment, WhyUnresolved,
+            DesiredAttachment, PodFacts, WhyUnresolved,
             volume_name::{VolumeId, VolumeKind},
         },
     },
@@ -167,13 +170,27 @@ pub fn node_event(
     Some(announcement.event(involved, name, ""))
 }
 
-/// The events that tell every pod of the desired attachment; none for one that is gone, or its namesake.
+/// The events that tell every pod of the desired attachment.
 pub fn events(objects: &Objects, desired: &DesiredAttachment, announcement: &Announcement) -> Vec<Event> {
-    let events = desired.pods.values().filter_map(|(facts, volume)| {
-        let pod = objects.pods.get(&facts.key).filter(|pod| pod.metadata.uid == facts.uid)?;
-        Some(announcement.event(Involved::object(&*pod), &volume.spec_name, facts.key.namespace()))
-    });
-    events.collect()
+    let pods = desired.pods.values();
+    pods.map(|(pod, volume)| {
+        announcement.event(involved(objects, pod), &volume.spec_name, pod.key.namespace())
+    })
+    .collect()
+}
+
+fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
+    match objects.pods.get(&pod.key) {
+        Some(object) if object.metadata.uid == pod.uid => Involved::object(&*object),
+        _ => Involved {
+            api_version: CORE,
+            kind: Pod::KIND,
+            namespace: pod.key.0.namespace.clone(),
+            name: pod.key.0.name.clone(),
+            uid: pod.uid.clone(),
+            resource_version: ResourceVersion::default(),
+        },
+    }
 }
 
 /// Why the volume is still on another node, as the end of a sentence.
@@ -270,14 +287,10 @@ fn holders(pods: &[PodKey], namespace: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use apiserver::{ids::ResourceVersion, kinds::Pod};
     use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
-    use crate::attach_detach::state::desired::{DesiredVolume, PodFacts};
 
     #[test]
     fn texts_are_kcms_to_the_letter() {
@@ -353,21 +366,13 @@ mod tests {
             "spec": { "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }] },
         });
         objects.apply::<Pod>(serde_json::from_value(pod).unwrap());
-        let volume = Arc::new(DesiredVolume {
-            pod_volumes: ["v"].into(),
-            source: None,
-            spec_name: "pv1".into(),
-            exclusive: false,
-            exclusive_by_another: false,
-            current: true,
-        });
-        for (uid, revisions) in [("old", &[ResourceVersion(7)][..]), ("new", &[])] {
+        let about = |uid: &str| {
             let facts = PodFacts { key: PodKey::new("ns", "p"), uid: uid.into(), created: None };
-            let mut desired = DesiredAttachment::default();
-            desired.pods.insert(uid.into(), (Arc::new(facts), Arc::clone(&volume)));
-            let seen = events(&objects, &desired, &Announcement::attached()).into_iter();
-            let seen: Vec<_> = seen.map(|event| event.involved.resource_version).collect();
-            assert_eq!(seen, revisions, "{uid}");
-        }
+            let involved = involved(&objects, &Arc::new(facts));
+            assert_eq!((involved.kind, &*involved.namespace, &*involved.name), (Pod::KIND, "ns", "p"));
+            (involved.uid, involved.resource_version)
+        };
+        assert_eq!(about("old"), ("old".into(), ResourceVersion(7)));
+        assert_eq!(about("new"), ("new".into(), ResourceVersion::default()));
     }
 }
