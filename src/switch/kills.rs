@@ -218,7 +218,7 @@ impl Run {
         let manager_leads = !lease.holder.is_empty() && !lease.holder.starts_with(SWITCH_HOLDER);
         self.renews |= self.manager_renewals.note(&lease.json(), at).0 && manager_leads;
         let held = self.hold.note(&lease.json(), &self.name, at);
-        let word = world.drain.2.clone().filter(|word| word.starts_with(&format!("{} ", self.name)));
+        let own = world.drain.2.clone().filter(|word| word.starts_with(&format!("{} ", self.name)));
         let running = u64::from(world.daemon.is_some());
         let proven = true;
         let fence = match (world.fence, world.policies) {
@@ -235,7 +235,7 @@ impl Run {
                 is_fenced: true,
                 has_no_lease: false,
                 is_asked: world.drain.2.is_some(),
-                drains: self.drain.note(word, at),
+                drains: self.drain.note(own, at),
                 leads,
                 may_lead,
                 has_led: has_led(&world.daemon_lease.json(), world.freed.as_deref()),
