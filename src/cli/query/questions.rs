@@ -141,13 +141,13 @@ impl RepairArgs {
             None => subject::named(kind, namespace, name),
         };
         let subjects: Vec<ObjectRef> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
-        match subjects.as_slice() {
+        match (verb.as_str(), subjects.as_slice()) {
             _ if kinds.len() != names.len() => Err(wrong()),
-            [ObjectRef::Claim(claim), ObjectRef::Volume(volume)] => {
+            ("relink", [ObjectRef::Claim(claim), ObjectRef::Volume(volume)]) => {
                 Ok(Repair::Relink(claim.clone(), volume.clone()))
             }
-            [ObjectRef::Volume(volume)] => Ok(Repair::Free(volume.clone())),
-            [ObjectRef::Attachment(name)] => Ok(Repair::Unstick(name.clone())),
+            ("free", [ObjectRef::Volume(volume)]) => Ok(Repair::Free(volume.clone())),
+            ("unstick", [ObjectRef::Attachment(name)]) => Ok(Repair::Unstick(name.clone())),
             _ => Err(wrong()),
         }
     }
@@ -233,7 +233,13 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(repair(line), Ok(expected), "{line}");
         }
-        for line in ["repair relink pv/v pvc/data", "repair free pvc/data", "repair unstick"] {
+        for line in [
+            "repair relink pv/v pvc/data",
+            "repair free pvc/data",
+            "repair unstick",
+            "repair unstick pv/v",
+            "repair free va/csi-1",
+        ] {
             assert!(repair(line).is_err(), "{line}");
         }
         assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
