@@ -79,7 +79,7 @@ impl Quantity {
     }
 
     /// Whole GiB in this many bytes; none below zero.
-    pub(crate) fn gibibytes(self) -> u64 {
+    pub fn gibibytes(self) -> u64 {
         let billion = 10_i128.pow(SCALE);
         let bytes = self.0 / billion + i128::from(self.0 % billion > 0);
         u64::try_from(bytes >> 30).unwrap_or_default()

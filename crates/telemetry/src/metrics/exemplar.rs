@@ -122,8 +122,12 @@ mod tests {
         let [api, queue] = family.get_metric() else { panic!("{family:?}") };
         let labels: Vec<_> = api.get_label().iter().map(|pair| (pair.name(), pair.value())).collect();
         assert_eq!(labels, [("driver", "d"), ("phase", "api")]);
-        let counts: Vec<_> =
-            api.get_histogram().get_bucket().iter().map(|bucket| bucket.cumulative_count()).collect();
+        let counts: Vec<_> = api
+            .get_histogram()
+            .get_bucket()
+            .iter()
+            .map(prometheus::proto::Bucket::cumulative_count)
+            .collect();
         assert_eq!((counts, api.get_histogram().get_sample_count()), (vec![3, 4], 5));
         assert!((api.get_histogram().get_sample_sum() - 13.6).abs() < 1e-9);
         assert_eq!(queue.get_histogram().get_sample_count(), 0);
