@@ -79,6 +79,7 @@ impl Quantity {
     }
 
     /// Whole GiB in this many bytes; none below zero.
+    #[must_use]
     pub fn gibibytes(self) -> u64 {
         let billion = 10_i128.pow(SCALE);
         let bytes = self.0 / billion + i128::from(self.0 % billion > 0);
