@@ -72,6 +72,8 @@ struct Failure {
 pub struct Reviewer {
     client: Client,
     at_once: Semaphore,
+    /// The same for what was answered with yes before, which waits for nobody else.
+    again: Semaphore,
     rate: RateLimiter,
     /// The sorts of reviews that fail now: one that is forbidden says nothing about the others.
     failing: Mutex<BTreeSet<Review>>,
@@ -88,7 +90,14 @@ impl Reviewer {
             .refill(PER_SECOND / 10)
             .interval(Duration::from_millis(100))
             .build();
-        Self { client, at_once: Semaphore::new(AT_ONCE), rate, failing: Mutex::default(), measures }
+        Self {
+            client,
+            at_once: Semaphore::new(AT_ONCE),
+            again: Semaphore::new(AT_ONCE),
+            rate,
+            failing: Mutex::default(),
+            measures,
+        }
     }
 
     /// Whose token it is; `None` if it is no user's. If the answer was yes before, it is asked beyond the rate.
@@ -163,7 +172,8 @@ impl Reviewer {
             let mut attempt = 1;
             loop {
                 let failure = {
-                    let _permit = self.at_once.acquire().await;
+                    let places = if is_again { &self.again } else { &self.at_once };
+                    let _permit = places.acquire().await;
                     match self.send(review, method.clone(), path, body).await {
                         Ok(answer) => return Ok(answer),
                         Err(failure) => failure,

@@ -72,8 +72,14 @@ pub fn deletion_plugin(
     Some(name.to_owned())
 }
 
+/// Whether somebody else reclaims it.
+pub(super) fn is_left(volume: &PersistentVolume, state: &State) -> bool {
+    let deletes = volume.spec.reclaim_policy == ReclaimPolicy::Delete;
+    is_external(volume) || (deletes && matches!(deleter(volume, &*state.plugins), Ok(Deleter::External)))
+}
+
 /// Whether it is reclaimed by a CSI driver, and never here.
-pub(super) fn is_external(volume: &PersistentVolume) -> bool {
+fn is_external(volume: &PersistentVolume) -> bool {
     is_migrated(volume) || volume.spec.csi.is_some()
 }
 

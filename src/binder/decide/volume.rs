@@ -98,7 +98,7 @@ pub(super) fn robbed(
 ) -> Vec<Arc<PersistentVolumeClaim>> {
     let is_gone = referred(reference, state).is_none();
     let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
-    let is_left = is_kept || !is_gone || reclaim::is_external(volume);
+    let is_left = is_kept || !is_gone || reclaim::is_left(volume, state);
     let is_let_go = if keeps_parked(volume) { is_left } else { is_kept && is_gone };
     if is_let_go || !takes_another(volume, reference, state) {
         return Vec::new();
@@ -151,7 +151,13 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
         was_bound(claim) && (claim.metadata.uid == reference.uid || has_it && !is_kept)
     };
     if let Some(claim) = state.naming(volume.key()).find(is_its) {
-        return Decision::rest(VolumeReason::ClaimBindsNext(claim.key()));
+        // To what is Released it is not given back.
+        let is_given_back = claim.key() == reference.key() || claim.metadata.uid == reference.uid;
+        return Decision::rest(if is_given_back {
+            VolumeReason::ClaimBindsNext(claim.key())
+        } else {
+            VolumeReason::Reserved(reference.key())
+        });
     }
     if robbed(volume, reference, state).is_empty() {
         return decision;
@@ -195,7 +201,7 @@ fn keeps_parked(volume: &PersistentVolume) -> bool {
 }
 
 /// Whether the volume waits for its reclaim, or for an administrator.
-fn is_parked(volume: &PersistentVolume) -> bool {
+pub(super) fn is_parked(volume: &PersistentVolume) -> bool {
     matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed)
 }
 

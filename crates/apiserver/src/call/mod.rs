@@ -344,7 +344,7 @@ impl Caller {
             // The server (server/filters/timeout.go), or something before it, waited for the body in vain. A server that
             // sheds load answers at once.
             (Some((408 | 504, _)) | None, Some(Kept::NotBegun)) => Ending::NotBegun,
-            (Some((0 | 500.., _)), Some(Kept::NotBegun)) if started.elapsed() >= IN_VAIN => Ending::NotBegun,
+            (Some((500.., _)), Some(Kept::NotBegun)) if started.elapsed() >= IN_VAIN => Ending::NotBegun,
             (Some((code, result)), _) => Ending::of(*code, result.as_ref().err(), is_over),
             (None, None) => Ending::TimedOut,
             (None, Some(Kept::ForTheLease)) => Ending::Unsaid,
