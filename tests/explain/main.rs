@@ -175,7 +175,6 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("HoldsOtherVolume", "between two writes"),
     ("NoCapacity", "between two writes"),
     ("NodeStatusRefused", "known to the daemon alone: its own failures"),
-    ("NotReclaimable", "of a daemon with plugins of its own"),
     ("RestoreGrace", "known to the daemon alone"),
     ("RetryBackoff", "known to the daemon alone: its own failures"),
     ("Uncertain", "known to the daemon alone: a write without an answer"),
