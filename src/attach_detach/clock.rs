@@ -29,7 +29,8 @@ impl Clock {
     }
 
     /// The moment at which it shows that, if that is not past.
-    pub(crate) fn instant(&self, wall: Timestamp) -> Option<Instant> {
+    #[must_use]
+    pub fn instant(&self, wall: Timestamp) -> Option<Instant> {
         self.monotonic.checked_add(wall.duration_since(self.wall).try_into().ok()?)
     }
 }

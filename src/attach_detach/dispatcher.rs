@@ -52,7 +52,8 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// One that has so many requests for volumes on nodes under way at most, [`ATTACHMENT_CALLS`] if nothing is said.
-    pub(crate) fn new(attachment_calls: Option<usize>) -> Self {
+    #[must_use]
+    pub fn new(attachment_calls: Option<usize>) -> Self {
         Self {
             to_send: Vec::new(),
             last_sent: Sequence::default(),
@@ -108,7 +109,8 @@ impl Dispatcher {
     }
 
     /// For how many keys there is room.
-    pub(crate) fn room(&self) -> Room {
+    #[must_use]
+    pub fn room(&self) -> Room {
         let volumes = self.most.saturating_sub(self.creates + self.other_attachment_calls);
         let for_creates = self.most - self.most / KEPT;
         Room {
@@ -119,7 +121,8 @@ impl Dispatcher {
     }
 
     /// Whether such a request may be sent.
-    pub(crate) fn has_room_for(&self, call: AttachmentCall) -> bool {
+    #[must_use]
+    pub fn has_room_for(&self, call: AttachmentCall) -> bool {
         let Room { volumes, new_volumes, .. } = self.room();
         if call == AttachmentCall::Create { new_volumes > 0 } else { volumes > 0 }
     }
@@ -131,12 +134,14 @@ impl Dispatcher {
     }
 
     /// The place of the last request in the order of sending.
-    pub(crate) fn last_sent(&self) -> Sequence {
+    #[must_use]
+    pub fn last_sent(&self) -> Sequence {
         self.last_sent
     }
 
     /// How far apart the status patches of one node are at present.
-    pub(crate) fn window(&self) -> Duration {
+    #[must_use]
+    pub fn window(&self) -> Duration {
         self.pace.window()
     }
 
@@ -170,7 +175,8 @@ impl Pace {
     }
 
     /// How far apart the patches of one node are.
-    pub(crate) fn window(self) -> Duration {
+    #[must_use]
+    pub fn window(self) -> Duration {
         (self.0 * EVERY).min(LONGEST)
     }
 }

@@ -47,7 +47,8 @@ impl Asked {
     }
 
     /// Whether all rows are asked for.
-    pub(crate) fn is_all(&self) -> bool {
+    #[must_use]
+    pub fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 

@@ -35,12 +35,14 @@ impl InDoubt {
     }
 
     /// Whether an object at this revision is past the write.
-    pub(crate) fn is_settled_at(&self, revision: ResourceVersion) -> bool {
+    #[must_use]
+    pub fn is_settled_at(&self, revision: ResourceVersion) -> bool {
         revision > self.revision
     }
 
     /// Whether the answer to a read that was sent then shows what became of the write.
-    pub(crate) fn is_settled_by_read(&self, sent: Instant) -> bool {
+    #[must_use]
+    pub fn is_settled_by_read(&self, sent: Instant) -> bool {
         self.until <= sent
     }
 }

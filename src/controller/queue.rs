@@ -9,7 +9,6 @@ use std::{
     hash::Hash,
 };
 
-use educe::Educe;
 use tokio::time::Instant;
 
 use crate::metrics::QueueCounts;
@@ -18,13 +17,18 @@ use crate::metrics::QueueCounts;
 type QueuePlace = (u64, Option<Instant>);
 
 /// Keys in the order in which they came.
-#[derive(Clone, Debug, Educe)]
-#[educe(Default(bound(false)))]
+#[derive(Clone, Debug)]
 pub struct Lane<K> {
     order: BTreeMap<u64, K>,
     places: HashMap<K, QueuePlace>,
     /// How many keys have been added.
     count: u64,
+}
+
+impl<K> Default for Lane<K> {
+    fn default() -> Self {
+        Self { order: BTreeMap::new(), places: HashMap::new(), count: 0 }
+    }
 }
 
 impl<K: Clone + Eq + Hash> Lane<K> {
@@ -88,12 +92,17 @@ impl<K: Clone + Eq + Hash> Lane<K> {
 }
 
 /// One lane, counted.
-#[derive(Clone, Debug, Educe)]
-#[educe(Default(bound(false)))]
+#[derive(Clone, Debug)]
 pub struct Queue<K> {
     lane: Lane<K>,
     now: Option<Instant>,
     counts: QueueCounts,
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self { lane: Lane::default(), now: None, counts: QueueCounts::default() }
+    }
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
@@ -139,12 +148,14 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Whether the key is in.
-    pub(crate) fn contains(&self, key: &K) -> bool {
+    #[must_use]
+    pub fn contains(&self, key: &K) -> bool {
         self.lane.contains(key)
     }
 
     /// Whether there is no key.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.lane.is_empty()
     }
 }

@@ -2,7 +2,7 @@
 
 use apiserver::{
     ids::{ClaimKey, ClassName},
-    kinds::{ClaimPhase, ObjectRef, PersistentVolumeClaim, StorageClass},
+    kinds::{ClaimPhase, PersistentVolumeClaim, StorageClass},
 };
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     report::Verdict,
     resize,
     sidecars::{Presence, Sidecar},
+    subject::Subject,
     view::{View, get},
 };
 use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
@@ -21,7 +22,7 @@ const MOST_CLAIMS: usize = 20;
 
 /// The chain of a class: itself, and the claims of it that wait.
 pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
-    let subject = ObjectRef::Class(name.clone());
+    let subject = Subject::Class(name.clone());
     let Some(class) = get::<StorageClass>(view, name) else {
         let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
         if link.verdict == Verdict::NotFound {

@@ -4,10 +4,7 @@
 //! In: the claim, its provisioner, and the binder's next write. Out: a [`Link`], or none if there is no more to say than that
 //! it waits.
 
-use apiserver::{
-    kinds::ObjectRef,
-    {ids::NodeName, kinds::PersistentVolumeClaim},
-};
+use apiserver::{ids::NodeName, kinds::PersistentVolumeClaim};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
@@ -16,6 +13,7 @@ use super::{
     report::Verdict,
     said::{is_about, last_warning},
     sidecars::Sidecar,
+    subject::Subject,
     table::Facts,
     view::View,
     writes,
@@ -25,7 +23,7 @@ use crate::binder::{annotations::SELECTED_NODE, calls::WriteKind};
 /// What is known of the provisioner that a claim waits for.
 pub(super) fn link(
     view: &View<'_>,
-    subject: &ObjectRef,
+    subject: &Subject,
     driver: &str,
     (claim, write): (&PersistentVolumeClaim, Option<WriteKind>),
 ) -> Option<Link> {
@@ -57,7 +55,7 @@ pub(super) fn link(
 
 /// The scheduler chose a node for the claim that is no more: no provisioner makes a volume for it.
 // external-provisioner: pkg/controller/controller.go, "node not found", and rescheduling.
-fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &ObjectRef) -> Option<Link> {
+fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &Subject) -> Option<Link> {
     let node = NodeName::from(claim.metadata.annotations.get(SELECTED_NODE)?.as_str());
     let link = || {
         let facts: Facts<'_> = &[("node", &node), ("annotation", &SELECTED_NODE)];

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use apiserver::kinds::ObjectRef;
 use http::Method;
 use kube::Client;
 
@@ -22,7 +21,7 @@ use crate::{
         repair::{Advice, Repair, RepairWrite, repair},
         report::Verdict,
         sheet::clean,
-        subject,
+        subject::Subject,
     },
     fence::ask::{NoAnswer, answer, request},
     terminal::complain,
@@ -100,16 +99,15 @@ async fn came_of_it(
     is_for_people: bool,
 ) -> Result<Verdict, QueryStop> {
     let subject = match what {
-        Repair::Relink(claim, _) => ObjectRef::Claim(claim.clone()),
-        Repair::Free(volume) => ObjectRef::Volume(volume.clone()),
-        Repair::Unstick(name) => ObjectRef::Attachment(name.clone()),
+        Repair::Relink(claim, _) => Subject::Claim(claim.clone()),
+        Repair::Free(volume, _) => Subject::Volume(volume.clone()),
+        Repair::Unstick(name) => Subject::Attachment(name.clone()),
     };
-    let reading = connection.reader.read(&Question::Object(subject.clone())).await?;
+    let reading = connection.reader.read(&Question::Object(subject.clone()), &|_| {}).await?;
     let now = explain(&reading.snapshot, &subject);
-    let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject);
+    let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject.object());
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
-    let (subject, namespace) = (subject::typed(&subject), subject.names().0);
-    let namespace = namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    let namespace = subject.namespace().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     if is_for_people {
         let next = format!("{} explain {subject}{namespace}", program());
         print(&format!("SENT  {subject} now: {line}\n{next}\n"));

@@ -99,6 +99,7 @@ const GROUPS: [Group; 8] = [
         added: &[
             "AttacherLimited",
             "AttachmentOfGoneNode",
+            "ClockSkew",
             "CsiDriverMissing",
             "ExclusiveAttachedTwice",
             "FenceAmiss",

@@ -5,7 +5,6 @@
 
 use std::{collections::BTreeMap, ops::RangeBounds};
 
-use educe::Educe;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -24,12 +23,10 @@ pub struct Wait<R> {
 }
 
 /// All keys of a controller.
-#[derive(Debug, Educe)]
-#[educe(Default(bound(false)))]
+#[derive(Debug)]
 pub struct Board<K, R>(Mutex<Standing<K, R>>);
 
-#[derive(Clone, Debug, Educe)]
-#[educe(Default(bound(false)))]
+#[derive(Clone, Debug)]
 pub(super) struct Standing<K, R> {
     pub(super) waits: BTreeMap<K, Wait<R>>,
     /// Those that wait for nothing and are shown.
@@ -38,6 +35,13 @@ pub(super) struct Standing<K, R> {
     pub(super) leads: bool,
     /// Whether another controller is at work (S14), and what others wrote of late.
     pub(super) second_writers: (Option<String>, Vec<Value>),
+}
+
+impl<K, R> Default for Board<K, R> {
+    fn default() -> Self {
+        let (waits, settled, second_writers) = (BTreeMap::new(), BTreeMap::new(), (None, Vec::new()));
+        Self(Mutex::new(Standing { waits, settled, leads: false, second_writers }))
+    }
 }
 
 /// A copy as of now, which goes its own way.
@@ -54,12 +58,14 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// How many of these keys are shown although they wait for nothing. The keys of a board are in order.
-    pub(crate) fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
+    #[must_use]
+    pub fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
         self.standing().settled.range(keys).count()
     }
 
     /// Since when a key waits, if it does.
-    pub(crate) fn since(&self, key: &K) -> Option<Instant> {
+    #[must_use]
+    pub fn since(&self, key: &K) -> Option<Instant> {
         self.standing().waits.get(key).map(|wait| wait.since)
     }
 
@@ -79,7 +85,8 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// Whether this process decides.
-    pub(crate) fn leads(&self) -> bool {
+    #[must_use]
+    pub fn leads(&self) -> bool {
         self.standing().leads
     }
 

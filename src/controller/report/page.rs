@@ -23,7 +23,8 @@ pub struct DebugPage<K, R> {
 
 impl<K: ReportKey, R: Reason> Board<K, R> {
     /// The page with the rows that are asked for.
-    pub(crate) fn page(&self, asked: &Asked) -> DebugPage<K, R> {
+    #[must_use]
+    pub fn page(&self, asked: &Asked) -> DebugPage<K, R> {
         let has = |(key, wait): &(&K, &Wait<R>)| {
             asked.is_all() || {
                 let mut names = key.names();

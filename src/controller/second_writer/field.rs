@@ -13,7 +13,8 @@ pub enum OwnedField {
 
 impl OwnedField {
     /// The field for people.
-    pub(crate) fn as_str(self) -> &'static str {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::VolumesAttached => "status.volumesAttached",
             Self::AttachmentSpec => "spec",
@@ -22,7 +23,8 @@ impl OwnedField {
     }
 
     /// Where a set of fields (`fieldsV1`) has it.
-    pub(crate) fn pointer(self) -> &'static str {
+    #[must_use]
+    pub fn pointer(self) -> &'static str {
         match self {
             Self::VolumesAttached => "/f:status/f:volumesAttached",
             Self::AttachmentSpec => "/f:spec",

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
-use strum::IntoStaticStr;
 
 use super::Target;
 
@@ -35,9 +34,8 @@ impl Request {
     }
 }
 
-/// Method and content type of a request. As text it is that of the audit log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
+/// Method and content type of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Live read.
     Get,

@@ -26,7 +26,8 @@ pub struct Answered {
 
 impl Answered {
     /// Until when a request may still be carried out that was found now to have no answer.
-    pub(crate) fn in_doubt_until(&self) -> Instant {
+    #[must_use]
+    pub fn in_doubt_until(&self) -> Instant {
         self.now + self.settle_time
     }
 
@@ -53,7 +54,8 @@ impl Answered {
     }
 
     /// The pause after an answer that is none for the object's sake, though no error either: it does not say why.
-    pub(crate) fn in_vain(&self, retry: Retry) -> Retry {
+    #[must_use]
+    pub fn in_vain(&self, retry: Retry) -> Retry {
         retry.after_failure(self.now, self.jitter, Duration::ZERO)
     }
 

@@ -182,12 +182,14 @@ impl NodeState {
     }
 
     /// Whether there is something of which the node's list proves nothing.
-    pub(crate) fn is_distrusted(&self) -> bool {
+    #[must_use]
+    pub fn is_distrusted(&self) -> bool {
         !self.distrusted.is_empty()
     }
 
     /// When the node's list can be believed again about anything, if it cannot now and the kubelet is well.
-    pub(crate) fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
+    #[must_use]
+    pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
         let has_own = self.distrusted.len() > self.of_another.len();
         let patience = match self.distrusted.is_empty() {
             true => return None,

@@ -1,7 +1,10 @@
 //! What is wrong with a volume source, as a value: it is logged, recorded and explained.
 
+use serde::Serialize;
+
 /// Why a volume source leads nowhere.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(tag = "problem", content = "detail")]
 pub enum SourceError {
     /// It does not parse.
     #[error("source {key} cannot be read: {error}")]

@@ -49,12 +49,14 @@ impl VolumeId {
 
     /// The name of a Fibre Channel volume given by target and logical unit.
     /// KCM: pkg/volume/fc/fc.go, `GetVolumeName`, which prints a Go slice.
-    pub(crate) fn fc_target(wwns: &[String], lun: i32) -> Self {
+    #[must_use]
+    pub fn fc_target(wwns: &[String], lun: i32) -> Self {
         Self(text::share(&format!("{FC_PREFIX}[{}]:{lun}", wwns.join(" "))))
     }
 
     /// The name of a Fibre Channel volume given by its own identifiers.
-    pub(crate) fn fc_wwids(wwids: &[String]) -> Self {
+    #[must_use]
+    pub fn fc_wwids(wwids: &[String]) -> Self {
         Self(text::share(&format!("{FC_PREFIX}[{}]", wwids.join(" "))))
     }
 
@@ -66,7 +68,8 @@ impl VolumeId {
 
     /// A name found in node status, if it is one of a CSI volume. Split at the *first* `^`: a driver
     /// name has none, a handle may (KCM demands exactly one and never detaches such volumes).
-    pub(crate) fn parse_csi(name: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse_csi(name: &str) -> Option<Self> {
         let (driver, handle) = name.strip_prefix(CSI_PREFIX)?.split_once('^')?;
         (!driver.is_empty() && !handle.is_empty()).then(|| Self(text::share(name)))
     }
