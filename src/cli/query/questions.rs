@@ -166,16 +166,16 @@ impl RepairArgs {
             None => Subject::new(kind, namespace, name),
         };
         let subjects: Vec<Subject> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
-        match subjects.as_slice() {
+        match (verb.as_str(), subjects.as_slice()) {
             _ if kinds.len() != names.len() => Err(wrong()),
-            [Subject::Claim(claim), Subject::Volume(volume)] => {
+            ("relink", [Subject::Claim(claim), Subject::Volume(volume)]) => {
                 Ok(Repair::Relink(claim.clone(), volume.clone()))
             }
-            [Subject::Volume(volume)] => {
+            ("free", [Subject::Volume(volume)]) => {
                 let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
                 Ok(Repair::Free(volume.clone(), whom))
             }
-            [Subject::Attachment(name)] => Ok(Repair::Unstick(name.clone())),
+            ("unstick", [Subject::Attachment(name)]) => Ok(Repair::Unstick(name.clone())),
             _ => Err(wrong()),
         }
     }
@@ -263,8 +263,13 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(repair(line), Ok(expected), "{line}");
         }
-        let wrong =
-            ["repair relink pv/v pvc/data", "repair free pvc/data", "repair unstick va/a --for-anyone"];
+        let wrong = [
+            "repair relink pv/v pvc/data",
+            "repair free pvc/data",
+            "repair unstick va/a --for-anyone",
+            "repair unstick pv/v",
+            "repair free va/a",
+        ];
         for line in wrong {
             assert!(repair(line).is_err(), "{line}");
         }

@@ -280,6 +280,7 @@ async fn s47_a_late_event_does_not_take_the_place_of_one_that_another_process_ha
 async fn s47_neither_the_clock_of_another_process_nor_a_second_conflict_costs_an_event() {
     for (answers, age, minutes, expected) in [
         (vec![409], -1, vec![0], vec!["POST", "GET", "PATCH"]),
+        (vec![409, 200, 429], -1, vec![0], vec!["POST", "GET", "PATCH", "PATCH"]),
         (
             vec![201, 409, 409, 200, 409],
             1,
@@ -287,7 +288,7 @@ async fn s47_neither_the_clock_of_another_process_nor_a_second_conflict_costs_an
             vec!["POST", "PATCH", "POST", "GET", "PATCH", "PATCH"],
         ),
     ] {
-        let server = Server { answers, age, ..Server::default() };
+        let server = Server { answers, age, takes: Duration::from_millis(5), ..Server::default() };
         let new = || Event { novelty: Novelty::New, ..event("a", "x") };
         let events = minutes.into_iter().map(|minute| (minute, new())).collect();
         let (asked, text) = written_beside(server, Term::Unlimited, events, &[]).await;

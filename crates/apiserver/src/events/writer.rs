@@ -226,7 +226,7 @@ impl Desk<'_> {
         let (count, age, _) = body::counted(&answer, Timestamp::now());
         let now = Instant::now();
         let last = age.and_then(|age| now.checked_sub(age));
-        let earlier = self.remember(digest, count, last.unwrap_or(now), &answer);
+        let earlier = self.remember(digest, count, last.unwrap_or(report.recorded), &answer);
         let is_told = match report.event.novelty {
             Novelty::New => report.may_be_written,
             Novelty::Unclear | Novelty::Standing => earlier.stands(now),
