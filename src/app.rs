@@ -9,7 +9,7 @@
 //! If the subsystems do not drain in time the lease is left to expire, because a request that may
 //! still be under way must not meet the writes of the next leader.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use ::telemetry::traces::Traces;
 #[cfg(feature = "tracing-otlp")]
@@ -18,7 +18,7 @@ use anyhow::{Context, anyhow};
 use apiserver::{
     call::Caller,
     connect::{ApiServer, ConnectError},
-    elector::{Candidacy, ElectionView, Elector},
+    elector::{Candidacy, ElectionView, Elector, Surroundings},
     events::EventQueue,
     kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     leadership::{Leadership, Term},
@@ -72,7 +72,7 @@ mod subsystems;
 use fence::watch_fence;
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
-use patience::{HTTP_TIMEOUT, Patience};
+use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
 pub use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
@@ -215,11 +215,11 @@ impl Daemon {
                 let barrier_fetcher = fetchers()?;
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
-                    let elector = build_elector(api, candidacy, &leadership, &metrics, api_metrics)?;
-                    let elector = elector.with_sight(sight).with_progress(catch_ups.progress());
-                    let elector = elector.with_pulse(pulse.clone()).with_fence(fenced.clone());
-                    let elector = elector.with_note(lease_note.clone().unwrap_or_default());
-                    anyhow::Ok(elector.with_grace(grace.clone()))
+                    let (grace, progress) = (grace.clone(), catch_ups.progress());
+                    let (pulse, fenced) = (Some(pulse.clone()), fenced.clone());
+                    let note = lease_note.clone().unwrap_or_default();
+                    let shared = Surroundings { sight, grace, progress, note, pulse, fenced };
+                    build_elector(api, candidacy, &leadership, &metrics, api_metrics, shared)
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
@@ -283,6 +283,12 @@ impl Daemon {
         self.tasks.death().await
     }
 
+    /// Has what was recorded written, for a little while, after a part has died. Nothing more is decided.
+    pub async fn tell(&mut self) {
+        self.planning.cancel();
+        end_events(&mut self.tasks, &self.events, LAST_WORDS).await;
+    }
+
     /// Takes it down in order. Cancel safe: called again, it goes on.
     ///
     /// # Errors
@@ -291,21 +297,30 @@ impl Daemon {
         let until = Instant::now() + self.patience.drain + self.patience.release;
         self.planning.cancel();
         let mut ended = self.tasks.finished(Stage::Subsystem, self.patience.drain).await;
-        let (events, events_end) = &self.events;
-        events_end.cancel();
+        self.events.1.cancel();
         if ended.is_ok() {
             self.lease.cancel();
             ended = self.tasks.finished(Stage::Election, self.patience.release).await;
         }
         let left = until.saturating_duration_since(Instant::now());
-        if let Err(death) = self.tasks.finished(Stage::Events, left).await {
-            tracing::warn!(count = events.left(), reason = %death, "events were left unwritten");
-        }
+        end_events(&mut self.tasks, &self.events, left).await;
         ended?;
         self.http.cancel();
         self.tasks.finished(Stage::Http, HTTP_TIMEOUT).await?;
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+/// Ends the writer of events, which writes what is left, and tells of what it could not write in time.
+async fn end_events(
+    tasks: &mut Supervisor,
+    (events, end): &(EventQueue, CancellationToken),
+    within: Duration,
+) {
+    end.cancel();
+    if let Err(death) = tasks.finished(Stage::Events, within).await {
+        tracing::warn!(count = events.left(), reason = %death, "events were left unwritten");
     }
 }
 
@@ -516,11 +531,12 @@ fn build_elector(
     leadership: &Leadership,
     metrics: &Metrics,
     api_metrics: Arc<ApiMetrics>,
+    shared: Surroundings,
 ) -> anyhow::Result<Elector> {
     let caller = Caller::new(api.client()?, Leadership::new(Term::Unlimited), None, api_metrics)
         .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
-    Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics))
+    Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics, shared))
 }
 
 /// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come

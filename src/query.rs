@@ -33,10 +33,10 @@ use apiserver::ids::NodeName;
 use crate::{
     cli::query::{
         ExplainArgs,
-        questions::{DoctorArgs, NodeArgs, WhatIf, WhatIfArgs, node_name},
+        questions::{DoctorArgs, NodeArgs, WhatIfArgs, node_name},
     },
     explain::{
-        doctor as find, drain::drain, explain as answer, read::Question, report::Verdict, subject::Subject,
+        doctor as find, drain::drain, explain as answer, read::Question, report::Verdict, subject,
         whatif as consequences,
     },
 };
@@ -55,9 +55,9 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     let words: Vec<&str> = args.subject.iter().map(String::as_str).collect();
     let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
-    Subject::parse(&words, "").map_err(usage)?;
+    subject::parse(&words, "").map_err(usage)?;
     let mut connection = Connection::new(&args.view.connection).await?;
-    let subject = Subject::parse(&words, &connection.namespace).map_err(usage)?;
+    let subject = subject::parse(&words, &connection.namespace).map_err(usage)?;
     let question = Question::Object(subject.clone());
     let daemon = match &args.daemon {
         Some(url) => Some(DaemonClient::find(&connection.api, url, args.daemon_ca.as_deref()).await),
@@ -128,18 +128,10 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
 pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
     let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
-    let manifest = match args.asked("").map_err(usage)? {
-        WhatIf::Bind(file) => Some(manifest(&file).map_err(usage)?),
-        WhatIf::Change(_) => None,
-    };
+    let manifest = args.filename.as_deref().map(manifest).transpose().map_err(usage)?;
+    args.asked("", manifest.clone()).map_err(usage)?;
     let mut connection = Connection::new(&args.view.connection).await?;
-    let change = match (manifest, args.asked(&connection.namespace).map_err(usage)?) {
-        (Some(manifest), _) => {
-            consequences::WhatIfChange::Bind(connection.namespace.clone(), Box::new(manifest))
-        }
-        (None, WhatIf::Change(change)) => change,
-        (None, WhatIf::Bind(_)) => return Err(usage("bind: want -f FILE".to_owned())),
-    };
+    let change = args.asked(&connection.namespace, manifest).map_err(usage)?;
     let reading = connection.read(&Question::Change(change.clone())).await?;
     let found = consequences::whatif(&reading.snapshot, &change);
     print(&printed(&found, &args.view)?);

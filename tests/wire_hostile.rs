@@ -48,7 +48,7 @@ fn read(encoding: Encoding, raw: &Bytes) {
     let _ = black_box(encoding.head(raw));
     let _ = black_box(encoding.status(raw));
     let _ = black_box(encoding.watch_event(raw));
-    let _ = black_box(encoding.list_page(raw));
+    let _ = black_box(encoded::list_parts(encoding, raw));
     let mut splitter = encoding.splitter();
     splitter.push(raw);
     while let Ok(Some(frame)) = splitter.next_frame() {

@@ -29,7 +29,7 @@ local well = {
   'second binder': ['mooring_alarm', { instance: 'a', alarm: 'second_binder' }, '0x300'],
   restored: ['mooring_alarm', { instance: 'a', alarm: 'etcd_restored' }, '0x300'],
   late: ['mooring_alarm', { instance: 'a', alarm: 'requests_time_out' }, '0x300'],
-  'foreign deletes': ['mooring_foreign_writes_total', { instance: 'a', kind: 'attachment_deleted' }, '0x300'],
+  'foreign creates': ['mooring_foreign_writes_total', { instance: 'a', kind: 'attachment_created' }, '0x300'],
   'foreign phases': ['mooring_foreign_writes_total', { instance: 'a', kind: 'phase_changed' }, '0x300'],
   'a serves': ['mooring_serving_certificate_expiry_timestamp_seconds', { instance: 'a' }, '31536000x300'],
   'a client': ['mooring_client_certificate_expiry_timestamp_seconds', { instance: 'a' }, '31536000x300'],
@@ -236,8 +236,8 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     // The fence is down for long, and kube-controller-manager has its loops. From the first minute on there is the alarm, too.
     outage('MooringTwoControllers', 'critical', 14, 18, 32, beside({ enforced: '1x5 0x20 1x300', lost: '0x5 1x20 0x300' }), 'the fence is lost', count=2),
     outage('MooringAlarm', 'warning', 5, 11, 20, beside({ enforced: '1x5 0x8 1x300', lost: '0x5 1x8 0x300' }) + { 'fence lost': ['mooring_alarm', { instance: 'a', alarm: 'fence_lost' }, '0x5 1x8 0x300'] }, 'the fence of a new version, before its daemon'),
-    outage('MooringForeignWriter', 'warning', 12, 16, 40, { 'foreign deletes': '0x10 0+2x4 8x300' }),
-    ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl delete volumeattachment', { 'foreign deletes': '0x10 1x300' }),
+    outage('MooringForeignWriter', 'warning', 12, 16, 40, { 'foreign creates': '0x10 0+2x4 8x300' }),
+    ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl create volumeattachment', { 'foreign creates': '0x10 1x300' }),
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.
     outage('MooringAlarm', 'warning', 5, 9, 45, { restored: '0x6 1x4 0x300', 'foreign phases': '0x6 40x300', 'restore grace': ['mooring_guard_refusals_total', { instance: 'a', guard: 'RestoreGrace' }, '0x6 0+50x4 200x300'] }, 'etcd was restored'),
     outage('MooringAlarm', 'warning', 5, 12, 20, { late: '0x6 1x10 0x300' }),

@@ -46,7 +46,10 @@ impl Life {
         loop {
             let Some(daemon) = &mut self.daemon else { return anyhow!("it did not start again") };
             tokio::select! {
-                death = daemon.death() => return death.into(),
+                death = daemon.death() => {
+                    daemon.tell().await;
+                    return death.into();
+                }
                 _ = self.restores.changed() => {}
             }
             if let Err(error) = self.start_over().await {

@@ -8,6 +8,8 @@ use crate::config::Config;
 
 /// How long HTTP may take to close; it bounds itself.
 pub(super) const HTTP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long events may take to be written by a process of which a part has died.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(3);
 /// For what ends at its own limit, so that it is not cut off just then.
 const SLACK: Duration = Duration::from_secs(1);
 

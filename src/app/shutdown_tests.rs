@@ -9,7 +9,7 @@ use std::{
 
 use apiserver::{
     call::Caller,
-    events::EventQueue,
+    events::{Event, EventQueue, EventType, Involved, Novelty},
     ids::NodeName,
     kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment},
     leadership::{Leadership, Term},
@@ -33,7 +33,10 @@ use crate::{
     controller::{Runner, requests::Requests},
     metrics::{Alarms, ApiMetrics, Metrics},
     protection::claims::ClaimProtection,
+    supervise::{self, Supervisor},
 };
+
+use super::{LAST_WORDS, end_events};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -252,4 +255,39 @@ async fn l14_a_list_of_which_there_is_always_another_page_ends_with_the_process(
     stage.shutdown.cancel();
     timeout(Duration::from_secs(1), stage.running).await.expect("it ends at once").unwrap();
     assert_eq!(stage.asked.lock().unwrap().len(), 4);
+}
+
+/// What a leader that gives way has done is told all the same (S47).
+#[tokio::test(start_paused = true)]
+async fn s47_what_was_recorded_is_written_after_a_part_has_died() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let server = {
+        let told = Arc::clone(&told);
+        tower::service_fn(move |request: Request<Body>| {
+            told.lock().unwrap().push(request.method().clone());
+            async {
+                Ok::<_, Infallible>(Response::builder().status(201).body(Body::from(b"{}".to_vec())).unwrap())
+            }
+        })
+    };
+    let metrics = Metrics::default();
+    let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
+    let leadership = Leadership::new(Term::Unlimited);
+    let caller = Caller::new(Client::new(server, "default"), leadership.clone(), None, api);
+    let (queue, writer) = EventQueue::new(&metrics).unwrap();
+    let (mut tasks, end) = (Supervisor::default(), CancellationToken::new());
+    tasks.spawn(supervise::Stage::Events, "events", writer.run(caller, "test".to_owned(), end.clone()));
+    let record = |message: &str| {
+        let node: Node = serde_json::from_value(node("1", &json!([]))).unwrap();
+        let (involved, message) = (Involved::object(&node), message.to_owned());
+        let (novelty, subject) = (Novelty::New, None);
+        let event = Event { involved, r#type: EventType::Normal, reason: "Test", message, novelty, subject };
+        queue.for_component("test").record(event).unwrap();
+    };
+    record("while it leads");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    leadership.set(Term::None);
+    record("just before it gave way");
+    end_events(&mut tasks, &(queue.clone(), end), LAST_WORDS).await;
+    assert_eq!(*told.lock().unwrap(), [Method::POST, Method::POST]);
 }

@@ -4,11 +4,7 @@
 //! wait that they are about has lasted for a while, and events of what has happened. Which of them are recorded, and when
 //! again, is up to [`RecordedEvents`](crate::controller::report::events::RecordedEvents).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use apiserver::{
     events::Event,
@@ -16,7 +12,10 @@ use apiserver::{
 };
 
 use super::{
-    decide::verdict::{NodeVerdict, Waiting},
+    decide::{
+        contention::Contention,
+        verdict::{NodeVerdict, Waiting},
+    },
     events::{self, Announcement},
     known::Known,
     reasons::{AttachDetachKey, NodeVolumeKey},
@@ -51,31 +50,17 @@ const HOLDER: Topic = "holder";
 /// That another writer undoes what is written for the volume.
 const UNDONE: Topic = "undone";
 
-/// What is known of all nodes of a volume when the events of one of them are made.
-#[derive(Debug)]
-pub(super) struct Others<'a> {
-    /// What was decided on each.
-    pub(super) verdicts: &'a BTreeMap<NodeName, NodeVerdict>,
-    /// Nodes that hold the volume, if that is known.
-    pub(super) holders: Option<BTreeSet<NodeName>>,
-}
-
-impl Others<'_> {
-    fn holders_beside(&self, node: &NodeName) -> impl Iterator<Item = &NodeName> {
-        self.holders.iter().flatten().filter(move |holder| *holder != node)
-    }
-}
-
-/// What follows from a verdict on a volume on a node: what holds and what has happened there, and what users know of it then.
+/// What follows from a verdict on a volume on a node: what holds and what has happened there, and what users know of it then;
+/// with who contends for the volume, if it is exclusive.
 pub(super) fn judged(
     volume: &VolumeId,
     node: &NodeName,
     verdict: &NodeVerdict,
-    others: &Others<'_>,
+    contention: Option<&Contention>,
     known: Known<'_>,
 ) -> (Vec<EventUpdate<AttachDetachKey>>, Told) {
     let told = known.actual.node_volume(volume, node).map(|it| it.told).unwrap_or_default();
-    let mut look = Look { volume, node, others, known, told, events: Vec::new() };
+    let mut look = Look { volume, node, contention, known, told, events: Vec::new() };
     // What is not said again now does not hold.
     look.events.push(EventUpdate::Pause(look.key(), &[FAILURE, MULTI_ATTACH, HOLDER, UNDONE]));
     if known.desired.get(volume, node).is_some() {
@@ -90,7 +75,7 @@ pub(super) fn judged(
 struct Look<'a> {
     volume: &'a VolumeId,
     node: &'a NodeName,
-    others: &'a Others<'a>,
+    contention: Option<&'a Contention>,
     known: Known<'a>,
     told: Told,
     events: Vec<EventUpdate<AttachDetachKey>>,
@@ -175,14 +160,14 @@ impl Look<'_> {
     fn held_by(&mut self, holder: &NodeName) {
         let known = self.known;
         self.told.held_since.get_or_insert(known.now);
-        let beside = self.others.holders_beside(self.node);
-        let users = beside.filter_map(|other| known.desired.get(self.volume, other));
-        let users = users.flat_map(DesiredAttachment::keys).collect();
+        let holders = self.contention.map_or(&[][..], |contention| &contention.holders);
+        let beside = holders.iter().filter(|(other, ..)| other != self.node);
+        let users = beside.flat_map(|(.., pods)| pods).cloned().collect();
         self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
         // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
         let is_elsewhere = holder != self.node;
-        let waiting = self.others.verdicts.get(holder).filter(|_| is_elsewhere);
-        let waiting = waiting.and_then(|verdict| verdict.waiting.as_ref());
+        let waiting = holders.iter().find(|(name, ..)| is_elsewhere && name == holder);
+        let waiting = waiting.and_then(|(_, waiting, _)| waiting.as_ref());
         let is_wanted = known.desired.get(self.volume, holder).is_some();
         let waiting = waiting.filter(|waiting| !is_wanted || waiting.is_of_wanted());
         let lasts = match waiting {
@@ -211,7 +196,8 @@ impl Look<'_> {
             self.is_over(topic);
         }
         // If not, another controller attached it here, too.
-        if self.others.holders.is_some() && self.others.holders_beside(self.node).next().is_none() {
+        let is_alone = |it: &Contention| it.holders.iter().all(|(holder, ..)| holder == self.node);
+        if self.contention.is_some_and(is_alone) {
             let waited = self.known.now.saturating_duration_since(since);
             self.happened(&Announcement::freed(waited.as_secs()));
         }

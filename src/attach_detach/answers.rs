@@ -80,10 +80,8 @@ impl AttachDetach {
                     self.refresh_attachment(&name, answered.now);
                 }
             }
-            Err(CallError::NotFound(_)) => {
-                node_volume.note_deletion(uid, Deletion::Accepted);
-                self.attachment_is_gone(volume, node, answered.now);
-            }
+            // The watch is about to tell of its end.
+            Err(CallError::NotFound(_)) => node_volume.note_deletion(uid, Deletion::Accepted),
             Err(error) => {
                 node_volume.delete_failed((uid, revision), &error, answered);
                 self.operation_failed(volume, node, Operation::Detach, &error);
@@ -116,7 +114,6 @@ impl AttachDetach {
             Ok(_) => {}
             Err(CallError::NotFound(_)) => {
                 let is_desired = self.desired.get(volume, node).is_some();
-                self.attachment_is_gone(volume, node, answered.now);
                 self.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
             }
             Err(error) => self.actual.node_volume_mut(volume, node).read_failed(&error, answered),
@@ -132,9 +129,7 @@ impl AttachDetach {
         error: &CallError,
     ) {
         use CallError::{AlreadyExists, Conflict, NotLeader, Throttled};
-        // A create names no revision, so a conflict is a refusal.
-        let is_refused = operation == Operation::Attach && matches!(error, Conflict(_));
-        if is_refused || !matches!(error, NotLeader | Throttled { .. } | AlreadyExists(_) | Conflict(_)) {
+        if !matches!(error, NotLeader | Throttled { .. } | AlreadyExists(_) | Conflict(_)) {
             self.outbox.push(Fact::Failed(NodeVolumeKey::new(volume, node), operation));
         }
     }
@@ -200,7 +195,7 @@ impl AttachDetach {
     }
 
     fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, answered: &Answered) {
-        if !self.node_is_gone(name, sent, answered.now) {
+        if !self.node_is_gone(name, sent) {
             self.node_call_failed(name, |requests| requests.failed(error, answered));
         }
     }

@@ -29,8 +29,7 @@ impl Clock {
     }
 
     /// The moment at which it shows that, if that is not past.
-    #[must_use]
-    pub fn instant(&self, wall: Timestamp) -> Option<Instant> {
+    pub(crate) fn instant(&self, wall: Timestamp) -> Option<Instant> {
         self.monotonic.checked_add(wall.duration_since(self.wall).try_into().ok()?)
     }
 }

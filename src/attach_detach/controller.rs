@@ -6,29 +6,19 @@
 //! history can be played in a test. A volume is planned only while a request [may be sent](super::dispatcher), so no
 //! decision waits in a queue and goes stale there (S15).
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use apiserver::{
-    call::CallError,
-    ids::{NodeName, ResourceVersion},
-    kinds::ObjectRef,
-    lease_note::LeaseNote,
-    tables::Objects,
+    call::CallError, ids::ResourceVersion, kinds::ObjectRef, lease_note::LeaseNote, tables::Objects,
     unfenced::Unbegun,
 };
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
     dispatcher::Dispatcher,
-    facts::{Fact, Outbox, PlanFacts},
+    facts::{Outbox, PlanFacts},
     guard::{
         force_waits::ForceWaits,
         second_writer::{ActTarget, ROLE},
@@ -40,7 +30,7 @@ use super::{
     reasons::{AttachDetachKey, AttachDetachReason},
     state::{
         actual::{ActualState, answered::Answered, unpublishing::Sequence},
-        desired::{DesiredState, attach_required::AttachRequired, volume_name::VolumeId},
+        desired::{DesiredState, attach_required::AttachRequired},
     },
 };
 use crate::controller::{self, Identity, Plan, in_doubt::SETTLE_TIME, second_writer::SecondWriters};
@@ -75,10 +65,8 @@ pub struct AttachDetach {
     pub(super) leads: bool,
     /// Whether the states are read from the tables.
     pub(super) is_loaded: bool,
-    /// When pods ceased to need volumes on nodes that were not Ready, while another replica led.
-    pub(super) ended: HashMap<(VolumeId, NodeName), Timestamp>,
-    /// The newest revision of any VolumeAttachment that was listed, or that the watch has told of.
-    pub(super) newest_attachment: ResourceVersion,
+    /// Up to which revision VolumeAttachments were told of when changes were taken, the last time and the time before.
+    pub(super) attachments_told: [ResourceVersion; 2],
     /// What cannot be read, and what pods may need for that reason, as the plan began (S42).
     pub(super) unknown_needs: UnknownNeeds,
     /// When the grace after a restore of etcd ends, if there is one (E11).
@@ -103,17 +91,8 @@ impl controller::Controller for AttachDetach {
     type Answer = Answer;
     type Measures = Measures;
 
-    /// Begins to stand by: of what the tables have, what CSIDrivers say and the end of pods may be gone from them when this
-    /// process leads.
-    fn load(&mut self, now: Instant) {
-        for driver in self.objects.drivers.keys() {
-            self.refresh_driver(&driver, now);
-        }
-        let wall = self.clock.wall(now);
-        for pod in self.objects.pods.keys() {
-            self.watch_pod(&pod, wall);
-        }
-    }
+    /// Nothing: it reads the tables when it leads.
+    fn load(&mut self, _: Instant) {}
 
     fn lead(&mut self, now: Instant) {
         self.leads = true;
@@ -122,13 +101,15 @@ impl controller::Controller for AttachDetach {
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         if !self.leads {
-            return self.stand_by(objects, now);
+            return;
         }
         self.queue.at(now);
-        let newest = self.newest_attachment;
+        // What was told when changes were taken last may be among these.
+        let [told, last] = self.attachments_told;
+        self.attachments_told = [last, self.objects.attachments.observed()];
         for object in &objects {
             if let ObjectRef::Attachment(name) = object {
-                self.look_at_attachment(name, newest, now);
+                self.look_at_attachment(name, told, now);
             }
         }
         // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
@@ -138,10 +119,7 @@ impl controller::Controller for AttachDetach {
             match &object {
                 ObjectRef::Pod(key) => drop(pods.insert(key.clone())),
                 ObjectRef::Node(name) => self.refresh_node(name, now),
-                ObjectRef::Attachment(name) => {
-                    self.refresh_attachment(name, now);
-                    self.confirm_attachment(name);
-                }
+                ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
                 ObjectRef::Volume(name) => self.refresh_volume(name, now),
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
                 ObjectRef::Claim(_) | ObjectRef::Class(_) | ObjectRef::AttributesClass(_) => {}
@@ -226,8 +204,7 @@ impl controller::Controller for AttachDetach {
         }
         self.queue.end_turn(self.dispatcher.room(), now);
         // 4. What waits for force.
-        let said = self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
-        self.outbox.facts.facts.extend(said.map(Fact::ForceWaits));
+        self.force_waits.look(&self.actual, &self.desired, (now, self.clock.wall(now)));
         Plan {
             calls: self.dispatcher.take(),
             events: mem::take(&mut self.outbox.events),
@@ -247,7 +224,6 @@ impl AttachDetach {
     /// A controller over the shared tables, which must be synced before it is loaded.
     #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
-        objects.nodes.keep_final_states();
         let ForcePolicy { unready, gone, .. } = options.force;
         Self {
             objects,
@@ -264,8 +240,7 @@ impl AttachDetach {
             force_waits: ForceWaits::of(unready.max(gone)),
             leads: false,
             is_loaded: false,
-            ended: HashMap::new(),
-            newest_attachment: ResourceVersion::default(),
+            attachments_told: [ResourceVersion::default(); 2],
             unknown_needs: UnknownNeeds::default(),
             grace_ends_at: None,
             fence_looked_for_at: None,

@@ -52,8 +52,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// One that has so many requests for volumes on nodes under way at most, [`ATTACHMENT_CALLS`] if nothing is said.
-    #[must_use]
-    pub fn new(attachment_calls: Option<usize>) -> Self {
+    pub(crate) fn new(attachment_calls: Option<usize>) -> Self {
         Self {
             to_send: Vec::new(),
             last_sent: Sequence::default(),
@@ -109,8 +108,7 @@ impl Dispatcher {
     }
 
     /// For how many keys there is room.
-    #[must_use]
-    pub fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> Room {
         let volumes = self.most.saturating_sub(self.creates + self.other_attachment_calls);
         let for_creates = self.most - self.most / KEPT;
         Room {
@@ -121,8 +119,7 @@ impl Dispatcher {
     }
 
     /// Whether such a request may be sent.
-    #[must_use]
-    pub fn has_room_for(&self, call: AttachmentCall) -> bool {
+    pub(crate) fn has_room_for(&self, call: AttachmentCall) -> bool {
         let Room { volumes, new_volumes, .. } = self.room();
         if call == AttachmentCall::Create { new_volumes > 0 } else { volumes > 0 }
     }
@@ -134,14 +131,12 @@ impl Dispatcher {
     }
 
     /// The place of the last request in the order of sending.
-    #[must_use]
-    pub fn last_sent(&self) -> Sequence {
+    pub(crate) fn last_sent(&self) -> Sequence {
         self.last_sent
     }
 
     /// How far apart the status patches of one node are at present.
-    #[must_use]
-    pub fn window(&self) -> Duration {
+    pub(crate) fn window(&self) -> Duration {
         self.pace.window()
     }
 
@@ -175,8 +170,7 @@ impl Pace {
     }
 
     /// How far apart the patches of one node are.
-    #[must_use]
-    pub fn window(self) -> Duration {
+    pub(crate) fn window(self) -> Duration {
         (self.0 * EVERY).min(LONGEST)
     }
 }

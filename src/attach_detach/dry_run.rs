@@ -134,7 +134,7 @@ pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
 fn settle(
     controller: &mut AttachDetach,
     outlook: &mut Outlook,
-    asked: &mut BTreeSet<ObjectRef>,
+    asked: &mut BTreeSet<NodeName>,
     is_absent: &dyn Fn(&ObjectRef) -> bool,
     now: Instant,
 ) {
@@ -160,48 +160,24 @@ fn settle(
                     // A node whose write is left without an answer keeps no other from being looked at.
                     controller.dispatcher.give_up(&call, sent);
                 }
-                Call::Attachment(_, _, AttachmentRequest::Read(_))
-                | Call::ReadNode(_)
-                | Call::ReadOwner(..) => {
-                    let Some(result) = read(controller, &call, asked, is_absent) else { continue };
+                // Each node once: a read that settles nothing the first time does not the second time, either.
+                Call::ReadNode(node) if asked.insert(node.clone()) => {
+                    let found = controller.objects.nodes.get(node).map(|it| Ok(Answer::Node((*it).clone())));
+                    let is_gone = found.is_none() && is_absent(&ObjectRef::Node(node.clone()));
+                    let gone = is_gone.then(|| Err(CallError::NotFound(format!("node/{node} not found"))));
+                    let Some(result) = found.or(gone) else { continue };
                     controller.answered((sent, call), result, now, 0.0);
                     goes_on = true;
                 }
+                // No write is answered, so there is nothing else to ask about.
+                Call::Attachment(_, _, AttachmentRequest::Read(_))
+                | Call::ReadNode(_)
+                | Call::ReadOwner(..) => {}
             }
         }
         if !goes_on {
             return;
         }
-    }
-}
-
-/// The answer to a read, each object once: one that settles nothing the first time does not the second time, either.
-fn read(
-    controller: &AttachDetach,
-    call: &Call,
-    asked: &mut BTreeSet<ObjectRef>,
-    is_absent: &dyn Fn(&ObjectRef) -> bool,
-) -> Option<Result<Answer, CallError>> {
-    let objects = &controller.objects;
-    let (object, found) = match call {
-        Call::Attachment(_, _, AttachmentRequest::Read(name)) => {
-            let found = objects.attachments.get(name).map(|it| Answer::Attachment((*it).clone()));
-            (ObjectRef::Attachment(name.clone()), found)
-        }
-        Call::ReadNode(name) => {
-            let found = objects.nodes.get(name).map(|it| Answer::Node((*it).clone()));
-            (ObjectRef::Node(name.clone()), found)
-        }
-        // Who wrote what is not known here.
-        Call::ReadOwner(..) => return Some(Ok(Answer::Owners(Vec::new()))),
-        Call::Attachment(..) | Call::PatchNode(..) => return None,
-    };
-    if !asked.insert(object.clone()) {
-        return None;
-    }
-    match found {
-        Some(answer) => Some(Ok(answer)),
-        None => is_absent(&object).then(|| Err(CallError::NotFound(format!("{object} not found")))),
     }
 }
 

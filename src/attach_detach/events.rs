@@ -17,7 +17,7 @@ use super::{
     state::{
         actual::{ForceReason, node::NodeDoubt},
         desired::{
-            DesiredAttachment, PodFacts,
+            DesiredAttachment, PodFacts, WhyUnresolved,
             volume_name::{VolumeId, VolumeKind},
         },
     },
@@ -64,7 +64,7 @@ impl Announcement {
     }
 
     /// The volume of that name in the pod is not in the desired state.
-    pub fn unresolved(why: &str) -> Self {
+    pub fn unresolved(why: &WhyUnresolved) -> Self {
         Self::warning(FAILED_ATTACH, format!(" cannot be attached yet: {why}"))
     }
 

@@ -9,7 +9,6 @@ use apiserver::ids::NodeName;
 use strum::{IntoStaticStr, VariantNames};
 
 use super::{
-    guard::force_waits::Said,
     reasons::{AttachDetachKey, NodeVolumeKey, Report},
     state::{
         actual::{ForceReason, Operation},
@@ -68,8 +67,9 @@ pub(super) enum Fact {
     Failed(NodeVolumeKey, Operation),
     /// The grace after a restore is over.
     GraceOver,
-    /// What the lease tells of waits for force.
-    ForceWaits(Said),
+    /// The lease tells of waits for force: on so many nodes they go on, so many other entries prove nothing now. `None` if it
+    /// cannot be read.
+    ForceWaits(Option<[usize; 2]>),
 }
 
 /// What is counted and logged of a plan.

@@ -13,7 +13,6 @@ use super::{
     decide::verdict::Waiting,
     durations::{Durations, plugin_name},
     facts::{Fact, Forced, PlanFacts, Planned},
-    guard::force_waits::Said,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report},
     state::{
         actual::{ForceReason, Operation},
@@ -253,18 +252,14 @@ fn log(fact: &Fact) {
             tracing::warn!(object, reason = "ForcedDetach", because, %volume, %node, "{what}");
         }
         Fact::GraceOver => tracing::warn!("the grace after the restore is over: detaching again"),
-        Fact::ForceWaits(Said::Unreadable) => tracing::warn!(
+        Fact::ForceWaits(None) => tracing::warn!(
             "what the lease says of nodes that are not Ready is ignored, as it cannot be read: the six minutes of all of \
              them begin anew"
         ),
-        Fact::ForceWaits(Said::TakenOver { go_on, begin_anew }) => tracing::info!(
+        Fact::ForceWaits(Some([go_on, begin_anew])) => tracing::info!(
             go_on,
             begin_anew,
             "nodes that are not Ready: the lease says how long volumes have waited there"
-        ),
-        Fact::ForceWaits(Said::LeftOut(left_out)) => tracing::warn!(
-            left_out,
-            "volumes wait on more nodes that are not Ready than the lease has room for: a successor begins the latest anew"
         ),
         Fact::Patched(_) | Fact::Failed(..) | Fact::Forced(..) => {}
     }

@@ -14,7 +14,7 @@
 //! * `plan`: one key's turn, in steps whose order is safety; [`decide`] has its rules, which are pure
 //! * [`calls`]: requests as values; [`dispatcher`]: how many of them at once; `requests`: the executor
 //! * `answers`: what each answer means
-//! * [`guard`], `stand_off`, `standby`: what holds writes back or outlives a restart: a second controller, waits for force
+//! * [`guard`], `stand_off`, `take_over`: what holds writes back or outlives a restart: a second controller, waits for force
 //! * `reports`, `announce`, `unresolved`: what is reported of keys, and which events hold of them; [`reasons`], `events`: codes
 //!   and texts; [`phases`], [`metrics`], `durations`, [`backlog`]: what is measured of reports and [`facts`]
 //!
@@ -44,8 +44,8 @@ pub mod reasons;
 mod reports;
 mod requests;
 mod stand_off;
-mod standby;
 pub mod state;
+mod take_over;
 mod unresolved;
 
 use std::sync::Arc;

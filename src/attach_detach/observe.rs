@@ -42,8 +42,6 @@ impl AttachDetach {
                     let others = pod.volumes.keys().filter(|volume| !is_known(volume));
                     self.queue.add_on(&pod.node, others.cloned());
                 }
-                Surveyed::UnconfirmedNode(name) => self.read_node_live(&name),
-                Surveyed::UnconfirmedAttachment(name) => self.read_attachment_live(&name),
                 Surveyed::Node(name) => {
                     let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume.clone());
                     self.queue.add_on(&name, volumes);
@@ -156,9 +154,6 @@ impl AttachDetach {
     /// Looks at a node, or at its absence.
     pub(super) fn refresh_node(&mut self, name: &NodeName, now: Instant) {
         self.observe_final_state(name, now);
-        if self.objects.nodes.is_missing(name) {
-            self.read_node_live(name);
-        }
         let node = self.objects.nodes.get(name);
         let touched = self.observe_node(name, node.as_ref(), now);
         self.queue.add_on(name, touched);
@@ -223,26 +218,6 @@ impl AttachDetach {
         }
     }
 
-    /// A node that is known from answers of its own alone is read.
-    pub(super) fn read_node_live(&mut self, name: &NodeName) {
-        self.actual.node_mut(name).requests.outdate();
-        self.queue.add_node(name.clone());
-    }
-
-    /// Reads a VolumeAttachment of ours live that the last list lacks.
-    pub(super) fn confirm_attachment(&mut self, name: &AttachmentName) {
-        if self.objects.attachments.is_missing(name) {
-            self.read_attachment_live(name);
-        }
-    }
-
-    /// Likewise a VolumeAttachment of ours.
-    fn read_attachment_live(&mut self, name: &AttachmentName) {
-        if let Some((volume, node)) = self.actual.read_attachment_live(name) {
-            self.queue.add_on(&node, [volume]);
-        }
-    }
-
     /// Takes a node that the server answered with. What it shows of what was being unpublished when it was asked for
     /// is proven.
     pub(super) fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
@@ -253,26 +228,14 @@ impl AttachDetach {
         self.queue.add_on(name, touched);
     }
 
-    /// The server answered that there is no such node. The watch is about to say so, unless it began anew without it.
-    /// Returns whether that is believed: not of one that another request has shown since.
-    pub(super) fn node_is_gone(&mut self, name: &NodeName, sent: Sequence, now: Instant) -> bool {
-        if self.objects.prove_unconfirmed_gone::<Node>(name) {
-            self.observe_final_state(name, now);
-        }
+    /// The server answered that there is no such node. Returns whether that is believed: the watch is to say so, too.
+    pub(super) fn node_is_gone(&mut self, name: &NodeName, sent: Sequence) -> bool {
         let is_gone = self.actual.node(name).is_some_and(|state| state.node.is_none());
         if is_gone {
             let touched = self.actual.witness(None, name, sent);
             self.queue.add_on(name, touched);
         }
         is_gone
-    }
-
-    /// The server answered that there is none. The watch is about to say so, unless it began anew without it.
-    pub(super) fn attachment_is_gone(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
-        let name = volume.attachment_name(node);
-        if self.objects.prove_unconfirmed_gone::<VolumeAttachment>(&name) {
-            self.refresh_attachment(&name, now);
-        }
     }
 
     /// Looks at a VolumeAttachment, or at its absence. The end of one that was replaced comes before its successor.
@@ -288,8 +251,9 @@ impl AttachDetach {
                 self.actual.foreign(name).map(|(volume, _)| volume.and_then(|it| self.actual.volume(it)));
             let was_foreign = foreign.is_some();
             let was_exclusive = foreign.flatten().is_some_and(|state| state.is_exclusive);
-            let known = self.actual.node_volume_of(name, None, candidates);
-            let is_undone = attached.is_none() && known.is_some_and(|known| !known.is_ended_by_us());
+            let ours = self.actual.identity(name).filter(|identity| identity.ours && attached.is_none());
+            let known = ours.and_then(|identity| self.actual.node_volume(&identity.volume, &identity.node));
+            let is_undone = known.is_some_and(|known| !known.is_ended_by_us());
             // 1. The state takes it. Volumes that it holds beside its own, before or from now on, are looked at everywhere.
             let mut held = self.actual.second_volumes_of(name);
             let identity = self.actual.identity(name).filter(|_| attached.is_none());

@@ -23,7 +23,7 @@ use super::{
         node_list::{self, NodeStep, NodeView},
         reconciler::{self, VolumeView},
         scope::Scope,
-        verdict::{AttachStep, NodeVerdict, StandOff},
+        verdict::{AttachStep, ConflictingNode, NodeVerdict, Waiting},
     },
     facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
@@ -76,17 +76,20 @@ impl AttachDetach {
             return work + self.plan_volume(volume, scope, now);
         }
         // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
-        let told = self.contention(volume, exclusive.is_some().then_some(&unreadable), &verdicts);
-        if self.actual.tell(volume, told) && scope != Scope::All {
+        let is_exclusive = exclusive.is_some();
+        let contends = is_exclusive || scope == Scope::All;
+        let contention = contends.then(|| self.contention(volume, &unreadable, &verdicts));
+        let told = contention.as_ref().filter(|it| is_exclusive && **it != Contention::default());
+        if self.actual.tell(volume, told.cloned().map(Box::new)) && scope != Scope::All {
             let mut others = self.names(volume, &Scope::All);
             others.retain(|name| !verdicts.contains_key(name));
             // That nobody keeps it from them any more is told where all are judged.
-            let is_free = exclusive.is_none() && !others.is_empty();
+            let is_free = !is_exclusive && !others.is_empty();
             let others = if is_free { Scope::All } else { Scope::Nodes(others) };
             self.queue.add_new(volume.clone(), others);
         }
         // 6. Users and operators hear of it.
-        self.report_verdicts(volume, &scope, exclusive.is_some(), &verdicts, now);
+        self.report_verdicts(volume, contention.as_ref(), &verdicts, now);
         // 7. What has ended is forgotten, and with it all that was reported and measured of it.
         let desired = &self.desired;
         for node in self.actual.prune(volume, &names, |node| desired.get(volume, node).is_some()) {
@@ -170,10 +173,15 @@ impl AttachDetach {
             self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
         };
         let stand_off = |node: &NodeName| {
-            let beside = || is_beside(node).then(|| StandOff::Beside(node.clone()));
+            // Its driver would take another volume from this node in its place (S44).
+            let conflict = || ConflictingNode { node: node.clone(), is_attached: true };
+            let beside = || is_beside(node).then(|| Waiting::HeldByNode { conflict: conflict() });
             let is_held = state.is_some_and(|state| state.nodes.contains_key(node));
             let is_unreadable = is_held && self.unknown_needs.are_on(node);
-            if is_unreadable { Some(StandOff::Unreadable) } else { beside() }
+            // The object is not named: it may be of another namespace than that of the pods that wait for the volume (S41), and
+            // its pod is told of it.
+            let unreadable = || Waiting::Unreadable { object: "what a pod there needs".to_owned() };
+            if is_unreadable { Some(unreadable()) } else { beside() }
         };
         VolumeView {
             volume,
@@ -201,23 +209,25 @@ impl AttachDetach {
     }
 
     /// What the nodes of an exclusive volume, of which these are `unreadable`, are told of one another after these verdicts. Of
-    /// one that is on one node alone, and that no attachment of another party keeps from it, nothing is kept: nearly all
-    /// volumes are so.
+    /// one that is on one node alone, and that no attachment of another party keeps from it, there is nothing to tell: nearly
+    /// all volumes are so.
     fn contention(
-        &self,
+        &mut self,
         volume: &VolumeId,
-        unreadable: Option<&BTreeMap<NodeName, String>>,
+        unreadable: &BTreeMap<NodeName, String>,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
-    ) -> Option<Box<Contention>> {
+    ) -> Contention {
+        let state = self.actual.volume(volume);
         // When the attachment of another party ends, all are looked at that it held up.
-        let has_foreign = self.actual.volume(volume).is_some_and(|state| !state.foreign.is_empty());
+        let has_foreign = state.is_some_and(|state| !state.foreign.is_empty());
         let is_alone = self.count_nodes(volume) <= 2 && self.names(volume, &Scope::All).len() <= 1;
         if is_alone && !has_foreign {
-            return None;
+            return Contention::default();
         }
+        self.outbox.planned(Planned::Holder, state.map_or(0, |state| state.nodes.len()));
         let desired = self.desired.nodes(volume);
-        let exclusive = Exclusive::of(volume, desired, &self.actual, unreadable?)?;
-        Some(Box::new(Contention::new(&exclusive, desired, verdicts)))
+        let exclusive = Exclusive::of(volume, desired, &self.actual, unreadable);
+        exclusive.map(|exclusive| Contention::new(&exclusive, desired, verdicts)).unwrap_or_default()
     }
 
     /// Carries a verdict out. Returns whether the volume on the node held the volume until now, and does not because of

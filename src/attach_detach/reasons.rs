@@ -228,9 +228,7 @@ impl Reason for AttachDetachReason {
     fn facts(&self) -> Map<String, Value> {
         let mut facts = match self {
             Self::NodeVolume(_, waiting, _) => json!(waiting),
-            Self::Unresolved(why) => {
-                json!({ "object": why.object().map(|object| object.to_string()), "problem": why.problem() })
-            }
+            Self::Unresolved(why) => json!({ "object": why.object().map(|object| object.to_string()) }),
             Self::Foreign(..) => Value::Null,
         };
         let mut facts = facts.as_object_mut().map(std::mem::take).unwrap_or_default();
@@ -253,8 +251,7 @@ impl Waiting {
     }
 
     /// When a detach is forced because of time, if nothing else ends the wait.
-    #[must_use]
-    pub fn forced_at(&self) -> Option<Timestamp> {
+    pub(crate) fn forced_at(&self) -> Option<Timestamp> {
         match self {
             Self::DetachWaitingForUnmount { unforced } | Self::DetachWaitingForNode { unforced } => {
                 match unforced {

@@ -3,20 +3,20 @@
 //! In: verdicts that were carried out, requests that failed, detaches that are forced. Out: a report for each key, from which
 //! log, metrics and the debug page are made, and the events of it; taken with the plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use apiserver::ids::{AttachmentName, NodeName};
 use tokio::time::Instant;
 
 use super::{
-    announce::{self, Others},
+    announce,
     controller::AttachDetach,
     decide::{
-        scope::Scope,
+        contention::Contention,
         verdict::{NodeVerdict, Waiting},
     },
     events::{self, Announcement},
-    facts::{Fact, Forced, Planned},
+    facts::{Fact, Forced},
     known::Known,
     phases::Progress,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
@@ -32,17 +32,15 @@ impl AttachDetach {
     pub(super) fn report_verdicts(
         &mut self,
         volume: &VolumeId,
-        scope: &Scope,
-        is_exclusive: bool,
+        contention: Option<&Contention>,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
         now: Instant,
     ) {
-        let others = Others { verdicts, holders: self.holders(volume, scope, is_exclusive) };
         let mut attached = Vec::new();
         for (node, verdict) in verdicts {
             let known = self.known(now);
             let report = report(volume, node, verdict, known);
-            let (events, told) = announce::judged(volume, node, verdict, &others, known);
+            let (events, told) = announce::judged(volume, node, verdict, contention, known);
             self.outbox.reports.extend(report);
             self.outbox.events.extend(events);
             let node_volume = self.actual.node_volume_mut(volume, node);
@@ -54,26 +52,6 @@ impl AttachDetach {
         }
         // What they were given they have from now on, also if their claim does not lead to it any more.
         self.refresh_unresolved(attached, now);
-    }
-
-    /// Nodes that hold the volume, sought once for all that wait for it; of one that is shared, none is asked for.
-    fn holders(
-        &mut self,
-        volume: &VolumeId,
-        scope: &Scope,
-        is_exclusive: bool,
-    ) -> Option<BTreeSet<NodeName>> {
-        let state = self.actual.volume(volume).filter(|_| is_exclusive || *scope == Scope::All)?;
-        if state.nodes.len() + state.foreign.len() == 1 {
-            // There is no other beside it.
-            return Some(BTreeSet::new());
-        }
-        self.outbox.planned(Planned::Holder, state.nodes.len());
-        let holds =
-            |node, node_volume: &NodeVolume| node_volume.holds(self.desired.get(volume, node).is_some());
-        let ours = state.nodes.iter().filter(|(node, node_volume)| holds(node, node_volume));
-        let ours = ours.map(|(node, _)| node);
-        Some(ours.chain(state.foreign.values()).cloned().collect())
     }
 
     /// Reports a VolumeAttachment that is not ours, or is no longer there, or not any more.

@@ -117,10 +117,11 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
 fn log(call: &Call, actual: &ActualState, error: &CallError) {
     let creates = matches!(call, Call::Attachment(_, _, AttachmentRequest::Create(_)));
     match error {
-        CallError::NotLeader | CallError::NotFound(_) | CallError::Throttled { .. } => return,
+        CallError::NotLeader
+        | CallError::NotFound(_)
+        | CallError::Throttled { .. }
+        | CallError::Conflict(_) => return,
         CallError::AlreadyExists(_) if creates => return,
-        // A create names no revision, so this is a refusal.
-        CallError::Conflict(_) if !creates => return,
         _ => {}
     }
     let reason = "RetryBackoff";

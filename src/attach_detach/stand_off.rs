@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call},
     controller::AttachDetach,
-    decide::verdict::{StandOff, Waiting},
+    decide::verdict::Waiting,
     facts::Fact,
     guard::{
-        second_writer::{Act, ActTarget, DELETED, act_of},
+        second_writer::{ActTarget, is_anothers},
         unreadable::UnknownNeeds,
     },
     queue::Key,
@@ -43,21 +43,21 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 impl AttachDetach {
     /// Why nothing may be taken away now.
-    pub(super) fn stand_off(&self, now: Instant) -> Option<StandOff> {
+    pub(super) fn stand_off(&self, now: Instant) -> Option<Waiting> {
         let clock = &self.clock;
         // The stricter one first: it spares no node.
         if let Some(left) = self.objects.restore_grace().left(now) {
-            return Some(StandOff::Restored { until: clock.wall(now + left) });
+            return Some(Waiting::RestoreGrace { until: clock.wall(now + left) });
         }
         if let Some(by) = self.second_writer.signal() {
-            return Some(StandOff::ForeignWriter { by: by.to_string().into(), until: clock.wall(by.until) });
+            return Some(Waiting::ForeignWriter { writer: by.to_string(), until: clock.wall(by.until) });
         }
         let unfenced = self.objects.unfenced();
         if let Some(until) = unfenced.until(now) {
-            return Some(StandOff::ForeignWriter { by: UNFENCED.into(), until: clock.wall(until) });
+            return Some(Waiting::ForeignWriter { writer: UNFENCED.to_owned(), until: clock.wall(until) });
         }
         // The only one that lets what is off the list be finished.
-        (unfenced.begins_nothing(now) == Some(Unbegun::Draining)).then_some(StandOff::HandOver)
+        (unfenced.begins_nothing(now) == Some(Unbegun::Draining)).then_some(Waiting::HAND_OVER)
     }
 
     /// Why no VolumeAttachment is created now. A create has no precondition, so one of kube-controller-manager for another node
@@ -167,36 +167,19 @@ impl AttachDetach {
         nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
     }
 
-    /// Looks at what the watch says of an attachment, before the state takes it. `newest` is the newest revision of any that
-    /// was known before those that have changed with it: they come by name.
-    pub(super) fn look_at_attachment(
-        &mut self,
-        name: &AttachmentName,
-        newest: ResourceVersion,
-        now: Instant,
-    ) {
-        let objects = &self.objects;
-        let attachment = objects.attachments.get(name);
-        let revision =
-            attachment.as_ref().map(|attachment| attachment.metadata.resource_version).unwrap_or_default();
-        self.newest_attachment = self.newest_attachment.max(revision);
+    /// Looks at what the watch says of an attachment, before the state takes it. Everything up to the revision `told` was told
+    /// of before those that have changed with it: they come by name.
+    pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, told: ResourceVersion, now: Instant) {
+        let Some(attachment) = self.objects.attachments.get(name) else { return };
         // A watch may begin again in the past, where what we did ourselves looks like news.
-        if attachment.is_some() && revision <= newest {
+        if attachment.metadata.resource_version <= told {
             return;
         }
-        let about = |attachment: &VolumeAttachment| candidates(objects, attachment);
-        let node_volume = self.actual.node_volume_of(name, attachment.as_deref(), about);
-        let Some(node_volume) = node_volume else { return };
-        match (act_of(&node_volume, attachment.as_deref()), attachment) {
-            (Some(Act::Created), Some(attachment)) => {
-                let target = ActTarget::Attachment(attachment.spec.node_name.clone(), name.clone());
-                self.note_foreign(&target, &attachment.metadata.uid, now);
-            }
-            // Of the one that led before, the watch may tell late.
-            (Some(Act::Deleted), _) if !self.second_writer.led_another_just_now(now) => {
-                self.second_writer.note_unsigned(&format!("volumeattachment/{name}"), DELETED);
-            }
-            _ => {}
+        let about = |attachment: &VolumeAttachment| candidates(&self.objects, attachment);
+        let known = self.actual.node_volume_of(name, &attachment, about);
+        if known.is_some_and(|node_volume| is_anothers(&node_volume, &attachment)) {
+            let target = ActTarget::Attachment(attachment.spec.node_name.clone(), name.clone());
+            self.note_foreign(&target, &attachment.metadata.uid, now);
         }
     }
 }
@@ -205,7 +188,7 @@ impl AttachDetach {
 mod tests {
     use std::sync::Arc;
 
-    use apiserver::kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
+    use apiserver::kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod};
     use serde_json::json;
 
     use super::*;
@@ -214,7 +197,7 @@ mod tests {
         plan::tests::controller,
         state::{
             actual::{NodeVolume, ReportAsAttached},
-            desired::volume_name::VolumeKind,
+            desired::volume_name::{VolumeId, VolumeKind},
         },
     };
     use crate::controller::Controller as _;
@@ -258,12 +241,45 @@ mod tests {
     }
 
     #[test]
+    fn s14_e2_an_attachment_of_another_is_asked_about_behind_our_own_answers_and_not_when_it_is_of_the_past()
+    {
+        let now = Instant::now();
+        let (mut controller, node) = controller(now);
+        let objects = Arc::clone(&controller.objects);
+        let attachment = |handle: &str, revision: u64| -> VolumeAttachment {
+            let spec = json!({"csi": {"driver": "d", "volumeHandle": handle}});
+            let pv =
+                json!({"metadata": {"name": handle, "uid": handle, "resourceVersion": "1"}, "spec": spec});
+            objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+            let name = VolumeId::csi(&"d".into(), handle).attachment_name(&node);
+            let spec = json!({"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": handle}});
+            let metadata = json!({"name": name, "uid": handle, "resourceVersion": revision.to_string()});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let mut is_asked_about = |attachment: VolumeAttachment, is_told: bool| {
+            let name = AttachmentName::from(attachment.metadata.name.clone());
+            if is_told {
+                objects.apply(attachment);
+            } else {
+                objects.observe_response(attachment);
+            }
+            controller.changed(BTreeSet::from([ObjectRef::Attachment(name.clone())]), now);
+            controller.second_writer.has_to_read(&ActTarget::Attachment(node.clone(), name))
+        };
+        is_asked_about(attachment("ours", 9), false);
+        assert!(is_asked_about(attachment("another's", 8), true), "the watch is behind our answer");
+        is_asked_about(attachment("later", 20), true);
+        is_asked_about(attachment("and later", 21), true);
+        assert!(!is_asked_about(attachment("of the past", 15), true), "the watch began again");
+    }
+
+    #[test]
     fn s14_a_lost_fence_holds_up_as_another_controller_does_until_it_is_found() {
         let now = Instant::now();
         let (mut controller, _) = controller(now);
         controller.objects.unfenced().lost(now, Duration::from_mins(10));
         controller.end_stand_offs(now);
-        assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
+        assert!(matches!(controller.stand_off(now), Some(Waiting::ForeignWriter { .. })));
         assert!(
             controller.wake_at().is_some_and(|at| at <= now + Duration::from_secs(5)),
             "it looks again soon"
@@ -289,10 +305,10 @@ mod tests {
         controller.objects.unfenced().drain(true);
         controller.end_stand_offs(later);
         assert_eq!(waits(&controller, later), Some(("HandOver", false)));
-        assert_eq!(controller.stand_off(later), Some(StandOff::HandOver));
+        assert_eq!(controller.stand_off(later), Some(Waiting::HAND_OVER));
         controller.objects.unfenced().lost(later, Duration::from_mins(10));
         let strict = controller.stand_off(later);
-        assert!(matches!(strict, Some(StandOff::ForeignWriter { .. })), "it finishes nothing: {strict:?}");
+        assert!(matches!(strict, Some(Waiting::ForeignWriter { .. })), "it finishes nothing: {strict:?}");
         assert!(controller.wake_at().is_some_and(|at| at <= later + Duration::from_secs(5)));
     }
 
@@ -332,8 +348,8 @@ mod tests {
             let owners = Ok(Answer::Owners(vec!["kube-controller-manager".to_owned()]));
             controller.owner_read(&ActTarget::Node(name.into()), "u".into(), owners, &answered(now));
         }
-        assert!(matches!(controller.stand_off(now), Some(StandOff::ForeignWriter { .. })));
+        assert!(matches!(controller.stand_off(now), Some(Waiting::ForeignWriter { .. })));
         controller.objects.restore_grace().begin(now);
-        assert!(matches!(controller.stand_off(now), Some(StandOff::Restored { .. })));
+        assert!(matches!(controller.stand_off(now), Some(Waiting::RestoreGrace { .. })));
     }
 }

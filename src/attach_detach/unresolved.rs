@@ -66,7 +66,7 @@ fn event(desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> Opt
         is_without(desired, unresolved, known.actual) && !is_attached_for(&pod, desired, unresolved, known);
     let Unresolved { pod_volume, why } = unresolved;
     (is_waiting && is_ours && is_without)
-        .then(|| Announcement::unresolved(&sentence(why)).event(Involved::object(&*pod), pod_volume, ""))
+        .then(|| Announcement::unresolved(why).event(Involved::object(&*pod), pod_volume, ""))
 }
 
 /// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone
@@ -91,31 +91,4 @@ fn is_attached_for(pod: &Pod, desired: &DesiredPod, unresolved: &Unresolved, kno
             attachment.spec.node_name == desired.node && is_there && !is_older
         })
     })
-}
-
-/// What is wrong. It names no claim of another namespace (S41).
-fn sentence(why: &WhyUnresolved) -> String {
-    match why {
-        WhyUnresolved::NodeNotManaged(node) => format!("the kubelet of node \"{node}\" attaches by itself"),
-        WhyUnresolved::NodeGone(node) => format!("node \"{node}\" does not exist"),
-        WhyUnresolved::ClaimMissing(claim) => {
-            format!("PersistentVolumeClaim \"{}\" does not exist", claim.name())
-        }
-        WhyUnresolved::ClaimNotOwnedByPod(claim) => {
-            format!("PersistentVolumeClaim \"{}\" was not created for this pod", claim.name())
-        }
-        WhyUnresolved::ClaimNotBound(claim) => {
-            format!("PersistentVolumeClaim \"{}\" is not bound", claim.name())
-        }
-        WhyUnresolved::VolumeMissing(volume) => format!("PersistentVolume \"{volume}\" does not exist"),
-        WhyUnresolved::VolumeBoundElsewhere(volume) => {
-            format!("PersistentVolume \"{volume}\" is bound to another claim")
-        }
-        WhyUnresolved::MalformedSource(Some(volume), error) => {
-            format!("PersistentVolume \"{volume}\": {error}")
-        }
-        WhyUnresolved::MalformedSource(None, error) => error.to_string(),
-        WhyUnresolved::FlexVolumeUnsupported(driver) => format!("FlexVolume is not supported ({driver})"),
-        WhyUnresolved::Unreadable(object, error) => format!("{object} cannot be read: {error}"),
-    }
 }

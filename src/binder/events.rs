@@ -145,7 +145,14 @@ pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event 
         ReclaimPolicy::Recycle if reclaims => "VolumeFailedRecycle",
         _ => "FailedUpdate",
     };
-    warning(volume, reason, failure.text())
+    // Of another object than the volume only people of its namespace may know (S41).
+    let text = match &failure.task {
+        Task::Read if !failure.object.starts_with("pv/") => {
+            format!("could not read what the volume is for: {}", <&str>::from(failure.outcome))
+        }
+        _ => failure.text(),
+    };
+    warning(volume, reason, text)
 }
 
 /// A pod with the name of a recycler pod is there that is not of this run.

@@ -399,6 +399,9 @@ pub enum Unreclaimable {
     NoRecycler,
     #[error("Volume has unrecognized PersistentVolumeReclaimPolicy")]
     UnknownPolicy,
+    /// Another controller has set its phase.
+    #[error("its phase is Failed, and no provisioner deletes such a volume")]
+    Failed,
 }
 
 impl Unreclaimable {

@@ -131,7 +131,8 @@ fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
     let Named { object, namespace } = op.subject.named();
     match (&op.call, result) {
         (Call::Write(write), Ok(answer)) if op.changed_nothing(answer) => {
-            tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "answered without the change, retrying");
+            let next = if write.kind == WriteKind::Annotate { "going on without it" } else { "retrying" };
+            tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "answered without the change, {next}");
         }
         (Call::Write(write), Ok(_)) => {
             tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "written");

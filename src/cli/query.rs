@@ -21,9 +21,12 @@ pub const ASKING: [&str; 8] =
 const EXIT_CODES: &str = "Exit codes: 0 as it should be; 1 it waits and continues by itself; 2 a person has to act; 3 not found; \
     4 usage; 5 the API server cannot be reached; 6 your rights are not sufficient for an answer.";
 
+/// The heading of these flags.
+const CONNECTION: &str = "Connection, as for kubectl";
+
 /// kubectl's flags for connections.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Connection, as for kubectl")]
+#[command(next_help_heading = CONNECTION)]
 pub struct ConnectionArgs {
     /// Which API server, and as whom.
     #[command(flatten)]
@@ -58,8 +61,6 @@ pub enum OutputForm {
     Json,
     /// The same as YAML.
     Yaml,
-    /// The chain of an explanation, for Graphviz.
-    Dot,
 }
 
 /// How the answer is printed, and the connection.

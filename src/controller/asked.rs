@@ -47,8 +47,7 @@ impl Asked {
     }
 
     /// Whether all rows are asked for.
-    #[must_use]
-    pub fn is_all(&self) -> bool {
+    pub(crate) fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 

@@ -35,14 +35,12 @@ impl InDoubt {
     }
 
     /// Whether an object at this revision is past the write.
-    #[must_use]
-    pub fn is_settled_at(&self, revision: ResourceVersion) -> bool {
+    pub(crate) fn is_settled_at(&self, revision: ResourceVersion) -> bool {
         revision > self.revision
     }
 
     /// Whether the answer to a read that was sent then shows what became of the write.
-    #[must_use]
-    pub fn is_settled_by_read(&self, sent: Instant) -> bool {
+    pub(crate) fn is_settled_by_read(&self, sent: Instant) -> bool {
         self.until <= sent
     }
 }

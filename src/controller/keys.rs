@@ -6,6 +6,7 @@
 use std::{collections::BTreeSet, hash::Hash};
 
 use apiserver::call::CallError;
+use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
@@ -22,7 +23,8 @@ pub const CALLS: usize = 16;
 pub const LOOKS: usize = 500;
 
 /// Keys to look at, those that wait after a failure, and those about which a request is under way.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Keys<K, R> {
     /// To look at.
     pub queue: Queue<K>,
@@ -34,19 +36,6 @@ pub struct Keys<K, R> {
     /// Those of which it was last reported that they wait for something.
     unsettled: BTreeSet<K>,
     reports: Vec<Report<K, R>>,
-}
-
-impl<K, R> Default for Keys<K, R> {
-    fn default() -> Self {
-        Self {
-            queue: Queue::default(),
-            retries: RetryMap::default(),
-            busy: BTreeSet::new(),
-            again: BTreeSet::new(),
-            unsettled: BTreeSet::new(),
-            reports: Vec::new(),
-        }
-    }
 }
 
 impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
@@ -177,8 +166,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
     }
 
     /// Whether it was reported that the key waits for something, and not since that it does no longer.
-    #[must_use]
-    pub fn is_unsettled(&self, key: &K) -> bool {
+    pub(crate) fn is_unsettled(&self, key: &K) -> bool {
         self.unsettled.contains(key)
     }
 

@@ -9,6 +9,7 @@ use std::{
     hash::Hash,
 };
 
+use educe::Educe;
 use tokio::time::Instant;
 
 use crate::metrics::QueueCounts;
@@ -17,18 +18,13 @@ use crate::metrics::QueueCounts;
 type QueuePlace = (u64, Option<Instant>);
 
 /// Keys in the order in which they came.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Lane<K> {
     order: BTreeMap<u64, K>,
     places: HashMap<K, QueuePlace>,
     /// How many keys have been added.
     count: u64,
-}
-
-impl<K> Default for Lane<K> {
-    fn default() -> Self {
-        Self { order: BTreeMap::new(), places: HashMap::new(), count: 0 }
-    }
 }
 
 impl<K: Clone + Eq + Hash> Lane<K> {
@@ -92,17 +88,12 @@ impl<K: Clone + Eq + Hash> Lane<K> {
 }
 
 /// One lane, counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Queue<K> {
     lane: Lane<K>,
     now: Option<Instant>,
     counts: QueueCounts,
-}
-
-impl<K> Default for Queue<K> {
-    fn default() -> Self {
-        Self { lane: Lane::default(), now: None, counts: QueueCounts::default() }
-    }
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
@@ -148,14 +139,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Whether the key is in.
-    #[must_use]
-    pub fn contains(&self, key: &K) -> bool {
+    pub(crate) fn contains(&self, key: &K) -> bool {
         self.lane.contains(key)
     }
 
     /// Whether there is no key.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lane.is_empty()
     }
 }

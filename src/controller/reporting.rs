@@ -3,30 +3,26 @@
 //!
 //! In: the parts of a plan that tell of these, and calls as they begin and end. Out: events, log, metrics, alarm and board.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
 use super::{
     Controller, Identity,
     report::{
         Report,
-        board::Board,
         events::{EventUpdate, Keyed, RecordedEvents},
         reporter::Reporter,
     },
     second_writer::{News, Teller},
 };
-use crate::{
-    metrics::{Alarms, Metrics, QueueCounts, WorkQueueMetrics},
-    telemetry::history::History,
-};
+use crate::metrics::{Alarms, Metrics, QueueCounts, WorkQueueMetrics};
 
 /// Of one controller.
 #[derive(Debug)]
 pub struct Reporting<C: Controller> {
-    reporter: Reporter<C::Key, C::Reason>,
-    events: RecordedEvents<C::Key>,
+    /// Where the keys stand, and what changes.
+    pub reporter: Reporter<C::Key, C::Reason>,
+    /// Which events were recorded.
+    pub events: RecordedEvents<C::Key>,
     second_writers: Option<Teller>,
     queues: Vec<WorkQueueMetrics>,
 }
@@ -47,17 +43,6 @@ impl<C: Controller> Reporting<C> {
         })
     }
 
-    /// Remembers changes there from now on.
-    pub fn remember(&mut self, history: History) {
-        self.reporter.remember(history);
-    }
-
-    /// Where the keys stand.
-    #[must_use]
-    pub fn board(&self) -> Arc<Board<C::Key, C::Reason>> {
-        self.reporter.board()
-    }
-
     /// Takes what a plan reports; each report is `seen` with the reason before it. Returns the events to record: those that
     /// are news, and those that are due.
     pub fn take(
@@ -71,23 +56,12 @@ impl<C: Controller> Reporting<C> {
         for report in reports {
             self.reporter.take(report, now, &mut seen);
         }
-        let board = self.board();
+        let board = self.reporter.board();
         let events = self.events.take(updates, |key| board.since(key), now);
         if let Some((news, teller)) = others.zip(self.second_writers.as_ref()) {
             board.set_second_writers(teller.tell(news));
         }
         events
-    }
-
-    /// There was no room for an event.
-    pub fn lost(&mut self, event: Keyed<C::Key>, now: Instant) {
-        self.events.lost(event, now);
-    }
-
-    /// When there are events to record although nothing happens.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
-        self.events.next_due()
     }
 
     /// Takes what each work queue counted.
@@ -97,21 +71,9 @@ impl<C: Controller> Reporting<C> {
         }
     }
 
-    /// Work begins, by the number of its queue and its key there.
-    pub fn begins(&self, work: Option<(usize, String)>, now: Instant) {
-        if let Some((queue, key)) = work
-            && let Some(queue) = self.queues.get(queue)
-        {
-            queue.begins(key, now);
-        }
-    }
-
-    /// Work ends.
-    pub fn ends(&self, work: Option<(usize, String)>, now: Instant) {
-        if let Some((queue, key)) = work
-            && let Some(queue) = self.queues.get(queue)
-        {
-            queue.ends(&key, now);
-        }
+    /// The metrics of a work queue by its number, and the key of the work there.
+    #[must_use]
+    pub fn queue(&self, (queue, key): (usize, String)) -> Option<(&WorkQueueMetrics, String)> {
+        Some((self.queues.get(queue)?, key))
     }
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use apiserver::backoff::{retry_pause, silence_pause};
+use educe::Educe;
 use tokio::time::Instant;
 
 /// So many conflicts in a row are retried at once: each is answered with a live read, after which
@@ -52,8 +53,7 @@ impl Retry {
     }
 
     /// Failures in a row.
-    #[must_use]
-    pub fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
@@ -70,8 +70,7 @@ impl Retry {
     }
 
     /// The same after a failure of which this is to be told (L18).
-    #[must_use]
-    pub fn because(self, message: &str) -> Self {
+    pub(crate) fn because(self, message: &str) -> Self {
         Self { message: Some(message.into()), ..self }
     }
 
@@ -84,15 +83,13 @@ impl Retry {
     }
 
     /// Notes a conflict: the first few in a row are tried again at once.
-    #[must_use]
-    pub fn after_conflict(self, now: Instant, jitter: f64) -> Self {
+    pub(crate) fn after_conflict(self, now: Instant, jitter: f64) -> Self {
         let retry = self.after_failure(now, jitter, Duration::ZERO);
         if retry.failures > FREE_CONFLICTS { retry } else { retry.due() }
     }
 
     /// Notes that a read was not answered, which says nothing about the object (L16).
-    #[must_use]
-    pub fn after_silence(self, now: Instant, jitter: f64) -> Self {
+    pub(crate) fn after_silence(self, now: Instant, jitter: f64) -> Self {
         let silences = self.silences.saturating_add(1);
         Self { silences, at: Some(now + silence_pause(silences, jitter)), ..self }
     }
@@ -109,16 +106,11 @@ struct Entry {
 }
 
 /// Keys that wait before they are looked at again. One entry per failing key, gone with its next success.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct RetryMap<K> {
     entries: BTreeMap<K, Entry>,
     due: BTreeSet<(Instant, K)>,
-}
-
-impl<K> Default for RetryMap<K> {
-    fn default() -> Self {
-        Self { entries: BTreeMap::new(), due: BTreeSet::new() }
-    }
 }
 
 impl<K: Ord + Clone> RetryMap<K> {
@@ -184,20 +176,17 @@ impl<K: Ord + Clone> RetryMap<K> {
     }
 
     /// Tries in a row that failed or were not answered.
-    #[must_use]
-    pub fn failures(&self, key: &K) -> u32 {
+    pub(crate) fn failures(&self, key: &K) -> u32 {
         self.entries.get(key).map_or(0, |entry| entry.retry.tries())
     }
 
     /// Until when the key has to wait, if it has to.
-    #[must_use]
-    pub fn until(&self, key: &K) -> Option<Instant> {
+    pub(crate) fn until(&self, key: &K) -> Option<Instant> {
         self.entries.get(key)?.pause.map(|(_, until)| until)
     }
 
     /// Whether the key has to wait.
-    #[must_use]
-    pub fn waits(&self, key: &K) -> bool {
+    pub(crate) fn waits(&self, key: &K) -> bool {
         self.entries.get(key).is_some_and(|entry| entry.pause.is_some())
     }
 
@@ -218,8 +207,7 @@ impl<K: Ord + Clone> RetryMap<K> {
     }
 
     /// When the next wait is over.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(until, _)| *until)
     }
 }

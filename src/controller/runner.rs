@@ -88,12 +88,12 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
 
     /// Remembers changes there from now on.
     pub fn remember(&mut self, history: History) {
-        self.reporting.remember(history);
+        self.reporting.reporter.remember(history);
     }
 
     /// Where its keys stand; stays readable while it runs.
     pub fn board(&self) -> Arc<Board<C::Key, C::Reason>> {
-        self.reporting.board()
+        self.reporting.reporter.board()
     }
 
     /// Runs until shutdown, then waits for the requests in flight.
@@ -124,7 +124,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
                         () = shutdown.cancelled() => return,
                         controller = apart(self.controller, C::lead) => controller,
                     };
-                    self.reporting.board().lead(Instant::now());
+                    self.reporting.reporter.board().lead(Instant::now());
                 }
                 () = self.leadership.regained(), if self.right == Right::Suspended => self.right = Right::Lead,
                 changed = self.changes.take() => self.controller.changed(changed, Instant::now()),
@@ -170,15 +170,17 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         self.reporting.counted(&counts);
         self.executor.planned(&self.controller, measures, now);
         for call in calls {
-            self.reporting.begins(E::work(&call), now);
+            if let Some((queue, key)) = E::work(&call).and_then(|work| self.reporting.queue(work)) {
+                queue.begins(key, now);
+            }
             self.under_way.spawn(self.executor.perform(call));
         }
         for (key, event) in events {
             if let Err(lost) = self.events.record(event) {
-                self.reporting.lost((key, lost), now);
+                self.reporting.events.lost((key, lost), now);
             }
         }
-        wake_at.into_iter().chain(self.reporting.next_due()).chain(self.executor.next_due()).min()
+        wake_at.into_iter().chain(self.reporting.events.next_due()).chain(self.executor.next_due()).min()
     }
 
     fn answered(&mut self, joined: Result<AnsweredCall<C>, JoinError>) {
@@ -195,7 +197,9 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         }
         let now = Instant::now();
         self.executor.ends(&self.controller, &call, &result);
-        self.reporting.ends(E::work(&call), now);
+        if let Some((queue, key)) = E::work(&call).and_then(|work| self.reporting.queue(work)) {
+            queue.ends(&key, now);
+        }
         self.controller.answered(call, result, now, fastrand::f64());
     }
 }

@@ -7,6 +7,7 @@
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
 use apiserver::tables::give_back_room;
+use educe::Educe;
 use telemetry::traces::{End, Finished, Step, TraceId, Traces};
 use tokio::time::Instant;
 
@@ -62,16 +63,11 @@ impl<T> Timer<T> {
 }
 
 /// The operations under way, by what they are about. Of each, `T` is known beside its times.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Timers<K, T> {
     timers: HashMap<K, Timer<T>>,
     traces: Traces,
-}
-
-impl<K, T> Default for Timers<K, T> {
-    fn default() -> Self {
-        Self { timers: HashMap::new(), traces: Traces::default() }
-    }
 }
 
 impl<K: Eq + Hash, T> Timers<K, T> {

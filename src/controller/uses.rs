@@ -3,38 +3,32 @@
 //! In: a user as it changes, with what it uses now; which users count, each owner of an index says. Out: what it used before
 //! and uses now, and the users of an object.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    hash::Hash,
-};
+use std::collections::BTreeSet;
 
 use apiserver::{
     ids::{ClaimKey, PodKey},
     kinds::Pod,
-    tables::{Relation, give_back_room},
+    tables::Relation,
 };
 
 /// Users by what they use.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Uses<User: Eq + Hash, Used> {
-    used: HashMap<User, BTreeSet<Used>>,
+pub struct Uses<User, Used> {
+    used: Relation<User, Used>,
     users: Relation<Used, User>,
 }
 
-impl<User: Clone + Default + Hash + Ord, Used: Clone + Default + Ord> Uses<User, Used> {
+impl<User: Clone + Default + Ord, Used: Clone + Default + Ord> Uses<User, Used> {
     /// Takes a user as it is now, with all that it uses. Returns what it used before, and what it uses now.
     pub fn set(&mut self, user: &User, now: BTreeSet<Used>) -> [BTreeSet<Used>; 2] {
-        let before = self.used.remove(user).unwrap_or_default();
+        let before: BTreeSet<Used> = self.used.of(user.clone()).cloned().collect();
         for gone in before.difference(&now) {
+            self.used.remove(user, gone);
             self.users.remove(gone, user);
         }
         for new in now.difference(&before) {
+            self.used.insert(user.clone(), new.clone());
             self.users.insert(new.clone(), user.clone());
-        }
-        if !now.is_empty() {
-            self.used.insert(user.clone(), now.clone());
-        } else if !before.is_empty() {
-            give_back_room(&mut self.used);
         }
         [before, now]
     }

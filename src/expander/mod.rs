@@ -17,7 +17,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
-    kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
+    kinds::{Narrow as _, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     tables::Objects,
 };
 use tokio::time::Instant;
@@ -233,7 +233,13 @@ impl Controller for Expander {
     fn lead(&mut self, now: Instant) {
         self.leads = true;
         self.keys.queue.at(now);
-        self.keys.queue.extend(self.objects.claims.keys().into_iter().map(ExpandingClaim));
+        // All others are as large as they are to be.
+        self.objects.claims.for_each(|claim| {
+            let volume = self.objects.volumes.get(&claim.spec.volume_name);
+            if !matches!(expansion(claim, volume.as_deref()), Ok(None)) {
+                self.keys.queue.push(ExpandingClaim(claim.key()));
+            }
+        });
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {

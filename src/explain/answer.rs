@@ -22,7 +22,7 @@ use super::{
     said::last_word,
     sheet::next_condition,
     snapshot::{NOT_SERVED, Snapshot},
-    subject::Subject,
+    subject,
     view::{View, get},
     volume,
 };
@@ -34,21 +34,21 @@ pub(super) const TIMER: &str = "Only the controller knows when a pod there last 
 
 /// Explains one object.
 #[must_use]
-pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
+pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
     let view = View::new(snapshot);
     let mut links = links(&view, subject);
     if is_well_as_far_as_seen(&view, subject, &links) {
         set_well(&mut links, |link| link.verdict == Verdict::Forbidden);
     }
-    let is_missing = snapshot.is_absent(&subject.object())
+    let is_missing = snapshot.is_absent(subject)
         && view.whole(subject).is_none()
-        && !matches!(subject, Subject::Node(_));
+        && !matches!(subject, ObjectRef::Node(_));
     // Of what is being deleted people ask why it is still there, not why its volume gets nowhere.
     let is_own = |link: &Link| {
         link.step.reason == claim::TERMINATING
             && match subject {
-                Subject::Claim(_) => true,
-                Subject::Volume(name) => {
+                ObjectRef::Claim(_) => true,
+                ObjectRef::Volume(name) => {
                     get::<PersistentVolume>(&view, name).is_some_and(|volume| volume::is_kept(&volume))
                 }
                 _ => false,
@@ -66,7 +66,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
     let verdict = if is_missing { Verdict::NotFound } else { worst };
     // What is well is told from its own end of the chain.
     let told = match subject {
-        Subject::Pod(_) if is_well && links.first().is_some_and(|link| link.step.reason != "PodEnded") => {
+        ObjectRef::Pod(_) if is_well && links.first().is_some_and(|link| link.step.reason != "PodEnded") => {
             links.last()
         }
         _ if is_well => links.first(),
@@ -87,7 +87,7 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
         }
     }
     let (candidates, others) = match subject {
-        Subject::Claim(key) => claim::candidates(&view, key),
+        ObjectRef::Claim(key) => claim::candidates(&view, key),
         _ => (Vec::new(), 0),
     };
     let chain = chain(subject, &links);
@@ -116,15 +116,15 @@ pub fn explain(snapshot: &Snapshot, subject: &Subject) -> Explanation {
 }
 
 /// Whether an object says itself that it has what it needs: a claim that is bound, a pod that runs.
-fn is_well_as_far_as_seen(view: &View<'_>, subject: &Subject, links: &[Link]) -> bool {
+fn is_well_as_far_as_seen(view: &View<'_>, subject: &ObjectRef, links: &[Link]) -> bool {
     match subject {
-        Subject::Claim(key) => {
+        ObjectRef::Claim(key) => {
             let claim = get::<PersistentVolumeClaim>(view, key);
             claim.is_some_and(|claim| {
                 claim.status.phase == ClaimPhase::Bound && !claim.metadata.is_terminating()
             }) && links.first().is_some_and(|link| link.verdict == Verdict::Healthy)
         }
-        Subject::Pod(key) => get::<Pod>(view, key)
+        ObjectRef::Pod(key) => get::<Pod>(view, key)
             .is_some_and(|pod| pod.status.phase == PodPhase::Running && !pod.metadata.is_terminating()),
         _ => false,
     }
@@ -135,18 +135,18 @@ pub(super) fn docs(reason: &str) -> Option<String> {
     reasons::page(reason).map(|_| format!("docs/reasons/{reason}.md"))
 }
 
-fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
+fn links(view: &View<'_>, subject: &ObjectRef) -> Vec<Link> {
     match subject {
-        Subject::Pod(key) => pod::links(view, key),
-        Subject::Claim(key) if get::<PersistentVolumeClaim>(view, key).is_none() => {
+        ObjectRef::Pod(key) => pod::links(view, key),
+        ObjectRef::Claim(key) if get::<PersistentVolumeClaim>(view, key).is_none() => {
             let mut link = claim::link(view, key);
-            if view.snapshot.is_absent(&subject.object()) {
+            if view.snapshot.is_absent(subject) {
                 link.verdict = Verdict::NotFound;
             }
             vec![link]
         }
-        Subject::Claim(key) => pod::of_claim(view, key, None),
-        Subject::Volume(name) => {
+        ObjectRef::Claim(key) => pod::of_claim(view, key, None),
+        ObjectRef::Volume(name) => {
             // Another one of the same name is not its claim, unless that says so.
             let is_its = |reference: &ClaimRef| {
                 get::<PersistentVolumeClaim>(view, &reference.key()).is_some_and(|claim| {
@@ -163,16 +163,18 @@ fn links(view: &View<'_>, subject: &Subject) -> Vec<Link> {
             links.extend(claim.map(|key| claim::link(view, &key)));
             links
         }
-        Subject::Attachment(name) => of_attachment(view, name),
-        Subject::Node(name) => node::links(view, name),
-        Subject::Class(name) => class::links(view, name),
-        Subject::AttributesClass(name) => vec![attributes_class::link(view, name)],
+        ObjectRef::Attachment(name) => of_attachment(view, name),
+        ObjectRef::Node(name) => node::links(view, name),
+        ObjectRef::Class(name) => class::links(view, name),
+        ObjectRef::AttributesClass(name) => vec![attributes_class::link(view, name)],
+        // None is asked about.
+        ObjectRef::Driver(_) => Vec::new(),
     }
 }
 
 /// The links of a VolumeAttachment: its volume, and that on its node.
 fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
-    let subject = Subject::Attachment(name.clone());
+    let subject = ObjectRef::Attachment(name.clone());
     let Some(attachment) = get::<VolumeAttachment>(view, name) else {
         return vec![missing::<VolumeAttachment>(view, &subject, name, "NotFound")];
     };
@@ -222,15 +224,15 @@ fn unknown(links: &[Link]) -> Vec<String> {
 }
 
 /// What a reading by name leaves out, and the command that has it.
-fn not_looked_for(view: &View<'_>, subject: &Subject) -> Option<String> {
+fn not_looked_for(view: &View<'_>, subject: &ObjectRef) -> Option<String> {
     match subject {
-        Subject::Class(name)
+        ObjectRef::Class(name)
             if !view.snapshot.is_listed::<PersistentVolumeClaim>()
                 && get::<StorageClass>(view, name).is_some() =>
         {
             Some("The claims of the class were not read: mooring doctor reports those that wait.".to_owned())
         }
-        Subject::Node(name)
+        ObjectRef::Node(name)
             if !view.snapshot.is_listed::<VolumeAttachment>() && get::<Node>(view, name).is_some() =>
         {
             Some(format!(
@@ -252,22 +254,22 @@ fn drivers(links: &[Link]) -> Vec<String> {
 }
 
 /// The objects of the chain, the subject first.
-fn chain(subject: &Subject, links: &[Link]) -> Vec<ObjectRef> {
-    let mut chain = vec![subject.object()];
+fn chain(subject: &ObjectRef, links: &[Link]) -> Vec<ObjectRef> {
+    let mut chain = vec![subject.clone()];
     let objects = links.iter().flat_map(|link| {
         std::iter::once(&link.step.object).chain(link.step.blocked_by.iter().map(|blocker| &blocker.object))
     });
     for object in objects {
-        let Some(found) = Subject::of(object) else { continue };
-        if !chain.contains(&found.object()) {
-            chain.push(found.object());
+        let Some(found) = subject::of(object) else { continue };
+        if !chain.contains(&found) {
+            chain.push(found);
         }
     }
     chain
 }
 
-fn with_uid(view: &View<'_>, subject: &Subject) -> Value {
-    let mut object = subject.json();
+fn with_uid(view: &View<'_>, subject: &ObjectRef) -> Value {
+    let mut object = subject::json(subject);
     let uid = view.whole(subject).and_then(|whole| whole.pointer("/metadata/uid"));
     if let (Some(fields), Some(uid)) = (object.as_object_mut(), uid) {
         fields.insert("uid".to_owned(), json!(uid));

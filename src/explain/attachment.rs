@@ -5,7 +5,7 @@
 
 use apiserver::{
     ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
-    kinds::{CsiDriver, Node, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{CsiDriver, Node, ObjectRef, PersistentVolumeClaim, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -16,7 +16,6 @@ use super::{
     links::Link,
     report::{Risk, Verdict},
     sidecars::Sidecar,
-    subject::Subject,
     table::Facts,
     view::{View, claims_of, get, runs_on},
 };
@@ -68,8 +67,8 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
 /// A disk that two machines may write.
 fn on_two_nodes(view: &View<'_>, twice: &Twice, node: &NodeName) -> Link {
     let subject = match &twice.volume {
-        Some(volume) => Subject::Volume(volume.clone()),
-        None => Subject::Node(node.clone()),
+        Some(volume) => ObjectRef::Volume(volume.clone()),
+        None => ObjectRef::Node(node.clone()),
     };
     let of_node =
         |(name, _): &(AttachmentName, _)| Some(get::<VolumeAttachment>(view, name)?.spec.node_name.clone());
@@ -137,14 +136,14 @@ fn attached_elsewhere(view: &View<'_>, volume: &VolumeId, here: &NodeName) -> Ve
 
 /// The link of a volume that no driver attaches: its kubelet mounts it at once.
 pub(super) fn not_attachable(name: &VolumeName) -> Link {
-    Link::told(&Subject::Volume(name.clone()), "NotAttachable", &[])
+    Link::told(&ObjectRef::Volume(name.clone()), "NotAttachable", &[])
 }
 
 /// The link of a volume whose driver says that it needs no attachment.
 pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();
     let object = get::<CsiDriver>(view, &DriverName::from(driver))?;
-    let link = || Link::told(&Subject::Node(node.clone()), "AttachNotRequired", &[("driver", &driver)]);
+    let link = || Link::told(&ObjectRef::Node(node.clone()), "AttachNotRequired", &[("driver", &driver)]);
     (object.spec.attach_required == Some(false)).then(link)
 }
 
@@ -165,7 +164,7 @@ pub(super) fn unregistered_driver(view: &View<'_>, driver: &str, node: &NodeName
     } else {
         return None;
     };
-    Some(Link::told(&Subject::Node(node.clone()), case, &[("driver", &driver)]))
+    Some(Link::told(&ObjectRef::Node(node.clone()), case, &[("driver", &driver)]))
 }
 
 /// What a CSINode says of a driver.
@@ -245,11 +244,11 @@ pub(super) fn brought_back(link: Link, node: &NodeName, object: Option<&Node>, t
     link.and(case, &[("node", node), ("then", &then)])
 }
 
-pub(super) fn subject(volume: &VolumeId, node: &NodeName) -> Subject {
+pub(super) fn subject(volume: &VolumeId, node: &NodeName) -> ObjectRef {
     match volume.kind() {
-        VolumeKind::Csi => Subject::Attachment(volume.attachment_name(node)),
+        VolumeKind::Csi => ObjectRef::Attachment(volume.attachment_name(node)),
         // The node's list is all that there is.
-        VolumeKind::NoOp => Subject::Node(node.clone()),
+        VolumeKind::NoOp => ObjectRef::Node(node.clone()),
     }
 }
 
@@ -276,7 +275,12 @@ fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeV
     link.detail(format!("on {node}  {state}")).since(since)
 }
 
-fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOutlook, is_long: bool) -> Link {
+fn written_next(
+    subject: &ObjectRef,
+    write: NextWrite,
+    node_volume: &NodeVolumeOutlook,
+    is_long: bool,
+) -> Link {
     let case = match write {
         NextWrite::CreateAttachment => "WaitingForVolumeAttachment next",
         NextWrite::DeleteAttachment => "DetachWaitingForAttacher next",
@@ -291,7 +295,7 @@ fn written_next(subject: &Subject, write: NextWrite, node_volume: &NodeVolumeOut
     Link::told(subject, case, &[("more", &more)]).verdict(verdict)
 }
 
-fn at_rest(subject: &Subject, node: &NodeName, state: State) -> Link {
+fn at_rest(subject: &ObjectRef, node: &NodeName, state: State) -> Link {
     let told = format!("not attached to {node}");
     Link::told(subject, state.code(), &[("node", node), ("told", &told)]).verdict(Verdict::Healthy)
 }
@@ -423,7 +427,7 @@ fn unmounts(
 /// The attacher that was asked is not there.
 pub(super) fn absent_attacher(
     view: &View<'_>,
-    subject: &Subject,
+    subject: &ObjectRef,
     driver: &str,
     asked: Option<Timestamp>,
 ) -> Option<Link> {

@@ -12,7 +12,7 @@ use super::{
     age,
     links::{Link, missing},
     report::Verdict,
-    subject::{Subject, field},
+    subject::field,
     table::Facts,
     view::{View, finalizers, get},
 };
@@ -23,7 +23,7 @@ const MOST_USERS: usize = 5;
 
 /// The link of a class.
 pub(super) fn link(view: &View<'_>, name: &AttributesClassName) -> Link {
-    let subject = Subject::AttributesClass(name.clone());
+    let subject = ObjectRef::AttributesClass(name.clone());
     let (count, users) = users(view, name);
     let Some(class) = get::<VolumeAttributesClass>(view, name) else {
         let mut link = missing::<VolumeAttributesClass>(view, &subject, name, "NotFound");

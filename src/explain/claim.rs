@@ -7,7 +7,10 @@ use std::{fmt::Display, sync::Arc};
 
 use apiserver::{
     ids::{ClaimKey, NodeName, PodKey, VolumeName},
-    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy, VolumePhase},
+    kinds::{
+        ClaimPhase, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy,
+        VolumePhase,
+    },
 };
 
 use super::{
@@ -18,7 +21,6 @@ use super::{
     resize,
     said::missing_class,
     snapshot::PODS_THERE,
-    subject::Subject,
     table::Facts,
     topology,
     view::{View, finalizers, get},
@@ -46,7 +48,7 @@ pub(super) const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
-    let subject = Subject::Claim(key.clone());
+    let subject = ObjectRef::Claim(key.clone());
     let Some(claim) = get::<PersistentVolumeClaim>(view, key) else {
         return missing::<PersistentVolumeClaim>(view, &subject, key, "ClaimMissing");
     };
@@ -86,7 +88,7 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
     }
     let place = view.claim(key);
     let reach = |volume: &PersistentVolume| {
-        let named = topology::hosts(view.whole(&Subject::Volume(volume.key()))?)?;
+        let named = topology::hosts(view.whole(&ObjectRef::Volume(volume.key()))?)?;
         let is_gone = |name: &String| view.is_gone(&NodeName::from(name.as_str()));
         named
             .iter()
@@ -99,7 +101,7 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
 /// The link of a claim of which the binder has nothing to say.
 fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
     let key = claim.key();
-    let subject = Subject::Claim(key.clone());
+    let subject = ObjectRef::Claim(key.clone());
     let volume = &claim.spec.volume_name;
     let Some(deleted) = claim.metadata.deletion_timestamp.as_deref() else {
         return resize::link(view, claim)
@@ -167,7 +169,7 @@ pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
 
 /// The link of a claim that the reader may not see enough to judge, if it is such a one.
 fn unseen(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReason) -> Option<Link> {
-    let subject = Subject::Claim(claim.key());
+    let subject = ObjectRef::Claim(claim.key());
     let not_seen = reason.wants_volume() && !view.snapshot.is_listed::<PersistentVolume>();
     let is_proving = matches!(reason, ClaimReason::ProvingClass(_) | ClaimReason::ProvingLost(_));
     let needed = |what: &str| {
@@ -194,7 +196,7 @@ fn of_reason(
     (reason, write): (&ClaimReason, Option<WriteKind>),
 ) -> Link {
     let key = claim.key();
-    let subject = Subject::Claim(key.clone());
+    let subject = ObjectRef::Claim(key.clone());
     if let Some(link) = unseen(view, claim, reason) {
         return link;
     }

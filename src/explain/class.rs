@@ -2,7 +2,7 @@
 
 use apiserver::{
     ids::{ClaimKey, ClassName},
-    kinds::{ClaimPhase, PersistentVolumeClaim, StorageClass},
+    kinds::{ClaimPhase, ObjectRef, PersistentVolumeClaim, StorageClass},
 };
 
 use super::{
@@ -12,7 +12,6 @@ use super::{
     report::Verdict,
     resize,
     sidecars::{Presence, Sidecar},
-    subject::Subject,
     view::{View, get},
 };
 use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
@@ -22,7 +21,7 @@ const MOST_CLAIMS: usize = 20;
 
 /// The chain of a class: itself, and the claims of it that wait.
 pub(super) fn links(view: &View<'_>, name: &ClassName) -> Vec<Link> {
-    let subject = Subject::Class(name.clone());
+    let subject = ObjectRef::Class(name.clone());
     let Some(class) = get::<StorageClass>(view, name) else {
         let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
         if link.verdict == Verdict::NotFound {

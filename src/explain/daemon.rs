@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::ids::NodeName;
+use apiserver::{ids::NodeName, kinds::ObjectRef};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::{
     answer::{TIMER, docs, sentence},
     report::{Explanation, Happened, Next, Source, Step, Verdict},
     snapshot::Snapshot,
-    subject::Subject,
+    subject,
 };
 use crate::{
     attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
@@ -67,21 +67,16 @@ struct DaemonWait {
 }
 
 /// The field of a subject's own name, and the kinds of the rows that are about it.
-fn field_and_kinds(subject: &Subject) -> (&'static str, &'static [&'static str]) {
+fn field_and_kinds(subject: &ObjectRef) -> (&'static str, &'static [&'static str]) {
     match subject {
-        Subject::Claim(_) => ("claim", &["claim", "expanding_claim", "protected_claim"]),
-        Subject::Volume(_) => ("volume", &["volume", "protected_volume"]),
-        Subject::Pod(_) => ("pod", &["ephemeral_volumes"]),
-        Subject::AttributesClass(_) => ("vac", &["protected_vac"]),
-        Subject::Attachment(_) => ("attachment", &["attachment"]),
-        Subject::Node(_) => ("node", &[]),
-        Subject::Class(_) => ("class", &[]),
+        ObjectRef::Claim(_) => ("claim", &["claim", "expanding_claim", "protected_claim"]),
+        ObjectRef::Volume(_) => ("volume", &["volume", "protected_volume"]),
+        ObjectRef::Pod(_) => ("pod", &["ephemeral_volumes"]),
+        ObjectRef::AttributesClass(_) => ("vac", &["protected_vac"]),
+        ObjectRef::Attachment(_) => ("attachment", &["attachment"]),
+        ObjectRef::Node(_) => ("node", &[]),
+        ObjectRef::Class(_) | ObjectRef::Driver(_) => ("class", &[]),
     }
-}
-
-/// The name of a subject, with its namespace.
-fn full_name(subject: &Subject) -> String {
-    subject.namespace().into_iter().chain([subject.name()]).collect::<Vec<_>>().join("/")
 }
 
 /// The pages to ask for.
@@ -90,8 +85,8 @@ pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
     let mut names = BTreeSet::new();
     for subject in subjects(explanation) {
         let volume = match &subject {
-            Subject::Volume(name) => Some(name.clone()),
-            Subject::Attachment(name) => {
+            ObjectRef::Volume(name) => Some(name.clone()),
+            ObjectRef::Attachment(name) => {
                 let attachment = snapshot.objects.attachments.get(name);
                 attachment.and_then(|it| it.spec.source.persistent_volume_name.clone())
             }
@@ -99,7 +94,7 @@ pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
         };
         let id = volume.and_then(|name| volume_of(&snapshot.objects, &name));
         names.extend(id.map(|id| (VOLUME_ID, id.to_string())));
-        names.insert((field_and_kinds(&subject).0, full_name(&subject)));
+        names.insert((field_and_kinds(&subject).0, subject::full_name(&subject)));
     }
     let asked = DAEMON_PAGES.iter().filter_map(|(page, fields)| {
         // By their fields' names: what waits before what was.
@@ -125,7 +120,7 @@ pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
     let waits: Vec<&DaemonWait> = boards.iter().flat_map(|board| &board.waiting).collect();
     let is_well = explanation.verdict == Verdict::Healthy;
     for step in &mut explanation.steps {
-        let Some(subject) = Subject::of(&step.object) else { continue };
+        let Some(subject) = subject::of(&step.object) else { continue };
         let own = || waits.iter().filter(|wait| wait.is_of(&subject));
         let same = own().find(|wait| wait.reason == step.reason);
         let Some(wait) = same.or_else(|| own().next()) else { continue };
@@ -151,16 +146,16 @@ impl DaemonWait {
         self.names.get(field)?.as_str()
     }
 
-    fn is_of(&self, subject: &Subject) -> bool {
+    fn is_of(&self, subject: &ObjectRef) -> bool {
         let (field, kinds) = field_and_kinds(subject);
-        let own = if matches!(subject, Subject::Attachment(_)) {
+        let own = if matches!(subject, ObjectRef::Attachment(_)) {
             let id = self.name("volume").and_then(VolumeId::parse_csi);
             let node = self.name("node").map(NodeName::from);
             id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string())
         } else {
             self.name(field).map(str::to_owned)
         };
-        kinds.contains(&&*self.kind) && own == Some(full_name(subject))
+        kinds.contains(&&*self.kind) && own == Some(subject::full_name(subject))
     }
 }
 
@@ -191,10 +186,10 @@ fn tell(step: &mut Step, said: &DaemonWait) -> bool {
 }
 
 /// The objects of the answer that can be asked about, each once.
-fn subjects(explanation: &Explanation) -> Vec<Subject> {
+fn subjects(explanation: &Explanation) -> Vec<ObjectRef> {
     let mut subjects = Vec::new();
     let steps = explanation.steps.iter().map(|step| &step.object);
-    for subject in std::iter::once(&explanation.subject).chain(steps).filter_map(Subject::of) {
+    for subject in std::iter::once(&explanation.subject).chain(steps).filter_map(subject::of) {
         if !subjects.contains(&subject) {
             subjects.push(subject);
         }
@@ -205,17 +200,16 @@ fn subjects(explanation: &Explanation) -> Vec<Subject> {
 /// Adds what the daemon saw happen to the objects of the answer, in its order.
 fn past(explanation: &mut Explanation, boards: &[DaemonBoard]) {
     for subject in subjects(explanation) {
-        let named = format!("{}/{}", subject.kind(), subject.name());
+        let (namespace, name) = subject.names();
+        let named = format!("{}/{name}", subject.kind());
         let changes = boards.iter().flat_map(|board| &board.history);
-        let own = changes
-            .filter(|change| change.object == named && change.namespace.as_deref() == subject.namespace());
-        let object = subject.object();
+        let own = changes.filter(|change| change.object == named && change.namespace.as_deref() == namespace);
         explanation.timeline.extend(own.map(|change| {
             let Past { at, from, to, reason, .. } = change;
             let text = if from == to {
-                format!("{object}: {to} ({reason})")
+                format!("{subject}: {to} ({reason})")
             } else {
-                format!("{object}: {from} → {to} ({reason})")
+                format!("{subject}: {from} → {to} ({reason})")
             };
             Happened { at: *at, text }
         }));
@@ -257,7 +251,7 @@ mod tests {
         ] {
             snapshot.take(object).unwrap();
         }
-        let subject = Subject::Attachment(attachment.clone());
+        let subject = ObjectRef::Attachment(attachment.clone());
         let mut told = explain(&snapshot, &subject);
         let paths = paths(&told, &snapshot);
         let asked = "volume=kubernetes.io%2Fcsi%2Fdisk.example.com%5Eh";

@@ -5,7 +5,7 @@
 
 use apiserver::{
     ids::ClaimKey,
-    kinds::{Narrow, PersistentVolumeClaim, Pod, PodVolume},
+    kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolume},
 };
 
 use super::{
@@ -13,7 +13,6 @@ use super::{
     links::Link,
     report::Verdict,
     said::last_warning,
-    subject::Subject,
     table::Facts,
     view::{Missing, View, finalizers, get},
 };
@@ -48,13 +47,13 @@ fn to_create(view: &View<'_>, pod: &Pod, volume: &str, claim: &ClaimKey) -> Opti
         |it| format!("it said {} ago: {}", age::between(it.at, view.now()), it.message),
     );
     let facts: Facts<'_> = &[("volume", &volume), ("claim", claim), ("told", &told)];
-    let link = Link::told_of(&Subject::Pod(pod.key()), "ClaimMissing", "ephemeral", facts);
+    let link = Link::told_of(&ObjectRef::Pod(pod.key()), "ClaimMissing", "ephemeral", facts);
     Some(link.verdict(Verdict::of_wait(pod.metadata.creation_timestamp, view.now())))
 }
 
 /// The claim is another's: of an earlier pod of this name, with which it goes, or of somebody.
 fn not_owned(view: &View<'_>, pod: &Pod, claim: &ClaimKey, facts: Facts<'_>) -> Link {
-    let subject = Subject::Pod(pod.key());
+    let subject = ObjectRef::Pod(pod.key());
     let other = get::<PersistentVolumeClaim>(view, claim);
     let owner = other.as_deref().and_then(|other| other.metadata.controller());
     let earlier = owner.filter(|owner| &*owner.kind == Pod::KIND && *owner.name == *pod.metadata.name);

@@ -4,7 +4,7 @@
 
 use apiserver::{
     ids::{AttachmentName, NodeName},
-    kinds::{Node, VolumeAttachment},
+    kinds::{Node, ObjectRef, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -13,7 +13,6 @@ use super::{
     links::Link,
     report::Verdict,
     sidecars::Sidecar,
-    subject::Subject,
     table::Facts,
     view::{View, finalizers, get},
 };
@@ -23,7 +22,7 @@ use crate::attach_detach::state::desired::volume_name::VolumeId;
 pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
     let (volume, node) = view.attach_detach.foreign.get(name)?;
     let case = if volume.is_some() { "ForeignAttachment" } else { "VolumeMissing of attachment" };
-    let subject = Subject::Attachment(name.clone());
+    let subject = ObjectRef::Attachment(name.clone());
     let object = get::<VolumeAttachment>(view, name)?;
     if let Some(deleted) = object.metadata.deletion_timestamp.as_deref().copied() {
         return Some(foreign_deleted(view, &subject, &object, deleted));
@@ -44,7 +43,7 @@ pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
 /// One that is being deleted.
 fn foreign_deleted(
     view: &View<'_>,
-    subject: &Subject,
+    subject: &ObjectRef,
     object: &VolumeAttachment,
     deleted: Timestamp,
 ) -> Link {

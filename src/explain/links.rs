@@ -1,13 +1,13 @@
 //! The links of a chain, each with its verdict: what the rooms of the kinds put together, and what the answer is made of.
 
-use apiserver::tables::Stored;
+use apiserver::{kinds::ObjectRef, tables::Stored};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     report::{Action, Blocker, Next, Risk, Step, Verdict},
     sidecars::Sidecar,
-    subject::Subject,
+    subject,
     table::{Facts, Part, Row, fill, find, find_of},
     view::{Missing, View},
 };
@@ -24,22 +24,22 @@ pub(super) struct Link {
 
 impl Link {
     /// What the table says of a situation.
-    pub fn told(subject: &Subject, case: &str, facts: Facts<'_>) -> Self {
+    pub fn told(subject: &ObjectRef, case: &str, facts: Facts<'_>) -> Self {
         Self::of_row(subject, case, find(case), facts)
     }
 
     /// What the table says of a reason that several kinds of objects have.
-    pub fn told_of(subject: &Subject, code: &str, kind: &str, facts: Facts<'_>) -> Self {
+    pub fn told_of(subject: &ObjectRef, code: &str, kind: &str, facts: Facts<'_>) -> Self {
         Self::of_row(subject, code, find_of(code, kind), facts)
     }
 
-    fn of_row(subject: &Subject, case: &str, row: &Row, facts: Facts<'_>) -> Self {
-        let namespace = subject.namespace().unwrap_or_default();
-        let own: Facts<'_> = &[("name", &subject.name()), ("namespace", &namespace)];
+    fn of_row(subject: &ObjectRef, case: &str, row: &Row, facts: Facts<'_>) -> Self {
+        let (namespace, name) = subject.names();
+        let own: Facts<'_> = &[("name", &name), ("namespace", &namespace.unwrap_or_default())];
         let facts = [own, facts].concat();
         let reason = case.split(' ').next().unwrap_or_default().to_owned();
         let message = fill(row.message, &facts);
-        let step = Step { object: subject.json(), reason, message, ..Step::default() };
+        let step = Step { object: subject::json(subject), reason, message, ..Step::default() };
         Self { step, verdict: row.verdict, actions: Vec::new() }.say(row, &facts)
     }
 
@@ -102,8 +102,8 @@ impl Link {
 }
 
 /// The link of an object that is in no table: it does not exist (`absent` says what that means), cannot be read, or was not seen.
-pub(super) fn missing<T: Stored>(view: &View<'_>, subject: &Subject, key: &T::Key, absent: &str) -> Link {
-    let what = subject.spoken();
+pub(super) fn missing<T: Stored>(view: &View<'_>, subject: &ObjectRef, key: &T::Key, absent: &str) -> Link {
+    let what = subject::spoken(subject);
     let (case, told) = match view.missing::<T>(key) {
         Missing::Absent => (absent, format!("{what} does not exist")),
         Missing::Unreadable(error) => ("ObjectUnreadable", format!("{what} cannot be read: {error}")),
@@ -128,5 +128,6 @@ pub(super) fn deciding(links: &[Link]) -> Option<&Link> {
 /// An object of the chain; programs of drivers are among them.
 fn object(kind: &str, name: &str) -> Value {
     let (namespace, own) = name.split_once('/').unwrap_or(("", name));
-    Subject::new(kind, namespace, own).map_or_else(|_| json!({ "kind": kind, "name": name }), |it| it.json())
+    let found = subject::named(kind, namespace, own);
+    found.map_or_else(|_| json!({ "kind": kind, "name": name }), |it| subject::json(&it))
 }

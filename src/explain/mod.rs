@@ -6,7 +6,7 @@
 //!                         pages of the daemon, if it is asked ─────────────────────────────┘
 //! ```
 //!
-//! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and a [`subject::Subject`]. Out:
+//! In: a [`snapshot::Snapshot`] (what was read of a cluster, and what could not be read) and an object ([`subject`]). Out:
 //! a [`report::Explanation`]. Everything here but [`read`] is a function of values. What a controller would do
 //! next is asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason
 //! is what a decision returned, never worked out anew.

@@ -12,14 +12,13 @@ use super::{
     attachment::{self, brought_back},
     links::{Link, missing},
     report::Verdict,
-    subject::Subject,
     view::{View, get},
 };
 use crate::attach_detach::state::desired::{WhyUnresolved, volume_name::VolumeId};
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
-    let subject = Subject::Node(name.clone());
+    let subject = ObjectRef::Node(name.clone());
     let node_volumes = || view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let Some(node) = get::<Node>(view, name) else {
         let mut first = missing::<Node>(view, &subject, name, "NotFound");
@@ -35,7 +34,7 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
 
 /// The link of the node itself.
 pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
-    let subject = Subject::Node(name.clone());
+    let subject = ObjectRef::Node(name.clone());
     let since = node.ready().and_then(|ready| ready.last_transition_time);
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
     let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.len());

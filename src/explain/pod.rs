@@ -7,7 +7,7 @@ use std::sync::Arc;
 use apiserver::{
     ids::{ClaimKey, NodeName, PodKey, VolumeName},
     kinds::{
-        InTreeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
+        InTreeSource, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
         VolumeAttachment,
     },
 };
@@ -21,8 +21,7 @@ use super::{
     foreign,
     links::{Link, missing, set_well},
     report::Verdict,
-    running,
-    subject::Subject,
+    running, subject,
     table::Facts,
     topology,
     view::{Missing, View, get},
@@ -44,7 +43,7 @@ const NO_HINDRANCE: [&str; 3] = ["ModifyingAttributes", "ResizerNotSeen", "Resiz
 
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
-    let subject = Subject::Pod(key.clone());
+    let subject = ObjectRef::Pod(key.clone());
     let Some(pod) = get::<Pod>(view, key).or_else(|| without_volumes(view, &subject)) else {
         return vec![missing::<Pod>(view, &subject, key, "NotFound")];
     };
@@ -88,14 +87,19 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
 }
 
 /// Drivers of volumes that live and end with the pod, which its kubelet does not know. Nothing is attached for them.
-fn without_driver(view: &View<'_>, subject: &Subject, pod: &Pod) -> Vec<Link> {
+fn without_driver(view: &View<'_>, subject: &ObjectRef, pod: &Pod) -> Vec<Link> {
     let volumes = view.whole(subject).and_then(|pod| pod.pointer("/spec/volumes")?.as_array());
     let drivers = volumes.into_iter().flatten().filter_map(|volume| volume.pointer("/csi/driver")?.as_str());
     drivers.filter_map(|driver| attachment::unregistered_driver(view, driver, &pod.spec.node_name)).collect()
 }
 
 /// The links of a volume that a pod names without a claim: as its CSI driver attaches it, if one has taken it over.
-fn inline(view: &View<'_>, (subject, pod): (&Subject, &Pod), name: &str, source: &InTreeSource) -> Vec<Link> {
+fn inline(
+    view: &View<'_>,
+    (subject, pod): (&ObjectRef, &Pod),
+    name: &str,
+    source: &InTreeSource,
+) -> Vec<Link> {
     let node = &pod.spec.node_name;
     match of_inline_volume(name, &pod.metadata.namespace, source) {
         Ok(Storage::Csi(_)) if node.is_empty() => Vec::new(),
@@ -116,7 +120,7 @@ fn inline(view: &View<'_>, (subject, pod): (&Subject, &Pod), name: &str, source:
 }
 
 /// A pod that is in no table, as it has no volume that could have to be attached.
-fn without_volumes(view: &View<'_>, subject: &Subject) -> Option<Arc<Pod>> {
+fn without_volumes(view: &View<'_>, subject: &ObjectRef) -> Option<Arc<Pod>> {
     let pod: Pod = Pod::deserialize(view.whole(subject)?).ok()?;
     pod.spec.volumes.is_empty().then(|| Arc::new(pod))
 }
@@ -189,8 +193,8 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
 
 /// The volume's node affinity leaves the node out: its kubelet does not mount it there.
 fn out_of_reach(view: &View<'_>, name: &VolumeName, node: &NodeName) -> Option<Link> {
-    let subject = Subject::Volume(name.clone());
-    let refusal = topology::refusal(view.whole(&subject)?, view.whole(&Subject::Node(node.clone()))?)?;
+    let subject = ObjectRef::Volume(name.clone());
+    let refusal = topology::refusal(view.whole(&subject)?, view.whole(&ObjectRef::Node(node.clone()))?)?;
     Some(Link::told(&subject, "NodeAffinityMismatch", &[("told", &refusal), ("node", node)]))
 }
 
@@ -210,7 +214,7 @@ fn unscheduled(whole: Option<&Value>) -> String {
     message.map_or(String::new(), |message| format!(": {message}"))
 }
 
-fn of_pod(view: &View<'_>, subject: &Subject, pod: &Pod) -> Link {
+fn of_pod(view: &View<'_>, subject: &ObjectRef, pod: &Pod) -> Link {
     let whole = view.whole(subject);
     let node = &pod.spec.node_name;
     let (case, told, detail) = match gates(whole) {
@@ -237,13 +241,13 @@ fn is_protected(view: &View<'_>, link: &Link) -> bool {
     if link.step.reason != claim::TERMINATING {
         return false;
     }
-    match Subject::of(&link.step.object) {
+    match subject::of(&link.step.object) {
         // That the data goes when the pods end, is not found out too early.
-        Some(Subject::Claim(key)) => get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| {
+        Some(ObjectRef::Claim(key)) => get::<PersistentVolumeClaim>(view, &key).is_some_and(|claim| {
             claim::may_be_mounted(&claim)
                 && (link.verdict != Verdict::Blocked || !claim::is_doomed(view, &claim))
         }),
-        Some(Subject::Volume(name)) => {
+        Some(ObjectRef::Volume(name)) => {
             get::<PersistentVolume>(view, &name).is_some_and(|volume| volume::is_kept(&volume))
         }
         _ => false,
@@ -251,7 +255,7 @@ fn is_protected(view: &View<'_>, link: &Link) -> bool {
 }
 
 /// A volume that cannot be attached yet; what the claim or volume says itself is left to it.
-fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -> Option<Link> {
+fn unresolved(view: &View<'_>, pod: &ObjectRef, name: &str, why: &WhyUnresolved) -> Option<Link> {
     let other = why.object().map(|object| object.to_string()).unwrap_or_default();
     // Its name, behind its kind.
     let other = other.split_once('/').map(|(_, name)| name).unwrap_or_default();
@@ -263,7 +267,7 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,
         WhyUnresolved::NodeNotManaged(_) => {
-            let Subject::Pod(key) = pod else { return None };
+            let ObjectRef::Pod(key) = pod else { return None };
             let is_up = get::<Pod>(view, key).is_none_or(|pod| pod.status.phase != PodPhase::Pending);
             Some(Link::told_of(pod, why.code(), if is_up { "pod" } else { "pending pod" }, facts))
         }
@@ -272,7 +276,7 @@ fn unresolved(view: &View<'_>, pod: &Subject, name: &str, why: &WhyUnresolved) -
 }
 
 /// The node of a pod is not there. Since when, no object says; but a pod that no kubelet has ever taken up was never on it.
-fn node_gone(view: &View<'_>, pod: &Subject, facts: Facts<'_>) -> Link {
+fn node_gone(view: &View<'_>, pod: &ObjectRef, facts: Facts<'_>) -> Link {
     let whole = view.whole(pod);
     let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok());
     let was_taken_up = whole.is_none_or(|pod| pod.pointer("/status/startTime").is_some());

@@ -4,7 +4,10 @@
 //! In: the claim, its provisioner, and the binder's next write. Out: a [`Link`], or none if there is no more to say than that
 //! it waits.
 
-use apiserver::{ids::NodeName, kinds::PersistentVolumeClaim};
+use apiserver::{
+    kinds::ObjectRef,
+    {ids::NodeName, kinds::PersistentVolumeClaim},
+};
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
 use super::{
@@ -13,7 +16,6 @@ use super::{
     report::Verdict,
     said::{is_about, last_warning},
     sidecars::Sidecar,
-    subject::Subject,
     table::Facts,
     view::View,
     writes,
@@ -23,7 +25,7 @@ use crate::binder::{annotations::SELECTED_NODE, calls::WriteKind};
 /// What is known of the provisioner that a claim waits for.
 pub(super) fn link(
     view: &View<'_>,
-    subject: &Subject,
+    subject: &ObjectRef,
     driver: &str,
     (claim, write): (&PersistentVolumeClaim, Option<WriteKind>),
 ) -> Option<Link> {
@@ -55,7 +57,7 @@ pub(super) fn link(
 
 /// The scheduler chose a node for the claim that is no more: no provisioner makes a volume for it.
 // external-provisioner: pkg/controller/controller.go, "node not found", and rescheduling.
-fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &Subject) -> Option<Link> {
+fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &ObjectRef) -> Option<Link> {
     let node = NodeName::from(claim.metadata.annotations.get(SELECTED_NODE)?.as_str());
     let link = || {
         let facts: Facts<'_> = &[("node", &node), ("annotation", &SELECTED_NODE)];

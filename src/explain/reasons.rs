@@ -13,7 +13,7 @@ const PAGES: &[(&str, &str)] = pages! {
     AccessModeMissing Annotating AssigningDefaultClass AttachError AttachNotRequired Attached AttacherLimited
     AttacherNotSeen AttachmentOfGoneNode AttributesClassMismatch Available Binding Bound BoundToOther Chosen
     ClaimBindsNext ClaimMissing ClaimNotBound ClaimNotOwnedByPod ClaimOrVolumeChanged ClassMismatch
-    ClassNotFound ClockSkew ConfirmingClaimGone ConfirmingClass ConfirmingLost CsiDriverMissing DeleteFailed
+    ClassNotFound ConfirmingClaimGone ConfirmingClass ConfirmingLost CsiDriverMissing DeleteFailed
     Deleting DetachError DetachWaitingForAttacher DetachWaitingForNode DetachWaitingForSettlement
     DetachWaitingForUnmount DetachWaitingForUnpublish DriverNotRegistered DynamicProvisioningDisabled
     ExclusiveAttachedTwice FenceAmiss FencedWithoutRuler FinalizerWithoutOwner FlexVolumeUnsupported Forbidden ForeignAttachment

@@ -7,7 +7,7 @@
 
 use apiserver::{
     ids::{ClassName, NodeName, PodKey},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
     tables::Objects,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -21,7 +21,7 @@ use super::{
     report::Verdict,
     said::last_warning,
     sidecars::Sidecar,
-    subject::{Subject, field},
+    subject::field,
     table::Facts,
     view::{View, get},
 };
@@ -33,7 +33,7 @@ use crate::{
 
 /// What is pending on a bound claim.
 pub(super) fn link(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Link> {
-    let subject = Subject::Claim(claim.key());
+    let subject = ObjectRef::Claim(claim.key());
     size(view, claim).or_else(|| attributes(&subject, view.whole(&subject)?))
 }
 
@@ -76,7 +76,7 @@ pub(super) fn requested(whole: &Value) -> Option<Timestamp> {
 
 /// The expansion of a bound claim, if one is pending.
 pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Link> {
-    let subject = Subject::Claim(claim.key());
+    let subject = ObjectRef::Claim(claim.key());
     let (volume, whole) = (get::<PersistentVolume>(view, &claim.spec.volume_name), view.whole(&subject));
     let reason = volume.as_deref().map_or(ExpansionReason::Settled, |volume| dry_run(claim, volume));
     let (progress, asked) = (whole.and_then(progress), whole.and_then(requested));
@@ -123,7 +123,7 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
         }
         (progress, _) => by_resizer(view, &subject, claim, (progress, driver, asked), facts),
     };
-    let class = Subject::Class(ClassName::from(class));
+    let class = ObjectRef::Class(ClassName::from(class));
     let forbids = |class: &Value| class.get("allowVolumeExpansion").and_then(Value::as_bool) != Some(true);
     Some(if view.whole(&class).is_some_and(forbids) { link.and("+class forbids", facts) } else { link })
 }
@@ -131,7 +131,7 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
 /// The driver's external-resizer has begun, or is to begin: what is known of it.
 fn by_resizer(
     view: &View<'_>,
-    subject: &Subject,
+    subject: &ObjectRef,
     claim: &PersistentVolumeClaim,
     (progress, driver, asked): (Option<&str>, Option<&str>, Option<Timestamp>),
     facts: Facts<'_>,
@@ -157,7 +157,7 @@ fn by_resizer(
 }
 
 /// The volume is larger, and its file system follows on a node: that of a pod that uses it, if there is one.
-fn on_node(view: &View<'_>, subject: &Subject, claim: &PersistentVolumeClaim, facts: Facts<'_>) -> Link {
+fn on_node(view: &View<'_>, subject: &ObjectRef, claim: &PersistentVolumeClaim, facts: Facts<'_>) -> Link {
     let node = |key: &PodKey| -> Option<(PodKey, NodeName)> {
         let pod = get::<Pod>(view, key).filter(|pod| !pod.spec.node_name.is_empty())?;
         Some((key.clone(), pod.spec.node_name.clone()))
@@ -169,7 +169,7 @@ fn on_node(view: &View<'_>, subject: &Subject, claim: &PersistentVolumeClaim, fa
     Link::told(subject, "Resizing on kubelet", &[own, facts].concat())
 }
 
-fn attributes(subject: &Subject, whole: &Value) -> Option<Link> {
+fn attributes(subject: &ObjectRef, whole: &Value) -> Option<Link> {
     let status = whole.pointer("/status/modifyVolumeStatus")?;
     let state =
         Some(field(status, "status")).filter(|it| ["Pending", "Infeasible", "InProgress"].contains(it))?;

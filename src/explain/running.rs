@@ -3,7 +3,7 @@
 //! In: the pod, its node, and the kubelet's last word. Out: the [`Link`] of what it waits for; none for a pod that runs or
 //! has ended.
 
-use apiserver::kinds::{Narrow, Node, PersistentVolumeClaim, Pod, PodPhase};
+use apiserver::kinds::{Narrow, Node, ObjectRef, PersistentVolumeClaim, Pod, PodPhase};
 use serde_json::Value;
 
 use super::{
@@ -13,7 +13,6 @@ use super::{
     links::Link,
     report::Verdict,
     said::last_warning,
-    subject::Subject,
     table::Facts,
     view::{View, claims_of, get},
 };
@@ -43,7 +42,7 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
         (false, _) => "its kubelet starts no pods",
     };
     let facts: Facts<'_> = &[("node", name), ("told", &what), ("until", &until)];
-    let link = Link::told_of(&Subject::Node(name.clone()), "NotReady", "pod", facts);
+    let link = Link::told_of(&ObjectRef::Node(name.clone()), "NotReady", "pod", facts);
     let link = link.verdict(Verdict::of_wait(since, view.now())).detail("not Ready").since(since);
     Some(brought_back(link, name, Some(&node), "the pod goes on"))
 }
@@ -58,7 +57,7 @@ fn ending(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let late = view.now().as_second() - over.as_second();
     let case = if late > 0 { "Terminating late" } else { "Terminating" };
     let facts: Facts<'_> = &[("node", &pod.spec.node_name), ("age", &age::short(late))];
-    let link = Link::told(&Subject::Pod(pod.key()), case, facts);
+    let link = Link::told(&ObjectRef::Pod(pod.key()), case, facts);
     let is_overdue = late > attachment::OVERDUE;
     Some(link.verdict(if is_overdue { Verdict::Blocked } else { Verdict::Waiting }))
 }
@@ -74,7 +73,7 @@ fn shared(view: &View<'_>, pod: &Pod) -> Option<Link> {
         let users = view.users_of(&key);
         let Some(other) = users.iter().find(|other| **other != own) else { continue };
         let facts: Facts<'_> = &[("pod", &own), ("other", other)];
-        return Some(Link::told_of(&Subject::Claim(key.clone()), "UsedByPods", "claim", facts));
+        return Some(Link::told_of(&ObjectRef::Claim(key.clone()), "UsedByPods", "claim", facts));
     }
     None
 }
@@ -86,13 +85,13 @@ fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let verdict = Verdict::of_wait(Some(pod.metadata.creation_timestamp?), view.now());
     let age = age::between(warning.at, view.now());
     let facts: Facts<'_> = &[("node", node), ("told", &warning.message), ("age", &age)];
-    let link = Link::told(&Subject::Node(node.clone()), "MountError", facts);
+    let link = Link::told(&ObjectRef::Node(node.clone()), "MountError", facts);
     Some(link.verdict(verdict).detail(format!("on {node}")))
 }
 
 /// Nothing is wrong with its volumes.
 fn not_started(view: &View<'_>, pod: &Pod) -> Link {
-    let subject = Subject::Pod(pod.key());
+    let subject = ObjectRef::Pod(pod.key());
     let waiting = view.whole(&subject).and_then(waiting_container);
     let case = if waiting.is_some() { "PodNotStarted container" } else { "PodNotStarted" };
     Link::told(&subject, case, &[("node", &pod.spec.node_name), ("told", &waiting.unwrap_or_default())])

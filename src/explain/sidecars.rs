@@ -216,9 +216,11 @@ impl<'a> Sidecars<'a> {
     }
 }
 
-/// When a lease was renewed last.
-fn renewed(lease: &Lease) -> Option<Timestamp> {
-    lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0)
+/// When a lease was renewed last: by the API server's clock where it tells when the lease was written, else by the holder's.
+pub(super) fn renewed(lease: &Lease) -> Option<Timestamp> {
+    let managed = lease.metadata.managed_fields.iter().flatten();
+    let written = managed.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max();
+    written.or_else(|| lease.spec.as_ref()?.renew_time.as_ref().map(|time| time.0))
 }
 
 /// The finalizer that the external-attacher puts on volumes and attachments.

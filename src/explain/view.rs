@@ -20,7 +20,6 @@ use super::{
     exclusive::{self, Twice},
     sidecars::Sidecars,
     snapshot::Snapshot,
-    subject::Subject,
 };
 use crate::{
     attach_detach::{self, dry_run::NodeVolumeOutlook, state::desired::volume_name::VolumeId},
@@ -155,8 +154,8 @@ impl<'a> View<'a> {
     }
 
     /// The object of a subject as it was read, whole.
-    pub fn whole(&self, subject: &Subject) -> Option<&'a Value> {
-        self.snapshot.details.get(&subject.object())
+    pub fn whole(&self, subject: &ObjectRef) -> Option<&'a Value> {
+        self.snapshot.details.get(subject)
     }
 
     /// Whether an object was looked for and is not there, could not be read, or was not looked for.

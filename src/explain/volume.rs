@@ -4,7 +4,9 @@
 
 use apiserver::{
     ids::{ClaimKey, VolumeName},
-    kinds::{ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase},
+    kinds::{
+        ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
+    },
 };
 
 use super::{
@@ -15,7 +17,6 @@ use super::{
     report::Verdict,
     sidecars::{Presence, Sidecar, attacher_finalizer},
     snapshot::Snapshot,
-    subject::Subject,
     table::Facts,
     view::{Missing, View, finalizers, get},
     writes,
@@ -36,7 +37,7 @@ const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/f
 
 /// The link of a volume.
 pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
-    let subject = Subject::Volume(name.clone());
+    let subject = ObjectRef::Volume(name.clone());
     let Some(volume) = get::<PersistentVolume>(view, name) else {
         return missing::<PersistentVolume>(view, &subject, name, "VolumeMissing");
     };
@@ -71,7 +72,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
 }
 
 /// A volume that has long been deleted, with a finalizer that nobody there takes off.
-fn without_owner(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Option<Link> {
+fn without_owner(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume) -> Option<Link> {
     let deleted = volume.metadata.deletion_timestamp.as_deref().copied();
     let driver = volume.spec.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default();
     let owner = |finalizer: &str| {
@@ -99,7 +100,7 @@ pub(super) fn is_kept(volume: &PersistentVolume) -> bool {
         && volume.metadata.finalizers.iter().any(|finalizer| &**finalizer == PV_PROTECTION)
 }
 
-fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Link {
+fn settled(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume) -> Link {
     let Some(claim) = volume.spec.claim_ref.as_ref().map(ClaimRef::key) else {
         return Link::told(subject, "Available", &[]);
     };
@@ -116,7 +117,7 @@ fn settled(view: &View<'_>, subject: &Subject, volume: &PersistentVolume) -> Lin
 
 fn of_reason(
     view: &View<'_>,
-    subject: &Subject,
+    subject: &ObjectRef,
     (reason, write): (&VolumeReason, Option<WriteKind>),
 ) -> Link {
     let claims = |what: &str| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim");
@@ -135,7 +136,7 @@ fn of_reason(
         VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim, None) => {
             of_claim_elsewhere(view, link(reason.code()), subject, claim)
         }
-        VolumeReason::LeftToProvisioner if matches!(subject, Subject::Volume(name) if is_nobodys(view.snapshot, name)) => {
+        VolumeReason::LeftToProvisioner if matches!(subject, ObjectRef::Volume(name) if is_nobodys(view.snapshot, name)) => {
             Link::told(subject, "LeftToProvisioner made by hand", &[("annotation", &PROVISIONED_BY)])
         }
         _ => link(reason.code()),
@@ -155,12 +156,12 @@ pub(super) fn is_nobodys(snapshot: &Snapshot, name: &VolumeName) -> bool {
 
 /// A volume that is reserved by name. It waits for a claim that is to come; one that is there and goes elsewhere never
 /// takes it.
-fn of_reservation(view: &View<'_>, subject: &Subject, key: &ClaimKey, told: &str) -> Link {
+fn of_reservation(view: &View<'_>, subject: &ObjectRef, key: &ClaimKey, told: &str) -> Link {
     let link = |case| Link::told(subject, case, &[("claim", key), ("told", &told)]);
     if matches!(view.missing::<PersistentVolumeClaim>(key), Missing::Absent) {
         return link("Reserved for claim to come");
     }
-    let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
+    let (ObjectRef::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
         return link("Reserved");
     };
     let mismatches = get::<PersistentVolume>(view, name)
@@ -183,8 +184,8 @@ fn of_reservation(view: &View<'_>, subject: &Subject, key: &ClaimKey, told: &str
 }
 
 /// A volume that has its claim's UID, while the claim may have found another.
-fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &Subject, key: &ClaimKey) -> Link {
-    let (Subject::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
+fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &ObjectRef, key: &ClaimKey) -> Link {
+    let (ObjectRef::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
         return link;
     };
     let Some(other) = other_volume(view, &claim, name) else { return link };
@@ -207,21 +208,22 @@ fn other_volume(view: &View<'_>, claim: &PersistentVolumeClaim, name: &VolumeNam
 /// What a person reserved for a claim that goes elsewhere: it may have the data of a claim that was bound to it.
 fn stays_reserved(
     view: &View<'_>,
-    (subject, name): (&Subject, &VolumeName),
+    (subject, name): (&ObjectRef, &VolumeName),
     reason: &str,
     key: &ClaimKey,
     why: &str,
 ) -> Link {
     let is_owner = |claim: &PersistentVolumeClaim| claim.spec.volume_name == *name && was_bound(claim);
-    let owner = view.snapshot.keys(is_owner).first().map(ToString::to_string);
+    let owners = view.snapshot.keys(is_owner);
     let is_parked = get::<PersistentVolume>(view, name)
         .is_some_and(|it| matches!(it.status.phase, VolumePhase::Released | VolumePhase::Failed));
-    let case = match &owner {
-        Some(_) => "owned",
-        None if is_parked => "kept",
-        None => "stays",
+    let case = match (owners.is_empty(), is_parked) {
+        // That it was bound, a claim can say of itself (S45).
+        (false, _) => "claimed",
+        (true, true) => "kept",
+        (true, false) => "stays",
     };
-    let owner = owner.unwrap_or_default();
-    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("owner", &owner)];
+    let owners = owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("owners", &owners)];
     Link::told(subject, &format!("{reason} {case}"), facts)
 }

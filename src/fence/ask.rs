@@ -93,6 +93,8 @@ pub async fn answer(
 
 /// Objects on a page of a list.
 const PAGE: usize = 500;
+/// How long a page may take: the API server itself gives up after as long.
+const LONGEST_PAGE: Duration = Duration::from_mins(1);
 
 /// Reads a list page by page, and takes each of its objects; of a kind that is not served there are none.
 ///
@@ -101,7 +103,11 @@ const PAGE: usize = 500;
 pub async fn each(client: &Client, path: &str, mut take: impl FnMut(&Value)) -> Result<(), NoAnswer> {
     let mut next = String::new();
     loop {
-        let page = read(client, &format!("{path}?limit={PAGE}&continue={next}")).await?.unwrap_or_default();
+        let request = request(Method::GET, &format!("{path}?limit={PAGE}&continue={next}"), None)?;
+        let page = match answer(client, request, LONGEST_PAGE).await {
+            Err(NoAnswer::Refused(404, _)) => Value::Null,
+            page => page?,
+        };
         page.get("items").and_then(Value::as_array).into_iter().flatten().for_each(&mut take);
         match page.pointer("/metadata/continue").and_then(Value::as_str) {
             Some(token) if !token.is_empty() => token.clone_into(&mut next),
@@ -119,5 +125,27 @@ pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer
         Ok(object) => Ok(Some(object)),
         Err(NoAnswer::Refused(404, _)) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use serde_json::json;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_of_a_list_may_take_longer_than_an_object() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            sleep(Duration::from_secs(30)).await;
+            let list = json!({ "items": [{}] }).to_string().into_bytes();
+            Ok::<_, std::io::Error>(http::Response::new(Body::from(list)))
+        });
+        let (client, mut count) = (Client::new(service, "default"), 0);
+        each(&client, "/api/v1/nodes", |_| count += 1).await.unwrap();
+        assert_eq!(count, 1);
+        assert!(matches!(read(&client, "/version").await, Err(NoAnswer::Unknown(_))));
     }
 }

@@ -17,7 +17,7 @@ const LONGEST_DOUBT: Duration = Duration::from_mins(1);
 const LONGEST_REQUEST: Duration = Duration::from_mins(1);
 
 /// A switch that has not said for so long that nothing new is to be begun is gone.
-const DRAIN_LASTS: Duration = Duration::from_mins(1);
+pub const DRAIN_LASTS: Duration = Duration::from_mins(1);
 
 /// How the fence stands to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]

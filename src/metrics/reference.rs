@@ -250,10 +250,7 @@ fn table() -> Vec<MetricRow> {
         stable("mooring_foreign_volume_attachments", vec![]),
         stable(
             "mooring_foreign_writes_total",
-            vec![(
-                "kind",
-                of(&["attachment_created", "attachment_deleted", "node_list_changed", "phase_changed"]),
-            )],
+            vec![("kind", of(&["attachment_created", "node_list_changed", "phase_changed"]))],
         ),
         stable("mooring_guard_refusals_total", vec![("guard", of(&Waiting::GUARDS))]),
         alpha("mooring_http_accepted_connections_total", vec![]),

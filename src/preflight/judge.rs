@@ -12,6 +12,7 @@ use super::{
 };
 use crate::fence::{
     arguments::{is_on, words},
+    ask::lacks_right,
     policies::Fence,
 };
 
@@ -157,7 +158,12 @@ pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> Chec
 }
 
 fn untold(why: &str) -> CheckResult {
-    (Level::Warn, format!("it cannot be told: {why}"), "ask somebody who has the right to read it")
+    let todo = if lacks_right(why) {
+        "ask somebody who has the right to read it"
+    } else {
+        "run this again: the API server did not answer it"
+    };
+    (Level::Warn, format!("it cannot be told: {why}"), todo)
 }
 
 fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {

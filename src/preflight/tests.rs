@@ -63,3 +63,17 @@ fn each_case_has_these_lines() {
         );
     }
 }
+
+#[test]
+fn a_lack_of_rights_is_told_from_no_answer() {
+    let cases = [
+        (r#"nodes is forbidden: User "jane" cannot list resource "nodes""#, "who has the right"),
+        ("no answer within 10s", "run this again"),
+    ];
+    for (why, todo) in cases {
+        let seen = BTreeMap::from([(PreflightTopic::Version, Err(why.to_owned()))]);
+        let lines = judge(&PreflightFacts { now: "2026-11-23T12:00:00Z".parse().unwrap(), seen }, &[]);
+        let line = lines.iter().find(|line| line.check == "version").unwrap();
+        assert!(line.todo.contains(todo), "{line:?}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use apiserver::connect::ApiServer;
 
-use super::output::{QueryStop, progress};
+use super::output::QueryStop;
 use crate::{
     cli::query::ConnectionArgs,
     explain::read::{Question, Reader, Reading},
@@ -14,7 +14,7 @@ pub(super) struct Connection {
     pub api: ApiServer,
     pub reader: Reader,
     pub namespace: String,
-    noted: usize,
+    has_noted: bool,
 }
 
 impl Connection {
@@ -22,18 +22,15 @@ impl Connection {
         let api = ApiServer::choose(&args.choice).await?;
         let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
         let reader = Reader::new(&api, args.patience())?;
-        Ok(Self { api, reader, namespace, noted: 0 })
+        Ok(Self { api, reader, namespace, has_noted: false })
     }
 
     /// What an answer needs.
     pub(super) async fn read(&mut self, question: &Question) -> Result<Reading, QueryStop> {
-        let reading = self.reader.read(question, &progress).await?;
-        let notes = reading.server.notes();
-        if notes.len() > self.noted {
-            for note in &notes {
-                complain(note);
-            }
-            self.noted = notes.len();
+        let reading = self.reader.read(question).await?;
+        if let Some(note) = reading.note.as_ref().filter(|_| !self.has_noted) {
+            complain(note);
+            self.has_noted = true;
         }
         Ok(reading)
     }

@@ -94,14 +94,14 @@ pub(super) fn stand_without(explanation: &mut Explanation, why: &str) {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use bytes::Bytes;
     use http::{Request, Response};
     use http_body_util::Full;
-    use hyper::body::Bytes;
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::explain::{explain, report::Source, subject::Subject};
+    use crate::explain::{explain, report::Source, subject};
 
     /// A claim that waits, as objects show it.
     fn asked() -> (Snapshot, Explanation) {
@@ -113,7 +113,7 @@ mod tests {
             "status": { "phase": "Pending" },
         });
         snapshot.take(claim).unwrap();
-        let subject = Subject::parse(&["pvc/data"], "shop").unwrap();
+        let subject = subject::parse(&["pvc/data"], "shop").unwrap();
         let explanation = explain(&snapshot, &subject);
         (snapshot, explanation)
     }

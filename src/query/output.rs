@@ -78,19 +78,9 @@ pub fn finish(answer: impl Future<Output = Result<Verdict, QueryStop>>) -> ExitC
     }
 }
 
-/// Of lists that take long a line is worth it where one looks on.
-pub(super) fn progress(line: &str) {
-    if io::stderr().is_terminal() {
-        complain(line);
-    }
-}
-
 /// An answer in the form that was asked for.
 pub(super) fn printed<T: Printed + Serialize>(answer: &T, view: &ViewArgs) -> Result<String, QueryStop> {
-    match answer.dot() {
-        Some(graph) if view.output == OutputForm::Dot => Ok(graph),
-        _ => form(answer, view.output, || text(answer, style(view))),
-    }
+    form(answer, view.output, || text(answer, style(view)))
 }
 
 /// The same of one whose text is made apart.
@@ -107,7 +97,6 @@ pub(super) fn form(
             Ok(serde_json::to_string_pretty(answer).map_err(|error| unprintable(&error))? + "\n")
         }
         OutputForm::Yaml => serde_saphyr::to_string(answer).map_err(|error| unprintable(&error)),
-        OutputForm::Dot => Err(QueryStop(USAGE, "-o dot goes with explain alone".to_owned())),
         OutputForm::Text | OutputForm::Wide => Ok(text()),
     }
 }

@@ -62,11 +62,11 @@ pub(super) fn fences_of(
 pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     let mut contexts: Vec<Option<String>> = args.contexts.iter().cloned().map(Some).collect();
     if contexts.is_empty() {
-        contexts.push(args.view.connection.choice.context.clone());
+        contexts.push(args.choice.context.clone());
     }
     let mut answers = Vec::new();
     for context in contexts {
-        let choice = Choice { context: context.clone(), ..args.view.connection.choice.clone() };
+        let choice = Choice { context: context.clone(), ..args.choice.clone() };
         let client = ApiServer::choose(&choice).await?.client()?;
         let deployment = match read(&client, DEPLOYMENT).await {
             // The check of the daemon says so.
@@ -80,7 +80,7 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
         answers.push(Preflight { context, level: worst(&lines), lines });
     }
     let worst = answers.iter().map(|answer| answer.level).max().unwrap_or(Level::Ok);
-    print(&form(&answers, args.view.output, || text_of(&answers))?);
+    print(&form(&answers, args.output, || text_of(&answers))?);
     Ok(match worst {
         Level::Ok => Verdict::Healthy,
         Level::Warn => Verdict::Waiting,

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use apiserver::kinds::ObjectRef;
 use http::Method;
 use kube::Client;
 
@@ -21,7 +22,7 @@ use crate::{
         repair::{Advice, Repair, RepairWrite, repair},
         report::Verdict,
         sheet::clean,
-        subject::Subject,
+        subject,
     },
     fence::ask::{NoAnswer, answer, request},
     terminal::complain,
@@ -99,15 +100,16 @@ async fn came_of_it(
     is_for_people: bool,
 ) -> Result<Verdict, QueryStop> {
     let subject = match what {
-        Repair::Relink(claim, _) => Subject::Claim(claim.clone()),
-        Repair::Free(volume, _) => Subject::Volume(volume.clone()),
-        Repair::Unstick(name) => Subject::Attachment(name.clone()),
+        Repair::Relink(claim, _) => ObjectRef::Claim(claim.clone()),
+        Repair::Free(volume) => ObjectRef::Volume(volume.clone()),
+        Repair::Unstick(name) => ObjectRef::Attachment(name.clone()),
     };
-    let reading = connection.reader.read(&Question::Object(subject.clone()), &|_| {}).await?;
+    let reading = connection.reader.read(&Question::Object(subject.clone())).await?;
     let now = explain(&reading.snapshot, &subject);
-    let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject.object());
+    let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject);
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
-    let namespace = subject.namespace().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    let (subject, namespace) = (subject::typed(&subject), subject.names().0);
+    let namespace = namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     if is_for_people {
         let next = format!("{} explain {subject}{namespace}", program());
         print(&format!("SENT  {subject} now: {line}\n{next}\n"));

@@ -1,14 +1,16 @@
 //! `mooring explain --serve`: the page of the one who asks, over what this one may read.
 //!
 //! In: a port and a connection. Out: the page's address on stdout, and answers until it is interrupted. Each view is read
-//! anew from the API server, one at a time, and what waits is looked at again at most every few seconds. [`ServedPage`] is the same
-//! for a program that has a cluster of its own.
+//! anew from the API server. [`ServedPage`] is the same for a program that has a cluster of its own.
 
-use std::{io, time::Duration};
+use std::io;
 
-use apiserver::{connect::ApiServer, ids::NodeName};
+use apiserver::{
+    kinds::ObjectRef,
+    {connect::ApiServer, ids::NodeName},
+};
 use futures::FutureExt;
-use tokio::{signal::ctrl_c, sync::Mutex, time::Instant};
+use tokio::signal::ctrl_c;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -29,12 +31,8 @@ use crate::{
         read::{Question, Reader},
         report::{Explanation, Verdict},
         snapshot::Snapshot,
-        subject::Subject,
     },
 };
-
-/// How long what waits counts as just looked at: a whole cluster is read for it.
-const FRESH: Duration = Duration::from_secs(5);
 
 /// Serves until it is interrupted.
 pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, QueryStop> {
@@ -46,8 +44,7 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
     }
     let stop = CancellationToken::new();
     let of = args.view.connection.namespace.clone();
-    let (options, last) = (AttachDetachOptions::default(), Mutex::new(None));
-    let source = Reads { reader, options, namespace, of, last };
+    let source = Reads { reader, options: AttachDetachOptions::default(), namespace, of };
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -74,7 +71,7 @@ impl ServedPage {
     pub async fn over(api: &ApiServer, options: AttachDetachOptions) -> io::Result<Self> {
         let reader = Reader::new(api, None).map_err(io::Error::other)?;
         let namespace = api.default_namespace().to_owned();
-        let source = Reads { reader, options, namespace, of: None, last: Mutex::new(None) };
+        let source = Reads { reader, options, namespace, of: None };
         Ok(Self { place: PagePlace::take(0).await?, source })
     }
 
@@ -98,12 +95,11 @@ struct Reads {
     namespace: String,
     /// The only namespace whose waits are wanted, if one was named.
     of: Option<String>,
-    last: Mutex<Option<(Instant, Findings)>>,
 }
 
 impl Reads {
     async fn read(&self, question: Question) -> Result<Snapshot, String> {
-        let reading = self.reader.read(&question, &|_| {}).await.map_err(|error| error.to_string())?;
+        let reading = self.reader.read(&question).await.map_err(|error| error.to_string())?;
         let mut snapshot = reading.snapshot;
         snapshot.attach_detach = self.options;
         Ok(snapshot)
@@ -117,21 +113,13 @@ impl PageSource for Reads {
 
     fn waiting(&self) -> PageAnswer<'_, Findings> {
         async {
-            let mut last = self.last.lock().await;
-            if let Some((at, findings)) = last.as_ref()
-                && at.elapsed() < FRESH
-            {
-                return Ok(findings.clone());
-            }
             let snapshot = self.read(Question::Cluster(self.namespace.clone())).await?;
-            let findings = doctor(&snapshot, self.of.as_deref());
-            *last = Some((Instant::now(), findings.clone()));
-            Ok(findings)
+            Ok(doctor(&snapshot, self.of.as_deref()))
         }
         .boxed()
     }
 
-    fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation> {
+    fn explain<'a>(&'a self, subject: &'a ObjectRef) -> PageAnswer<'a, Explanation> {
         async move { Ok(explain(&self.read(Question::Object(subject.clone())).await?, subject)) }.boxed()
     }
 

@@ -27,7 +27,7 @@ use crate::{
 /// # Errors
 /// The cluster cannot be read, or a write was refused.
 pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
-    let api = ApiServer::choose(&args.connection.choice).await?;
+    let api = ApiServer::choose(&args.choice).await?;
     let fences = match args.to {
         Direction::Mooring => {
             let deployment = read(&api.client()?, DEPLOYMENT).await.map_err(|error| stop(&error))?;

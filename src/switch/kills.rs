@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     hold::ManagerHold,
-    observe::{Renewals, SWITCH_HOLDER, has_led},
+    observe::{DrainWord, Renewals, SWITCH_HOLDER, has_led},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
     },
@@ -95,8 +95,8 @@ struct World {
     daemon_lease: Lease,
     manager: Process,
     manager_lease: Lease,
-    /// From when and until when mooring begins nothing, and whether the annotation is there.
-    drain: (u64, u64, bool),
+    /// From when and until when mooring begins nothing, and the annotation.
+    drain: (u64, u64, Option<String>),
     /// Until when a volume is under way.
     under_way: u64,
     /// What a switch has noted when it freed KCM.
@@ -116,7 +116,7 @@ impl World {
             daemon_lease: Lease::default(),
             manager: Process::new("kcm", 0),
             manager_lease: Lease::default(),
-            drain: (0, 0, false),
+            drain: (0, 0, None),
             under_way: 0,
             freed: None,
         }
@@ -134,7 +134,11 @@ impl World {
             }
             self.ends = None;
         }
-        let Some(daemon) = self.daemon.as_mut().filter(|daemon| now >= daemon.starts) else { return };
+        let Some(daemon) = self.daemon.as_mut().filter(|daemon| now >= daemon.starts) else {
+            // Nobody lists what is attached now.
+            self.under_way += u64::from(now <= self.under_way);
+            return;
+        };
         let is_ours = self.daemon_lease.holder == daemon.name;
         if is_ours || self.fence && self.ends.is_none() && self.daemon_lease.is_free(now) {
             self.daemon_lease.hold(&daemon.name, now);
@@ -188,7 +192,7 @@ struct Run {
     manager_renewals: Renewals,
     renews: bool,
     hold: ManagerHold,
-    asked: Option<u64>,
+    drain: DrainWord,
 }
 
 impl Run {
@@ -202,7 +206,7 @@ impl Run {
             manager_renewals,
             renews: false,
             hold: ManagerHold::default(),
-            asked: None,
+            drain: DrainWord::default(),
         }
     }
 
@@ -214,6 +218,7 @@ impl Run {
         let manager_leads = !lease.holder.is_empty() && !lease.holder.starts_with(SWITCH_HOLDER);
         self.renews |= self.manager_renewals.note(&lease.json(), at).0 && manager_leads;
         let held = self.hold.note(&lease.json(), &self.name, at);
+        let own = world.drain.2.clone().filter(|word| word.starts_with(&format!("{} ", self.name)));
         let running = u64::from(world.daemon.is_some());
         let proven = true;
         let fence = match (world.fence, world.policies) {
@@ -229,8 +234,8 @@ impl Run {
                 running,
                 is_fenced: true,
                 has_no_lease: false,
-                is_asked: world.drain.2,
-                drains: self.asked.is_some_and(|asked| now >= asked + 10),
+                is_asked: world.drain.2.is_some(),
+                drains: self.drain.note(own, at),
                 leads,
                 may_lead,
                 has_led: has_led(&world.daemon_lease.json(), world.freed.as_deref()),
@@ -277,11 +282,10 @@ impl Run {
             SwitchStep::StopDaemon => (world.replicas, world.ends) = (0, Some(now + 2)),
             SwitchStep::RaiseFence => (world.fence, world.policies) = (true, true),
             SwitchStep::Drain(_) => {
-                self.asked.get_or_insert(now);
                 let heard = if now < world.drain.1 { world.drain.0 } else { now + 5 };
-                world.drain = (heard, now + 60, true);
+                world.drain = (heard, now + 60, Some(format!("{} {now}", self.name)));
             }
-            SwitchStep::Resume => world.drain = (0, 0, false),
+            SwitchStep::Resume => world.drain = (0, 0, None),
             SwitchStep::HoldLease | SwitchStep::ProveOpen(_) if may_write => {
                 world.manager_lease.hold(&self.name, now);
                 self.hold.note(
@@ -296,7 +300,7 @@ impl Run {
                 if is_cut_off {
                     return;
                 }
-                (world.policies, world.drain.2) = (false, false);
+                (world.policies, world.drain.2) = (false, None);
                 world.freed = Some(format!("{} {}", self.name, world.daemon_lease.revision));
             }
             SwitchStep::GiveLeaseUp if may_write => world.manager_lease = Lease::default(),
@@ -323,8 +327,9 @@ fn go(
         run.second(world);
         let mut seen = run.look(world);
         (0..*lasts).for_each(|_| run.second(world));
-        // They are read last.
+        // What was under way may have come to rest; what has begun since is not seen.
         seen.unlisted.retain(|_| world.now < world.under_way);
+        seen.daemon.drains &= run.drain.holds(run.start + Duration::from_secs(world.now));
         let step = next(order, &seen);
         if !begun.last().is_some_and(|last| last.is_same(&step)) {
             begun.push(step.clone());
@@ -405,7 +410,8 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
 #[test]
 fn however_long_looks_take_no_process_that_was_denied_goes_on_and_it_ends() {
     use Direction::{KubeControllerManager, Mooring};
-    let looks: [Looks; 5] = [&[3], &[20], &[20, 3], &[20, 0, 0, 0], &[16, 1, 40]];
+    // The last: a look outlasts the word to begin nothing new, which was heard before.
+    let looks: [Looks; 6] = [&[3], &[20], &[20, 3], &[20, 0, 0, 0], &[16, 1, 40], &[3, 3, 9, 70, 3, 3, 3, 3]];
     for looks in looks {
         let mut world = World::new();
         (0..20).for_each(|_| world.second());

@@ -3,7 +3,10 @@
 //! In: the API server. Out: a [`SwitchSeen`]. What only shows over time is kept from look to look: which servers were seen to
 //! enforce the fence or to let the probe pass, whether a lease is still renewed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use apiserver::{connect::ApiServer, ids::NodeName};
 use serde_json::Value;
@@ -22,10 +25,11 @@ use crate::{
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
+        vigil::DRAIN_LASTS,
     },
     preflight::{
         Manager,
-        facts::{DEPLOYMENT, MANAGER_LEASE, MANAGERS, unwritable},
+        facts::{DEPLOYMENT, MANAGER_LEASE, MANAGERS, items, unwritable},
     },
 };
 
@@ -37,6 +41,36 @@ pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
 /// The daemon looks every five seconds, and a look takes a moment.
 const HEARD_AFTER: Duration = Duration::from_secs(10);
+
+/// The word to the daemon to begin nothing new, as the looks of one run see it.
+#[derive(Debug, Default)]
+pub(super) struct DrainWord {
+    /// Since when this run has said it.
+    since: Option<Instant>,
+    /// The last, and a time before it was written.
+    last: Option<(String, Instant)>,
+    /// When the look before ended.
+    looked: Option<Instant>,
+}
+
+impl DrainWord {
+    /// Takes what a look finds of this run. Returns whether the daemon has heard it by now.
+    pub(super) fn note(&mut self, word: Option<String>, now: Instant) -> bool {
+        self.since = word.as_ref().map(|_| self.since.unwrap_or(now));
+        if self.last.as_ref().map(|(known, _)| known) != word.as_ref() {
+            self.last = word.map(|word| (word, self.looked.unwrap_or(now)));
+        }
+        self.since.is_some_and(|since| now >= since + HEARD_AFTER)
+    }
+
+    /// Ends a look. Returns whether the daemon held to the word until now; if not, it has to hear it anew.
+    pub(super) fn holds(&mut self, now: Instant) -> bool {
+        self.looked = Some(now);
+        let holds = self.last.as_ref().is_some_and(|(_, written)| now < *written + DRAIN_LASTS);
+        self.since = self.since.filter(|_| holds);
+        holds
+    }
+}
 
 /// Exclusive volumes with an attachment that its node does not list.
 struct Unlisted {
@@ -61,8 +95,7 @@ pub(super) struct Observer<'a> {
     renewals: Renewals,
     /// Those of KCM's lease, and whether a process of KCM was ever seen to renew it.
     manager_renewals: (Renewals, bool),
-    /// Since when the daemon is asked by this run to begin nothing new.
-    asked_since: Option<Instant>,
+    drain: DrainWord,
     /// None are looked for on the way over.
     unlisted: Option<Unlisted>,
 }
@@ -83,7 +116,7 @@ impl<'a> Observer<'a> {
             lasts: Duration::ZERO,
             renewals: Renewals::default(),
             manager_renewals: Default::default(),
-            asked_since: None,
+            drain: DrainWord::default(),
             unlisted: None,
         }
     }
@@ -105,9 +138,8 @@ impl<'a> Observer<'a> {
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
         let identity = self.hold.as_ref().map(ManagerLease::identity);
-        let is_ours = drain.zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
-        self.asked_since = is_ours.then(|| self.asked_since.unwrap_or(now));
-        daemon.drains = self.asked_since.is_some_and(|since| now >= since + HEARD_AFTER);
+        let is_ours = drain.as_ref().zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
+        let is_heard = self.drain.note(drain.filter(|_| is_ours), now);
         let mut manager = self.manager(&manager_lease, unwritable(&client, &manager_lease).await?, now).await;
         if is_back {
             let own = read(&client, LOCK).await?.unwrap_or_default();
@@ -121,16 +153,23 @@ impl<'a> Observer<'a> {
             manager.mark = format!("{} {stop}", holder(&manager_lease));
             manager.restart = restart(noted(LED_AT_STOP), &manager.mark, manager.may_lead);
         }
-        let of = (daemon.drains, daemon.may_lead || daemon.running > 0);
+        let of = (is_heard, daemon.may_lead || daemon.running > 0);
         let is_open = matches!(fence, FenceStanding::Absent { .. });
         let is_old = |known: &Unlisted| {
             known.of != of || manager.held.is_none() && now >= known.read_at + VOLUMES_EVERY
         };
-        if is_back && !is_open && self.unlisted.as_ref().is_none_or(is_old) {
+        // Without a fence, whoever rules by flags is handed over by hand: what that would attach twice is told.
+        let is_asked_for = is_back && (!is_open || daemon.rules_by_flags());
+        if is_asked_for && self.unlisted.as_ref().is_none_or(is_old) {
             let volumes = unlisted(&client, self.leave).await?;
             self.unlisted = Some(Unlisted { volumes, read_at: Instant::now(), of });
         }
         let unlisted = self.unlisted.as_ref().map(|known| known.volumes.clone()).unwrap_or_default();
+        daemon.drains = self.drain.holds(Instant::now()) && is_heard;
+        if is_heard && !daemon.drains {
+            // It was read while the daemon began anew.
+            self.unlisted = None;
+        }
         // Back, all are lowered.
         let unneeded = if is_back { Vec::new() } else { raised(&client, Fence::others(self.fences)).await? };
         let hidden = self.fence.hidden.clone();
@@ -332,7 +371,12 @@ async fn unlisted(client: &kube::Client, leave: &[String]) -> Result<Vec<String>
     each(client, "/apis/storage.k8s.io/v1/volumeattachments", |object| found.attachment(object)).await?;
     if !found.attachments.is_empty() {
         each(client, "/api/v1/nodes", |object| found.node(object)).await?;
-        each(client, "/api/v1/persistentvolumes", |object| found.volume(object)).await?;
+    }
+    // Of all volumes, which may be a hundred thousand, only these matter.
+    for name in found.volumes() {
+        let path = format!("/api/v1/persistentvolumes?fieldSelector=metadata.name%3D{name}");
+        let list = read(client, &path).await?.unwrap_or_default();
+        items(&list).for_each(|volume| found.volume(volume));
     }
     Ok(found.names(leave))
 }
@@ -361,6 +405,12 @@ impl UnlistedVolumes {
         for id in entries.filter_map(|entry| VolumeId::parse_csi(text(entry, "/name"))) {
             self.attachments.remove(id.attachment_name(&name).as_str());
         }
+    }
+
+    /// The volumes that may be exclusive.
+    fn volumes(&self) -> BTreeSet<String> {
+        let names = self.attachments.values().map(|(volume, _)| volume.clone());
+        names.filter(|name| !name.is_empty()).collect()
     }
 
     /// What is not known to be shared is taken for exclusive.

@@ -92,6 +92,14 @@ pub struct DaemonStanding {
     pub rolls: bool,
 }
 
+impl DaemonStanding {
+    /// Whether it rules beside a KCM whose own flags keep its loops from ruling.
+    #[must_use]
+    pub fn rules_by_flags(&self) -> bool {
+        self.replicas.is_some_and(|replicas| replicas > 0) && (!self.is_fenced || self.has_no_lease)
+    }
+}
+
 /// KCM, as its lease shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerStanding {
@@ -329,7 +337,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         );
     }
     let is_stopped = daemon.replicas.is_none_or(|replicas| replicas == 0);
-    let rules_by_flags = !is_stopped && (!daemon.is_fenced || daemon.has_no_lease);
+    let rules_by_flags = daemon.rules_by_flags();
     if let Some(step) = switched_off(seen, rules_by_flags, is_open) {
         return step;
     }
@@ -347,10 +355,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
         if is_open && rules_by_flags {
-            return SwitchStep::Stop(format!(
-                "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this \
-                 command cannot change them: {BY_SCALE}, and then take its loops out of kube-controller-manager's --controllers"
-            ));
+            return by_flags(unlisted);
         }
         if is_open {
             return SwitchStep::StopDaemon;
@@ -429,6 +434,22 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
+}
+
+/// What a person has to do whose mooring rules beside a KCM that its own flags keep from ruling.
+fn by_flags(unlisted: &[String]) -> SwitchStep {
+    let at_rest = if unlisted.is_empty() {
+        String::new()
+    } else {
+        let names = names(unlisted);
+        format!(
+            "wait until the nodes list these, as kube-controller-manager could attach them a second time: {names}; "
+        )
+    };
+    SwitchStep::Stop(format!(
+        "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this command \
+         cannot change them: {at_rest}{BY_SCALE}, and then take its loops out of kube-controller-manager's --controllers"
+    ))
 }
 
 /// What somebody has to do first whose KCM has loops off that are to be freed; not while mooring rules beside it by flags.

@@ -236,6 +236,15 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             Stop("mooring rules without a fence".into()),
         ),
         (
+            "likewise, and what a fresh kube-controller-manager would attach twice is named",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                seen.daemon.is_fenced = false;
+                seen.unlisted = vec!["v1 on n1".into()];
+            },
+            Stop("attach them a second time: v1 on n1; stop mooring".into()),
+        ),
+        (
             "its flags switch a loop off that would be freed",
             |seen| seen.manager.off = vec!["persistentvolume-binder-controller"],
             Stop("nobody would do their work: persistentvolume-binder-controller".into()),

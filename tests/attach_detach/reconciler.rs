@@ -18,7 +18,7 @@ use mooring::{
         decide::{
             multi_attach::Exclusive,
             reconciler::{VolumeView, plan},
-            verdict::{AttachStep, StandOff, Waiting},
+            verdict::{AttachStep, Waiting},
         },
         options::ForcePolicy,
         state::{
@@ -164,18 +164,23 @@ fn run(case: &Case, compared: &mut Comparison) {
             policy: ForcePolicy::default(),
             exclusive: exclusive.as_ref(),
             stand_off: if case.hands_over {
-                Some(StandOff::HandOver)
+                Some(Waiting::HAND_OVER)
             } else if case.restored {
-                Some(StandOff::Restored { until: wall() })
+                Some(Waiting::RestoreGrace { until: wall() })
             } else {
-                case.stand_off.then(|| StandOff::ForeignWriter { by: "another".into(), until: wall() })
+                case.stand_off.then(|| Waiting::ForeignWriter { writer: "another".into(), until: wall() })
             },
             hand_over: case.hands_over.then_some(Waiting::HAND_OVER),
             leftovers: BTreeSet::new(),
             stood_off: case
                 .unread_needs
                 .iter()
-                .map(|node| (NodeName::from(node.as_str()), StandOff::Unreadable))
+                .map(|node| {
+                    (
+                        NodeName::from(node.as_str()),
+                        Waiting::Unreadable { object: "what a pod there needs".into() },
+                    )
+                })
                 .collect(),
             unreadable: &unreadable,
             wall: wall(),

@@ -12,6 +12,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
+    ids::ResourceVersion,
     kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     tables::{ChangeSet, Objects, Stored},
 };
@@ -259,7 +260,7 @@ fn tables(
     let of_ours = AttachDetachMetrics::new(&metrics).unwrap();
     let controller = AttachDetach::new(Arc::clone(&objects), options, Clock::new(shown, now));
     let reporting = Reporting::new(&metrics, Alarms::new(&metrics).unwrap()).unwrap();
-    backlog::register(reporting.board(), &objects, &metrics).unwrap();
+    backlog::register(reporting.reporter.board(), &objects, &metrics).unwrap();
     (objects, changes, controller, (of_ours, reporting), metrics)
 }
 
@@ -341,7 +342,7 @@ impl<'a> Play<'a> {
         if step.loses_events {
             for event in &seen.events {
                 self.written.lose(&event.1);
-                self.reporting.lost(event.clone(), self.now);
+                self.reporting.events.lost(event.clone(), self.now);
             }
         }
         self.check(step, &seen, compared);
@@ -357,7 +358,7 @@ impl<'a> Play<'a> {
 
     /// Reason codes of the pairs that wait.
     fn waits(&self) -> BTreeMap<String, &'static str> {
-        let waits = self.reporting.board().waits().into_iter();
+        let waits = self.reporting.reporter.board().waits().into_iter();
         waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), wait.reason.code()))).collect()
     }
 
@@ -373,7 +374,7 @@ impl<'a> Play<'a> {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.next_due());
+        let wake_at = self.controller.wake_at().into_iter().chain(self.reporting.events.next_due());
         let wake_at = wake_at.chain(self.of_ours.next_due()).min();
         wake_at.filter(|_| !self.suspended)
     }
@@ -400,18 +401,21 @@ impl<'a> Play<'a> {
 
     /// The watches that were blind list everything.
     fn relist(&mut self) {
-        fn reset<T: Stored>(objects: &Objects, all: Vec<Value>) {
+        fn reset<T: Stored>(objects: &Objects, revision: u64, all: Vec<Value>) {
+            // A list has the server's revision, whatever is in it.
+            T::table(objects).advance(ResourceVersion(revision));
             objects.reset::<T>(all.into_iter().map(decode).collect());
         }
+        let revision = self.world.store.revision();
         for blind in mem::take(&mut self.blind) {
             self.delivered.retain(|(kind, _), _| *kind != blind);
             let listed = self.world.store.objects.iter().filter(|((kind, _), _)| *kind == blind);
             self.delivered.extend(listed.clone().map(|(key, object)| (key.clone(), object.clone())));
             let all = listed.map(|(_, object)| object.clone()).collect();
             match blind.as_str() {
-                "node" => reset::<Node>(&self.objects, all),
-                "pod" => reset::<Pod>(&self.objects, all),
-                "attachment" => reset::<VolumeAttachment>(&self.objects, all),
+                "node" => reset::<Node>(&self.objects, revision, all),
+                "pod" => reset::<Pod>(&self.objects, revision, all),
+                "attachment" => reset::<VolumeAttachment>(&self.objects, revision, all),
                 kind => panic!("no case goes blind for {kind}"),
             }
         }
@@ -479,7 +483,7 @@ impl<'a> Play<'a> {
             }
             if is_to_lead {
                 self.controller.lead(self.now);
-                self.reporting.board().lead(self.now);
+                self.reporting.reporter.board().lead(self.now);
             }
             if self.suspended {
                 continue;
@@ -525,6 +529,7 @@ impl<'a> Play<'a> {
             None | Some(Reply::Overtaken) => return Ok(Some(self.world.perform(call)?)),
             Some(Reply::Never) => return Ok(None),
             Some(Reply::Late) => {
+                self.answers.retain(|request, _| !text.starts_with(request.as_str()));
                 let answer = self.world.perform(call)?;
                 let left = match &answer {
                     Ok(Answer::Attachment(left)) => Some(("attachment", left.metadata.name.to_string())),
@@ -556,7 +561,7 @@ impl<'a> Play<'a> {
             compared.same(&["waits"], waits, &self.waits());
         }
         if let Some(looks) = &step.looks {
-            let waits = self.reporting.board().waits().into_iter();
+            let waits = self.reporting.reporter.board().waits().into_iter();
             let time = |next: Instant| next.duration_since(self.now).as_secs();
             let seen = waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), time(wait.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());

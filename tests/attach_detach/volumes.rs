@@ -92,7 +92,8 @@ fn migrate(case: &Migration, compared: &mut Comparison) {
 
 /// What is wrong with a source, in one word.
 pub fn problem(error: &SourceError) -> String {
-    json!(error)["problem"].as_str().unwrap().to_owned()
+    let printed = format!("{error:?}");
+    printed.split(|letter: char| !letter.is_alphanumeric()).next().unwrap().to_owned()
 }
 
 fn inline(volume: &Value, namespace: &str) -> Result<Value, String> {

@@ -17,7 +17,8 @@ use std::{
 use apiserver::{
     ids::{ClaimKey, VolumeName},
     kinds::{
-        CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+        VolumeAttachment,
     },
     tables::Stored,
 };
@@ -28,10 +29,9 @@ use mooring::{
     binder::calls::{Op, Target, WriteKind},
     explain::{
         explain,
-        repair::{FreeFor, Repair, RepairWrite, repair},
+        repair::{Repair, RepairWrite, repair},
         report::{Explanation, Risk, Step, Verdict},
         snapshot::Snapshot,
-        subject::Subject,
     },
 };
 use serde_json::{Value, json};
@@ -174,8 +174,8 @@ impl Answers {
         let targets = server.store.objects.keys().filter_map(|path| target(path));
         let all = targets.map(|target| {
             let subject = match &target {
-                Target::Claim(key) => Subject::Claim(key.clone()),
-                Target::Volume(name) => Subject::Volume(name.clone()),
+                Target::Claim(key) => ObjectRef::Claim(key.clone()),
+                Target::Volume(name) => ObjectRef::Volume(name.clone()),
             };
             (target, explain(&snapshot, &subject))
         });
@@ -413,8 +413,7 @@ impl Answers {
         });
         for name in volumes {
             let relinks = claims.iter().map(|key| Repair::Relink((*key).clone(), name.clone()));
-            let frees = [FreeFor::SameName, FreeFor::Anyone].map(|whom| Repair::Free(name.clone(), whom));
-            for what in relinks.chain(frees) {
+            for what in relinks.chain([Repair::Free(name.clone())]) {
                 let advice = repair(&snapshot, &what);
                 if advice.requests.is_empty() {
                     continue;

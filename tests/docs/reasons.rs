@@ -99,7 +99,6 @@ const GROUPS: [Group; 8] = [
         added: &[
             "AttacherLimited",
             "AttachmentOfGoneNode",
-            "ClockSkew",
             "CsiDriverMissing",
             "ExclusiveAttachedTwice",
             "FenceAmiss",

@@ -13,7 +13,7 @@ use mooring::explain::{
     doctor::doctor,
     drain::drain,
     read::{Question, Reader, Reading},
-    repair::{FreeFor, Repair, repair},
+    repair::{Repair, repair},
     report::Verdict,
     snapshot::{DEPLOYED, FENCE, Unseen},
     whatif::{WhatIfChange, whatif},
@@ -36,7 +36,7 @@ pub fn stories() -> Vec<Story> {
 
 async fn look(stage: &Stage, question: Question) -> Reading {
     let reader = Reader::new(&ApiServer::in_process(stage.proxied_client()), None).unwrap();
-    let reading = reader.read(&question, &|_| {}).await.unwrap();
+    let reading = reader.read(&question).await.unwrap();
     // The embedded server has no admission policies and no Deployments.
     let unseen =
         reading.snapshot.unseen.iter().filter(|unseen| ![FENCE, DEPLOYED].contains(&unseen.what.as_str()));
@@ -77,7 +77,6 @@ async fn reads_enough(stage: Stage) {
     assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view:?}");
 
     for (change, told) in [
-        (WhatIfChange::Cordon("n1".into()), "nothing is detached: 1 volume and 1 pod stay"),
         (WhatIfChange::DeletePod(PodKey::new(NAMESPACE, "p1")), "volumes that leave its node: 1 of 1"),
         (WhatIfChange::DeleteClaim(ClaimKey::new(NAMESPACE, "c1")), "default/c1 goes after 1 pod"),
         (WhatIfChange::Taint("n1".into()), "1 volume when the 1 pod of n1 is removed"),
@@ -90,8 +89,8 @@ async fn reads_enough(stage: Stage) {
     }
 
     for (what, is_proposed) in [
-        (Repair::Free("v2".into(), FreeFor::SameName), true),
-        (Repair::Free("v1".into(), FreeFor::SameName), false),
+        (Repair::Free("v2".into()), true),
+        (Repair::Free("v1".into()), false),
         (Repair::Relink(ClaimKey::new(NAMESPACE, "c1"), "v2".into()), false),
         (Repair::Unstick("csi-none".into()), false),
     ] {
@@ -121,7 +120,7 @@ async fn program(stage: Stage) {
     assert!(code == 1 && stdout.contains("1 in use"), "{code}: {stdout}");
     let (code, stdout) = asked("node nowhere").await;
     assert_eq!(code, 3, "{stdout}");
-    let (code, stdout) = asked("whatif cordon n1 -o yaml").await;
+    let (code, stdout) = asked("whatif delete pod p1 -o yaml").await;
     assert!(code == 0 && stdout.contains("kind: Consequences"), "{code}: {stdout}");
     for line in ["whatif taint n1", "whatif delete-node n1", "whatif delete pvc c1", "whatif delete pod/p1"] {
         let (code, stdout) = asked(line).await;

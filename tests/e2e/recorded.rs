@@ -25,7 +25,7 @@ use mooring::explain::{
     explain,
     read::{Question, Reader},
     report::Explanation,
-    subject::Subject,
+    subject,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -50,6 +50,7 @@ type Different = (&'static str, &'static str, &'static str, &'static str);
 
 const MADE_NOW: &str = "the server says when an object was made: now";
 const DELETED_NOW: &str = "the server says when an object was deleted: now";
+const WRITTEN_NOW: &str = "the server says when a lease was written: now";
 const CLASS_ALONE: &str = "who asks about a class does not list all claims; the doctor does";
 const NOT_TAKEN: &str = "the server takes no such object";
 
@@ -58,6 +59,7 @@ const EVERYWHERE: &[Different] = &[
     ("held-elsewhere", "pod/slow -n shop", "Waiting WaitingForAttacher", MADE_NOW),
     ("held-elsewhere", "pod/twice -n shop", "Waiting DetachError", DELETED_NOW),
     ("pods-without-fault-of-their-volumes", "pod/stays -n shop", "Waiting Terminating", DELETED_NOW),
+    ("attacher-gone", "pod/web-0 -n shop", "Waiting WaitingForAttacher", WRITTEN_NOW),
     ("attacher-silent", "pod/old -n shop", "Waiting WaitingForAttacher", MADE_NOW),
     ("attacher-silent", "pv/pv-3", "Waiting DetachWaitingForAttacher", DELETED_NOW),
     ("attacher-silent", "pvc/made -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
@@ -74,7 +76,10 @@ const EVERYWHERE: &[Different] = &[
     ("attachments-odd", "pod/odd -n shop", "NotFound", NOT_TAKEN),
     ("attributes-classes", "vac/bare", "Healthy Protected", "the server's admission puts the finalizer on"),
     ("attributes-classes", "vac/left", "Waiting Terminating", DELETED_NOW),
+    ("claim-provisioner", "pvc/gone -n shop", "Waiting WaitingForProvisioner", WRITTEN_NOW),
+    ("claim-provisioner", "sc/gone", "Healthy ProvisionerSeen", WRITTEN_NOW),
     ("claim-provisioner", "sc/served", "Healthy ProvisionerSeen", CLASS_ALONE),
+    ("claims-that-grow", "pvc/begun -n shop", "Waiting Resizing", WRITTEN_NOW),
     ("claims-in-progress", "pvc/malformed -n shop", "NotFound", NOT_TAKEN),
     ("claims-in-progress", "pvc/mode -n shop", "Blocked ClassNotFound", "the server takes no such class"),
     (
@@ -122,7 +127,6 @@ const EVERYWHERE: &[Different] = &[
 
 /// Where nothing acts.
 const ALONE: &[Different] = &[
-    ("claim-provisioner", "sc/gone", "Blocked ProvisionerNotSeen", CLASS_ALONE),
     ("claim-provisioner", "sc/never", "Blocked ProvisionerNotSeen", CLASS_ALONE),
 ];
 
@@ -197,12 +201,12 @@ async fn play(stage: &Stage, is_ruled: bool, known_here: &[Different]) {
         for (question, reason) in case.ask.iter().zip(&case.reasons) {
             let subject = |namespace: &str| {
                 let mut words = question.split(' ');
-                Subject::parse(&[words.next().unwrap()], namespace).unwrap()
+                subject::parse(&[words.next().unwrap()], namespace).unwrap()
             };
             let expected = explain(&case.snapshot(), &subject("shop"));
             assert_eq!(expected.reason, *reason, "{name}: {question}");
             let here = subject(NAMESPACE);
-            let snapshot = reader.read(&Question::Object(here.clone()), &|_| {}).await.unwrap().snapshot;
+            let snapshot = reader.read(&Question::Object(here.clone())).await.unwrap().snapshot;
             let found = told(&explain(&snapshot, &here), is_ruled);
             let expected = told(&expected, is_ruled);
             let entry =

@@ -31,7 +31,7 @@ pub fn check(given: &Cluster, what: &Repair, advice: &Advice) -> Result<(), Fail
                 return Err(format!("S19: the claim holds {held:?}").into());
             }
         }
-        Repair::Free(volume, _) => {
+        Repair::Free(volume) => {
             let write = outlook.volumes.get(volume).and_then(|place| place.write);
             let is_taken = outlook.claims.values().any(|it| it.write == Some(WriteKind::ReserveVolume));
             if !is_taken && write != Some(WriteKind::VolumeAvailable) {

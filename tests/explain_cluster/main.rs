@@ -17,7 +17,7 @@ use mooring::explain::{
     doctor::doctor,
     drain::drain,
     reasons,
-    repair::{FreeFor, Repair, repair},
+    repair::{Repair, repair},
     report::Verdict,
     sheet::{
         Printed,
@@ -144,8 +144,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         ["repair", rest @ ..] => {
             let what = match rest {
                 ["relink", name, volume] => Repair::Relink(claim(name), (*volume).into()),
-                ["free", volume] => Repair::Free((*volume).into(), FreeFor::SameName),
-                ["free", volume, "--for-anyone"] => Repair::Free((*volume).into(), FreeFor::Anyone),
+                ["free", volume] => Repair::Free((*volume).into()),
                 ["unstick", volume, "on", node] => Repair::Unstick(cluster::attachment_name(volume, node)),
                 other => return Err(format!("{other:?} is no repair").into()),
             };
@@ -158,7 +157,6 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
         ["whatif", "bind"] => WhatIfChange::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
         ["whatif", "taint", node] => WhatIfChange::Taint((*node).into()),
         ["whatif", "delete-node", node] => WhatIfChange::DeleteNode((*node).into()),
-        ["whatif", "cordon", node] => WhatIfChange::Cordon((*node).into()),
         ["whatif", "delete", "pvc", name] => WhatIfChange::DeleteClaim(claim(name)),
         ["whatif", "delete", "vac", name] => WhatIfChange::DeleteAttributesClass((*name).into()),
         ["whatif", "delete", "pod", name] => WhatIfChange::DeletePod(PodKey::new("shop", name)),

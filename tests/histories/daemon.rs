@@ -8,7 +8,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
-    ids::{NodeName, Uid},
+    ids::{NodeName, ResourceVersion, Uid},
     kinds::{CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     tables::{ChangeSet, Objects, Stored},
 };
@@ -441,15 +441,19 @@ impl Daemon {
     }
 }
 
-/// Takes a complete list of a kind.
+/// Takes a complete list of a kind. It has the server's revision, whatever is in it.
 fn list(objects: &Objects, server: &Server, kind: &str) {
+    fn reset<'a, T: Stored>(objects: &Objects, server: &Server, all: impl Iterator<Item = &'a T>) {
+        T::table(objects).advance(ResourceVersion(server.revision()));
+        objects.reset::<T>(all.cloned().collect());
+    }
     match kind {
-        "node" => objects.reset::<Node>(server.nodes.values().cloned().collect()),
-        "pod" => objects.reset::<Pod>(server.pods.values().cloned().collect()),
-        "attachment" => objects.reset::<VolumeAttachment>(server.attachments.values().cloned().collect()),
-        "volume" => objects.reset::<PersistentVolume>(server.volumes.values().cloned().collect()),
-        "claim" => objects.reset::<PersistentVolumeClaim>(server.claims.values().cloned().collect()),
-        _ => objects.reset::<CsiDriver>(server.drivers.values().cloned().collect()),
+        "node" => reset::<Node>(objects, server, server.nodes.values()),
+        "pod" => reset::<Pod>(objects, server, server.pods.values()),
+        "attachment" => reset::<VolumeAttachment>(objects, server, server.attachments.values()),
+        "volume" => reset::<PersistentVolume>(objects, server, server.volumes.values()),
+        "claim" => reset::<PersistentVolumeClaim>(objects, server, server.claims.values()),
+        _ => reset::<CsiDriver>(objects, server, server.drivers.values()),
     }
 }
 

@@ -11,7 +11,8 @@ use std::{collections::BTreeSet, time::Duration};
 use apiserver::{
     ids::{NodeName, PodKey},
     kinds::{
-        CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, Taint, VolumeAttachment,
+        CsiDriver, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, Taint,
+        VolumeAttachment,
     },
 };
 use fastrand::Rng;
@@ -21,7 +22,6 @@ use mooring::{
         explain,
         report::{Explanation, Risk, Verdict},
         snapshot::Snapshot,
-        subject::Subject,
     },
 };
 
@@ -90,11 +90,11 @@ struct Answers {
 impl Answers {
     fn about(server: &Server) -> Self {
         let snapshot = listed(server);
-        let ask = |subject: &Subject| explain(&snapshot, subject);
-        let pods = server.pods.keys().map(|key| (key.clone(), ask(&Subject::Pod(key.clone())))).collect();
-        let nodes = NODES.map(|node| Subject::Node(NodeName::from(node)));
-        let attachments = server.attachments.keys().map(|name| Subject::Attachment(name.clone()));
-        let volumes = server.volumes.keys().map(|name| Subject::Volume(name.clone()));
+        let ask = |subject: &ObjectRef| explain(&snapshot, subject);
+        let pods = server.pods.keys().map(|key| (key.clone(), ask(&ObjectRef::Pod(key.clone())))).collect();
+        let nodes = NODES.map(|node| ObjectRef::Node(NodeName::from(node)));
+        let attachments = server.attachments.keys().map(|name| ObjectRef::Attachment(name.clone()));
+        let volumes = server.volumes.keys().map(|name| ObjectRef::Volume(name.clone()));
         let others = nodes.into_iter().chain(attachments).chain(volumes).map(|it| ask(&it)).collect();
         Self { pods, others }
     }

@@ -67,10 +67,12 @@ pub enum Act {
         class: usize,
         is_foreign: bool,
     },
-    /// A claim, one in use on that node where there is one, is deleted by force and made again at once under its pods.
+    /// A claim, one in use on that node where there is one, is deleted by force and made again at once under its pods; for
+    /// the new one there may be another volume.
     RemakeClaim {
         claim: usize,
         node: usize,
+        has_volume: bool,
     },
     /// A volume, one whose claim does not name it yet where there is one, is deleted.
     DeleteVolume {
@@ -333,11 +335,11 @@ impl Script {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
-            // What a pod on that node was given is to stay its own meanwhile (S44).
+            // What a pod on that node was given is to stay its own meanwhile (S44), also if its claim leads elsewhere then.
             if let Act::Silence { node, time } = act
                 && time >= Duration::from_secs(OUTLASTS_FORCE)
             {
-                let act = Act::RemakeClaim { claim: rng.usize(..6), node };
+                let act = Act::RemakeClaim { claim: rng.usize(..6), node, has_volume: true };
                 script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
             }
         }
@@ -369,7 +371,7 @@ impl Script {
             24..36 => Act::DeletePod { pod: rng.usize(..20), by_force },
             36..39 => Act::DeleteClaim { claim, by_force },
             39..45 => Act::MakeClaim { claim, class: rng.usize(..4) / 3, is_foreign: rng.u8(..6) == 0 },
-            45..48 => Act::RemakeClaim { claim, node },
+            45..48 => Act::RemakeClaim { claim, node, has_volume: false },
             48..51 => Act::DeleteVolume { volume, by_force },
             51..54 => Act::MakeVolume { volume, has_other_handle: by_force },
             54..57 => match (rng.bool(), rng.bool()) {

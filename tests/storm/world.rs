@@ -294,9 +294,13 @@ impl World {
             }
             Act::DeleteClaim { claim, by_force } => hands.end(&self.claim(claim), by_force).await,
             Act::MakeClaim { claim, class, is_foreign } => self.make_claim(claim, class, is_foreign).await,
-            Act::RemakeClaim { claim, node } => {
+            Act::RemakeClaim { claim, node, has_volume } => {
                 let claim = self.used_claim(claim, node).await;
                 hands.remove(&self.claim(claim)).await;
+                if has_volume {
+                    let reference = json!({ "namespace": "default", "name": self.claims[claim] });
+                    self.make_volume(3 + claim % 3, false, reference).await;
+                }
                 self.make_claim(claim, 0, false).await;
             }
             Act::DeleteVolume { volume, by_force } => {

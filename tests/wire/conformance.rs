@@ -5,12 +5,12 @@ use apiserver::{
         ClaimTemplate, CsiDriver, InTreeSource, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod,
         StorageClass, VolumeAttachment, VolumeAttributesClass,
     },
-    wire::{DecodeError, Encoding, WatchEvent, WatchEventKind},
+    wire::{DecodeError, Encoding, ListPart, WatchEvent, WatchEventKind},
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::encoded::{Case, cases};
+use crate::encoded::{Case, cases, list_parts};
 
 /// What one kind is checked by: is it the same, in all that is kept?
 fn agree<T: Narrow>(name: &str, json: &Bytes, protobuf: &Bytes) -> T {
@@ -65,11 +65,15 @@ fn json_and_protobuf_say_the_same() {
             "object" => objects_agree(&kind, name, &json, &protobuf),
             "list" => {
                 let [json, protobuf] = [(Encoding::Json, &json), (Encoding::Protobuf, &protobuf)]
-                    .map(|(encoding, body)| encoding.list_page(body).unwrap());
-                assert_eq!((json.revision, &json.next), (protobuf.revision, &protobuf.next), "{name}");
-                assert_eq!(json.items.len(), protobuf.items.len(), "{name}");
-                for (json, protobuf) in json.items.iter().zip(&protobuf.items) {
-                    objects_agree(kind.strip_suffix("List").unwrap(), name, json, protobuf);
+                    .map(|(encoding, body)| list_parts(encoding, body).unwrap());
+                assert_eq!(json.len(), protobuf.len(), "{name}");
+                for parts in json.iter().zip(&protobuf) {
+                    match parts {
+                        (ListPart::Item(json), ListPart::Item(protobuf)) => {
+                            objects_agree(kind.strip_suffix("List").unwrap(), name, json, protobuf);
+                        }
+                        (json, protobuf) => assert_eq!(json, protobuf, "{name}"),
+                    }
                 }
             }
             "event" => {
@@ -158,13 +162,13 @@ fn what_is_of_another_kind_is_not_taken_for_an_object() {
     let raw = named("a bare status").protobuf;
     let result = Encoding::Protobuf.object::<PersistentVolume>(&raw);
     assert_eq!(result, Err(DecodeError::Kind("PersistentVolume")));
-    assert_eq!(Encoding::Protobuf.list_page(&raw), Err(DecodeError::Kind("list")));
+    assert_eq!(list_parts(Encoding::Protobuf, &raw), Err(DecodeError::Kind("list")));
     let raw = named("a whole volume").protobuf;
     assert_eq!(Encoding::Protobuf.status(&raw), Err(DecodeError::Kind("Status")));
-    assert_eq!(Encoding::Protobuf.list_page(&raw), Err(DecodeError::Kind("list")));
+    assert_eq!(list_parts(Encoding::Protobuf, &raw), Err(DecodeError::Kind("list")));
     // Without envelope, no list and no event: nothing says what it is.
-    Encoding::Protobuf.list_page(&Bytes::new()).unwrap_err();
-    Encoding::Protobuf.list_page(&Bytes::from_static(b"404 page not found")).unwrap_err();
+    list_parts(Encoding::Protobuf, b"").unwrap_err();
+    list_parts(Encoding::Protobuf, b"404 page not found").unwrap_err();
 }
 
 /// A field of a message: its number and its bytes.

@@ -1,5 +1,6 @@
 //! The cases as they are committed.
 
+use apiserver::wire::{DecodeError, Encoding, ListPart, ListReader};
 use bytes::Bytes;
 
 /// What is in the repository.
@@ -25,6 +26,21 @@ pub fn cases() -> Vec<Case> {
     let cases: Vec<Case> = lines.map(case).collect();
     assert!(cases.len() > 50, "the file is whole");
     cases
+}
+
+/// All parts of a page.
+pub fn list_parts(encoding: Encoding, body: &[u8]) -> Result<Vec<ListPart>, DecodeError> {
+    let mut reader = ListReader::new(encoding);
+    reader.push(body);
+    let mut parts = Vec::new();
+    while let Some(part) = reader.next_part()? {
+        parts.push(part);
+    }
+    reader.end()?;
+    while let Some(part) = reader.next_part()? {
+        parts.push(part);
+    }
+    Ok(parts)
 }
 
 fn case(line: &'static str) -> Case {

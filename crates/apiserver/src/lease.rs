@@ -118,15 +118,6 @@ pub struct Notes {
     pub for_successor: Option<(&'static str, Arc<str>)>,
 }
 
-/// Who held a lease that is gone or was blanked by hand, and until when that one may think that it leads.
-#[derive(Clone, Debug, PartialEq)]
-struct Departed {
-    holder: String,
-    /// What its record said.
-    duration: Option<Duration>,
-    changed: Instant,
-}
-
 /// The Lease as last seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
@@ -134,8 +125,8 @@ pub struct Observed {
     object: Option<Value>,
     /// When we saw its spec change, not when we last looked.
     changed: Instant,
-    /// Of a lease that was deleted or blanked: its holder knows nothing of that before it renews it.
-    departed: Option<Departed>,
+    /// For how long its holder may lead; of a lease that was deleted, as it said last.
+    duration: Option<Duration>,
 }
 
 impl Observed {
@@ -144,19 +135,17 @@ impl Observed {
     pub fn update(previous: Option<&Self>, object: Option<Value>, now: Instant) -> Self {
         let unchanged = previous.filter(|previous| spec(previous.object.as_ref()) == spec(object.as_ref()));
         let changed = unchanged.map_or(now, |previous| previous.changed);
-        let mut observed = Self { changed, object, departed: None };
-        if !observed.is_anybodys() && !observed.is_given_up() {
-            observed.departed = previous.and_then(Self::departing);
-        }
-        observed
+        let seconds = spec(object.as_ref()).and_then(|spec| spec.get("leaseDurationSeconds")?.as_u64());
+        let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+        let duration = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let duration = duration.or_else(|| previous.filter(|_| object.is_none())?.duration);
+        Self { object, changed, duration }
     }
 
-    fn departing(&self) -> Option<Departed> {
-        if !self.is_anybodys() && !self.is_given_up() {
-            return self.departed.clone();
-        }
-        let holder = self.holder().to_owned();
-        Some(Departed { holder, duration: self.duration(), changed: self.changed })
+    /// Whether there is no lease.
+    #[must_use]
+    pub(crate) fn is_absent(&self) -> bool {
+        self.object.is_none()
     }
 
     /// When it was renewed by the clock of its holder, as its record says.
@@ -164,15 +153,11 @@ impl Observed {
         self.field("renewTime").and_then(Value::as_str)
     }
 
-    fn is_anybodys(&self) -> bool {
-        !self.holder().is_empty()
-    }
-
     /// Whether its last holder itself left it to others.
     ///
     /// client-go: tools/leaderelection/leaderelection.go, release (a duration of one second).
     fn is_given_up(&self) -> bool {
-        self.object.is_some() && !self.is_anybodys() && self.duration() == Some(GIVEN_UP)
+        self.object.is_some() && self.holder().is_empty() && self.duration == Some(GIVEN_UP)
     }
 
     /// Who holds the lease; empty without a holder.
@@ -191,16 +176,10 @@ impl Observed {
     /// within the range of the field; less than our own does not count, for a person may have written that.
     #[must_use]
     pub(crate) fn free_at(&self, timing: &Timing) -> Instant {
-        let of = |changed: Instant, duration: Option<Duration>| {
-            changed + duration.unwrap_or_default().max(timing.lease_duration)
-        };
-        match &self.departed {
-            _ if self.is_given_up() => self.changed,
-            _ if self.is_anybodys() => of(self.changed, self.duration()),
-            Some(departed) if departed.holder.is_empty() => departed.changed,
-            Some(departed) => of(departed.changed, departed.duration),
-            None => self.changed + timing.lease_duration,
+        if self.is_given_up() {
+            return self.changed;
         }
+        self.changed + self.duration.unwrap_or_default().max(timing.lease_duration)
     }
 
     /// How long nothing destructive is to be done, by the note on the lease, unless it is one's own: rounded up and
@@ -251,12 +230,6 @@ impl Observed {
 
     fn note(&self, name: &str) -> Option<&str> {
         self.object.as_ref()?.get("metadata")?.get("annotations")?.get(name)?.as_str()
-    }
-
-    fn duration(&self) -> Option<Duration> {
-        let recorded = self.field("leaseDurationSeconds").and_then(Value::as_u64);
-        let seconds = recorded.and_then(|seconds| u32::try_from(seconds).ok()).map(u64::from);
-        seconds.map(Duration::from_secs)
     }
 
     fn field(&self, name: &str) -> Option<&Value> {
@@ -314,12 +287,10 @@ pub enum Action {
 
 /// Judges the lease.
 ///
-/// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that was deleted, or
-/// blanked by hand, is as good as held until its last holder's time is over: that one leads on until it next renews.
-/// A process that has never seen the lease cannot know whether another leads. It waits for a whole lease: who
-/// has not made it anew by the renew deadline begins no more writes, but one that is under way may land until the
-/// lease would have ended (S37). That costs the first start in a cluster, which lists meanwhile, and no other: a lease that
-/// was given up stays.
+/// client-go: tools/leaderelection/leaderelection.go, tryAcquireOrRenew. Unlike there, a lease that is absent, or blanked
+/// by hand, is as good as held for a whole lease: its last holder leads on until it next renews, and a write of it that is
+/// under way may land until the lease would have ended (S37). That costs the first start in a cluster, which lists
+/// meanwhile, and no other: a lease that was given up stays.
 #[must_use]
 pub(crate) fn evaluate(
     observed: &Observed,
@@ -328,27 +299,19 @@ pub(crate) fn evaluate(
     timing: &Timing,
     fitness: Fitness,
 ) -> Action {
-    let departed = observed.departed.as_ref().map(|departed| departed.holder.as_str()).unwrap_or_default();
-    let is_ours = departed == identity;
-    let (action, holder) = match &observed.object {
-        Some(_) if observed.holder() == identity => return Action::Renew,
-        // We are asked to go.
-        Some(_) if is_ours => return Action::Wait { holder: String::new() },
-        Some(_) if observed.is_anybodys() => {
-            (Action::TakeOver { from: observed.holder().to_owned() }, observed.holder())
-        }
-        Some(_) => (Action::TakeOver { from: String::new() }, departed),
-        None if is_ours => return Action::Create,
-        None => (Action::Create, departed),
-    };
+    let holder = observed.holder();
+    if holder == identity {
+        return Action::Renew;
+    }
     let free_at = observed.free_at(timing);
     if now < free_at {
         return Action::Wait { holder: holder.to_owned() };
     }
     match fitness {
-        Fitness::Fit => action,
-        Fitness::Blind if now >= free_at + timing.lease_duration => action,
-        Fitness::Blind | Fitness::Unready | Fitness::Unfenced => Action::StandAside,
+        Fitness::Blind if now < free_at + timing.lease_duration => Action::StandAside,
+        Fitness::Unready | Fitness::Unfenced => Action::StandAside,
+        Fitness::Fit | Fitness::Blind if observed.is_absent() => Action::Create,
+        Fitness::Fit | Fitness::Blind => Action::TakeOver { from: holder.to_owned() },
     }
 }
 

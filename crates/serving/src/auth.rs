@@ -16,13 +16,14 @@ pub use super::client_certs::TlsPeer;
 use super::{
     client_certs::{ClientCertificates, Hash},
     options::Options,
-    reviews::{ReviewError, Reviewer, Share},
-    ttl_cache::{TtlCache, Verdicts},
+    reviews::{ReviewError, Reviewer},
+    ttl_cache::TtlCache,
     user::User,
 };
 
-/// Answers kept of each sort. A token or a user with its groups is some hundred bytes.
-const ROOM: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// Answers kept of each sort: more than strangers can have reviewed in a minute, in which a scraper comes again. A
+/// token or a user with its groups is some hundred bytes.
+const ROOM: NonZeroUsize = NonZeroUsize::new(2048).unwrap();
 /// Refusals of one peer in [`REFUSAL_WINDOW`]. A scraper whose rights are missing makes one a scrape.
 const MAX_REFUSALS: u32 = 10;
 /// See [`MAX_REFUSALS`].
@@ -30,9 +31,6 @@ const REFUSAL_WINDOW: Duration = Duration::from_secs(10);
 /// How long the verdict on a client's certificates counts. Go verifies them with each request; a certificate may
 /// run out meanwhile.
 const VERDICT_TTL: Duration = Duration::from_secs(5);
-/// How long a permission sets its user and address apart from strangers. Tokens are rotated, each hour by
-/// default; scrapes come each minute at least.
-const ACQUAINTANCE: Duration = Duration::from_mins(10);
 
 /// Why a client is not let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,16 +66,12 @@ impl Denial {
 
 struct Caches {
     /// By the hash of a token.
-    users: Verdicts<Hash, Arc<User>>,
+    users: TtlCache<Hash, Arc<User>>,
     /// By the hash of certificates and of the generation of the authorities.
-    certified: Verdicts<Hash, Arc<User>>,
+    certified: TtlCache<Hash, Arc<User>>,
     /// By the hash of user, verb and path.
-    paths: Verdicts<Hash, ()>,
+    paths: TtlCache<Hash, ()>,
     refusals: TtlCache<IpAddr, (u32, Instant)>,
-    /// Peers of whom one was permitted something.
-    known_peers: TtlCache<IpAddr, ()>,
-    /// Names of users who were.
-    known_users: TtlCache<String, ()>,
 }
 
 /// Decides who may read what.
@@ -99,12 +93,10 @@ impl DelegatedAuth {
         let authentication = Arc::new(authentication);
         let certificates = ClientCertificates::new(options, &authentication)?;
         let caches = Caches {
-            users: Verdicts::new(ROOM, options.token_ttl, options.token_ttl),
-            certified: Verdicts::new(ROOM, VERDICT_TTL, VERDICT_TTL),
-            paths: Verdicts::new(ROOM, options.authorized_ttl, options.unauthorized_ttl),
-            refusals: TtlCache::new(ROOM, REFUSAL_WINDOW),
-            known_peers: TtlCache::new(ROOM, ACQUAINTANCE),
-            known_users: TtlCache::new(ROOM, ACQUAINTANCE),
+            users: TtlCache::new(ROOM, options.token_ttl, options.token_ttl),
+            certified: TtlCache::new(ROOM, VERDICT_TTL, VERDICT_TTL),
+            paths: TtlCache::new(ROOM, options.authorized_ttl, options.unauthorized_ttl),
+            refusals: TtlCache::new(ROOM, REFUSAL_WINDOW, REFUSAL_WINDOW),
         };
         Ok(Self { authentication, authorization, certificates, caches: Mutex::new(caches) })
     }
@@ -145,10 +137,6 @@ impl DelegatedAuth {
         if !user.may_everything() && !self.may(from, &user, verb, path).await? {
             return Err(Denial::Forbidden(user.username.clone()));
         }
-        let mut caches = self.caches.lock();
-        let now = Instant::now();
-        caches.known_peers.put(from, (), now);
-        caches.known_users.put(user.username.clone(), (), now);
         Ok(user)
     }
 
@@ -175,10 +163,8 @@ impl DelegatedAuth {
     async fn user_of_token(&self, from: IpAddr, token: &str) -> Result<Arc<User>, Denial> {
         // Tokens are not kept: what is not there cannot be read.
         let hash = Sha256::digest(token).into();
-        // Who is known may come with a new token.
-        let is_known = |caches: &mut Caches, now| caches.known_peers.get(&from, now).is_some();
-        let ask = async |share| Ok(self.authentication.token(token, share).await?.map(Arc::new));
-        let user = self.answer(from, |caches| &mut caches.users, hash, is_known, ask).await?;
+        let ask = async |is_again| Ok(self.authentication.token(token, is_again).await?.map(Arc::new));
+        let user = self.answer(from, |caches| &mut caches.users, hash, ask).await?;
         user.ok_or(Denial::Unauthenticated)
     }
 
@@ -197,49 +183,44 @@ impl DelegatedAuth {
         let generation = self.certificates.generation().to_be_bytes();
         let hash = Sha256::new().chain_update(peer.digest()).chain_update(generation).finalize().into();
         let verify = async |_| Ok(self.certificates.verify(peer).await.map(Arc::new));
-        self.answer(from, |caches| &mut caches.certified, hash, |_, _| true, verify).await
+        self.answer(from, |caches| &mut caches.certified, hash, verify).await
     }
 
     async fn may(&self, from: IpAddr, user: &User, verb: &str, path: &str) -> Result<bool, Denial> {
         // The fields are told apart by their lengths and names.
         let question = serde_json::to_vec(&(user, verb, path)).unwrap_or_default();
         let hash = Sha256::digest(question).into();
-        // A new token is among what a user consists of.
-        let is_known = |caches: &mut Caches, now| caches.known_users.get(&user.username, now).is_some();
-        let ask = async |share| {
-            let allowed = self.authorization.access(user, verb, path, share).await?;
+        let ask = async |is_again| {
+            let allowed = self.authorization.access(user, verb, path, is_again).await?;
             Ok(allowed.then_some(()))
         };
-        Ok(self.answer(from, |caches| &mut caches.paths, hash, is_known, ask).await?.is_some())
+        Ok(self.answer(from, |caches| &mut caches.paths, hash, ask).await?.is_some())
     }
 
     /// An answer that still counts, or a new one, which is kept. A question of which the answer was yes before is asked
-    /// from the share of the known. Any other is held against the peer until its answer is anything but no, or many at
-    /// once would pass; its share is that of the known if the peer or user is.
+    /// again. Any other is held against the peer until its answer is anything but no, or many at once would pass.
     async fn answer<V: Clone>(
         &self,
         from: IpAddr,
-        kept: impl Fn(&mut Caches) -> &mut Verdicts<Hash, V>,
+        kept: impl Fn(&mut Caches) -> &mut TtlCache<Hash, V>,
         hash: Hash,
-        is_known: impl FnOnce(&mut Caches, Instant) -> bool,
-        ask: impl AsyncFnOnce(Share) -> Result<Option<V>, ReviewError>,
+        ask: impl AsyncFnOnce(bool) -> Result<Option<V>, ReviewError>,
     ) -> Result<Option<V>, Denial> {
-        let (share, is_charged) = {
+        let is_again = {
             let mut caches = self.caches.lock();
             let now = Instant::now();
             if let Some(answer) = kept(&mut caches).get(&hash, now) {
                 return Ok(answer.ok());
             }
-            let is_charged = !kept(&mut caches).remembers(&hash);
-            if is_charged {
+            let is_again = kept(&mut caches).was_yes(&hash);
+            if !is_again {
                 caches.charge(from, now)?;
             }
-            let is_known = !is_charged || is_known(&mut caches, now);
-            (if is_known { Share::Known } else { Share::Stranger }, is_charged)
+            is_again
         };
-        let answer = ask(share).await;
+        let answer = ask(is_again).await;
         let mut caches = self.caches.lock();
-        if is_charged && !matches!(answer, Ok(None)) {
+        if !is_again && !matches!(answer, Ok(None)) {
             caches.refund(from);
         }
         let answer = answer.map_err(Denial::Unavailable)?;
@@ -251,18 +232,18 @@ impl DelegatedAuth {
 impl Caches {
     /// Counts a refusal to come, if the peer may have one more.
     fn charge(&mut self, peer: IpAddr, now: Instant) -> Result<(), Denial> {
-        let (count, since) = self.refusals.get(&peer, now).unwrap_or((0, now));
+        let (count, since) = self.refusals.get(&peer, now).and_then(Result::ok).unwrap_or((0, now));
         if count >= MAX_REFUSALS {
             return Err(Denial::TooManyRefusals);
         }
-        self.refusals.put(peer, (count + 1, since), since);
+        self.refusals.put(peer, Some((count + 1, since)), since);
         Ok(())
     }
 
     /// Takes one back.
     fn refund(&mut self, peer: IpAddr) {
-        if let Some((count, since)) = self.refusals.get(&peer, Instant::now()) {
-            self.refusals.put(peer, (count.saturating_sub(1), since), since);
+        if let Some(Ok((count, since))) = self.refusals.get(&peer, Instant::now()) {
+            self.refusals.put(peer, Some((count.saturating_sub(1), since)), since);
         }
     }
 }

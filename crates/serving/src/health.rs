@@ -3,19 +3,15 @@
 //! In: named checks. Out: `ok`, or a line per check with `?verbose` and whenever one fails;
 //! `?exclude=<name>` leaves a check out. Reasons and remarks may name objects, holders and addresses, so
 //! they are for those alone who may read the path; to all others, as with the API server, only what
-//! is checked and whether it is well. For all clients the checks are run at most once a second.
+//! is checked and whether it is well.
 
-use std::{collections::BTreeSet, fmt::Write, time::Duration};
+use std::{collections::BTreeSet, fmt::Write};
 
 use http::StatusCode;
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::answer::Answer;
 use crate::slis::Slis;
 
-/// How long the findings for all clients count. A second is less than the period of any probe.
-const FRESH: Duration = Duration::from_secs(1);
 /// Bytes of a query. All names there are have some 400; what is excluded is repeated in the answer.
 const MAX_QUERY: usize = 1024;
 
@@ -79,24 +75,19 @@ pub(crate) fn is_verbose(query: Option<&str>) -> bool {
     query.is_some_and(|query| Query::parse(query).verbose)
 }
 
-/// Whether each check was fine, and when that was found.
-type Outcomes = (Instant, Vec<bool>);
-
 /// The checks of one endpoint.
 #[derive(Debug)]
 pub struct Checks {
     endpoint: &'static str,
     all: Vec<Check>,
     slis: Option<Slis>,
-    /// For all clients.
-    outcomes: Mutex<Option<Outcomes>>,
 }
 
 impl Checks {
     /// The checks of the endpoint with the given name, such as `readyz`.
     #[must_use]
     pub fn new(endpoint: &'static str, checks: Vec<Check>) -> Self {
-        Self { endpoint, all: checks, slis: None, outcomes: Mutex::default() }
+        Self { endpoint, all: checks, slis: None }
     }
 
     /// The same, whose findings are counted each time.
@@ -113,7 +104,7 @@ impl Checks {
         finding
     }
 
-    /// Runs the checks, if they have not just been run, and answers.
+    /// Runs the checks and answers.
     ///
     /// Format: apiserver's server/healthz/healthz.go, handleRootHealth.
     #[must_use]
@@ -123,28 +114,23 @@ impl Checks {
             return Answer::text(StatusCode::URI_TOO_LONG, "the query is too long\n".to_owned());
         }
         let Query { verbose, excluded } = Query::parse(query);
-        let outcomes = (audience == Audience::Everybody).then(|| self.outcomes());
+        let is_told = audience != Audience::Everybody;
         let mut lines = String::new();
         let mut healthy = true;
         // Writing to a string cannot fail.
-        for (index, check) in self.all.iter().enumerate() {
+        for check in &self.all {
             let name = &check.name;
             if excluded.contains(name) {
                 let _ = writeln!(lines, "[+]{name} excluded: ok");
                 continue;
             }
-            let finding = match &outcomes {
-                None => self.find(check),
-                Some(outcomes) if outcomes.get(index) == Some(&true) => Ok(None),
-                Some(_) => Err("reason withheld".to_owned()),
-            };
+            let finding = self.find(check);
+            healthy &= finding.is_ok();
             let _ = match finding {
-                Ok(None) => writeln!(lines, "[+]{name} ok"),
-                Ok(Some(remark)) => writeln!(lines, "[+]{name} ok: {remark}"),
-                Err(reason) => {
-                    healthy = false;
-                    writeln!(lines, "[-]{name} failed: {reason}")
-                }
+                Ok(Some(remark)) if is_told => writeln!(lines, "[+]{name} ok: {remark}"),
+                Ok(_) => writeln!(lines, "[+]{name} ok"),
+                Err(reason) if is_told => writeln!(lines, "[-]{name} failed: {reason}"),
+                Err(_) => writeln!(lines, "[-]{name} failed: reason withheld"),
             };
         }
         let unknown = excluded.iter().filter(|name| !self.all.iter().any(|check| check.name == **name));
@@ -164,28 +150,10 @@ impl Checks {
         }
         Answer::text(StatusCode::OK, "ok".to_owned())
     }
-
-    /// Whether each check is fine, as of the last second.
-    fn outcomes(&self) -> Vec<bool> {
-        let mut latest = self.outcomes.lock();
-        match latest.as_ref().filter(|(found, _)| found.elapsed() < FRESH) {
-            Some((_, outcomes)) => outcomes.clone(),
-            None => {
-                let outcomes: Vec<bool> = self.all.iter().map(|check| self.find(check).is_ok()).collect();
-                *latest = Some((Instant::now(), outcomes.clone()));
-                outcomes
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
-
     use super::*;
 
     #[test]
@@ -251,27 +219,5 @@ mod tests {
         assert_eq!(answer(Some("verbose")).body, failed);
         let passed = "[+]leader-election ok\n[+]watch-pods excluded: ok\nreadyz check passed\n";
         assert_eq!(answer(Some("verbose&exclude=watch-pods")).body, passed);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn everybody_may_ask_and_the_checks_are_run_once_a_second() {
-        let runs = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&runs);
-        let check = Check::new("ping", move || match count.fetch_add(1, Ordering::SeqCst) {
-            0 => Ok(None),
-            _ => Err("ill".to_owned()),
-        });
-        let checks = Checks::new("livez", vec![check]);
-        let status = |query, audience| checks.answer(query, audience).status.as_u16();
-        for query in [None, Some("verbose"), Some("exclude=x"), None] {
-            assert_eq!(status(query, Audience::Everybody), 200, "{query:?}");
-        }
-        assert_eq!(runs.load(Ordering::SeqCst), 1);
-        tokio::time::advance(FRESH).await;
-        assert_eq!(status(None, Audience::Everybody), 500);
-        assert_eq!(runs.load(Ordering::SeqCst), 2);
-        // Who may know why is told what is so now.
-        assert_eq!(checks.answer(None, Audience::Known).body, "[-]ping failed: ill\nlivez check failed\n");
-        assert_eq!(runs.load(Ordering::SeqCst), 3);
     }
 }

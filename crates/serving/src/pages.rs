@@ -1,8 +1,7 @@
 //! Pages as they are sent: made elsewhere, one of a kind at a time, kept for a second.
 //!
 //! A page may take a second of CPU and tens of megabytes in a large cluster. So it is made on a thread of
-//! its own, never twice at once, and those who ask meanwhile share it; of a large one there are only so many
-//! editions at once, so that readers who do not read cannot make the memory full. A part that a query asks for is shared by
+//! its own, never twice at once, and those who ask meanwhile share it. A part that a query asks for is shared by
 //! nobody: it is made anew, one at a time, and never in place of the page.
 
 use std::{sync::Arc, time::Duration};
@@ -12,7 +11,7 @@ use http::{StatusCode, header::CONTENT_TYPE};
 use hyper::body::Bytes;
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
+    sync::Mutex,
     task::{JoinError, spawn_blocking},
     time::{Instant, sleep},
 };
@@ -21,27 +20,11 @@ use super::answer::Answer;
 
 /// How long a page is the same for all. A second is less than any scrape interval.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pages up to this size are kept by as many readers as there may be.
-const SMALL: usize = 64 * 1024;
-/// Editions of a larger one at once. One may be on its way to a client that reads slowly, until its time is over:
-/// that must not keep all others from the page.
-const EDITIONS: usize = 2;
 
 /// Makes a page, or the part of it that a query asks for.
 pub type MakeRows = dyn Fn(Option<&str>) -> Answer + Send + Sync;
 
-/// The text of an edition, which all its readers share. The last of them gives the permit back.
-struct Text {
-    body: String,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl AsRef<[u8]> for Text {
-    fn as_ref(&self) -> &[u8] {
-        self.body.as_bytes()
-    }
-}
-
+/// All its readers share the body.
 #[derive(Clone)]
 struct Edition {
     made: Instant,
@@ -51,10 +34,9 @@ struct Edition {
 }
 
 impl Edition {
-    /// Of what was made now. A large one keeps the permit.
-    fn of(Answer { status, content_type, body }: Answer, permit: OwnedSemaphorePermit) -> Self {
-        let text = Text { _permit: (body.len() > SMALL).then_some(permit), body };
-        Self { made: Instant::now(), status, content_type, body: Bytes::from_owner(text) }
+    /// Of what was made now.
+    fn of(Answer { status, content_type, body }: Answer) -> Self {
+        Self { made: Instant::now(), status, content_type, body: body.into() }
     }
 }
 
@@ -68,16 +50,13 @@ impl IntoResponse for Edition {
 pub(super) struct Page {
     make: Box<MakeRows>,
     latest: Arc<Mutex<Option<Edition>>>,
-    editions: Arc<Semaphore>,
     part: Arc<Mutex<()>>,
-    parts: Arc<Semaphore>,
 }
 
 impl Page {
     /// One that is made like this.
     pub(super) fn new(make: Box<MakeRows>) -> Self {
-        let [editions, parts] = [(); 2].map(|()| Arc::new(Semaphore::new(EDITIONS)));
-        Self { make, latest: Arc::default(), editions, part: Arc::default(), parts }
+        Self { make, latest: Arc::default(), part: Arc::default() }
     }
 
     /// Makes it, or a part of it, now. May take long.
@@ -95,12 +74,11 @@ impl Page {
             return edition.clone().into_response();
         }
         *latest = None;
-        let Ok(permit) = Arc::clone(&self.editions).try_acquire_owned() else { return too_many_readers() };
         let page = Arc::clone(self);
         // The lock goes with it: if the reader is gone, the page is still made only once at a time, and forgotten.
         let runtime = Handle::current();
         let making = spawn_blocking(move || {
-            let edition = Edition::of(page.make(None), permit);
+            let edition = Edition::of(page.make(None));
             *latest = Some(edition.clone());
             runtime.spawn(forget(Arc::clone(&page.latest), edition.made));
             edition
@@ -110,19 +88,13 @@ impl Page {
 
     async fn part(self: &Arc<Self>, part: String) -> Response {
         let making = Arc::clone(&self.part).lock_owned().await;
-        let Ok(permit) = Arc::clone(&self.parts).try_acquire_owned() else { return too_many_readers() };
         let page = Arc::clone(self);
         let made = spawn_blocking(move || {
             let _making = making;
-            Edition::of(page.make(Some(&part)), permit)
+            Edition::of(page.make(Some(&part)))
         });
         sent(made.await)
     }
-}
-
-fn too_many_readers() -> Response {
-    let text = "too many slow readers of this page: try later\n".to_owned();
-    Answer::text(StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
 fn sent(made: Result<Edition, JoinError>) -> Response {
@@ -179,24 +151,6 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(read(&page).await, "1");
         assert_eq!((made.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (2, 1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn of_large_pages_there_are_two_editions_at_once() {
-        let large = "x".repeat(SMALL + 1);
-        let expected = large.clone();
-        let page = Page::new(Box::new(move |_| Answer::text(StatusCode::OK, large.clone())));
-        let page = Arc::new(page);
-        let mut stalled = Vec::new();
-        for _ in 0..EDITIONS {
-            // However many read an edition, it is there once.
-            stalled.push([page.get(None).await, page.get(None).await, page.get(None).await]);
-            tokio::time::advance(FRESH).await;
-        }
-        let refused = page.get(None).await;
-        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-        drop(stalled.pop());
-        assert!(read(&page).await == expected);
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,12 +3,10 @@
 //!
 //! A client of its own, so that clients never stand in the way of the daemon's work, and within
 //! bounds, so that they cannot make the daemon flood the API server: so many reviews at once, so many
-//! a second, each with a deadline. Those who have been known before have a share that strangers cannot use up.
+//! a second, each with a deadline. A question that was answered with yes before is asked beyond that rate, so that
+//! strangers keep out nobody who was let in.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use http::{
     Method, Request,
@@ -37,9 +35,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 3;
 /// Before the second attempt, as upstream; twice as long before the third.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Reviews at once, for each share.
+/// Reviews at once.
 const AT_ONCE: usize = 4;
-/// Reviews a second, for each share. KCM's client would send 200.
+/// Reviews a second of what is new. KCM's client would send 200.
 const PER_SECOND: usize = 20;
 /// Reviews that may come at once after a quiet time.
 const BURST: usize = 40;
@@ -62,34 +60,6 @@ pub enum ReviewError {
     Failed(String),
 }
 
-/// Whose share a review is taken from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// A user who has been known before.
-    Known,
-    /// Any client.
-    Stranger,
-}
-
-/// A share of what may be asked.
-#[derive(Debug)]
-struct Bounds {
-    at_once: Semaphore,
-    rate: RateLimiter,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        let rate = RateLimiter::builder()
-            .initial(BURST)
-            .max(BURST)
-            .refill(PER_SECOND / 10)
-            .interval(Duration::from_millis(100))
-            .build();
-        Self { at_once: Semaphore::new(AT_ONCE), rate }
-    }
-}
-
 /// Why an attempt brought nothing.
 struct Failure {
     problem: String,
@@ -101,66 +71,52 @@ struct Failure {
 /// Asks the API server.
 pub struct Reviewer {
     client: Client,
-    known: Bounds,
-    strangers: Bounds,
+    at_once: Semaphore,
+    /// The same for what was answered with yes before, which waits for nobody else.
+    again: Semaphore,
+    rate: RateLimiter,
     /// The sorts of reviews that fail now: one that is forbidden says nothing about the others.
     failing: Mutex<BTreeSet<Review>>,
     measures: Measures,
-}
-
-/// What of a review counts.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reviewed<S> {
-    status: S,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TokenStatus {
-    authenticated: bool,
-    user: User,
-    error: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct AccessStatus {
-    allowed: bool,
-    denied: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ConfigMap {
-    data: BTreeMap<String, String>,
 }
 
 impl Reviewer {
     /// Asks with this client.
     #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
-        let (known, strangers) = (Bounds::default(), Bounds::default());
-        Self { client, known, strangers, failing: Mutex::default(), measures }
+        let rate = RateLimiter::builder()
+            .initial(BURST)
+            .max(BURST)
+            .refill(PER_SECOND / 10)
+            .interval(Duration::from_millis(100))
+            .build();
+        Self {
+            client,
+            at_once: Semaphore::new(AT_ONCE),
+            again: Semaphore::new(AT_ONCE),
+            rate,
+            failing: Mutex::default(),
+            measures,
+        }
     }
 
-    /// Whose token it is; `None` if it is no user's.
+    /// Whose token it is; `None` if it is no user's. If the answer was yes before, it is asked beyond the rate.
     ///
     /// # Errors
     /// See [`ReviewError`].
-    pub async fn token(&self, token: &str, share: Share) -> Result<Option<User>, ReviewError> {
+    pub async fn token(&self, token: &str, is_again: bool) -> Result<Option<User>, ReviewError> {
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": { "token": token },
         });
-        let answer: Option<Reviewed<TokenStatus>> =
-            self.ask(Review::Token, share, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
-        let status = answer.unwrap_or_default().status;
-        if status.authenticated && !status.user.username.is_empty() {
-            return Ok(Some(status.user.authenticated()));
+        let answer = self.ask(Review::Token, is_again, Method::POST, TOKEN_REVIEWS, Some(&body)).await?;
+        let status = answer.pointer("/status").unwrap_or(&Value::Null);
+        let user = User::deserialize(status.get("user").unwrap_or(&Value::Null)).unwrap_or_default();
+        if status.get("authenticated") == Some(&Value::Bool(true)) && !user.username.is_empty() {
+            return Ok(Some(user.authenticated()));
         }
-        if !status.error.is_empty() {
+        if let Some(reason) = status.get("error").and_then(Value::as_str) {
             // It may say much, but never the token.
-            tracing::debug!(reason = status.error, "token refused");
+            tracing::debug!(reason, "token refused");
         }
         Ok(None)
     }
@@ -174,7 +130,7 @@ impl Reviewer {
         user: &User,
         verb: &str,
         path: &str,
-        share: Share,
+        is_again: bool,
     ) -> Result<bool, ReviewError> {
         let mut spec = serde_json::to_value(user).unwrap_or_default();
         if let Some(spec) = spec.as_object_mut() {
@@ -183,11 +139,10 @@ impl Reviewer {
         let body = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec,
         });
-        let answer: Option<Reviewed<AccessStatus>> =
-            self.ask(Review::Access, share, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
-        let AccessStatus { allowed, denied } = answer.unwrap_or_default().status;
+        let answer = self.ask(Review::Access, is_again, Method::POST, ACCESS_REVIEWS, Some(&body)).await?;
         // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize: a denial counts more.
-        Ok(allowed && !denied)
+        let is_denied = answer.pointer("/status/denied").is_some_and(|denied| *denied != false);
+        Ok(answer.pointer("/status/allowed") == Some(&Value::Bool(true)) && !is_denied)
     }
 
     /// The cluster's authorities of client certificates, in PEM; `None` if it publishes none.
@@ -195,39 +150,37 @@ impl Reviewer {
     /// # Errors
     /// See [`ReviewError`].
     pub async fn authorities(&self) -> Result<Option<String>, ReviewError> {
-        let map: Option<ConfigMap> =
-            self.ask(Review::Authorities, Share::Known, Method::GET, AUTHORITIES, None).await?;
-        Ok(map.and_then(|mut map| map.data.remove("client-ca-file")).filter(|pem| !pem.is_empty()))
+        let map = self.ask(Review::Authorities, true, Method::GET, AUTHORITIES, None).await?;
+        let pem = map.pointer("/data/client-ca-file").and_then(Value::as_str);
+        Ok(pem.filter(|pem| !pem.is_empty()).map(str::to_owned))
     }
 
-    /// `None`: not found.
-    async fn ask<T: for<'a> Deserialize<'a>>(
+    /// Null, if there is none.
+    async fn ask(
         &self,
         review: Review,
-        share: Share,
+        is_again: bool,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<T>, ReviewError> {
-        let bounds = match share {
-            Share::Known => &self.known,
-            Share::Stranger => &self.strangers,
-        };
-        if !bounds.rate.try_acquire(1) {
+    ) -> Result<Value, ReviewError> {
+        let may_ask = || is_again || self.rate.try_acquire(1);
+        if !may_ask() {
             return Err(ReviewError::Busy);
         }
         let asking = async {
             let mut attempt = 1;
             loop {
                 let failure = {
-                    let _permit = bounds.at_once.acquire().await;
+                    let places = if is_again { &self.again } else { &self.at_once };
+                    let _permit = places.acquire().await;
                     match self.send(review, method.clone(), path, body).await {
                         Ok(answer) => return Ok(answer),
                         Err(failure) => failure,
                     }
                 };
                 // Another attempt is another request: it has to be within the rate as well.
-                if !failure.transient || attempt == ATTEMPTS || !bounds.rate.try_acquire(1) {
+                if !failure.transient || attempt == ATTEMPTS || !may_ask() {
                     return Err(failure.problem);
                 }
                 sleep(PAUSE * attempt).await;
@@ -253,13 +206,13 @@ impl Reviewer {
     }
 
     /// One attempt.
-    async fn send<T: for<'a> Deserialize<'a>>(
+    async fn send(
         &self,
         review: Review,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Value, Failure> {
         let lasting = |problem| Failure { problem, transient: false };
         let is_read = method == Method::GET;
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
@@ -280,12 +233,12 @@ impl Reviewer {
         let bytes = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let bytes = bytes.map_err(|error| lasting(error.to_string()))?.to_bytes();
         if is_read && status == http::StatusCode::NOT_FOUND {
-            return Ok(None);
+            return Ok(Value::Null);
         }
         if !status.is_success() {
             let transient = status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS;
             return Err(Failure { problem: format!("the API server answers {status}"), transient });
         }
-        serde_json::from_slice(&bytes).map(Some).map_err(|_| lasting("the answer cannot be read".to_owned()))
+        serde_json::from_slice(&bytes).map_err(|_| lasting("the answer cannot be read".to_owned()))
     }
 }

@@ -1,7 +1,6 @@
 //! The listening socket: lets every client in, and ends who has to make room.
 
 use std::{
-    collections::HashMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     sync::Arc,
@@ -10,7 +9,7 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -28,8 +27,6 @@ const BACKLOG: i32 = 1024;
 /// Bytes of answers that the kernel holds for a peer that does not read them, before it doubles them for its own
 /// use: they count as this process's memory. Else it would hold megabytes.
 const SEND_BUFFER: usize = 128 * 1024;
-/// How often the same problem of accepting is told.
-const REPEAT: Duration = Duration::from_mins(1);
 
 /// The address cannot be served on.
 #[derive(Debug, Error)]
@@ -96,14 +93,14 @@ impl Server {
         // Ends what is still open after the drain.
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        let mut failures = Failures::default();
+        // Of all, with successes between: a lack of file descriptors fails ten times a second, and is told once in a while.
+        let mut failures: u64 = 0;
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if failures.is_new(error.kind(), Instant::now()) {
-                        tracing::warn!(%error, "could not accept a connection");
-                    }
+                    failures += 1;
+                    tracing::warn!(attempt = failures, %error, "could not accept a connection");
                     stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
                     continue;
                 }
@@ -145,21 +142,6 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
-}
-
-/// Problems of accepting that were told. A lack of file descriptors fails ten times a second, with successes between.
-#[derive(Debug, Default)]
-struct Failures(HashMap<io::ErrorKind, Instant>);
-
-impl Failures {
-    /// Whether it was not told for a while, and is now.
-    fn is_new(&mut self, kind: io::ErrorKind, now: Instant) -> bool {
-        let told = self.0.get(&kind).is_some_and(|told| now.saturating_duration_since(*told) < REPEAT);
-        if !told {
-            self.0.insert(kind, now);
-        }
-        !told
-    }
 }
 
 /// What was read again, and whether it has changed or what is wrong with it.

@@ -8,7 +8,7 @@ use super::verdict::Waiting;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contention {
     /// Nodes that hold it, what each waits for, and the pods that need it there.
-    pub(super) holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
+    pub(in crate::attach_detach) holders: Vec<(NodeName, Option<Waiting>, Vec<PodKey>)>,
     /// Of several that hold it, the one that may list it.
     pub(super) publisher: Option<NodeName>,
     /// Whose turn it is if no node has it.

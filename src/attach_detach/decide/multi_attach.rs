@@ -39,8 +39,7 @@ pub struct Exclusive {
 
 impl Contention {
     /// What there is to tell once the nodes that matter to the others have been judged.
-    #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         exclusive: &Exclusive,
         desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
@@ -74,6 +73,7 @@ impl Exclusive {
         let foreign = state.into_iter().flat_map(|state| state.foreign.values());
         let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
+        holders.dedup();
         let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
@@ -129,14 +129,12 @@ impl Exclusive {
     }
 
     /// Of several nodes that have the volume, one may list it: whether that is this one.
-    #[must_use]
-    pub fn publishes(&self, node: &NodeName) -> Option<bool> {
+    pub(crate) fn publishes(&self, node: &NodeName) -> Option<bool> {
         self.publisher.as_ref().map(|publisher| publisher == node)
     }
 
     /// The node that keeps this one from attaching. It is this one while it has another volume of the same name.
-    #[must_use]
-    pub fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
+    pub(crate) fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
         if let Some(holder) = self.holders.iter().find(|holder| *holder != node) {
             return Some(ConflictingNode { node: holder.clone(), is_attached: true });
         }

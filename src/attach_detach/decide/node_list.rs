@@ -133,8 +133,7 @@ impl ListChange {
     /// waits for it. So does what is alone: the last patch of its node is long past, and nothing else is on its way
     /// there. Under load an attached volume waits for as long as keeps the patches of its node apart, because the next
     /// one is not far.
-    #[must_use]
-    pub fn due(&self, gathering: &Gathering) -> Instant {
+    pub(crate) fn due(&self, gathering: &Gathering) -> Instant {
         let Gathering { pending_since, last_patch, window, .. } = *gathering;
         if gathering.puts_back || self.removes {
             return pending_since;

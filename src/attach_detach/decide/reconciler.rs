@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     csi,
     multi_attach::Exclusive,
-    verdict::{AttachStep, NodeVerdict, NodeVolumeView, StandOff, Waiting, wait},
+    verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, wait},
 };
 use crate::attach_detach::{
     options::ForcePolicy,
@@ -43,11 +43,11 @@ pub struct VolumeView<'a> {
     /// Who has it, or is to have it, of all nodes, if it may be on one node at a time only.
     pub exclusive: Option<&'a Exclusive>,
     /// Why nothing may be taken away, if that is so (S14, E11).
-    pub stand_off: Option<StandOff>,
+    pub stand_off: Option<Waiting>,
     /// For what a VolumeAttachment that is to be created waits, if none may be (S1).
     pub hand_over: Option<Waiting>,
     /// Nodes from which it may not be taken away, each with the reason.
-    pub stood_off: BTreeMap<NodeName, StandOff>,
+    pub stood_off: BTreeMap<NodeName, Waiting>,
     /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
     pub leftovers: BTreeSet<NodeName>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
@@ -92,7 +92,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let verdict = csi::judge(&view_of_node, now);
         let stand_off = view.stand_off.as_ref().filter(|why| why.holds(view_of_node.node));
         // That of a hand-over comes last: it alone lets what is off the list be finished.
-        let strict = stand_off.filter(|why| **why != StandOff::HandOver);
+        let strict = stand_off.filter(|why| **why != Waiting::HAND_OVER);
         let verdict = match strict.or(view.stood_off.get(node)).or(stand_off) {
             Some(why) => verdict.standing_off(&view_of_node, why),
             None => verdict,

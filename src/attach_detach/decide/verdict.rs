@@ -276,9 +276,15 @@ impl Waiting {
     pub const HAND_OVER: Self =
         Self::HandOver { why: "mooring hands over to kube-controller-manager", until: None };
 
+    /// As a reason why nothing is taken away: whether it holds up a node. One with the taint out-of-service is detached from
+    /// beside another controller, too: people vouch for it that it is down (S14).
+    pub(in crate::attach_detach) fn holds(&self, node: Option<&NodeState>) -> bool {
+        let node = node.and_then(|state| state.node.as_deref());
+        !(matches!(self, Self::ForeignWriter { .. }) && node.is_some_and(Node::is_out_of_service))
+    }
+
     /// Whether that is what the volume waits for where pods want it, and no step of a detach that is not to be.
-    #[must_use]
-    pub fn is_of_wanted(&self) -> bool {
+    pub(crate) fn is_of_wanted(&self) -> bool {
         matches!(
             self,
             Self::AttachError { .. }
@@ -311,39 +317,6 @@ impl Waiting {
     }
 }
 
-/// Why nothing is taken away from nodes or drivers for now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StandOff {
-    /// Another controller does our work (S14): who, and what.
-    ForeignWriter {
-        /// Who wrote what.
-        by: Arc<str>,
-        /// When it ends, unless another such write is seen, by this process' clock.
-        until: Timestamp,
-    },
-    /// The cluster was restored from a backup: what it says may be of the past (E11).
-    Restored {
-        /// Until when, by this process' clock.
-        until: Timestamp,
-    },
-    /// kube-controller-manager is about to take over: what is off the list is finished, and no more is begun (S1).
-    HandOver,
-    /// The driver would take another volume from this node in its place (S44).
-    Beside(NodeName),
-    /// An object cannot be read that may lead a pod there to this volume (S42). It is not named: it may be of another
-    /// namespace than that of the pods that wait for the volume (S41), and its pod is told of it.
-    Unreadable,
-}
-
-impl StandOff {
-    /// Whether it holds up a node. One with the taint out-of-service is detached from beside another controller, too:
-    /// people vouch for it that it is down (S14).
-    pub(in crate::attach_detach) fn holds(&self, node: Option<&NodeState>) -> bool {
-        let node = node.and_then(|state| state.node.as_deref());
-        !(matches!(self, Self::ForeignWriter { .. }) && node.is_some_and(Node::is_out_of_service))
-    }
-}
-
 pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> NodeVerdict {
     NodeVerdict { waiting: Some(waiting), ..NodeVerdict::say(report_as_attached) }
 }
@@ -358,13 +331,13 @@ pub(in crate::attach_detach) fn withdraw(step: Option<AttachStep>, waiting: Wait
 }
 
 impl NodeVerdict {
-    /// The same, but nothing is taken away from the node or the driver. What was about to be is put back, unless our DELETE may
+    /// The same, but nothing is taken away from the node or the driver, for this reason. What was about to be is put back, unless our DELETE may
     /// be carried out yet (S2), or another node has it (S43).
-    pub(in crate::attach_detach) fn standing_off(self, view: &NodeVolumeView<'_>, why: &StandOff) -> Self {
+    pub(in crate::attach_detach) fn standing_off(self, view: &NodeVolumeView<'_>, why: &Waiting) -> Self {
         let node_volume = view.node_volume;
         let deletes = matches!(self.step, Some(AttachStep::Delete(..)));
         let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
-        let is_begun = *why == StandOff::HandOver && !node_volume.is_listed();
+        let is_begun = *why == Waiting::HAND_OVER && !node_volume.is_listed();
         if !(self.unpublishes || deletes || unpublishes) || is_begun {
             return self;
         }
@@ -379,18 +352,7 @@ impl NodeVerdict {
             || node_volume.report_as_attached == ReportAsAttached::Yes;
         let report_as_attached =
             if is_attached && is_ours { ReportAsAttached::Yes } else { ReportAsAttached::Unchanged };
-        let waiting = match why {
-            StandOff::ForeignWriter { by, until } => {
-                Waiting::ForeignWriter { writer: by.to_string(), until: *until }
-            }
-            StandOff::Restored { until } => Waiting::RestoreGrace { until: *until },
-            StandOff::HandOver => Waiting::HAND_OVER,
-            StandOff::Beside(node) => {
-                Waiting::HeldByNode { conflict: ConflictingNode { node: node.clone(), is_attached: true } }
-            }
-            StandOff::Unreadable => Waiting::Unreadable { object: "what a pod there needs".to_owned() },
-        };
-        wait(report_as_attached, waiting)
+        wait(report_as_attached, why.clone())
     }
 
     /// Nothing is done: an object that the rules would have to read cannot be read.
@@ -398,11 +360,9 @@ impl NodeVerdict {
         wait(ReportAsAttached::Unchanged, Waiting::Unreadable { object: object.to_owned() })
     }
 
-    /// The same, and the attachment is read live if no watch event would tell of its end, or if the server says that it
-    /// is another object.
+    /// The same, and the attachment is read live if the server says that it is another object.
     pub(in crate::attach_detach) fn confirming(mut self, node_volume: &NodeVolume, now: Instant) -> Self {
-        let is_to_be_read =
-            matches!(node_volume.why_read, Some(WhyRead::Unconfirmed | WhyRead::DeletionRefused(_)));
+        let is_to_be_read = matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_)));
         if !is_to_be_read || node_volume.call.is_some() || self.step.is_some() {
             return self;
         }

@@ -26,17 +26,6 @@ use crate::attach_detach::{
 /// How often the note is made anew while something waits.
 pub const PERIOD: Duration = Duration::from_secs(5);
 
-/// What there is to log of the waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::attach_detach) enum Said {
-    /// The note of the predecessor is none that this version reads.
-    Unreadable,
-    /// On so many nodes waits go on; so many further entries of the note prove nothing now.
-    TakenOver { go_on: usize, begin_anew: usize },
-    /// On so many nodes something waits that the note has no room for.
-    LeftOut(usize),
-}
-
 /// What the note says of each node on which something waits.
 #[derive(Clone, Debug, Default)]
 pub struct ForceWaits {
@@ -49,13 +38,11 @@ pub struct ForceWaits {
     /// Whether something waits for less than that.
     waits: bool,
     is_news: bool,
-    left_out: usize,
 }
 
 impl ForceWaits {
     /// Waits of so long at most.
-    #[must_use]
-    pub fn of(patience: Duration) -> Self {
+    pub(crate) fn of(patience: Duration) -> Self {
         Self { patience, ..Self::default() }
     }
 
@@ -65,10 +52,10 @@ impl ForceWaits {
     }
 
     /// This process leads from now on. Returns what its predecessor said, if it can be read.
-    pub(in crate::attach_detach) fn take_over(&mut self) -> Result<WaitNote, Said> {
-        let Some(lease) = &self.lease else { return Ok(WaitNote::default()) };
+    pub(in crate::attach_detach) fn take_over(&mut self) -> Option<WaitNote> {
+        let Some(lease) = &self.lease else { return Some(WaitNote::default()) };
         self.is_news = true;
-        WaitNote::parse(lease.left().as_deref().unwrap_or_default()).ok_or(Said::Unreadable)
+        WaitNote::parse(lease.left().as_deref().unwrap_or_default())
     }
 
     /// Something waits.
@@ -96,8 +83,7 @@ impl ForceWaits {
     }
 
     /// When to look although nothing happens.
-    #[must_use]
-    pub fn due_at(&self) -> Option<Instant> {
+    pub(crate) fn due_at(&self) -> Option<Instant> {
         self.looked_at.filter(|_| self.waits).map(|at| at + PERIOD)
     }
 
@@ -107,16 +93,15 @@ impl ForceWaits {
         actual: &ActualState,
         desired: &DesiredState,
         (now, wall): (Instant, Timestamp),
-    ) -> Option<Said> {
+    ) {
         if !self.waits || self.due_at().is_some_and(|due| due > now) {
-            return None;
+            return;
         }
         self.looked_at = Some(now);
         let mut waits: Vec<_> = waits(actual, desired)
             .map(|(name, wait)| (elapsed_on(name, &wait, actual, wall).min(self.patience), name, wait))
             .collect();
         waits.sort_by(|(one, name, _), (other, other_name, _)| (other, other_name).cmp(&(one, name)));
-        let left_out = waits.len().saturating_sub(MOST_ENTRIES);
         waits.truncate(MOST_ENTRIES);
         self.waits = waits.iter().any(|(elapsed, ..)| *elapsed < self.patience);
         let told = waits.into_iter().filter(|(elapsed, ..)| elapsed.as_secs() > 0);
@@ -124,8 +109,6 @@ impl ForceWaits {
             told.map(|(elapsed, name, wait)| (name.clone(), wait.entry(elapsed.as_secs()))).collect();
         self.is_news |= self.entries != entries;
         self.entries = entries;
-        let is_more = left_out > mem::replace(&mut self.left_out, left_out);
-        is_more.then_some(Said::LeftOut(left_out))
     }
 
     /// The note, if it has changed since it was last taken; empty if there is nothing to say.
@@ -204,9 +187,10 @@ mod tests {
         }
         let look = |waits: &mut ForceWaits, second: i64| {
             let now = start + Duration::from_secs(second.unsigned_abs());
-            waits.look(&actual, &desired, (now, at(second)))
+            waits.look(&actual, &desired, (now, at(second)));
+            waits.due_at()
         };
-        assert_eq!(look(&mut waits, 20), Some(Said::LeftOut(1)));
+        look(&mut waits, 20);
         let note = waits.take_note().unwrap();
         assert!(note.len() < 100 << 10, "an annotation may have 256 KiB");
         let told = |note: &str, name: &NodeName| note.contains(&format!("{name}:"));
@@ -216,11 +200,11 @@ mod tests {
         // A pod comes: what was said is over before anything is looked at again.
         waits.break_off(&nodes[7]);
         assert!(!told(&waits.take_note().unwrap(), &nodes[7]));
-        assert_eq!((look(&mut waits, 24), waits.due_at()), (None, Some(start + Duration::from_secs(25))));
-        assert_eq!((look(&mut waits, 25), waits.due_at()), (None, Some(start + Duration::from_secs(30))));
+        assert_eq!(look(&mut waits, 24), Some(start + Duration::from_secs(25)));
+        assert_eq!(look(&mut waits, 25), Some(start + Duration::from_secs(30)));
 
         // What has lasted for as long as any has to is not made anew.
-        assert_eq!((look(&mut waits, 400), waits.due_at()), (None, None));
+        assert_eq!(look(&mut waits, 400), None);
         assert!(waits.take_note().unwrap().contains("n7:360:"));
     }
 }

@@ -38,8 +38,10 @@ pub struct NodeWait {
 impl NodeWait {
     /// What waits there, if anything, each volume with its attachment. `None` for a node that is Ready, or that does not
     /// tell since which transition it is not.
-    #[must_use]
-    pub fn new(node: &Node, waiting: impl FnOnce() -> BTreeMap<VolumeId, Option<Uid>>) -> Option<Self> {
+    pub(crate) fn new(
+        node: &Node,
+        waiting: impl FnOnce() -> BTreeMap<VolumeId, Option<Uid>>,
+    ) -> Option<Self> {
         let ready = node.ready().filter(|_| !node.is_ready())?;
         let failure = format!("{} {}", ready.status.as_str(), ready.last_transition_time?);
         let waiting = Some(waiting()).filter(|waiting| !waiting.is_empty())?;
@@ -52,8 +54,7 @@ impl NodeWait {
     }
 
     /// The entry for a wait of so many seconds.
-    #[must_use]
-    pub fn entry(&self, seconds: u64) -> String {
+    pub(crate) fn entry(&self, seconds: u64) -> String {
         format!("{}:{seconds}:{}", self.node, self.seal(seconds))
     }
 
@@ -75,8 +76,7 @@ pub struct WaitNote(HashMap<String, (u64, String)>);
 
 impl WaitNote {
     /// Reads a note; `None` for one that this version does not write.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut entries = HashMap::new();
         for entry in text.split(' ').filter(|_| !text.is_empty()) {
             let (node, rest) = entry.split_once(':')?;
@@ -87,14 +87,12 @@ impl WaitNote {
     }
 
     /// How many entries it has.
-    #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
     /// For how long at least exactly this has waited, if the note says so.
-    #[must_use]
-    pub fn elapsed(&self, wait: &NodeWait) -> Option<Duration> {
+    pub(crate) fn elapsed(&self, wait: &NodeWait) -> Option<Duration> {
         let (seconds, seal) = self.0.get(&wait.node.to_string())?;
         (*seal == wait.seal(*seconds)).then_some(Duration::from_secs(*seconds))
     }

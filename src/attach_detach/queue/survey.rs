@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use apiserver::{
-    ids::{AttachmentName, NodeName, PodKey},
+    ids::{NodeName, PodKey},
     kinds::Narrow,
     tables::{Objects, Table},
 };
@@ -38,9 +38,6 @@ pub struct Survey {
 pub enum Surveyed {
     /// A pod, and of its volumes those of which nothing is known on its node yet.
     Pod(PodKey),
-    /// Objects that only answers to our own requests have told of.
-    UnconfirmedNode(NodeName),
-    UnconfirmedAttachment(AttachmentName),
     /// A node, and its volumes, on it.
     Node(NodeName),
 }
@@ -49,7 +46,6 @@ pub enum Surveyed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SurveyStage {
     Pods(usize),
-    Unconfirmed,
     Nodes(usize),
     /// Nodes that have no object.
     GoneNodes,
@@ -64,12 +60,7 @@ impl Survey {
             self.stages.insert(SurveyStage::Again);
             return;
         }
-        self.stages.extend([
-            SurveyStage::Pods(0),
-            SurveyStage::Unconfirmed,
-            SurveyStage::Nodes(0),
-            SurveyStage::GoneNodes,
-        ]);
+        self.stages.extend([SurveyStage::Pods(0), SurveyStage::Nodes(0), SurveyStage::GoneNodes]);
     }
 
     /// Whether all was looked at.
@@ -97,11 +88,6 @@ impl Survey {
             Some(SurveyStage::Pods(part)) => {
                 let pods = self.keys(&objects.pods, part, SurveyStage::Pods);
                 pods.into_iter().map(Surveyed::Pod).collect()
-            }
-            Some(SurveyStage::Unconfirmed) => {
-                let nodes = objects.nodes.unconfirmed().into_iter().map(Surveyed::UnconfirmedNode);
-                let attachments = objects.attachments.unconfirmed().into_iter();
-                nodes.chain(attachments.map(Surveyed::UnconfirmedAttachment)).collect()
             }
             Some(SurveyStage::Nodes(part)) => {
                 let nodes = self.keys(&objects.nodes, part, SurveyStage::Nodes);

@@ -160,15 +160,18 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         }
         return bind(&volume, claim, state);
     };
-    if refers_to(reference, claim) {
+    if refers_to(reference, claim) || (was_bound(claim) && !is_of_another(reference, claim)) {
         return bind(&volume, claim, state);
     }
     let reason = ClaimReason::NamedTaken(name.clone(), reference.key());
     // A claim that says the binder chose this volume for it contradicts the volume: nothing is
-    // written over that. Nor over the phase, which says that the volume was its own, where the volume names it still, by
-    // name or by UID (S45).
-    let is_its = reference.key() == claim.key() || reference.uid == claim.metadata.uid;
-    if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) || (is_its && was_bound(claim)) {
+    // written over that. Nor over the phase, which says that the volume was its own, where the volume names it still, or is
+    // given back to it (S45).
+    if let Some(decision) = robbed(claim, &volume, reference, state) {
+        return decision;
+    }
+    let is_its = was_bound(claim) && reference.key() == claim.key();
+    if annotations::has(&claim.metadata, BOUND_BY_CONTROLLER) || is_its {
         return ClaimDecision::waiting(claim, reason);
     }
     pends(claim, reason)
@@ -183,24 +186,21 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     }
     let volume = state.volume(name);
     if let Some(volume) = volume.as_deref() {
-        let reference = volume.spec.claim_ref.as_ref();
-        let owners = match reference {
+        match &volume.spec.claim_ref {
             Some(reference) if !is_of_another(reference, claim) => return bind(volume, claim, state),
-            // Given back to it, while its own phase says so (S45).
-            Some(reference) => volume::robbed(volume, reference, state),
-            // Cleared, and taken back by its owner alone (S45).
-            None => state.owners(name),
-        };
-        let is_owner = owners.iter().any(|owner| owner.key() == claim.key());
-        let taken_by = |key| Decision::rest(ClaimReason::NamedTaken(name.clone(), key));
-        match (reference, &*owners) {
-            (Some(_), _) if !is_owner => {}
-            (_, [_, _, ..]) => {
-                return ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone()));
+            Some(reference) => {
+                if let Some(decision) = robbed(claim, volume, reference, state) {
+                    return decision;
+                }
             }
-            (Some(reference), _) => return taken_by(reference.key()),
-            (None, [owner]) if !is_owner => return taken_by(owner.key()),
-            (None, _) => return bind(volume, claim, state),
+            // Cleared, and taken back by its owner alone (S45).
+            None => match &*state.owners(name) {
+                [_, _, ..] => return ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone())),
+                [owner] if owner.key() != claim.key() => {
+                    return Decision::rest(ClaimReason::NamedTaken(name.clone(), owner.key()));
+                }
+                _ => return bind(volume, claim, state),
+            },
         }
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).
@@ -216,6 +216,26 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
             Decision::step(ClaimReason::ProvingLost(name.clone()), read)
         }
     }
+}
+
+/// What becomes of a claim that is Bound to a volume which refers to a claim that does not take it: it keeps its phase, and
+/// the volume is given back to it (S45). If another claim is Bound to it, too, or it is Released, people decide.
+fn robbed(
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    reference: &ClaimRef,
+    state: &State,
+) -> Option<ClaimDecision> {
+    let owners = volume::robbed(volume, reference, state);
+    owners.iter().find(|owner| owner.key() == claim.key())?;
+    let taken = ClaimReason::NamedTaken(volume.key(), reference.key());
+    Some(if owners.len() > 1 {
+        ClaimDecision::waiting(claim, ClaimReason::Disputed(volume.key()))
+    } else if volume::is_parked(volume) {
+        ClaimDecision::waiting(claim, taken)
+    } else {
+        Decision::rest(taken)
+    })
 }
 
 /// Binds the two, as far as nothing else is in the way.

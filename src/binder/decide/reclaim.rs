@@ -5,7 +5,7 @@
 //! provisioner deletes only what is Released (S32). What is recycled or deleted here, the plugins decide.
 
 use apiserver::kinds::{
-    ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass,
+    ClaimRef, FileSource, InTreeSource, Narrow, PersistentVolume, ReclaimPolicy, StorageClass, VolumePhase,
 };
 
 use super::decision::{Decision, VolumeDecision};
@@ -72,17 +72,39 @@ pub fn deletion_plugin(
     Some(name.to_owned())
 }
 
+/// Whether somebody else reclaims it.
+pub(super) fn is_left(volume: &PersistentVolume, state: &State) -> bool {
+    let deletes = volume.spec.reclaim_policy == ReclaimPolicy::Delete;
+    is_external(volume) || (deletes && matches!(deleter(volume, &*state.plugins), Ok(Deleter::External)))
+}
+
+/// Whether it is reclaimed by a CSI driver, and never here.
+fn is_external(volume: &PersistentVolume) -> bool {
+    is_migrated(volume) || volume.spec.csi.is_some()
+}
+
+fn why_not_external(volume: &PersistentVolume) -> Option<Unreclaimable> {
+    match volume.spec.reclaim_policy {
+        ReclaimPolicy::Recycle => Some(Unreclaimable::NoRecycler),
+        ReclaimPolicy::Other(_) => Some(Unreclaimable::UnknownPolicy),
+        _ => (volume.status.phase == VolumePhase::Failed).then_some(Unreclaimable::Failed),
+    }
+}
+
 /// Reclaims a volume that is Released or Failed.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume.
 #[must_use]
 pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
-    let external = is_migrated(volume) || volume.spec.csi.is_some();
     let failed = |why| VolumeDecision::failed(volume, VolumeReason::NotReclaimable(why));
     let here =
         |otherwise| state.plugins.reclaim(volume, reference, state).unwrap_or_else(|| failed(otherwise));
     match (&volume.spec.reclaim_policy, volume.spec.in_tree.as_deref()) {
         (ReclaimPolicy::Retain, _) => Decision::rest(VolumeReason::Retained),
-        _ if external => Decision::rest(VolumeReason::LeftToProvisioner),
+        // external-provisioner deletes what is Released, and by policy Delete alone.
+        _ if is_external(volume) => match why_not_external(volume) {
+            None => Decision::rest(VolumeReason::LeftToProvisioner),
+            Some(why) => VolumeDecision::waiting(volume, VolumeReason::NotReclaimable(why)),
+        },
         // It may be an external driver's, too.
         (_, Some(InTreeSource::Malformed(malformed))) => {
             Decision::rest(VolumeReason::Unreadable(malformed.clone()))

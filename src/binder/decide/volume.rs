@@ -80,19 +80,27 @@ pub fn sync_upkept_volume(volume: &PersistentVolume, state: &State) -> VolumeDec
 /// Whether the claim that a volume refers to does not take the volume, or is in no table: a look at the volume finds out
 /// whether it is gone.
 fn takes_another(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> bool {
+    referred(reference, state).map_or(!reference.uid.is_empty(), |claim| is_elsewhere(&claim, volume))
+}
+
+/// The claim that a reference means.
+fn referred(reference: &ClaimRef, state: &State) -> Option<Arc<PersistentVolumeClaim>> {
     let claim = state.objects.claims.get(&reference.key());
-    let claim = claim.filter(|claim| reference.uid.is_empty() || claim.metadata.uid == reference.uid);
-    claim.map_or(!reference.uid.is_empty(), |claim| is_elsewhere(&claim, volume))
+    claim.filter(|claim| reference.uid.is_empty() || claim.metadata.uid == reference.uid)
 }
 
 /// The claims that are Bound to a volume which refers to a claim that does not take it: none of them is Lost, as it is one's,
-/// which takes it back (S45).
+/// which takes it back (S45). What is Released is not given back, and what is reclaimed as its claim is gone waits for people.
 pub(super) fn robbed(
     volume: &PersistentVolume,
     reference: &ClaimRef,
     state: &State,
 ) -> Vec<Arc<PersistentVolumeClaim>> {
-    if keeps_parked(volume) || !takes_another(volume, reference, state) {
+    let is_gone = referred(reference, state).is_none();
+    let is_kept = volume.spec.reclaim_policy == ReclaimPolicy::Retain;
+    let is_left = is_kept || !is_gone || reclaim::is_left(volume, state);
+    let is_let_go = if keeps_parked(volume) { is_left } else { is_kept && is_gone };
+    if is_let_go || !takes_another(volume, reference, state) {
         return Vec::new();
     }
     let mut owners = state.owners(&volume.key());
@@ -143,9 +151,15 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
         was_bound(claim) && (claim.metadata.uid == reference.uid || has_it && !is_kept)
     };
     if let Some(claim) = state.naming(volume.key()).find(is_its) {
-        return Decision::rest(VolumeReason::ClaimBindsNext(claim.key()));
+        // To what is Released it is not given back.
+        let is_given_back = claim.key() == reference.key() || claim.metadata.uid == reference.uid;
+        return Decision::rest(if is_given_back {
+            VolumeReason::ClaimBindsNext(claim.key())
+        } else {
+            VolumeReason::Reserved(reference.key())
+        });
     }
-    if is_kept || robbed(volume, reference, state).is_empty() {
+    if robbed(volume, reference, state).is_empty() {
         return decision;
     }
     claim_elsewhere(volume, reference, state)
@@ -187,7 +201,7 @@ fn keeps_parked(volume: &PersistentVolume) -> bool {
 }
 
 /// Whether the volume waits for its reclaim, or for an administrator.
-fn is_parked(volume: &PersistentVolume) -> bool {
+pub(super) fn is_parked(volume: &PersistentVolume) -> bool {
     matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed)
 }
 

@@ -227,7 +227,8 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
         let read = only(planner.plan(now));
         planner.answered(read, Err(refused()), now, 0.0);
         let plan = planner.plan(now);
-        let text = "could not read pvc/ns/c: policy \"p\" says no";
+        // Events on volumes are for readers of other namespaces, too (S41).
+        let text = "could not read what the volume is for: refused";
         assert_eq!(told(&plan.events), [("PersistentVolume", reason, text)]);
         let now = plan.wake_at.unwrap();
         let read = only(planner.plan(now));

@@ -4,15 +4,12 @@
 
 use std::path::PathBuf;
 
-use apiserver::ids::NodeName;
+use apiserver::{ids::NodeName, kinds::ObjectRef};
 use clap::Args;
+use serde_json::Value;
 
 use super::{EXIT_CODES, ViewArgs};
-use crate::explain::{
-    repair::{FreeFor, Repair},
-    subject::Subject,
-    whatif::WhatIfChange,
-};
+use crate::explain::{repair::Repair, subject, whatif::WhatIfChange};
 
 /// Flags of `mooring doctor`.
 #[derive(Debug, Args)]
@@ -53,16 +50,15 @@ pub struct NodeArgs {
 }
 
 /// What can be asked of `mooring whatif`.
-const WHATIF_CHANGES: &str = "want bind -f FILE, taint NODE, delete-node NODE, cordon NODE, delete pvc NAME, delete pod NAME or delete vac NAME";
+const WHATIF_CHANGES: &str =
+    "want bind -f FILE, taint NODE, delete-node NODE, delete pvc NAME, delete pod NAME or delete vac NAME";
 
 /// Flags of `mooring whatif`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct WhatIfArgs {
     /// The change.
-    #[arg(
-        value_name = "bind -f FILE | taint NODE | delete-node NODE | cordon NODE | delete pvc|pod|vac NAME"
-    )]
+    #[arg(value_name = "bind -f FILE | taint NODE | delete-node NODE | delete pvc|pod|vac NAME")]
     #[arg(required = true, num_args = 1..=3)]
     pub change: Vec<String>,
 
@@ -75,42 +71,28 @@ pub struct WhatIfArgs {
     pub view: ViewArgs,
 }
 
-/// What words ask for; of a claim to be created, that alone.
-#[derive(Debug, PartialEq)]
-pub enum WhatIf {
-    /// A claim is created, as its manifest says.
-    Bind(PathBuf),
-    /// Anything else.
-    Change(WhatIfChange),
-}
-
 impl WhatIfArgs {
-    /// What would be done.
+    /// What would be done, with the content of the manifest if there is one.
     ///
     /// # Errors
     /// What is wrong with the words.
-    pub fn asked(&self, namespace: &str) -> Result<WhatIf, String> {
+    pub fn asked(&self, namespace: &str, manifest: Option<Value>) -> Result<WhatIfChange, String> {
         let words: Vec<&str> = self.change.iter().map(String::as_str).collect();
-        if let ["bind"] = words.as_slice() {
-            return self.filename.clone().map(WhatIf::Bind).ok_or_else(|| "bind: want -f FILE".to_owned());
-        }
-        if self.filename.is_some() {
-            return Err("-f goes with bind alone".to_owned());
-        }
-        let change = match words.as_slice() {
-            ["taint", node] => WhatIfChange::Taint(node_name(node)?),
-            ["delete-node", node] => WhatIfChange::DeleteNode(node_name(node)?),
-            ["cordon", node] => WhatIfChange::Cordon(node_name(node)?),
-            ["delete", object @ ..] if !object.is_empty() => match Subject::parse(object, namespace)? {
-                Subject::Claim(key) => WhatIfChange::DeleteClaim(key),
-                Subject::Pod(key) => WhatIfChange::DeletePod(key),
-                Subject::Node(name) => WhatIfChange::DeleteNode(name),
-                Subject::AttributesClass(name) => WhatIfChange::DeleteAttributesClass(name),
-                other => return Err(format!("delete {other}: {WHATIF_CHANGES}")),
+        Ok(match (words.as_slice(), manifest) {
+            (["bind"], Some(manifest)) => WhatIfChange::Bind(namespace.to_owned(), Box::new(manifest)),
+            (["bind"], None) => return Err("bind: want -f FILE".to_owned()),
+            (_, Some(_)) => return Err("-f goes with bind alone".to_owned()),
+            (["taint", node], _) => WhatIfChange::Taint(node_name(node)?),
+            (["delete-node", node], _) => WhatIfChange::DeleteNode(node_name(node)?),
+            (["delete", object @ ..], _) if !object.is_empty() => match subject::parse(object, namespace)? {
+                ObjectRef::Claim(key) => WhatIfChange::DeleteClaim(key),
+                ObjectRef::Pod(key) => WhatIfChange::DeletePod(key),
+                ObjectRef::Node(name) => WhatIfChange::DeleteNode(name),
+                ObjectRef::AttributesClass(name) => WhatIfChange::DeleteAttributesClass(name),
+                other => return Err(format!("delete {}: {WHATIF_CHANGES}", subject::typed(&other))),
             },
-            other => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
-        };
-        Ok(WhatIf::Change(change))
+            (other, _) => return Err(format!("{:?}: {WHATIF_CHANGES}", other.join(" "))),
+        })
     }
 }
 
@@ -125,10 +107,6 @@ pub struct RepairArgs {
     #[arg(value_name = "relink pvc/NAME pv/NAME | free pv/NAME | unstick va/NAME")]
     #[arg(required = true, num_args = 1..=3)]
     pub repair: Vec<String>,
-
-    /// With free: for any claim that fits, in place of a claim of the name that the volume had.
-    #[arg(long)]
-    pub for_anyone: bool,
 
     /// Only print the requests, as without --yes.
     #[arg(long, conflicts_with = "yes")]
@@ -151,9 +129,6 @@ impl RepairArgs {
     pub fn asked(&self, namespace: &str) -> Result<Repair, String> {
         let wrong = || format!("{:?}: {REPAIRS}", self.repair.join(" "));
         let (verb, names) = self.repair.split_first().ok_or_else(wrong)?;
-        if self.for_anyone && verb != "free" {
-            return Err("--for-anyone goes with free alone".to_owned());
-        }
         // As explanations print them: the kind is known by the place.
         let kinds: &[&str] = match verb.as_str() {
             "relink" => &["pvc", "pv"],
@@ -162,20 +137,17 @@ impl RepairArgs {
             _ => &[],
         };
         let subject = |(kind, name): (&&str, &String)| match name.split_once('/') {
-            Some((kind, name)) => Subject::new(kind, namespace, name),
-            None => Subject::new(kind, namespace, name),
+            Some((kind, name)) => subject::named(kind, namespace, name),
+            None => subject::named(kind, namespace, name),
         };
-        let subjects: Vec<Subject> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
+        let subjects: Vec<ObjectRef> = kinds.iter().zip(names).map(subject).collect::<Result<_, _>>()?;
         match (verb.as_str(), subjects.as_slice()) {
             _ if kinds.len() != names.len() => Err(wrong()),
-            ("relink", [Subject::Claim(claim), Subject::Volume(volume)]) => {
+            ("relink", [ObjectRef::Claim(claim), ObjectRef::Volume(volume)]) => {
                 Ok(Repair::Relink(claim.clone(), volume.clone()))
             }
-            ("free", [Subject::Volume(volume)]) => {
-                let whom = if self.for_anyone { FreeFor::Anyone } else { FreeFor::SameName };
-                Ok(Repair::Free(volume.clone(), whom))
-            }
-            ("unstick", [Subject::Attachment(name)]) => Ok(Repair::Unstick(name.clone())),
+            ("free", [ObjectRef::Volume(volume)]) => Ok(Repair::Free(volume.clone())),
+            ("unstick", [ObjectRef::Attachment(name)]) => Ok(Repair::Unstick(name.clone())),
             _ => Err(wrong()),
         }
     }
@@ -189,9 +161,9 @@ pub fn node_name(word: &str) -> Result<NodeName, String> {
     if !word.contains('/') && !word.is_empty() {
         return Ok(word.into());
     }
-    match Subject::parse(&[word], "")? {
-        Subject::Node(name) => Ok(name),
-        other => Err(format!("{other} is no node")),
+    match subject::parse(&[word], "")? {
+        ObjectRef::Node(name) => Ok(name),
+        other => Err(format!("{} is no node", subject::typed(&other))),
     }
 }
 
@@ -205,9 +177,9 @@ mod tests {
         Ok(parse(["mooring"].into_iter().chain(line.split(' ')))?.command)
     }
 
-    fn whatif(line: &str) -> Result<WhatIf, String> {
+    fn whatif(line: &str) -> Result<WhatIfChange, String> {
         match command(line).unwrap() {
-            Command::WhatIf(args) => args.asked("shop"),
+            Command::WhatIf(args) => args.asked("shop", args.filename.as_ref().map(|_| Value::Null)),
             other => panic!("{other:?}"),
         }
     }
@@ -224,15 +196,14 @@ mod tests {
         let node = || NodeName::from("a");
         let claim = || ClaimKey::new("shop", "data");
         let cases = [
-            ("whatif bind -f c.yaml", WhatIf::Bind("c.yaml".into())),
-            ("whatif taint a", WhatIf::Change(WhatIfChange::Taint(node()))),
-            ("whatif delete-node node/a", WhatIf::Change(WhatIfChange::DeleteNode(node()))),
-            ("whatif delete node a", WhatIf::Change(WhatIfChange::DeleteNode(node()))),
-            ("whatif cordon a", WhatIf::Change(WhatIfChange::Cordon(node()))),
-            ("whatif delete pvc data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
-            ("whatif delete pvc/data", WhatIf::Change(WhatIfChange::DeleteClaim(claim()))),
-            ("whatif delete vac gold", WhatIf::Change(WhatIfChange::DeleteAttributesClass("gold".into()))),
-            ("whatif delete pod p", WhatIf::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p")))),
+            ("whatif bind -f c.yaml", WhatIfChange::Bind("shop".to_owned(), Box::default())),
+            ("whatif taint a", WhatIfChange::Taint(node())),
+            ("whatif delete-node node/a", WhatIfChange::DeleteNode(node())),
+            ("whatif delete node a", WhatIfChange::DeleteNode(node())),
+            ("whatif delete pvc data", WhatIfChange::DeleteClaim(claim())),
+            ("whatif delete pvc/data", WhatIfChange::DeleteClaim(claim())),
+            ("whatif delete vac gold", WhatIfChange::DeleteAttributesClass("gold".into())),
+            ("whatif delete pod p", WhatIfChange::DeletePod(PodKey::new("shop", "p"))),
         ];
         for (line, expected) in cases {
             assert_eq!(whatif(line), Ok(expected), "{line}");
@@ -256,26 +227,32 @@ mod tests {
         let cases = [
             ("repair relink pvc/data pv/v --dry-run", Repair::Relink(claim, "v".into())),
             ("repair relink data v", Repair::Relink(ClaimKey::new("shop", "data"), "v".into())),
-            ("repair free pv/v --yes", Repair::Free("v".into(), FreeFor::SameName)),
-            ("repair free pv/v --for-anyone", Repair::Free("v".into(), FreeFor::Anyone)),
+            ("repair free pv/v --yes", Repair::Free("v".into())),
             ("repair unstick va/csi-1", Repair::Unstick("csi-1".into())),
         ];
         for (line, expected) in cases {
             assert_eq!(repair(line), Ok(expected), "{line}");
         }
-        let wrong = [
+        for line in [
             "repair relink pv/v pvc/data",
             "repair free pvc/data",
-            "repair unstick va/a --for-anyone",
+            "repair unstick",
             "repair unstick pv/v",
-            "repair free va/a",
-        ];
-        for line in wrong {
+            "repair free va/csi-1",
+        ] {
             assert!(repair(line).is_err(), "{line}");
         }
         assert!(matches!(command("repair free pv/v --yes --dry-run"), Err(Stop::Usage(_))));
         assert!(matches!(command("doctor -A -n shop"), Err(Stop::Usage(_))));
-        for line in ["doctor", "node a", "whatif cordon a", "repair free v"] {
+        // What they would ignore, these two refuse.
+        for line in ["preflight -n shop", "preflight --request-timeout=5s", "switch --to mooring -n shop"] {
+            assert!(matches!(command(line), Err(Stop::Usage(_))), "{line}");
+        }
+        assert!(
+            command("preflight --context=c -o json").is_ok()
+                && command("switch --to mooring -s https://x").is_ok()
+        );
+        for line in ["doctor", "node a", "whatif taint a", "repair free v"] {
             assert!(command(&format!("{line} --no-color --utc")).is_ok(), "{line}");
         }
     }

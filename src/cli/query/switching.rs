@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use apiserver::connect::Choice;
 use clap::Args;
 
-use super::{ConnectionArgs, ViewArgs};
+use super::{CONNECTION, OutputForm};
 use crate::{cli::values::parse_duration, switch::step::Direction};
 
 /// Exit codes of `preflight`, for its help.
@@ -24,9 +25,13 @@ pub struct PreflightArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "context")]
     pub contexts: Vec<String>,
 
-    /// How and where.
-    #[command(flatten)]
-    pub view: ViewArgs,
+    /// How the answer is printed.
+    #[arg(long, short, value_name = "FORM", value_enum, default_value_t)]
+    pub output: OutputForm,
+
+    /// The cluster.
+    #[command(flatten, next_help_heading = CONNECTION)]
+    pub choice: Choice,
 }
 
 /// Exit codes of `switch`, for its help.
@@ -80,6 +85,6 @@ pub struct SwitchArgs {
     pub manager_was_restarted: bool,
 
     /// The cluster.
-    #[command(flatten)]
-    pub connection: ConnectionArgs,
+    #[command(flatten, next_help_heading = CONNECTION)]
+    pub choice: Choice,
 }

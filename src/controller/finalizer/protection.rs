@@ -220,7 +220,12 @@ impl<K: Protected> Controller for Protection<K> {
     fn lead(&mut self, now: Instant) {
         self.leads = true;
         self.keys.queue.at(now);
-        self.keys.queue.extend(K::Object::table(&self.objects).snapshot().into_keys());
+        // All others are as they are to be.
+        K::Object::table(&self.objects).for_each(|object| {
+            if FinalizerStep::of(object.metadata(), K::FINALIZER) != FinalizerStep::Nothing {
+                self.keys.queue.push(object.key());
+            }
+        });
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, ops::RangeBounds};
 
+use educe::Educe;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -23,10 +24,12 @@ pub struct Wait<R> {
 }
 
 /// All keys of a controller.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Board<K, R>(Mutex<Standing<K, R>>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub(super) struct Standing<K, R> {
     pub(super) waits: BTreeMap<K, Wait<R>>,
     /// Those that wait for nothing and are shown.
@@ -35,13 +38,6 @@ pub(super) struct Standing<K, R> {
     pub(super) leads: bool,
     /// Whether another controller is at work (S14), and what others wrote of late.
     pub(super) second_writers: (Option<String>, Vec<Value>),
-}
-
-impl<K, R> Default for Board<K, R> {
-    fn default() -> Self {
-        let (waits, settled, second_writers) = (BTreeMap::new(), BTreeMap::new(), (None, Vec::new()));
-        Self(Mutex::new(Standing { waits, settled, leads: false, second_writers }))
-    }
 }
 
 /// A copy as of now, which goes its own way.
@@ -58,14 +54,12 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// How many of these keys are shown although they wait for nothing. The keys of a board are in order.
-    #[must_use]
-    pub fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
+    pub(crate) fn count_settled(&self, keys: impl RangeBounds<K>) -> usize {
         self.standing().settled.range(keys).count()
     }
 
     /// Since when a key waits, if it does.
-    #[must_use]
-    pub fn since(&self, key: &K) -> Option<Instant> {
+    pub(crate) fn since(&self, key: &K) -> Option<Instant> {
         self.standing().waits.get(key).map(|wait| wait.since)
     }
 
@@ -85,8 +79,7 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// Whether this process decides.
-    #[must_use]
-    pub fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.standing().leads
     }
 

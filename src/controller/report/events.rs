@@ -12,6 +12,7 @@ use std::{
 };
 
 use apiserver::events::{Event, Novelty};
+use educe::Educe;
 use tokio::time::Instant;
 
 /// After so long the writer gets an event that still holds again. When a process before this one has recorded it, only the
@@ -87,19 +88,14 @@ impl Recorded {
 }
 
 /// The events that were recorded of each key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct RecordedEvents<K> {
     keys: BTreeMap<K, Vec<Recorded>>,
     /// When the first event of a key is recorded again.
     due: BTreeSet<(Instant, K)>,
     /// Events of what has happened that never reached the writer, and when they are recorded again.
     lost: VecDeque<(Instant, Event)>,
-}
-
-impl<K> Default for RecordedEvents<K> {
-    fn default() -> Self {
-        Self { keys: BTreeMap::new(), due: BTreeSet::new(), lost: VecDeque::new() }
-    }
 }
 
 /// An event to record, with the key of which it holds.

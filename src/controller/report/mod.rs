@@ -144,14 +144,12 @@ pub struct WallClock {
 
 impl WallClock {
     /// As it stands.
-    #[must_use]
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self { wall: Timestamp::now(), now: Instant::now() }
     }
 
     /// The time of an instant, to the second.
-    #[must_use]
-    pub fn at(&self, instant: Instant) -> Timestamp {
+    pub(crate) fn at(&self, instant: Instant) -> Timestamp {
         let time = match instant.checked_duration_since(self.now) {
             Some(ahead) => self.wall.checked_add(ahead),
             None => self.wall.checked_sub(self.now.saturating_duration_since(instant)),

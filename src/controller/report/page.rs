@@ -23,8 +23,7 @@ pub struct DebugPage<K, R> {
 
 impl<K: ReportKey, R: Reason> Board<K, R> {
     /// The page with the rows that are asked for.
-    #[must_use]
-    pub fn page(&self, asked: &Asked) -> DebugPage<K, R> {
+    pub(crate) fn page(&self, asked: &Asked) -> DebugPage<K, R> {
         let has = |(key, wait): &(&K, &Wait<R>)| {
             asked.is_all() || {
                 let mut names = key.names();

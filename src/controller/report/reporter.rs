@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use educe::Educe;
 use prometheus::{IntCounterVec, Opts};
 use tokio::time::Instant;
 
@@ -21,19 +22,13 @@ use crate::{
 /// The state and the reason of a key whose object is gone.
 const GONE: &str = "Gone";
 
-/// Reports on the keys of one controller.
-#[derive(Debug)]
+/// Reports on the keys of one controller. The default counts nothing.
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Reporter<K, R> {
     board: Arc<Board<K, R>>,
     history: History,
     decisions: BTreeMap<&'static str, IntCounterVec>,
-}
-
-/// One that counts nothing.
-impl<K, R> Default for Reporter<K, R> {
-    fn default() -> Self {
-        Self { board: Arc::default(), history: History::default(), decisions: BTreeMap::new() }
-    }
 }
 
 /// A copy that goes its own way, but for the counters.
@@ -76,51 +71,34 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         Arc::clone(&self.board)
     }
 
-    /// Takes a report, which is `seen` with the reason before it.
+    /// Takes a report, which is `seen` with the reason before it. What was waited for, or shown, ends with its object.
     pub fn take(&self, report: Report<K, R>, now: Instant, seen: impl FnOnce(Option<&R>, &Report<K, R>)) {
         let mut standing = self.board.standing();
         let before = standing.remove(&report.key);
         let before = before.as_ref();
         seen(before.map(|before| &before.reason), &report);
         let Report { key, reason, next, attempt, revision, from: written, other, is_decision } = report;
-        let Some(reason) = reason else {
-            drop(standing);
-            return self.gone(&key, before, now);
-        };
-        if let Some(decisions) = self.decisions.get(key.kind()).filter(|_| is_decision) {
+        if let (Some(decisions), Some(reason), true) = (self.decisions.get(key.kind()), &reason, is_decision)
+        {
             decisions.with_label_values(&[reason.decided()]).inc();
         }
-        let (state, code) = (reason.state(), reason.code());
-        let (is_settled, is_logged) = (reason.is_settled(), reason.is_logged());
-        let since = before.filter(|before| before.reason.code() == code).map_or(now, |before| before.since);
-        standing.set(&key, Wait { reason, since, next });
+        let known = before.map(|before| (before.reason.state(), before.reason.code()));
+        let (to, code) = reason.as_ref().map_or((GONE, GONE), |reason| (reason.state(), reason.code()));
+        let is_settled = reason.as_ref().is_none_or(R::is_settled);
+        let is_logged = reason.as_ref().or(before.map(|before| &before.reason)).is_some_and(R::is_logged);
+        if let Some(reason) = reason {
+            let since =
+                before.filter(|before| before.reason.code() == code).map_or(now, |before| before.since);
+            standing.set(&key, Wait { reason, since, next });
+        }
         drop(standing);
-        let from = before.map(|before| before.reason.state()).or(written);
-        let is_same =
-            before.is_some_and(|Wait { reason, .. }| (reason.state(), reason.code()) == (state, code));
-        let is_inherited = before.is_none() && is_settled && from.is_none_or(|from| from == state);
-        if is_logged && !is_same && !is_inherited {
-            let from = from.or(R::INITIAL).unwrap_or(state);
-            let revision = revision.map(|revision| revision.to_string());
-            self.changed(&key, (from, state, code), (attempt, revision), (before, other), now);
+        let from = known.map(|(state, _)| state).or(written);
+        let is_inherited = before.is_none() && is_settled && from.is_none_or(|from| from == to);
+        if !is_logged || is_inherited || known == Some((to, code)) {
+            return;
         }
-    }
-
-    /// What was waited for, or shown, ends with its object.
-    fn gone(&self, key: &K, before: Option<&Wait<R>>, now: Instant) {
-        if let Some(before) = before.filter(|before| before.reason.is_logged()) {
-            self.changed(key, (before.reason.state(), GONE, GONE), (1, None), (Some(before), None), now);
-        }
-    }
-
-    fn changed(
-        &self,
-        key: &K,
-        (from, to, reason): (&'static str, &'static str, &'static str),
-        (attempt, revision): (u32, Option<String>),
-        (before, other): (Option<&Wait<R>>, Option<String>),
-        now: Instant,
-    ) {
+        let from = from.or(R::INITIAL).unwrap_or(to);
+        let (reason, revision) = (code, revision.map(|revision| revision.to_string()));
         let took = before.map(|before| now.saturating_duration_since(before.since));
         let (object, Concerns { volume, node, claim }) = (key.named(), key.concerns(other));
         let change = Transition { object, reason, from, to, attempt, revision, took, volume, node, claim };

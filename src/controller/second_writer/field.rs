@@ -13,8 +13,7 @@ pub enum OwnedField {
 
 impl OwnedField {
     /// The field for people.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::VolumesAttached => "status.volumesAttached",
             Self::AttachmentSpec => "spec",
@@ -23,8 +22,7 @@ impl OwnedField {
     }
 
     /// Where a set of fields (`fieldsV1`) has it.
-    #[must_use]
-    pub fn pointer(self) -> &'static str {
+    pub(crate) fn pointer(self) -> &'static str {
         match self {
             Self::VolumesAttached => "/f:status/f:volumesAttached",
             Self::AttachmentSpec => "/f:spec",

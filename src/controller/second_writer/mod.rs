@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use educe::Educe;
 use tokio::time::Instant;
 
 pub use field::OwnedField;
@@ -68,8 +69,7 @@ pub struct ForeignWrite {
 
 impl ForeignWrite {
     /// Who wrote which field, without the object, which may be of another namespace (S41).
-    #[must_use]
-    pub fn act(&self) -> String {
+    pub(crate) fn act(&self) -> String {
         format!("{} wrote {}", self.owner.manager().unwrap_or("an unknown manager"), self.field.as_str())
     }
 }
@@ -82,7 +82,8 @@ impl Display for ForeignWrite {
 }
 
 /// What others wrote of late, and what follows from it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct SecondWriters<T> {
     led_since: Option<Instant>,
     to_read: BTreeMap<T, Uid>,
@@ -93,19 +94,6 @@ pub struct SecondWriters<T> {
     news: News,
 }
 
-impl<T> Default for SecondWriters<T> {
-    fn default() -> Self {
-        Self {
-            led_since: None,
-            to_read: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            seen: BTreeMap::new(),
-            signal: None,
-            news: News::default(),
-        }
-    }
-}
-
 impl<T: WrittenObject> SecondWriters<T> {
     /// Forgets everything: what others did while this process did not lead is no act against it.
     pub fn lead(&mut self, now: Instant) {
@@ -113,8 +101,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// Whether writes of the process that led before this one may still come to light.
-    #[must_use]
-    pub fn led_another_just_now(&self, now: Instant) -> bool {
+    fn led_another_just_now(&self, now: Instant) -> bool {
         self.led_since.is_some_and(|since| now < since + HAND_OVER)
     }
 
@@ -128,14 +115,8 @@ impl<T: WrittenObject> SecondWriters<T> {
         self.to_read.insert(target.clone(), uid.clone());
     }
 
-    /// Notes an act that no object shows the author of: it is counted, and nothing follows from it.
-    pub fn note_unsigned(&mut self, object: &impl Display, kind: &'static str) {
-        self.news.unsigned(object.to_string(), kind);
-    }
-
     /// Whether an object has to be read before it is written to, which would hide who changed it.
-    #[must_use]
-    pub fn has_to_read(&self, target: &T) -> bool {
+    pub(crate) fn has_to_read(&self, target: &T) -> bool {
         self.to_read.contains_key(target)
     }
 
@@ -168,8 +149,8 @@ impl<T: WrittenObject> SecondWriters<T> {
         self.news.read(target.kind(), write.clone());
         self.seen.retain(|_, known| now < known.until);
         let known = self.seen.get(target).and_then(|known| known.owner.objects_that_prove());
-        // What a controller of our role wrote is not forgotten because a person wrote there, too.
-        if needed.is_some() || known.is_none() {
+        // What a controller of our role wrote is not forgotten because one wrote there, too, whose writes prove less.
+        if known.is_none_or(|known| needed.is_some_and(|needed| needed <= known)) {
             self.seen.insert(target.clone(), write.clone());
         }
         let Some(needed) = needed else { return false };
@@ -206,8 +187,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// When something is past, unless more is seen.
-    #[must_use]
-    pub fn ends_at(&self) -> Option<Instant> {
+    pub(crate) fn ends_at(&self) -> Option<Instant> {
         self.seen.values().chain(&self.signal).map(|write| write.until).min()
     }
 
@@ -224,8 +204,7 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// Who wrote to an object last, if that was read of late and is known.
-    #[must_use]
-    pub fn manager(&self, target: &T) -> Option<&str> {
+    pub(crate) fn manager(&self, target: &T) -> Option<&str> {
         self.seen.get(target)?.owner.manager()
     }
 

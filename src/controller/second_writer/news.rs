@@ -19,8 +19,6 @@ pub struct News {
     counts: BTreeMap<&'static str, u64>,
     /// Who wrote what, as it was read.
     read: Vec<ForeignWrite>,
-    /// Objects of which nothing tells who has changed them, with the kind of the change.
-    unsigned: Vec<(String, &'static str)>,
     /// Whether what is seen has changed.
     pub(super) is_changed: bool,
     /// Whether the signal begins or ends.
@@ -39,11 +37,6 @@ impl News {
         self.count(kind);
         self.read.push(write);
         self.is_changed = true;
-    }
-
-    pub(super) fn unsigned(&mut self, object: String, kind: &'static str) {
-        self.count(kind);
-        self.unsigned.push((object, kind));
     }
 
     /// How often others did what is of a kind.
@@ -98,9 +91,6 @@ impl Teller {
                 manager,
                 "written by another"
             );
-        }
-        for (object, act) in &news.unsigned {
-            tracing::info!(object, act, "changed by another");
         }
         let clock = WallClock::now();
         let text = news.signal.as_ref().map(|by| {

@@ -41,8 +41,7 @@ impl Owner {
     }
 
     /// How many objects that one of this name wrote to prove that a controller of our role is at work, if any do.
-    #[must_use]
-    pub fn objects_that_prove(&self) -> Option<usize> {
+    pub(crate) fn objects_that_prove(&self) -> Option<usize> {
         match self {
             Self::Controller(_) => Some(SEVERAL),
             Self::OurName => Some(SEVERAL_OF_OUR_NAME),

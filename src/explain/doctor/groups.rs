@@ -7,11 +7,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use apiserver::ids::PodKey;
+use apiserver::{ids::PodKey, kinds::ObjectRef};
 use k8s_openapi::jiff::Timestamp;
 
 use super::findings::{Finding, Severity};
-use crate::explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject::Subject, table::Facts};
+use crate::explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject, table::Facts};
 
 /// Nobody rules, so this comes before all that waits for it.
 pub(super) const FENCED_WITHOUT_RULER: &str = "FencedWithoutRuler";
@@ -26,7 +26,7 @@ const EXAMPLES: usize = 3;
 type Cause = (Severity, &'static str, String);
 
 /// One object that suffers, what is counted (`claim`), and since when it does.
-pub(super) type Victim = (Subject, &'static str, Option<Timestamp>);
+pub(super) type Victim = (ObjectRef, &'static str, Option<Timestamp>);
 
 struct CauseGroup {
     finding: Finding,
@@ -65,7 +65,8 @@ impl<'a> Groups<'a> {
         about: impl Into<String>,
         (subject, unit, since): Victim,
     ) -> Option<usize> {
-        if self.is_elsewhere(subject.namespace()) {
+        let (namespace, _) = subject.names();
+        if self.is_elsewhere(namespace) {
             return None;
         }
         let cause = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.into());
@@ -80,14 +81,14 @@ impl<'a> Groups<'a> {
         };
         let CauseGroup { finding, namespaces, .. } = self.all.get_mut(index)?;
         if finding.unit == unit {
-            if let Some(namespace) = subject.namespace().filter(|it| !namespaces.contains(*it)) {
+            if let Some(namespace) = namespace.filter(|it| !namespaces.contains(*it)) {
                 namespaces.insert(namespace.to_owned());
             }
             finding.count += 1;
             finding.oldest = earlier(finding.oldest, since);
             finding.next_at = earlier(finding.next_at, link.step.next.as_ref().and_then(|next| next.at));
             if finding.examples.len() < EXAMPLES {
-                finding.examples.push(subject.json());
+                finding.examples.push(subject::json(&subject));
             }
         }
         Some(index)
@@ -101,7 +102,7 @@ impl<'a> Groups<'a> {
         (count, unit): (usize, &'static str),
         facts: Facts<'_>,
     ) -> Option<&mut Finding> {
-        let link = Link::told(&Subject::Class("".into()), case, facts);
+        let link = Link::told(&ObjectRef::Class("".into()), case, facts);
         let of = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.to_owned());
         let command = link.actions.first().map(|action| action.command.clone()).unwrap_or_default();
         self.all.push(CauseGroup::new(Finding { count, command, ..finding(&link, &of, unit) }));
@@ -136,7 +137,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Another object explains it better than the first that suffers.
-    pub(super) fn explained_by(&mut self, index: usize, subject: &Subject) {
+    pub(super) fn explained_by(&mut self, index: usize, subject: &ObjectRef) {
         if let Some(CauseGroup { finding, .. }) = self.all.get_mut(index) {
             finding.command = explain(subject);
         }
@@ -199,9 +200,9 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 }
 
 /// The command that explains an object.
-pub(super) fn explain(subject: &Subject) -> Vec<String> {
-    let mut words = vec!["mooring".to_owned(), "explain".to_owned(), subject.to_string()];
-    if let Some(namespace) = subject.namespace() {
+pub(super) fn explain(subject: &ObjectRef) -> Vec<String> {
+    let mut words = vec!["mooring".to_owned(), "explain".to_owned(), subject::typed(subject)];
+    if let (Some(namespace), _) = subject.names() {
         words.extend(["-n".to_owned(), namespace.to_owned()]);
     }
     words

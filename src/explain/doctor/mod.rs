@@ -17,10 +17,7 @@ mod writers;
 
 pub use self::findings::{Finding, Findings, Severity};
 
-use apiserver::kinds::{
-    CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttachment,
-    VolumeAttributesClass,
-};
+use apiserver::kinds::{Narrow, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use self::groups::Groups;
 use super::{
@@ -31,19 +28,8 @@ use super::{
     },
     view::View,
 };
-/// What is looked at.
-const LOOKED: [&str; 10] = [
-    Node::PLURAL,
-    Pod::PLURAL,
-    PersistentVolume::PLURAL,
-    PersistentVolumeClaim::PLURAL,
-    VolumeAttachment::PLURAL,
-    StorageClass::PLURAL,
-    CsiDriver::PLURAL,
-    LEASES,
-    DRIVER_PODS,
-    EVENTS,
-];
+/// What is read as far as it fits an answer; of a kind with a table all was read, or what was not is told.
+const LOOKED: [&str; 3] = [LEASES, DRIVER_PODS, EVENTS];
 
 /// What is looked at of all namespaces, as the read of it is named, and what of one namespace.
 const THERE: [(&str, &str); 3] = [
@@ -60,7 +46,7 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
     let mut fine = Vec::new();
     leftovers::look(&view, &mut groups);
     waits::look(&view, &mut groups, &mut fine);
-    programs::look(snapshot, &view.sidecars, &mut groups, &mut fine);
+    programs::look(snapshot, &view.sidecars, &mut groups);
     let untold = writers::look(snapshot, &mut groups, &mut fine);
     // Few may read policies, and few clusters have a fence: that is no lack of rights.
     let (fence, mut unchecked): (Vec<_>, Vec<_>) =

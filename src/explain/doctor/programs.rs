@@ -1,8 +1,8 @@
-//! Classes, drivers, side-cars, clocks and the fence: what the whole cluster stands on.
+//! Classes, drivers, side-cars and the fence: what the whole cluster stands on.
 //!
 //! In: classes, drivers, leases and policies. Out: findings that are about no single volume.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use apiserver::{
     ids::DriverName,
@@ -19,10 +19,9 @@ use crate::{
     binder::annotations::is_default_class,
     explain::{
         age,
-        sidecars::{Presence, Sidecar, Sidecars},
+        sidecars::{Presence, Sidecar, Sidecars, renewed},
         snapshot::{LEASES, Snapshot},
-        subject::Subject,
-        table::Facts,
+        subject,
     },
     fence::{
         arguments::{controllers, daemon_lease, is_rolling, words},
@@ -31,18 +30,9 @@ use crate::{
     },
 };
 
-/// Clocks that differ by less do no harm: times of objects are whole seconds.
-const SKEW: Duration = Duration::from_secs(2);
-
-pub(super) fn look(
-    snapshot: &Snapshot,
-    sidecars: &Sidecars<'_>,
-    groups: &mut Groups<'_>,
-    fine: &mut Vec<String>,
-) {
+pub(super) fn look(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>) {
     default_classes(snapshot, groups);
     drivers(snapshot, sidecars, groups);
-    clocks(snapshot, groups, fine);
     fence(snapshot, groups);
 }
 
@@ -106,19 +96,12 @@ fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Ve
     fences.filter(|fence| !is_run(fence)).map(|fence| fence.controller).collect()
 }
 
-/// Until when a lease is held, by the API server's clock where it tells when the lease was written.
+/// Until when a lease is held.
 fn held_until(lease: &Lease) -> Option<Timestamp> {
     let spec = lease.spec.as_ref()?;
     spec.holder_identity.as_ref().filter(|holder| !holder.is_empty())?;
-    let renewed = written(lease).or(spec.renew_time.as_ref().map(|time| time.0))?;
     let lasts = SignedDuration::from_secs(i64::from(spec.lease_duration_seconds?));
-    renewed.checked_add(lasts).ok()
-}
-
-/// When it was written last, by the API server's clock.
-fn written(lease: &Lease) -> Option<Timestamp> {
-    let managed = lease.metadata.managed_fields.iter().flatten();
-    managed.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+    renewed(lease)?.checked_add(lasts).ok()
 }
 
 fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
@@ -126,20 +109,20 @@ fn default_classes(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         return;
     }
     let classes = snapshot.objects.classes.snapshot();
-    let defaults: Vec<Subject> = classes
+    let defaults: Vec<ObjectRef> = classes
         .iter()
         .filter(|(_, class)| is_default_class(&class.metadata))
-        .map(|(name, _)| Subject::Class(name.clone()))
+        .map(|(name, _)| ObjectRef::Class(name.clone()))
         .collect();
     if defaults.is_empty() {
         groups.tell("NoDefaultClass", "", (0, "class"), &[]);
     }
     if let [first, _, ..] = defaults.as_slice() {
-        let names: Vec<&str> = defaults.iter().map(Subject::name).collect();
+        let names: Vec<&str> = defaults.iter().map(|it| it.names().1).collect();
         let told = names.join(", ");
         let count = (defaults.len(), "class");
         if let Some(finding) = groups.tell("ManyDefaultClasses", "", count, &[("told", &told)]) {
-            finding.examples = defaults.iter().map(Subject::json).collect();
+            finding.examples = defaults.iter().map(subject::json).collect();
             finding.command = explain(first);
         }
     }
@@ -177,40 +160,4 @@ fn drivers(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>
     for driver in in_use.keys().filter(|it| sidecars.is_limited(it.as_str(), Sidecar::Provisioner)) {
         groups.tell("ProvisionerLimited", driver.as_str(), (0, ""), &[]);
     }
-}
-
-/// Leases carry two clocks: that of the holder, who writes when it renewed, and that of the API server, which notes when
-/// the write came. Only what a delay cannot explain is told: a renewal in the future, or one that came long before it was
-/// written down.
-fn clocks(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) {
-    let mut compared = 0_usize;
-    for lease in &snapshot.leases {
-        let spec = lease.spec.as_ref();
-        let Some(renewed) = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0) else {
-            continue;
-        };
-        let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-        compared += 1;
-        let skew = if differs(snapshot.taken_at, renewed) {
-            Some((renewed, snapshot.taken_at, "ahead of"))
-        } else {
-            written(lease)
-                .filter(|written| differs(renewed, *written))
-                .map(|written| (written, renewed, "behind"))
-        };
-        let Some((late, early, word)) = skew else { continue };
-        let by = age::between(early, late);
-        let name = lease.metadata.name.as_deref().unwrap_or_default();
-        let told = format!("{holder} (lease {name})");
-        let facts: Facts<'_> = &[("told", &told), ("age", &by), ("word", &word)];
-        groups.tell("ClockSkew", holder, (1, "clock"), facts);
-    }
-    if compared > 0 {
-        fine.push(format!("{} checked for the clocks of their holders", age::counted(compared, "lease")));
-    }
-}
-
-/// Whether `late` is later by more than clocks may differ.
-fn differs(early: Timestamp, late: Timestamp) -> bool {
-    early.checked_add(SKEW).is_ok_and(|limit| late > limit)
 }

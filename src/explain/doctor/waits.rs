@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver::{
     ids::{ClaimKey, NodeName, Uid},
     kinds::{
-        ClaimPhase, Narrow as _, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
+        ClaimPhase, Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
         VolumeAttachment,
     },
 };
@@ -31,7 +31,7 @@ use crate::{
         resize,
         said::last_word,
         snapshot::PODS_THERE,
-        subject::Subject,
+        subject,
         view::{View, claims_of, get},
         volume,
     },
@@ -104,10 +104,10 @@ fn claims(
         let deleted = claim.metadata.deletion_timestamp.as_deref().copied();
         let since = deleted.or(claim.metadata.creation_timestamp.filter(|_| is_new));
         let class = claim_class(claim);
-        let blocker = link.step.blocked_by.first().and_then(|it| Subject::of(&it.object));
+        let blocker = link.step.blocked_by.first().and_then(|it| subject::of(&it.object));
         let about = match (reason, blocker) {
             (None, _) => claim::fate(view, claim),
-            (_, Some(Subject::Volume(name))) => name.to_string(),
+            (_, Some(ObjectRef::Volume(name))) => name.to_string(),
             (Some(ClaimReason::LostReference), _) => String::new(),
             (Some(ClaimReason::ObjectUnreadable(what)), _) => what.clone(),
             (Some(ClaimReason::NoCapacity(name) | ClaimReason::ProvingLost(name)), _) if !is_going => {
@@ -116,11 +116,11 @@ fn claims(
             _ => class.to_owned(),
         };
         let is_of_class = !class.is_empty() && about == class;
-        let victim = (Subject::Claim(key.clone()), "claim", since);
+        let victim = (ObjectRef::Claim(key.clone()), "claim", since);
         let index = groups.note(&link, about, victim);
         // The class explains more than one of many claims does.
         if let Some(index) = index.filter(|index| is_of_class && groups.count(*index) == 2) {
-            groups.explained_by(index, &Subject::Class(class.into()));
+            groups.explained_by(index, &ObjectRef::Class(class.into()));
         }
         // One that is going serves the pods that have it.
         if !is_going {
@@ -138,7 +138,7 @@ fn growing(view: &View<'_>, claim: &PersistentVolumeClaim, groups: &mut Groups<'
         return;
     };
     let about = about(view, &link).unwrap_or_else(|| claim_class(claim).to_owned());
-    let subject = Subject::Claim(claim.key());
+    let subject = ObjectRef::Claim(claim.key());
     let since = view.whole(&subject).and_then(resize::requested);
     groups.note(&link, about, (subject, "claim", since));
 }
@@ -149,7 +149,7 @@ fn attributes_classes(view: &View<'_>, groups: &mut Groups<'_>) {
         let link = attributes_class::link(view, &name);
         if link.verdict == Verdict::Blocked {
             let since = link.step.since;
-            groups.note(&link, "", (Subject::AttributesClass(name), "class", since));
+            groups.note(&link, "", (ObjectRef::AttributesClass(name), "class", since));
         }
     }
 }
@@ -178,7 +178,7 @@ fn volumes(view: &View<'_>, outlook: &Outlook, groups: &mut Groups<'_>) -> usize
             matches!(reason, Some(VolumeReason::LeftToProvisioner | VolumeReason::UsedByPods(_)));
         if link.verdict == Verdict::Blocked || is_reclaimed {
             // When a volume was released is not kept in what is listed.
-            let victim = (Subject::Volume(name.clone()), "volume", link.step.since);
+            let victim = (ObjectRef::Volume(name.clone()), "volume", link.step.since);
             groups.note(&link, volume_class(volume), victim);
         }
     }
@@ -191,7 +191,7 @@ fn nodes(view: &View<'_>, groups: &mut Groups<'_>) {
         let link = node::own(view, &name, &object);
         if link.verdict != Verdict::Healthy && (link.step.reason != "NotReady" || view.has_volumes(&name)) {
             let since = link.step.since;
-            groups.note(&link, name.as_str(), (Subject::Node(name.clone()), "node", since));
+            groups.note(&link, name.as_str(), (ObjectRef::Node(name.clone()), "node", since));
         }
     }
 }
@@ -222,7 +222,7 @@ fn node_volumes(view: &View<'_>, groups: &mut Groups<'_>) -> usize {
             groups.find(ATTACHED_TWICE, handle)
         } else {
             let subject = match pods.peek() {
-                Some(pod) => Subject::Pod((*pod).clone()),
+                Some(pod) => ObjectRef::Pod((*pod).clone()),
                 None => attachment::subject(volume, node),
             };
             let since = get::<VolumeAttachment>(view, &volume.attachment_name(node))
@@ -273,12 +273,12 @@ fn pods(
         let link = deciding(of_volumes).filter(|link| !is_of_others(link));
         let link = link.and_then(|link| told(view, link, &pod.metadata.uid, sees_world));
         let Some(link) = link else { continue };
-        let about = about(view, &link).unwrap_or_else(|| match Subject::of(&link.step.object) {
-            Some(Subject::Node(name)) => name.to_string(),
-            subject => subject.map(|it| it.to_string()).unwrap_or_default(),
+        let about = about(view, &link).unwrap_or_else(|| match subject::of(&link.step.object) {
+            Some(ObjectRef::Node(name)) => name.to_string(),
+            object => object.map(|it| subject::typed(&it)).unwrap_or_default(),
         });
         let since = pod.metadata.creation_timestamp;
-        let index = groups.note(&link, about, (Subject::Pod(key.clone()), "pod", since));
+        let index = groups.note(&link, about, (ObjectRef::Pod(key.clone()), "pod", since));
         groups.suffers(index, &key);
     }
 }
@@ -286,8 +286,8 @@ fn pods(
 /// What a link waits for, in a word: a program, the node on which a pod is, an object.
 fn about(view: &View<'_>, link: &Link) -> Option<String> {
     let object = &link.step.blocked_by.first()?.object;
-    match Subject::of(object) {
-        Some(Subject::Pod(key)) => Some(get::<Pod>(view, &key)?.spec.node_name.to_string()),
+    match subject::of(object) {
+        Some(ObjectRef::Pod(key)) => Some(get::<Pod>(view, &key)?.spec.node_name.to_string()),
         _ => Some(object.get("name")?.as_str()?.to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! Who wrote what, and when, as `managedFields` of a few objects tell: two controllers at work, and since when space is kept.
+//! Who wrote what, and when, as `managedFields` of a few objects tell: two controllers at work.
 //!
 //! In: the objects that were read whole, which are those that were written last. Out: a finding if both controllers wrote
 //! within the last hour, with what and when; what was looked at; and that nothing can be said where a server or a proxy
@@ -11,14 +11,13 @@ use std::{
 
 use apiserver::kinds::ObjectRef;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::Value;
 
 use super::groups::Groups;
 use crate::explain::{
     age, evidence,
     links::Link,
     snapshot::{Snapshot, Unseen},
-    subject::Subject,
+    subject,
 };
 
 /// A program that wrote within this time is at work.
@@ -31,15 +30,15 @@ const OUR_MANAGER: &str = "mooring";
 /// Both controllers wrote within the last hour (S14). Returns what cannot be told.
 pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<String>) -> Option<Unseen> {
     let (mut looked, mut told, now) = (0_usize, 0_usize, groups.now);
-    let mut wrote: BTreeMap<&str, BTreeSet<(Timestamp, Subject)>> = BTreeMap::new();
+    let mut wrote: BTreeMap<&str, BTreeSet<(Timestamp, &ObjectRef)>> = BTreeMap::new();
     for (object, whole) in &snapshot.details {
-        let Some((field, subject)) = of_these_loops(object) else { continue };
+        let Some(field) = of_these_loops(object) else { continue };
         looked += 1;
         told += usize::from(evidence::writers(whole).next().is_some());
         for (manager, fields, at) in evidence::writers(whole) {
             let is_recent = at.checked_add(AT_WORK).is_ok_and(|until| until >= now);
             if is_recent && fields.pointer(field).is_some() {
-                wrote.entry(manager).or_default().insert((at, subject.clone()));
+                wrote.entry(manager).or_default().insert((at, object));
             }
         }
     }
@@ -48,12 +47,12 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
         // One after the other is a change of hands: for a while it could be either.
         let takes_turns = stock_first.0 <= ours.0 && our_first.0 <= stock.0;
         if takes_turns || !age::is_long(Some(stock.0.min(ours.0)), now) {
-            let of = |manager, (at, subject): &(Timestamp, Subject)| {
-                format!("{manager} wrote {subject} {} ago", age::between(*at, now))
+            let of = |manager, (at, object): &(Timestamp, &ObjectRef)| {
+                format!("{manager} wrote {} {} ago", subject::typed(object), age::between(*at, now))
             };
             let told = format!("{}, and {}", of(STOCK, stock), of(OUR_MANAGER, ours));
             let kind = if takes_turns { "in turns" } else { "after change" };
-            let link = Link::told_of(&stock.1, "ForeignWriter", kind, &[("told", &told)]);
+            let link = Link::told_of(stock.1, "ForeignWriter", kind, &[("told", &told)]);
             groups.note(&link, STOCK, (stock.1.clone(), "object", Some(stock.0)));
         }
     }
@@ -67,26 +66,14 @@ pub(super) fn look(snapshot: &Snapshot, groups: &mut Groups<'_>, fine: &mut Vec<
     })
 }
 
-/// Since when a volume has had its phase: as its status says, or as its last writer's time does.
-pub(super) fn in_phase_since(whole: &Value) -> Option<Timestamp> {
-    let said = whole.pointer("/status/lastPhaseTransitionTime").and_then(Value::as_str);
-    let written = || {
-        let phases =
-            evidence::writers(whole).filter(|(_, fields, _)| fields.pointer("/f:status/f:phase").is_some());
-        phases.map(|(.., at)| at).max()
-    };
-    said.and_then(|at| at.parse().ok()).or_else(written)
-}
-
 /// The field that one of the two loops alone writes; kube-controller-manager has other loops.
-fn of_these_loops(object: &ObjectRef) -> Option<(&'static str, Subject)> {
-    Some(match object {
-        ObjectRef::Node(name) => ("/f:status/f:volumesAttached", Subject::Node(name.clone())),
-        ObjectRef::Attachment(name) => ("/f:spec", Subject::Attachment(name.clone())),
-        ObjectRef::Volume(name) => ("/f:status/f:phase", Subject::Volume(name.clone())),
-        ObjectRef::Claim(key) => ("/f:status/f:phase", Subject::Claim(key.clone())),
+fn of_these_loops(object: &ObjectRef) -> Option<&'static str> {
+    match object {
+        ObjectRef::Node(_) => Some("/f:status/f:volumesAttached"),
+        ObjectRef::Attachment(_) => Some("/f:spec"),
+        ObjectRef::Volume(_) | ObjectRef::Claim(_) => Some("/f:status/f:phase"),
         ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) | ObjectRef::AttributesClass(_) => {
-            return None;
+            None
         }
-    })
+    }
 }

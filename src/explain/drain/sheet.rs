@@ -6,7 +6,7 @@ use super::{DrainQueue, DrainStage, DrainView, DrainedVolume};
 use crate::explain::{
     age,
     sheet::{Printed, Sheet, Word},
-    subject::Subject,
+    subject,
 };
 
 /// So many rows are printed; JSON has all of them.
@@ -43,8 +43,8 @@ fn row(it: &DrainedVolume) -> Vec<Vec<Word>> {
     let named = |kind: &str, name: &Option<String>, missing: &str| {
         let Some(name) = name else { return missing.into() };
         let (namespace, own) = name.split_once('/').unwrap_or(("", name));
-        Subject::new(kind, namespace, own)
-            .map_or_else(|_| name.as_str().into(), |it| Word::Object(it.json(), name.clone()))
+        subject::named(kind, namespace, own)
+            .map_or_else(|_| name.as_str().into(), |it| Word::Object(subject::json(&it), name.clone()))
     };
     let waits_for =
         format!("{}{}", it.waits_for, if it.stage == DrainStage::Attaching { " (attaching)" } else { "" });

@@ -15,7 +15,7 @@ use crate::explain::{
     age,
     report::Observed,
     sheet::{Item, Section, Sheet, Table, Word, called, print, stamp, text::Style},
-    subject::Subject,
+    subject,
 };
 
 /// The page of a sheet; what only the page says comes before its sections.
@@ -84,7 +84,7 @@ fn word(links: &Links, word: &Word, now: Timestamp) -> Markup {
     match word {
         Word::Text(text) => html! { (Text(&called(text, links.program))) },
         Word::Reason(code) => links.code(code),
-        Word::Object(object, shown) => links.shown(Subject::of(object).as_ref(), shown),
+        Word::Object(object, shown) => links.shown(subject::of(object).as_ref(), shown),
         Word::Verdict(verdict, shown) => layout::verdict(*verdict, shown),
         Word::Since(at) => {
             html! { time datetime=(stamp(*at)) title=(stamp(*at)) { (age::between(*at, now)) } }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::explain::{
     report::{Observed, Verdict},
-    subject::Subject,
+    subject,
 };
 
 /// A page around its content.
@@ -47,7 +47,7 @@ pub(super) fn page(links: &Links, title: &str, observed: Option<&Observed>, cont
 
 /// Leads to the page of any object; needs no script.
 fn search(links: &Links) -> Markup {
-    let kinds = Subject::words().filter_map(|word| Some((word, Subject::new(word, "-", "-").ok()?.kind())));
+    let kinds = subject::words().filter_map(|word| Some((word, subject::named(word, "-", "-").ok()?.kind())));
     html! {
         form role="search" action=(links.path("go")) method="get" {
             label { "Kind " select name="kind" { @for (word, kind) in kinds { option value=(word) { (kind) } } } }

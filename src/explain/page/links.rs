@@ -2,12 +2,13 @@
 //!
 //! In: objects by kind, namespace and name. Out: links. Names that Kubernetes would not allow make no link.
 
+use apiserver::kinds::ObjectRef;
 use maud::{Markup, html};
 
 use super::text::Text;
 use crate::explain::{
     reasons,
-    subject::{Subject, is_name},
+    subject::{self, is_name},
 };
 
 /// What comes before `/explain/` in each path: the secret of a page that is for one person.
@@ -29,8 +30,9 @@ impl Links {
     }
 
     /// The path of an object's page, if its names are names.
-    pub(super) fn path_of(&self, subject: &Subject) -> Option<String> {
-        let parts = [Some(subject.word()), subject.namespace(), Some(subject.name())];
+    pub(super) fn path_of(&self, subject: &ObjectRef) -> Option<String> {
+        let (namespace, name) = subject.names();
+        let parts = [Some(subject::word(subject)), namespace, Some(name)];
         let parts: Vec<&str> = parts.into_iter().flatten().collect();
         parts.iter().all(|part| is_name(part)).then(|| self.path(&format!("o/{}", parts.join("/"))))
     }
@@ -56,7 +58,7 @@ impl Links {
     }
 
     /// An object as it is shown, which leads to its page; programs have none.
-    pub(super) fn shown(&self, subject: Option<&Subject>, shown: &str) -> Markup {
+    pub(super) fn shown(&self, subject: Option<&ObjectRef>, shown: &str) -> Markup {
         html! {
             @match subject.and_then(|subject| self.path_of(subject)) {
                 Some(path) => a href=(path) { (Text(shown)) },
@@ -74,12 +76,12 @@ mod tests {
     #[test]
     fn objects_have_paths_unless_their_names_are_no_names() {
         let links = Links::new("/t/secret", "mooring");
-        let claim = Subject::Claim(ClaimKey::new("shop", "data"));
+        let claim = ObjectRef::Claim(ClaimKey::new("shop", "data"));
         assert_eq!(links.path_of(&claim).as_deref(), Some("/t/secret/explain/o/pvc/shop/data"));
-        let volume = Subject::Volume("pv-1".into());
+        let volume = ObjectRef::Volume("pv-1".into());
         assert_eq!(links.path_of(&volume).as_deref(), Some("/t/secret/explain/o/pv/pv-1"));
         for name in ["a\"b", "a/b", "..", "", "ä", &"a".repeat(254)] {
-            assert_eq!(links.path_of(&Subject::Volume(name.into())), None, "{name}");
+            assert_eq!(links.path_of(&ObjectRef::Volume(name.into())), None, "{name}");
         }
     }
 }

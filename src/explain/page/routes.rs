@@ -19,7 +19,7 @@ use super::{guard::Guard, layout, links::Links, reason, source::PageSource, view
 use crate::explain::{
     reasons,
     report::Verdict,
-    subject::{Subject, is_name},
+    subject::{self, is_name},
 };
 
 const STYLE: &str = include_str!("page.css");
@@ -80,9 +80,9 @@ async fn waiting<S: PageSource>(State(site): Shared<S>) -> Response {
 async fn object<S: PageSource>(State(site): Shared<S>, Path(parts): Path<Vec<String>>) -> Response {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let subject = match parts.as_slice() {
-        [kind, name] => Subject::new(kind, "", name).ok().filter(|it| it.namespace().is_none()),
+        [kind, name] => subject::named(kind, "", name).ok().filter(|it| it.names().0.is_none()),
         [kind, namespace, name] => {
-            Subject::new(kind, namespace, name).ok().filter(|it| it.namespace().is_some())
+            subject::named(kind, namespace, name).ok().filter(|it| it.names().0.is_some())
         }
         _ => None,
     };
@@ -118,7 +118,7 @@ async fn go<S: PageSource>(State(site): Shared<S>, RawQuery(query): RawQuery) ->
     };
     let namespace = Some(field("namespace")).filter(|namespace| !namespace.is_empty());
     let namespace = namespace.unwrap_or_else(|| "default".to_owned());
-    let subject = Subject::new(&field("kind"), &namespace, &field("name")).ok();
+    let subject = subject::named(&field("kind"), &namespace, &field("name")).ok();
     match subject.and_then(|subject| site.links.path_of(&subject)) {
         Some(path) => {
             ([(header::LOCATION, path)], reply(StatusCode::SEE_OTHER, HTML, String::new())).into_response()

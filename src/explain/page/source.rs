@@ -1,9 +1,9 @@
 //! Who tells what the page shows.
 
-use apiserver::ids::NodeName;
+use apiserver::{ids::NodeName, kinds::ObjectRef};
 use futures::future::BoxFuture;
 
-use crate::explain::{doctor::Findings, drain::DrainView, report::Explanation, subject::Subject};
+use crate::explain::{doctor::Findings, drain::DrainView, report::Explanation};
 
 /// An answer that takes a while, or why there is none.
 pub type PageAnswer<'a, T> = BoxFuture<'a, Result<T, String>>;
@@ -17,7 +17,7 @@ pub trait PageSource: Send + Sync {
     /// Everything that waits.
     fn waiting(&self) -> PageAnswer<'_, Findings>;
     /// One object.
-    fn explain<'a>(&'a self, subject: &'a Subject) -> PageAnswer<'a, Explanation>;
+    fn explain<'a>(&'a self, subject: &'a ObjectRef) -> PageAnswer<'a, Explanation>;
     /// What a node holds.
     fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView>;
 }

@@ -2,6 +2,7 @@
 //!
 //! In: an answer. Out: its sheet as a page, with what only a page says: how many causes there are, and links to the other views.
 
+use apiserver::kinds::ObjectRef;
 use maud::html;
 
 use super::{html::page, links::Links};
@@ -11,7 +12,7 @@ use crate::explain::{
     drain::DrainView,
     report::{Explanation, Verdict},
     sheet::Printed,
-    subject::Subject,
+    subject,
 };
 
 /// Everything that waits, by its cause; the worst comes first.
@@ -28,21 +29,19 @@ pub(super) fn waiting(links: &Links, now: &Findings) -> String {
 
 /// One explanation.
 pub(super) fn object(links: &Links, it: &Explanation) -> String {
-    let subject = Subject::of(&it.subject);
-    let (kind, name) = subject.as_ref().map_or(("", ""), |it| (it.kind(), it.name()));
-    let namespace = subject.as_ref().and_then(Subject::namespace).map(|it| format!("{it}/"));
-    let title = format!("{kind} {}{name}", namespace.unwrap_or_default());
+    let subject = subject::of(&it.subject);
+    let title = subject.as_ref().map(|it| format!("{} {}", it.kind(), subject::full_name(it)));
     let node = match &subject {
-        Some(Subject::Node(name)) if it.verdict != Verdict::NotFound => links.node(name.as_str()),
+        Some(ObjectRef::Node(name)) if it.verdict != Verdict::NotFound => links.node(name.as_str()),
         _ => None,
     };
     let first = html! { @if let Some(path) = node { p { a href=(path) { "What this node still holds" } } } };
-    page(links, &title, &first, &it.sheet(true), &it.observed)
+    page(links, &title.unwrap_or_default(), &first, &it.sheet(true), &it.observed)
 }
 
 /// What a node still holds, for the one who drains it.
 pub(super) fn node(links: &Links, now: &DrainView) -> String {
-    let object = links.path_of(&Subject::Node(now.node.as_str().into()));
+    let object = links.path_of(&ObjectRef::Node(now.node.as_str().into()));
     let first = html! {
         p .why { "It has " (counted(now.volumes.len(), "volume")) "." }
         @if let Some(path) = object.filter(|_| now.verdict != Verdict::NotFound) {

@@ -1,6 +1,6 @@
 //! Which reads an answer needs: a function of the subject and of what has been read so far.
 //!
-//! In: a [`Subject`] and a [`Snapshot`]. Out: all [`Read`]s that are wanted with what is known now, those that were made
+//! In: a [`ObjectRef`] and a [`Snapshot`]. Out: all [`Read`]s that are wanted with what is known now, those that were made
 //! included; the reader makes the new ones and asks again, until there are none. References are followed: claim → its
 //! volume → the volume's claim → attachments of the volume → their nodes.
 //!
@@ -28,14 +28,13 @@ use crate::{
         volume_source::{CsiVolume, Sharing, Storage, of_inline_volume, of_persistent_volume},
     },
     binder::{
-        annotations::{SELECTED_NODE, STORAGE_PROVISIONER},
+        annotations::SELECTED_NODE,
         matching::predicate::{claim_class, volume_class},
     },
     explain::{
         claim::ONE_POD,
         resize::grows,
         snapshot::Snapshot,
-        subject::Subject,
         topology::hosts,
         view::{claims_of, runs_on},
     },
@@ -49,20 +48,21 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 
 /// All reads that an answer about a subject needs, as far as that is known by now.
 #[must_use]
-pub fn needed(subject: &Subject, seen: &Snapshot) -> BTreeSet<Read> {
+pub fn needed(subject: &ObjectRef, seen: &Snapshot) -> BTreeSet<Read> {
     let mut plan = ReadPlan { seen, reads: BTreeSet::new() };
-    plan.reads.insert(Read::events_about(&subject.object()));
-    if !matches!(subject, Subject::AttributesClass(_)) {
-        plan.object(subject.object());
+    plan.reads.insert(Read::events_about(subject));
+    if !matches!(subject, ObjectRef::AttributesClass(_)) {
+        plan.object(subject.clone());
     }
     match subject {
-        Subject::Claim(key) => plan.claim_alone(key),
-        Subject::Pod(key) => plan.pod(key),
-        Subject::Volume(name) => plan.volume_alone(name),
-        Subject::Attachment(name) => plan.attachment_alone(name),
-        Subject::Node(name) => plan.node_alone(name),
-        Subject::Class(name) => plan.class_alone(name),
-        Subject::AttributesClass(name) => plan.attributes_class_alone(name),
+        ObjectRef::Claim(key) => plan.claim_alone(key),
+        ObjectRef::Pod(key) => plan.pod(key),
+        ObjectRef::Volume(name) => plan.volume_alone(name),
+        ObjectRef::Attachment(name) => plan.attachment_alone(name),
+        ObjectRef::Node(name) => plan.node_alone(name),
+        ObjectRef::Class(name) => plan.class_alone(name),
+        ObjectRef::AttributesClass(name) => plan.attributes_class_alone(name),
+        ObjectRef::Driver(_) => {}
     }
     plan.reads
 }
@@ -127,12 +127,9 @@ impl ReadPlan<'_> {
             if let Some(node) = claim.metadata.annotations.get(SELECTED_NODE) {
                 self.object(ObjectRef::Node(NodeName::from(node.as_str())));
             }
-            if let Some(asked) = claim.metadata.annotation(STORAGE_PROVISIONER) {
-                self.object(ObjectRef::Driver(DriverName::from(asked)));
-            }
             let class = claim_class(&claim);
             if !class.is_empty() {
-                self.class(&ClassName::from(class));
+                self.object(ObjectRef::Class(ClassName::from(class)));
                 self.reach(class);
             }
         } else if self.volume(&claim.spec.volume_name).is_some() && grows(&self.seen.objects, &claim) {
@@ -140,7 +137,7 @@ impl ReadPlan<'_> {
             self.programs();
             let class = claim_class(&claim);
             if !class.is_empty() {
-                self.class(&ClassName::from(class));
+                self.object(ObjectRef::Class(ClassName::from(class)));
             }
         }
         Some(claim)
@@ -179,16 +176,8 @@ impl ReadPlan<'_> {
         Some(volume)
     }
 
-    fn class(&mut self, name: &ClassName) {
-        self.object(ObjectRef::Class(name.clone()));
-        if let Some(class) = self.seen.objects.classes.get(name) {
-            // Provisioners that are no CSI drivers have no such object, which is no harm.
-            self.object(ObjectRef::Driver(DriverName::from(class.provisioner.as_str())));
-        }
-    }
-
     fn class_alone(&mut self, name: &ClassName) {
-        self.class(name);
+        self.object(ObjectRef::Class(name.clone()));
         self.list::<StorageClass>();
         self.programs();
         // Nothing else says what the name is about.
@@ -271,13 +260,14 @@ impl ReadPlan<'_> {
                 let key = reference.key();
                 self.wanted_by(name, &key);
                 let claim = self.seen.objects.claims.get(&key);
-                if let Some(claim) = claim.filter(|claim| claim.spec.volume_name != *name) {
+                let is_elsewhere = claim.is_some_and(|claim| claim.spec.volume_name != *name);
+                if is_elsewhere {
                     // What it waits for, or has in this one's place.
                     self.claim(&key);
-                    if !claim.spec.volume_name.is_empty() {
-                        // Whose the volume is then, only claims tell.
-                        self.list::<PersistentVolumeClaim>();
-                    }
+                }
+                if is_elsewhere || self.seen.is_absent(&ObjectRef::Claim(key)) {
+                    // Whose the volume is then, only claims tell.
+                    self.list::<PersistentVolumeClaim>();
                 }
             }
             None => self.list::<PersistentVolumeClaim>(),

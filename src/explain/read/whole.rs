@@ -10,7 +10,7 @@ use apiserver::{
     ids::{ClaimKey, NodeName, PodKey},
     kinds::{
         Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, StorageClass,
-        VolumeAttachment, VolumeAttributesClass, VolumePhase,
+        VolumeAttachment, VolumeAttributesClass,
     },
     tables::Stored,
 };
@@ -23,7 +23,6 @@ use crate::explain::{
     repair::Repair,
     resize::grows,
     snapshot::{CLAIMS_THERE, Snapshot},
-    subject::Subject,
     view::{claims_of, runs_on},
     whatif::WhatIfChange,
 };
@@ -35,7 +34,7 @@ const ATTACHER_LEASE: &str = "external-attacher-leader-";
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
     /// One object.
-    Object(Subject),
+    Object(ObjectRef),
     /// The whole cluster; of who may not see all of it, this namespace.
     Cluster(String),
     /// A node and what holds it.
@@ -58,12 +57,11 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             plan.or_in(namespace);
             plan.last_written();
             plan.pending();
-            plan.longest_released();
             plan.growing();
             plan.list::<VolumeAttributesClass>();
             plan.reads.extend([Read::fence(), Read::deployed()]);
         }
-        Question::Drain(node) | Question::Change(WhatIfChange::Cordon(node)) => plan.drain(node),
+        Question::Drain(node) => plan.drain(node),
         Question::Change(change) => {
             plan.cluster();
             match change {
@@ -92,51 +90,34 @@ const MOST_PENDING: usize = 50;
 /// Claims of pending pods that are looked for by name where no list shows them.
 const MOST_MISSING: usize = 100;
 
-/// Released volumes that are read whole for since when they are.
-const LONGEST_RELEASED: usize = 100;
-
 /// Claims whose volumes are to grow that are read whole for how far that is.
 const MOST_GROWING: usize = 50;
 
-/// From which end of what was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RevisionEnd {
-    Last,
-    First,
-}
-
-/// Of the objects of a kind that was listed those that were written last, or first; at most so many.
-fn by_revision<T: Stored>(
-    seen: &Snapshot,
-    (end, most): (RevisionEnd, usize),
-    is_meant: impl Fn(&T) -> bool,
-) -> Vec<ObjectRef> {
-    let mut some = BTreeSet::new();
+/// Of the objects of a kind that was listed those that were written last.
+fn last_of<T: Stored>(seen: &Snapshot) -> Vec<ObjectRef> {
+    let mut last = BTreeSet::new();
     if seen.is_listed::<T>() {
         T::table(&seen.objects).for_each(|object| {
-            if is_meant(object) {
-                some.insert((object.metadata().resource_version, object.key()));
-            }
-            if some.len() > most {
+            last.insert((object.metadata().resource_version, object.key()));
+            if last.len() > LAST_WRITTEN {
                 // There may be millions, of which no more is kept.
-                let _ = if end == RevisionEnd::Last { some.pop_first() } else { some.pop_last() };
+                last.pop_first();
             }
         });
     }
-    some.into_iter().map(|(_, key)| T::object_ref(key)).collect()
+    last.into_iter().map(|(_, key)| T::object_ref(key)).collect()
 }
 
 impl ReadPlan<'_> {
     /// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
     /// objects these would be most of what there is to keep.
     fn last_written(&mut self) {
-        let last = (RevisionEnd::Last, LAST_WRITTEN);
-        let all = [
-            by_revision::<PersistentVolume>(self.seen, last, |_| true),
-            by_revision::<PersistentVolumeClaim>(self.seen, last, |_| true),
-            by_revision::<VolumeAttachment>(self.seen, last, |_| true),
+        let last = [
+            last_of::<PersistentVolume>(self.seen),
+            last_of::<PersistentVolumeClaim>(self.seen),
+            last_of::<VolumeAttachment>(self.seen),
         ];
-        for object in all.into_iter().flatten() {
+        for object in last.into_iter().flatten() {
             self.object(object);
         }
     }
@@ -153,19 +134,13 @@ impl ReadPlan<'_> {
         }
     }
 
-    /// Nothing is written to a volume that is kept, so that the longest kept have the lowest revisions.
-    fn longest_released(&mut self) {
-        let is_released = |volume: &PersistentVolume| volume.status.phase == VolumePhase::Released;
-        for volume in by_revision(self.seen, (RevisionEnd::First, LONGEST_RELEASED), is_released) {
-            self.object(volume);
-        }
-    }
-
     /// Whether anyone has begun to enlarge a volume, and since when that is asked for, the whole claim tells.
     fn growing(&mut self) {
-        let grows = |claim: &PersistentVolumeClaim| grows(&self.seen.objects, claim);
-        for claim in by_revision(self.seen, (RevisionEnd::First, MOST_GROWING), grows) {
-            self.object(claim);
+        if self.seen.is_listed::<PersistentVolumeClaim>() {
+            let growing = self.seen.keys(|claim| grows(&self.seen.objects, claim));
+            for claim in growing.into_iter().take(MOST_GROWING) {
+                self.object(ObjectRef::Claim(claim));
+            }
         }
     }
 
@@ -309,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_cluster_what_was_written_last_and_what_was_released_first_is_read_whole() {
+    fn of_a_cluster_what_was_written_last_is_read_whole() {
         let volume = |name: String, revision: u64, phase: &str| {
             json!({
                 "kind": "PersistentVolume", "status": { "phase": phase },
@@ -327,8 +302,7 @@ mod tests {
         };
         assert_eq!(volumes(&seen), BTreeSet::new(), "of what is known in part nothing is the last");
         seen.note_listed::<PersistentVolume>();
-        let mut expected: BTreeSet<String> = (190..200).map(|number| format!("pv/used-{number}")).collect();
-        expected.extend((0..100).map(|number| format!("pv/kept-{number}")));
+        let expected: BTreeSet<String> = (190..200).map(|number| format!("pv/used-{number}")).collect();
         assert_eq!(volumes(&seen), expected);
     }
 

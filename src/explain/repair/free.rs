@@ -1,6 +1,6 @@
 //! A volume that was released and kept is made available again, with the data that is on it.
 //!
-//! In: the volume, and all that might still use it. Out: the reference loses its UID, or goes. What is never attached is used
+//! In: the volume, and all that might still use it. Out: the reference loses its UID. What is never attached is used
 //! by whoever has mounted it, which pods alone show.
 
 use apiserver::{
@@ -21,12 +21,7 @@ use crate::{
     explain::{snapshot::Snapshot, view::claims_of},
 };
 
-pub(super) fn propose(
-    snapshot: &Snapshot,
-    name: &VolumeName,
-    for_anyone: bool,
-    proof: &mut Proof,
-) -> Option<Proposal> {
+pub(super) fn propose(snapshot: &Snapshot, name: &VolumeName, proof: &mut Proof) -> Option<Proposal> {
     let volume = proof.demand_object::<PersistentVolume>(snapshot, name);
     proof.demand_list::<PersistentVolume>(snapshot);
     proof.demand_list::<PersistentVolumeClaim>(snapshot);
@@ -63,7 +58,7 @@ pub(super) fn propose(
         ),
     }
     proof.refuse_if(
-        reference.uid.is_empty() && !for_anyone,
+        reference.uid.is_empty(),
         format!("it is reserved for {owner} by name already: the binder makes it available"),
     );
     if proof.is_unseen {
@@ -82,26 +77,21 @@ pub(super) fn propose(
         format!("{owner} was that of {}, on a node and not over: it may write yet", listed(&users)),
     );
     demand_detached(snapshot, &volume, proof);
-    if let Some(claim) = snapshot.objects.claims.get(&owner).filter(|_| !for_anyone) {
+    if let Some(claim) = snapshot.objects.claims.get(&owner) {
         suits(&claim, &volume, proof);
     }
     demand_alone(snapshot, &volume, proof);
-    proof.refuse_if(
-        for_anyone && volume.spec.csi.is_none(),
-        "one disk has many names in a source that is not CSI's: that no other volume is the same is not proven",
-    );
     if !proof.against.is_empty() {
         return None;
     }
 
-    let freed_reference =
-        if for_anyone { json!(null) } else { json!({ "uid": null, "resourceVersion": null }) };
-    let request = patch(&*volume, unmarked(&volume), json!({ "spec": { "claimRef": freed_reference } }));
+    let freed = json!({ "spec": { "claimRef": { "uid": null, "resourceVersion": null } } });
+    let request = patch(&*volume, unmarked(&volume), freed);
 
     // The binder is asked what it makes of it.
     let changed = snapshot.fork();
     changed.change::<PersistentVolume>(name, |volume| {
-        volume.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference }).filter(|_| !for_anyone);
+        volume.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference });
         forget(&mut volume.metadata, &[BOUND_BY_CONTROLLER]);
     });
     let outlook = changed.ask_binder();
@@ -114,22 +104,16 @@ pub(super) fn propose(
         "in a dry run with this change, the binder makes it available or gives it to a claim",
         "the binder would not make it available",
     );
-    Some((vec![request], consequence(snapshot, &volume, &owner, for_anyone)))
+    Some((vec![request], consequence(snapshot, &volume, &owner)))
 }
 
-fn consequence(snapshot: &Snapshot, volume: &PersistentVolume, owner: &ClaimKey, for_anyone: bool) -> String {
-    let whom = if for_anyone {
-        "whichever claim fits gets it, from whatever namespace".to_owned()
-    } else {
-        let claim = snapshot.objects.claims.get(owner);
-        match claim.map(|claim| claim.spec.volume_name.clone()).filter(|other| !other.is_empty()) {
-            Some(other) => {
-                format!(
-                    "a claim {owner} that is made anew gets it, and no other (the present one has {other})"
-                )
-            }
-            None => format!("a claim {owner} gets it, and no other"),
+fn consequence(snapshot: &Snapshot, volume: &PersistentVolume, owner: &ClaimKey) -> String {
+    let claim = snapshot.objects.claims.get(owner);
+    let whom = match claim.map(|claim| claim.spec.volume_name.clone()).filter(|other| !other.is_empty()) {
+        Some(other) => {
+            format!("a claim {owner} that is made anew gets it, and no other (the present one has {other})")
         }
+        None => format!("a claim {owner} gets it, and no other"),
     };
     let unseen = if is_attached(snapshot, volume) {
         ""

@@ -29,19 +29,10 @@ use super::{
 pub enum Repair {
     /// A claim and its volume are led to each other again, after one of them was made anew.
     Relink(ClaimKey, VolumeName),
-    /// A volume that was released becomes available: for a claim of the same name, or for any.
-    Free(VolumeName, FreeFor),
+    /// A volume that was released becomes available for a claim of the same name.
+    Free(VolumeName),
     /// An attachment that nothing will ever take away goes.
     Unstick(AttachmentName),
-}
-
-/// Whom a freed volume is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FreeFor {
-    /// A claim of the name that the volume had.
-    SameName,
-    /// Any claim that fits.
-    Anyone,
 }
 
 /// The answer.
@@ -77,11 +68,7 @@ pub fn repair(snapshot: &Snapshot, what: &Repair) -> Advice {
             let asked = format!("relink pvc/{} pv/{volume} -n {}", claim.name(), claim.namespace());
             (asked, relink::propose(snapshot, claim, volume, &mut proof))
         }
-        Repair::Free(volume, whom) => {
-            let for_anyone = *whom == FreeFor::Anyone;
-            let flag = if for_anyone { " --for-anyone" } else { "" };
-            (format!("free pv/{volume}{flag}"), free::propose(snapshot, volume, for_anyone, &mut proof))
-        }
+        Repair::Free(volume) => (format!("free pv/{volume}"), free::propose(snapshot, volume, &mut proof)),
         Repair::Unstick(name) => (format!("unstick va/{name}"), unstick::propose(snapshot, name, &mut proof)),
     };
     let Proof { against, proven, is_missing, is_unseen } = proof;

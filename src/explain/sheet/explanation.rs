@@ -1,18 +1,17 @@
-//! The sheet of an explanation, and its chain as a graph.
+//! The sheet of an explanation.
 //!
 //! In: an [`Explanation`]. Out: first the one sentence and what comes next, then what might fit, the chain from the pod to the node
 //! with the blocker marked, what happened, what shows it, what to do and what never, and what could not be seen.
 
-use std::fmt::Write;
-
 use super::{
     model::{Item, Printed, Sheet, Word, next, next_condition},
-    words::{clean, name, stamp},
+    words::stamp,
 };
 use crate::explain::{
     report::{Candidate, Explanation, Risk, Step},
-    subject::Subject,
+    subject,
 };
+use apiserver::kinds::ObjectRef;
 
 /// Reasons of claims whose volume the scheduler chooses.
 const SCHEDULED: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
@@ -63,10 +62,6 @@ impl Printed for Explanation {
         sheet.notes("  ", &self.unknown);
         sheet
     }
-
-    fn dot(&self) -> Option<String> {
-        Some(graph(self))
-    }
 }
 
 fn candidates(it: &Explanation, is_wide: bool, sheet: &mut Sheet) {
@@ -87,7 +82,7 @@ fn candidates(it: &Explanation, is_wide: bool, sheet: &mut Sheet) {
             });
             faults.collect()
         };
-        let object = Subject::Volume(one.name.as_str().into()).json();
+        let object = subject::json(&ObjectRef::Volume(one.name.as_str().into()));
         let cells = [&one.size, &one.modes, &one.class].map(|cell| vec![cell.clone().into()]);
         [vec![Word::Object(object, one.name.clone())]].into_iter().chain(cells).chain([result]).collect()
     };
@@ -116,27 +111,4 @@ fn step(step: &Step, is_wide: bool) -> Item {
         Some(it) if is_wide && !step.is_blocker => item.line([vec!["next: ".into()], next(it)].concat()),
         _ => item,
     }
-}
-
-/// The chain as a graph in the language of Graphviz.
-fn graph(explanation: &Explanation) -> String {
-    let quoted = |text: &str| format!("\"{}\"", clean(text).replace('\\', "\\\\").replace('"', "\\\""));
-    let mut graph = String::from("digraph explanation {\n  rankdir=LR;\n  node [shape=box];\n");
-    let mut before: Option<String> = None;
-    for step in &explanation.steps {
-        let node = name(&step.object);
-        let label = quoted(&format!("{node}\n{}", step.reason));
-        let color = if step.is_blocker { ", color=red" } else { "" };
-        let _ = writeln!(graph, "  {} [label={label}{color}];", quoted(&node));
-        if let Some(before) = before.filter(|before| *before != node) {
-            let _ = writeln!(graph, "  {} -> {};", quoted(&before), quoted(&node));
-        }
-        for blocker in &step.blocked_by {
-            let (node, other, why) = (quoted(&node), quoted(&name(&blocker.object)), quoted(&blocker.why));
-            let _ = writeln!(graph, "  {node} -> {other} [style=dashed, label={why}];");
-        }
-        before = Some(node);
-    }
-    graph.push_str("}\n");
-    graph
 }

@@ -14,11 +14,6 @@ use crate::explain::{
 pub trait Printed {
     /// The answer; wide, with everything that it has.
     fn sheet(&self, is_wide: bool) -> Sheet;
-
-    /// Its chain for Graphviz, if it has one.
-    fn dot(&self) -> Option<String> {
-        None
-    }
 }
 
 /// A part of a line.

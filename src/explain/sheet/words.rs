@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use crate::explain::subject::{Subject, field};
+use crate::explain::subject::{self, field};
 
 /// The program's own name, and its commands that answers name.
 pub(super) const PROGRAM: &str = "mooring";
@@ -24,12 +24,12 @@ pub(in crate::explain) fn stamp(at: Timestamp) -> String {
 }
 
 /// Kind and name as they are typed, with the namespace.
-pub(in crate::explain) fn name(object: &Value) -> String {
-    let Some(subject) = Subject::of(object) else {
+pub(super) fn name(object: &Value) -> String {
+    let Some(found) = subject::of(object) else {
         return format!("{}/{}", field(object, "kind"), field(object, "name"));
     };
-    let namespace = subject.namespace().map(|namespace| format!("  -n {namespace}"));
-    format!("{subject}{}", namespace.unwrap_or_default())
+    let namespace = found.names().0.map(|namespace| format!("  -n {namespace}"));
+    format!("{}{}", subject::typed(&found), namespace.unwrap_or_default())
 }
 
 /// A command to be copied: words that a shell would take apart are quoted.

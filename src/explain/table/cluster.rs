@@ -17,7 +17,6 @@ rows! {
     "AttacherLimited": Healthy,
         "the attacher runs with --kube-api-qps=5, the default: some two attaches a second";
     "ProvisionerLimited": Healthy, "the provisioner runs with --kube-api-qps=5, the default";
-    "ClockSkew": Healthy, "the clock of {told} is {age} {word} the API server's";
     "FencedWithoutRuler": Blocked,
         "the fence keeps kube-controller-manager's storage loops from writing, and {told}: nobody rules",
         safe("", "kubectl -n mooring-system get lease,deployment,pods");

@@ -31,12 +31,12 @@ rows! {
         waits("PersistentVolumeClaim", "{claim}", "{why}"),
         care("remove the reservation; then whichever claim fits gets the volume, WITH the data that is on it",
             r#"kubectl patch pv {name} --type=json -p [{"op":"remove","path":"/spec/claimRef"}]"#);
-    "Reserved owned" | "ClaimBindsNext owned" | "Unbinding owned": Blocked,
-        "reserved for {claim}, which {why}; claim {owner}, which was bound to it, names it, and has its data there",
+    "Reserved claimed" | "ClaimBindsNext claimed" | "Unbinding claimed": Blocked,
+        "reserved for {claim}, which {why}; it is named by {owners}, which does not prove whose data it has",
         waits("PersistentVolumeClaim", "{claim}", "{why}"),
-        care("point claimRef at {owner}, with the UID of that claim",
-            r#"kubectl patch pv {name} --type=merge -p {"spec":{"claimRef":{"namespace":"<namespace>","name":"<name>","uid":"<uid>"}}}"#),
-        never("remove the reservation: another claim may get the data of {owner}");
+        safe("find out whose data it has before anything is changed: a claim can say of itself that it was bound",
+            "kubectl get pvc -A"),
+        never("remove the reservation, or point it at one of these claims, before that is known");
     "Reserved kept" | "ClaimBindsNext kept" | "Unbinding kept": Blocked,
         "reserved for {claim}, which {why}; it was released, and is kept with the data of the claim before",
         waits("PersistentVolumeClaim", "{claim}", "{why}"),

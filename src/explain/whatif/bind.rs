@@ -1,9 +1,9 @@
 //! Which volume a claim would get, before it is created.
 //!
-//! In: a manifest. Out: the volume, and the next best; or who would be asked for one; or why there is none.
+//! In: a manifest. Out: the volume; or who would be asked for one; or why there is none.
 
 use apiserver::{
-    ids::{ClaimKey, ClassName, VolumeName},
+    ids::{ClaimKey, ClassName},
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, StorageClass},
     text::Text,
 };
@@ -50,9 +50,7 @@ pub(super) fn story(snapshot: &Snapshot, namespace: &str, manifest: &Value) -> S
     }
     let after = copy.ask_binder();
     told(&mut story, &key, reason.as_ref());
-    if let Some(ClaimReason::Binding(first, _)) = &reason {
-        second(&mut story, &copy, &key, first);
-    } else {
+    if !matches!(reason, Some(ClaimReason::Binding(..))) {
         nearest(&mut story, snapshot, &claim);
     }
     for (other, place) in &before.claims {
@@ -111,20 +109,6 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
     };
     story.verdict = Some(verdict);
     story.summary = summary;
-}
-
-/// What it would get if the first were not there.
-fn second(story: &mut Story, copy: &Snapshot, key: &ClaimKey, first: &VolumeName) {
-    let mut without = copy.fork();
-    without.remove::<PersistentVolume>(first);
-    let (next, text) = match reason(&without.ask_binder(), key) {
-        Some(ClaimReason::Binding(next, _)) => {
-            (next.to_string(), format!("would be taken if {first} were not there"))
-        }
-        Some(reason) => ("none".to_owned(), format!("if {first} were not there: {}", reason.code())),
-        None => return,
-    };
-    story.tell(When::Later, Risk::Safe, "SecondBest", &next, text);
 }
 
 /// Volumes that fit but for the fewest things.

@@ -30,8 +30,6 @@ pub enum WhatIfChange {
     Taint(NodeName),
     /// A node's object is deleted.
     DeleteNode(NodeName),
-    /// A node takes no new pods.
-    Cordon(NodeName),
     /// A claim is deleted.
     DeleteClaim(ClaimKey),
     /// A pod is deleted.
@@ -75,7 +73,6 @@ pub fn whatif(snapshot: &Snapshot, change: &WhatIfChange) -> Consequences {
         WhatIfChange::DeleteNode(node) => {
             (format!("delete node/{node}"), nodes::delete(snapshot, node).unwrap_or_else(|it| *it))
         }
-        WhatIfChange::Cordon(node) => (format!("cordon node/{node}"), nodes::cordon(snapshot, node)),
         WhatIfChange::DeleteClaim(claim) => {
             (format!("delete pvc/{claim}"), objects::delete_claim(snapshot, claim))
         }

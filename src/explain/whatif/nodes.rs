@@ -1,4 +1,4 @@
-//! What happens to the volumes of a node that is declared off, deleted or cordoned.
+//! What happens to the volumes of a node that is declared off or deleted.
 //!
 //! In: a snapshot and the node. Out: detaches by force, now and when the pods are gone; when time would force; pods that
 //! are removed, and those that may still write.
@@ -20,7 +20,7 @@ use crate::{
     explain::{
         age,
         report::{Risk, Verdict},
-        snapshot::{PODS_THERE, Snapshot},
+        snapshot::Snapshot,
         view::runs_on,
     },
 };
@@ -90,14 +90,12 @@ fn node(snapshot: &Snapshot, name: &NodeName) -> Result<Arc<Node>, Box<Story>> {
         (VolumeAttachment::PLURAL, snapshot.is_whole::<VolumeAttachment>()),
     ];
     match lists.into_iter().find(|(_, is_whole)| !is_whole) {
-        Some((plural, _)) => Err(Box::new(unknown(plural))),
+        Some((plural, _)) => {
+            let summary = format!("what follows is not known: not all {plural} could be read");
+            Err(Box::new(Story { summary, verdict: Some(Verdict::Forbidden), ..Story::default() }))
+        }
         None => Ok(node),
     }
-}
-
-fn unknown(plural: &str) -> Story {
-    let summary = format!("what follows is not known: not all {plural} could be read");
-    Story { summary, verdict: Some(Verdict::Forbidden), ..Story::default() }
 }
 
 fn taint_summary(name: &NodeName, forced_now: usize, then: usize, pods: usize) -> String {
@@ -172,32 +170,6 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
     story.assume("pod garbage collection removes the pods of a node that is gone, after some forty seconds");
     story.assume("six minutes begin when the node is gone and no pod wants the volume there");
     Ok(story)
-}
-
-pub(super) fn cordon(snapshot: &Snapshot, name: &NodeName) -> Story {
-    if snapshot.objects.nodes.get(name).is_none() {
-        return Story::missing(snapshot, &ObjectRef::Node(name.clone()));
-    }
-    if !(snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE)) {
-        return unknown(Pod::PLURAL);
-    }
-    if !snapshot.is_listed::<VolumeAttachment>() {
-        return unknown(VolumeAttachment::PLURAL);
-    }
-    let outlook = snapshot.ask_attach_detach();
-    let volumes = outlook.node_volumes.keys().filter(|(_, node)| node == name).count();
-    let mut story = Story {
-        summary: format!(
-            "nothing is detached: {} and {} stay",
-            age::counted(volumes, "volume"),
-            age::counted(pods(snapshot, name).len(), "pod")
-        ),
-        ..Story::default()
-    };
-    story.assume(UNCOUNTED);
-    story.assume("the scheduler places no new pods on the node; its pods keep running");
-    story.assume("a pod that ends here may not come back here, where its volume can be on this node alone");
-    story
 }
 
 /// Volumes that would be taken from a node, and would not be without the change. The first step is to take them off the

@@ -64,7 +64,8 @@ pub(crate) fn classify(code: u16, retry_after: Option<Duration>, status: &Status
         // Who answers so does not do what `Expect` asks for, and has not taken the body.
         (417, _) => CallError::NotSent(message),
         (409, "AlreadyExists") => CallError::AlreadyExists(message),
-        (409, _) => CallError::Conflict(message),
+        // A creation names no revision: a quota that lost its races, or a webhook, refuses it.
+        (409, _) if !object.is_empty() => CallError::Conflict(message),
         (429, _) => {
             let after =
                 retry_after.or(status.retry_after()).unwrap_or(DEFAULT_RETRY_AFTER).min(LONGEST_RETRY_AFTER);
@@ -146,6 +147,9 @@ mod tests {
         for (code, reason, message, expected) in cases {
             assert_eq!(classified(code, after, &body(reason, message), "pv"), expected, "{code} {reason}");
         }
+        // A creation, which names no revision.
+        let refused = CallError::Refused { code: 409, message: "quota".into() };
+        assert_eq!(classified(409, None, &body("Conflict", "quota"), ""), refused);
     }
 
     #[test]

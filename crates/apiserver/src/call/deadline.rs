@@ -54,38 +54,19 @@ pub enum Allowance {
 /// a try: where renewals are slow there may never be more.
 #[must_use]
 pub(crate) fn allowance(term: Term, reserve: Duration, longest: Duration, now: Instant) -> Allowance {
-    let deadline = match term {
-        Term::None => return Allowance::NotLeader,
-        Term::Unlimited => return Allowance::Send(longest),
-        Term::Until(deadline) => deadline,
-    };
-    if now >= deadline {
-        return Allowance::NotLeader;
-    }
-    let left = (deadline + reserve).saturating_duration_since(now).saturating_sub(ARRIVAL);
+    let Some(left) = left(term, reserve, now) else { return Allowance::NotLeader };
+    let left = left.saturating_sub(ARRIVAL);
     if left < longest / 2 { Allowance::AfterRenewal } else { Allowance::Send(left.min(longest)) }
 }
 
-/// Whether the body of a write may be let go, now that the server has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
-    /// It will be carried out in time or not at all.
-    Now,
-    /// Not before the next renewal.
-    AfterRenewal,
-    /// Never: we lead no longer.
-    Never,
-}
-
-/// Judges at `now`, when the server has begun, a write over which it may take so long.
+/// How long a write that the server begins with at `now` may take; none if we lead no longer. One over which it may
+/// take longer has to wait for the next renewal.
 #[must_use]
-pub fn release(term: Term, reserve: Duration, server_time: Duration, now: Instant) -> Release {
+pub(crate) fn left(term: Term, reserve: Duration, now: Instant) -> Option<Duration> {
     match term {
-        Term::None => Release::Never,
-        Term::Unlimited => Release::Now,
-        Term::Until(deadline) if now >= deadline => Release::Never,
-        Term::Until(deadline) if now + server_time <= deadline + reserve => Release::Now,
-        Term::Until(_) => Release::AfterRenewal,
+        Term::None => None,
+        Term::Unlimited => Some(Duration::MAX),
+        Term::Until(deadline) => (now < deadline).then(|| deadline + reserve - now),
     }
 }
 
@@ -137,15 +118,16 @@ mod tests {
         for age in (0..10_500).step_by(50) {
             for seconds in 0..16 {
                 let (now, server_time) = (start + Duration::from_millis(age), Duration::from_secs(seconds));
-                let release = release(term(start), TIMING.reserve(), server_time, now);
-                match release {
-                    Release::Now => assert!(now + server_time < others_may_lead, "{age} ms, {seconds} s"),
-                    Release::AfterRenewal => assert!(age < 10_000),
-                    Release::Never => assert!(age >= 10_000),
+                match left(term(start), TIMING.reserve(), now) {
+                    Some(left) if server_time <= left => {
+                        assert!(now + server_time < others_may_lead, "{age} ms, {seconds} s");
+                    }
+                    Some(_) => assert!(age < 10_000),
+                    None => assert!(age >= 10_000),
                 }
             }
         }
-        assert_eq!(release(Term::None, Duration::ZERO, Duration::ZERO, start), Release::Never);
-        assert_eq!(release(Term::Unlimited, Duration::ZERO, LONGEST_REQUEST, start), Release::Now);
+        assert_eq!(left(Term::None, Duration::ZERO, start), None);
+        assert_eq!(left(Term::Unlimited, Duration::ZERO, start), Some(Duration::MAX));
     }
 }

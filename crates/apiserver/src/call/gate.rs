@@ -26,7 +26,7 @@ use tokio::{
 };
 use tower::BoxError;
 
-use super::deadline::{Release, release};
+use super::deadline::left;
 use crate::leadership::{Landing, Leadership, Term};
 
 /// How far a write has come.
@@ -156,10 +156,10 @@ impl Gate {
         // Told first and judged then: the elector ends the term first and asks then what may still land. The other
         // way round both could look before the other has said anything, and the lease be given up under the write.
         self.landing.leaves(now + self.server_time);
-        match release(self.leadership.term(), self.leadership.reserve(), self.server_time, now) {
-            Release::Now => return Self::set(state, Stage::Open),
-            Release::AfterRenewal => {}
-            Release::Never => Self::set(state, Stage::Shut),
+        match left(self.leadership.term(), self.leadership.reserve(), now) {
+            Some(left) if self.server_time <= left => return Self::set(state, Stage::Open),
+            Some(_) => {}
+            None => Self::set(state, Stage::Shut),
         }
         self.landing.landed();
     }

@@ -66,6 +66,9 @@ const MAX_IN_FLIGHT: usize = 64;
 /// Bytes of the longest name that an object can have (RFC 1123 subdomain).
 const LONGEST_NAME: usize = 253;
 
+/// Who ends a write that it has not begun with after so long has waited for its body.
+const IN_VAIN: Duration = Duration::from_secs(1);
+
 /// Sends requests, within the right to write and the budget.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Caller")]
@@ -338,11 +341,12 @@ impl Caller {
         };
         let is_over = server_time <= started.elapsed();
         let ending = match (&exchanged, kept) {
-            // The server waited for the body in vain (server/filters/timeout.go).
-            (Some((408 | 504, _)), Some(Kept::NotBegun)) if is_over => Ending::NotBegun,
+            // The server (server/filters/timeout.go), or something before it, waited for the body in vain. A server that
+            // sheds load answers at once.
+            (Some((408 | 504, _)) | None, Some(Kept::NotBegun)) => Ending::NotBegun,
+            (Some((500.., _)), Some(Kept::NotBegun)) if started.elapsed() >= IN_VAIN => Ending::NotBegun,
             (Some((code, result)), _) => Ending::of(*code, result.as_ref().err(), is_over),
             (None, None) => Ending::TimedOut,
-            (None, Some(Kept::NotBegun)) => Ending::NotBegun,
             (None, Some(Kept::ForTheLease)) => Ending::Unsaid,
         };
         self.overdue.note(request, ending, Instant::now());

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use telemetry::metrics::Alarms;
 use tokio::time::{Instant, sleep_until};
 
-use super::{CallError, Request, Verb, target::Target};
+use super::{CallError, Request, target::Target};
 use crate::metrics::ApiMetrics;
 
 /// Name of the alarm about what is not answered in time.
@@ -41,7 +41,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 pub(super) const ASK_AGAIN: Duration = Duration::from_mins(1);
 
 /// A verb and a resource.
-type Kind = (&'static str, &'static str);
+type Kind = (&'static str, String);
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,8 @@ impl Overdue {
 
     /// A request has ended.
     pub(super) fn note(self: &Arc<Self>, request: &Request, ending: Ending, now: Instant) {
-        let kind @ (verb, resource) = (verb(request.verb), resource(request.target()));
+        let kind: Kind = (request.verb.into(), resource(request.target()));
+        let (verb, resource) = (kind.0, kind.1.as_str());
         let mut state = self.state.lock();
         match ending {
             Ending::Unsaid => return,
@@ -167,10 +168,10 @@ impl Overdue {
                     before.filter(|streak| ending == Ending::TimedOut || now <= streak.last + ASK_AGAIN);
                 let (count, since) = before.map_or((0, now), |streak| (streak.count, streak.since));
                 let count = count.saturating_add(1);
-                state.streaks.insert(kind, Streak { ending, count, since, last: now });
                 if count == TOO_MANY {
                     tracing::warn!(verb, resource, "requests time out repeatedly");
                 }
+                state.streaks.insert(kind, Streak { ending, count, since, last: now });
                 // Of one kind alone a webhook that authorizes may hold up what others need not wait for.
                 let is_over = match state.continues {
                     Continues::Unknown => true,
@@ -255,38 +256,17 @@ fn text(state: &State, ending: Ending) -> Option<String> {
     })
 }
 
-/// As the audit log names it.
-fn verb(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Get => "get",
-        Verb::Create => "create",
-        Verb::Update => "update",
-        Verb::Patch => "patch",
-        Verb::Delete => "delete",
-    }
-}
-
-/// What a request is about, in words that are known beforehand.
-fn resource(target: Target<'_>) -> &'static str {
-    const KNOWN: [&str; 7] = [
-        "volumeattachments",
-        "nodes",
-        "persistentvolumes",
-        "persistentvolumeclaims",
-        "pods",
-        "events",
-        "leases",
-    ];
-    match (target.plural, target.subresource) {
-        ("persistentvolumes", "status") => "persistentvolumes/status",
-        ("persistentvolumeclaims", "status") => "persistentvolumeclaims/status",
-        ("nodes", "status") => "nodes/status",
-        (plural, _) => KNOWN.into_iter().find(|known| *known == plural).unwrap_or("other"),
+/// What a request is about: a resource, or a part of its objects.
+fn resource(target: Target<'_>) -> String {
+    match target.subresource {
+        "" => target.plural.to_owned(),
+        subresource => format!("{}/{subresource}", target.plural),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Verb;
     use super::*;
     use telemetry::metrics::Metrics;
 
@@ -427,19 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_is_about_is_one_of_few_words() {
+    fn what_a_request_is_about_leaves_out_whose_it_is() {
         let cases = [
             ("/apis/storage.k8s.io/v1/volumeattachments", "volumeattachments"),
             ("/apis/storage.k8s.io/v1/volumeattachments/csi-1", "volumeattachments"),
             ("/api/v1/persistentvolumes/pv/status", "persistentvolumes/status"),
-            ("/api/v1/persistentvolumes/pv", "persistentvolumes"),
-            ("/api/v1/namespaces/ns/persistentvolumeclaims/c/status", "persistentvolumeclaims/status"),
             ("/api/v1/namespaces/pods/persistentvolumeclaims/c", "persistentvolumeclaims"),
-            ("/api/v1/namespaces/ns/events", "events"),
-            ("/apis/coordination.k8s.io/v1/namespaces/ns/leases/mooring", "leases"),
-            ("/apis/example.com/v1/things/x", "other"),
-            ("/version", "other"),
-            ("", "other"),
         ];
         for (path, expected) in cases {
             assert_eq!(resource(Target::of(path)), expected, "{path}");

@@ -36,24 +36,6 @@ struct State {
     until: Option<Instant>,
 }
 
-impl State {
-    fn throttled(&mut self, object: &str, asked: Duration, now: Instant, jitter: f64) {
-        if self.last != object {
-            self.signs = self.signs.saturating_add(1);
-            object.clone_into(&mut self.last);
-        }
-        if self.signs >= SIGNS {
-            let pause = asked.min(LONGEST).mul_f64(1.0 + JITTER * jitter.clamp(0.0, 1.0));
-            self.until = self.until.max(Some(now + pause));
-        }
-    }
-
-    fn answered(&mut self) {
-        self.signs = 0;
-        self.last.clear();
-    }
-}
-
 /// The pause of all callers of a client.
 #[derive(Debug, Default)]
 pub(super) struct Pause(Mutex<State>);
@@ -61,22 +43,27 @@ pub(super) struct Pause(Mutex<State>);
 impl Pause {
     /// The server asks to wait for so long. `jitter` is from 0 to 1.
     pub(super) fn throttled(&self, object: &str, asked: Duration, now: Instant, jitter: f64) {
-        self.change(|state| state.throttled(object, asked, now, jitter));
+        let mut state = self.0.lock();
+        if state.last != object {
+            state.signs = state.signs.saturating_add(1);
+            object.clone_into(&mut state.last);
+        }
+        if state.signs >= SIGNS {
+            let pause = asked.min(LONGEST).mul_f64(1.0 + JITTER * jitter.clamp(0.0, 1.0));
+            state.until = state.until.max(Some(now + pause));
+        }
     }
 
     /// It answered otherwise.
     pub(super) fn answered(&self) {
-        self.change(State::answered);
+        let mut state = self.0.lock();
+        state.signs = 0;
+        state.last.clear();
     }
 
     /// Until when nothing is sent.
     pub(super) fn until(&self, now: Instant) -> Option<Instant> {
-        self.change(|state| state.until.filter(|until| *until > now))
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        change(&mut self.0.lock())
+        self.0.lock().until.filter(|until| *until > now)
     }
 }
 

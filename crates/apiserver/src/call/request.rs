@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
+use strum::IntoStaticStr;
 
 use super::Target;
 
@@ -34,8 +35,9 @@ impl Request {
     }
 }
 
-/// Method and content type of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Method and content type of a request. As text it is that of the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Verb {
     /// Live read.
     Get,

@@ -7,10 +7,10 @@
 //! The stack is kube's default one with differences that its configuration does not offer: TCP
 //! keepalive and user time-out, without which a watch on a dead connection goes unnoticed for five minutes
 //! and a request that was given up may still be delivered minutes later; writes that are kept back until
-//! the server has begun with them ([`super::call::gate`]); sockets that are read in large pieces ([`read_ahead`]);
-//! and no per-request trace layer; proxies as client-go has them ([`proxy`]). Renewed
-//! client certificates are taken ([`reload`]); token files, and within a cluster certificates of authorities, kube reloads
-//! itself. Plugins are run here ([`plugin`]); that nothing is accepted any more is told ([`refusals`]).
+//! the server has begun with them ([`super::call::gate`]); no per-request trace layer; and proxies as
+//! client-go has them ([`proxy`]). Renewed client certificates are taken ([`reload`]); token files, and within a
+//! cluster certificates of authorities, kube reloads itself. Plugins are run here ([`plugin`]); that nothing is
+//! accepted any more is told ([`refusals`]).
 
 mod choice;
 mod other;
@@ -18,7 +18,6 @@ mod plugin;
 mod proxy;
 #[cfg(test)]
 mod proxy_tests;
-mod read_ahead;
 mod refusals;
 mod reload;
 #[cfg(test)]

@@ -28,13 +28,11 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use thiserror::Error;
-use tokio::time::timeout;
+use tokio::{net::TcpStream, time::timeout};
 use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 
-use super::read_ahead::ReadAhead;
-
 /// Makes connections to the server of a configuration.
-pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<ReadAhead>>, BoxError>;
+pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
 /// How long a proxy may take: less than all of a connection may, so that the proxy is named.
 const LONGEST_ANSWER: Duration = Duration::from_secs(4);
@@ -117,7 +115,7 @@ impl Proxy {
         let Self { intercept, is_socks, address, server } = self;
         let mut config = config.clone();
         config.tls_server_name = None;
-        let first_hop = config.rustls_https_connector_with_connector(tcp.map_response(ReadAhead::over))?;
+        let first_hop = config.rustls_https_connector_with_connector(tcp)?;
         let proxy = address.authority().map(ToString::to_string).unwrap_or_default();
         let through = move |source: BoxError| BoxError::from(Through { proxy: proxy.clone(), source });
         let to_server = move |_: Uri| server.clone();
@@ -155,10 +153,7 @@ pub(super) fn connector(
 ) -> Result<Connector, kube::Error> {
     match proxy {
         Some(proxy) => proxy.clone().connector(config, tcp),
-        None => {
-            let tcp = tcp.map_response(ReadAhead::over).map_response(MaybeHttpsStream::Http);
-            Ok(Connector::new(tcp.map_err(BoxError::from)))
-        }
+        None => Ok(Connector::new(tcp.map_response(MaybeHttpsStream::Http).map_err(BoxError::from))),
     }
 }
 

@@ -55,7 +55,12 @@ impl Elector {
         let notes = self.notes(role);
         let body = lease::renewal(&observed, &identity, &timing, notes.clone(), Timestamp::now());
         let fitness = if let Role::Candidate(fitness) = role { fitness } else { Fitness::Fit };
-        let action = lease::evaluate(&observed, Instant::now(), &identity, &timing, fitness);
+        // A leader makes a lease anew that was deleted under it.
+        let action = if leading && observed.is_absent() {
+            Action::Create
+        } else {
+            lease::evaluate(&observed, Instant::now(), &identity, &timing, fitness)
+        };
         self.observed = Some(observed);
         let deadline = match action {
             Action::Wait { holder } => {

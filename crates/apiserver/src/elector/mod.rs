@@ -53,6 +53,24 @@ pub struct Candidacy {
     pub timing: Timing,
 }
 
+/// What the elector shares with the other parts of the process.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// Whether the replica sees what happens.
+    pub sight: Sight,
+    /// The grace after a restore of etcd, which is shared with the other replicas, too: it begins when the lease goes back
+    /// in time, is noted on the lease, and taken from there.
+    pub grace: RestoreGrace,
+    /// The lease is kept for as long as the barrier comes further.
+    pub progress: Progress,
+    /// What is kept on the lease, and what the last leader said there.
+    pub note: LeaseNote,
+    /// The lease is not held for a thread that stands still.
+    pub pulse: Option<Pulse>,
+    /// The lease is not taken before this is cancelled: another writer is kept from writing from then on.
+    pub fenced: Option<CancellationToken>,
+}
+
 /// As what the lease is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
@@ -167,7 +185,9 @@ impl Elector {
         candidacy: Candidacy,
         leadership: Leadership,
         metrics: ElectionMetrics,
+        shared: Surroundings,
     ) -> Self {
+        let Surroundings { sight, grace, progress, note, pulse, fenced } = shared;
         Self {
             caller,
             candidacy,
@@ -175,52 +195,15 @@ impl Elector {
             leadership,
             view: Arc::default(),
             metrics,
-            sight: Sight::default(),
-            grace: RestoreGrace::default(),
-            progress: Progress::default(),
-            note: LeaseNote::default(),
-            listener: None,
-            fenced: None,
+            sight,
+            grace,
+            progress,
+            note,
+            listener: pulse.map(Listener::new),
+            fenced,
             suspended: Suspended::default(),
             seen: 0,
         }
-    }
-
-    /// The same, that asks this whether the replica sees what happens.
-    #[must_use]
-    pub fn with_sight(self, sight: Sight) -> Self {
-        Self { sight, ..self }
-    }
-
-    /// The same, that shares the grace after a restore of etcd with the other parts and replicas: begins it when the
-    /// lease goes back in time, notes it on the lease, and takes it from there.
-    #[must_use]
-    pub fn with_grace(self, grace: RestoreGrace) -> Self {
-        Self { grace, ..self }
-    }
-
-    /// The same, that keeps the lease as long as the barrier comes further.
-    #[must_use]
-    pub fn with_progress(self, progress: Progress) -> Self {
-        Self { progress, ..self }
-    }
-
-    /// The same, that keeps this on the lease, and finds there what the last leader said.
-    #[must_use]
-    pub fn with_note(self, note: LeaseNote) -> Self {
-        Self { note, ..self }
-    }
-
-    /// The same, that does not hold the lease for a thread that stands still.
-    #[must_use]
-    pub fn with_pulse(self, pulse: Pulse) -> Self {
-        Self { listener: Some(Listener::new(pulse)), ..self }
-    }
-
-    /// The same, that does not take the lease before this is cancelled: another writer is kept from writing from then on.
-    #[must_use]
-    pub fn with_fence(self, fenced: Option<CancellationToken>) -> Self {
-        Self { fenced, ..self }
     }
 
     /// How the election stands.
@@ -367,6 +350,8 @@ impl Elector {
                 tracing::error!(reason = %error, "giving up the lease");
                 return Err(error);
             }
+            let is_blind = self.sight.blind_since().is_some();
+            self.note_fitness(if is_blind { Fitness::Blind } else { Fitness::Fit });
             let needs_successor = passed && self.sight.needs_successor(started);
             if needs_successor && !seeks_successor {
                 tracing::warn!(lease = %self.lease(), "the watches deliver nothing any more: looking for a successor");

@@ -127,7 +127,13 @@ impl Server {
         Client::new(service, "default")
     }
 
-    fn elector(&self, identity: &str, leadership: &Leadership, timing: Timing) -> Elector {
+    fn elector(
+        &self,
+        identity: &str,
+        leadership: &Leadership,
+        timing: Timing,
+        shared: Surroundings,
+    ) -> Elector {
         let metrics = Metrics::default();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
         let caller = Caller::new(self.client(), Leadership::new(Term::Unlimited), None, api)
@@ -139,7 +145,7 @@ impl Server {
             timing,
         };
         let metrics = ElectionMetrics::new(&metrics, "mooring").unwrap();
-        Elector::new(caller, candidacy, leadership.clone(), metrics)
+        Elector::new(caller, candidacy, leadership.clone(), metrics, shared)
     }
 }
 
@@ -220,14 +226,10 @@ fn start_as(
     barrier: impl Future<Output = ()> + Send + 'static,
 ) -> Running {
     let leadership = Leadership::new(Term::None).looking_by(slept).with_reserve(timing.reserve());
-    let (sight, grace) = (Sight::default(), RestoreGrace::default());
-    let (progress, note) = (Progress::default(), LeaseNote::new(NOTE));
-    let elector = server
-        .elector(identity, &leadership, timing)
-        .with_sight(sight.clone())
-        .with_grace(grace.clone())
-        .with_progress(progress.clone())
-        .with_note(note.clone());
+    let shared = Surroundings { note: LeaseNote::new(NOTE), ..Surroundings::default() };
+    let (sight, grace) = (shared.sight.clone(), shared.grace.clone());
+    let (progress, note) = (shared.progress.clone(), shared.note.clone());
+    let elector = server.elector(identity, &leadership, timing, shared);
     let release = CancellationToken::new();
     let view = elector.view();
     let task = tokio::spawn(elector.run(synced, barrier, release.clone()));
@@ -346,7 +348,8 @@ async fn m2_s14_who_waits_for_the_fence_does_not_stand_and_tells_since_when_the_
     let leader = start(&server, "a", async {});
     leader.wins_within(FIRST + 1).await;
     let (leadership, proven) = (Leadership::new(Term::None), CancellationToken::new());
-    let elector = server.elector("b", &leadership, TIMING).with_fence(Some(proven.clone()));
+    let shared = Surroundings { fenced: Some(proven.clone()), ..Surroundings::default() };
+    let elector = server.elector("b", &leadership, TIMING, shared);
     let view = elector.view();
     tokio::spawn(elector.run(ready(()), async {}, CancellationToken::new()));
     seconds(600).await;
@@ -376,6 +379,7 @@ async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     second.sight.set(Some(Instant::now()));
     seconds(600).await;
     assert!(first.leads());
+    assert_eq!(first.view.borrow().fitness, Some(Fitness::Blind));
 
     second.sight.set(None);
     second.wins_within(10).await;
@@ -402,6 +406,7 @@ async fn m2_a_blink_is_not_blindness() {
     first.sight.set(None);
     seconds(600).await;
     assert!(first.leads() && !second.leads());
+    assert_eq!(first.view.borrow().fitness, Some(Fitness::Fit));
     assert!(server.with(|store| store.lease.clone()).unwrap()["metadata"].get("annotations").is_none());
 }
 

@@ -38,6 +38,8 @@ const TRIES: u32 = 16;
 /// The same at the end of the process, which is half a minute away at the most.
 const TRY_AGAIN_AT_THE_END: Duration = Duration::from_secs(2);
 
+/// Times in events are cut to seconds.
+const ROUNDED: Duration = Duration::from_secs(1);
 /// So long none is tried after one that was not answered.
 const UNANSWERED: Duration = Duration::from_millis(100);
 
@@ -188,10 +190,12 @@ impl Desk<'_> {
         tracing::debug!(reason, object = %name, %error, "event not written");
         match error {
             CallError::Throttled { after, .. } => Some((report, after)),
-            // In a conflict another process has counted it meanwhile.
-            CallError::Unknown(_) | CallError::NotSent(_) | CallError::NotLeader | CallError::Conflict(_) => {
-                Some((report, UNANSWERED))
-            }
+            // In a conflict another process has counted it meanwhile, or a quota lost its races.
+            CallError::Unknown(_)
+            | CallError::NotSent(_)
+            | CallError::NotLeader
+            | CallError::Conflict(_)
+            | CallError::Refused { code: 409, .. } => Some((report, UNANSWERED)),
             _ => {
                 self.losses.of(Loss::Failed).inc();
                 None
@@ -227,8 +231,10 @@ impl Desk<'_> {
         let now = Instant::now();
         let last = age.and_then(|age| now.checked_sub(age));
         let earlier = self.remember(digest, count, last.unwrap_or(report.recorded), &answer);
+        // One that is older than what was recorded is not the one that may be written.
+        let is_its_own = || last.is_some_and(|last| last + ROUNDED >= report.recorded);
         let is_told = match report.event.novelty {
-            Novelty::New => report.may_be_written,
+            Novelty::New => report.may_be_written && is_its_own(),
             Novelty::Unclear | Novelty::Standing => earlier.stands(now),
         };
         if is_told || last.is_some_and(|last| last > report.recorded) {

@@ -109,7 +109,7 @@ fn who_may_lead() {
 }
 
 #[test]
-fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder() {
+fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder_for_a_whole_lease() {
     let old = "1999-01-01T00:00:00.000000Z";
     let future = "2099-01-01T00:00:00.000000Z";
     let cases: Vec<(&str, Vec<Look>, u64, Action)> = vec![
@@ -118,19 +118,19 @@ fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder() {
         (
             "blanked by hand while another held it",
             vec![(0, Some(lease("other", old))), (1, Some(lease("", old)))],
-            14,
-            wait("other"),
+            15,
+            wait(""),
         ),
         (
             "blanked by hand, then deleted",
             vec![(0, Some(lease("other", old))), (1, Some(lease("", old))), (2, None)],
-            14,
-            wait("other"),
+            16,
+            wait(""),
         ),
         (
             "blanked by hand while another held it, whose time is over",
             vec![(0, Some(lease("other", old))), (1, Some(lease("", old)))],
-            15,
+            16,
             take(""),
         ),
         (
@@ -142,26 +142,20 @@ fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder() {
         (
             "deleted: its holder does not know yet",
             vec![(0, Some(lease("other", old))), (1, None)],
-            14,
-            wait("other"),
+            15,
+            wait(""),
         ),
         (
             "deleted, looked at again, and its holder's time is over: create",
             vec![(0, Some(lease("other", old))), (1, None), (9, None)],
-            15,
+            16,
             Action::Create,
         ),
         (
-            "deleted while it was ours: create",
-            vec![(0, Some(lease("me", old))), (1, None)],
-            1,
-            Action::Create,
-        ),
-        (
-            "deleted after it was given up: create",
+            "deleted after it was given up: another may have led since",
             vec![(0, Some(given_up(old))), (1, None)],
-            1,
-            Action::Create,
+            15,
+            wait(""),
         ),
         (
             "deleted and created by a third",
@@ -188,6 +182,8 @@ fn s36_the_holders_own_duration_counts_if_it_is_longer_and_not_what_a_person_mak
         let after = |seconds: u64| evaluate(&observed, at(2 + seconds), "me", &TIMING, Fitness::Fit);
         assert_eq!(after(free - 1), wait("other"), "{recorded}");
         assert_eq!(after(free), take("other"), "{recorded}");
+        let deleted = Observed::update(Some(&observed), None, at(3));
+        assert_eq!(deleted.free_at(&TIMING), at(3 + free), "{recorded}");
     }
 }
 

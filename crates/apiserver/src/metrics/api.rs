@@ -142,7 +142,7 @@ impl ApiMetrics {
     }
 
     /// Counts a request that was not answered in time.
-    pub(crate) fn count_timeout(&self, verb: &'static str, resource: &'static str) {
+    pub(crate) fn count_timeout(&self, verb: &str, resource: &str) {
         self.timeouts.with_label_values(&[verb, resource]).inc();
     }
 }

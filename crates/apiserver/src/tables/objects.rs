@@ -307,16 +307,6 @@ impl Objects {
         self.announce_if::<T>(T::table(self).prove_gone(key, known), key.clone());
     }
 
-    /// Takes the proof that an object is gone of which nothing but answers to our own requests has told since
-    /// the last list. Returns whether it was such a one; of any other the watch is about to tell.
-    pub fn prove_unconfirmed_gone<T: Stored>(&self, key: &T::Key) -> bool {
-        let Some(known) = self.get::<T>(key).filter(|_| T::table(self).is_unconfirmed(key)) else {
-            return false;
-        };
-        self.prove_gone::<T>(key, known.metadata().resource_version);
-        true
-    }
-
     /// Forgets an object that the last list lacked and that no event has shown since, without any proof that it
     /// is gone: who needs it asks for it again.
     pub fn forget_unlisted<T: Stored>(&self, key: &T::Key) {

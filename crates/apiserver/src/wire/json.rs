@@ -113,11 +113,14 @@ mod tests {
             "metadata": {"resourceVersion": "41", "continue": "token", "remainingItemCount": 7},
             "items": [{"metadata": {"name": "a"}}, 5, {"metadata": {"name": "b", "creationTimestamp": "never"}}],
         }));
-        let page = Encoding::Json.list_page(&body).unwrap();
-        assert_eq!(page.revision, ResourceVersion(41));
-        assert_eq!(page.next.as_deref(), Some("token"));
-        let read: Vec<bool> =
-            page.items.iter().map(|item| Encoding::Json.object::<Pod>(item).is_ok()).collect();
+        let parts = list_parts(&body).unwrap();
+        let meta = ListPart::Meta { revision: ResourceVersion(41), next: Some("token".to_owned()) };
+        assert_eq!(parts[0], meta);
+        let is_read = |part: &ListPart| match part {
+            ListPart::Item(item) => Encoding::Json.object::<Pod>(item).is_ok(),
+            ListPart::Meta { .. } => panic!("{part:?}"),
+        };
+        let read: Vec<bool> = parts[1..].iter().map(is_read).collect();
         assert_eq!(read, [true, false, false], "what cannot be read spoils itself alone");
     }
 
@@ -126,8 +129,8 @@ mod tests {
         let meta = json!({"resourceVersion": "41", "continue": ""});
         for items in [json!([]), json!(null)] {
             let body = bytes(&json!({"kind": "NodeList", "metadata": meta, "items": items}));
-            let page = Encoding::Json.list_page(&body).unwrap();
-            assert_eq!((page.next, page.items), (None, Vec::new()));
+            let meta = ListPart::Meta { revision: ResourceVersion(41), next: None };
+            assert_eq!(list_parts(&body), Ok(vec![meta]));
         }
     }
 
@@ -143,11 +146,11 @@ mod tests {
             json!({"kind": "NodeList", "metadata": meta, "items": {}}),
         ];
         for body in cases {
-            Encoding::Json.list_page(&bytes(&body)).expect_err(&body.to_string());
+            list_parts(&bytes(&body)).expect_err(&body.to_string());
         }
         let body = bytes(&json!({"kind": "NodeList", "metadata": meta, "items": [{}]}));
         for cut in 0..body.len() {
-            Encoding::Json.list_page(&body[..cut]).expect_err("a page that is cut off");
+            list_parts(&body.slice(..cut)).expect_err("a page that is cut off");
         }
     }
 

@@ -63,7 +63,7 @@ impl ListReader {
     /// # Errors
     /// If it is no list, does not tell its revision, or cannot be taken apart: nothing may be concluded then from
     /// what it lacks.
-    pub(crate) fn next_part(&mut self) -> Result<Option<ListPart>, DecodeError> {
+    pub fn next_part(&mut self) -> Result<Option<ListPart>, DecodeError> {
         match &mut self.0 {
             Reader::Arriving(_) => Ok(None),
             Reader::Apart(parts) => Ok(parts.pop()),

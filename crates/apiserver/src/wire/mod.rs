@@ -23,7 +23,7 @@ pub use list_reader::ListReader;
 pub(crate) use splitter::MAX_FRAME;
 pub use splitter::Splitter;
 pub use status::{Status, StatusDetails};
-pub use values::{AttachmentNames, Head, ListPage, ListPart, WatchEvent, WatchEventKind};
+pub use values::{AttachmentNames, Head, ListPart, WatchEvent, WatchEventKind};
 
 use crate::{kinds::Narrow, protobuf};
 
@@ -31,30 +31,6 @@ use crate::{kinds::Narrow, protobuf};
 const QUOTED: usize = 256;
 
 impl Encoding {
-    /// Takes a page of a list apart that is there as a whole.
-    ///
-    /// # Errors
-    /// See [`ListReader::next_part`].
-    pub fn list_page(self, body: &[u8]) -> Result<ListPage, DecodeError> {
-        let mut reader = ListReader::new(self);
-        reader.push(body);
-        let (mut said, mut items) = (None, Vec::new());
-        let mut take = |part| match part {
-            ListPart::Meta { revision, next } => said = Some((revision, next)),
-            ListPart::Item(item) => items.push(item),
-        };
-        while let Some(part) = reader.next_part()? {
-            take(part);
-        }
-        reader.end()?;
-        while let Some(part) = reader.next_part()? {
-            take(part);
-        }
-        let missing = DecodeError::value("metadata", "it is missing");
-        let (revision, next) = said.ok_or(missing)?;
-        Ok(ListPage { revision, next, items })
-    }
-
     /// Cuts the body of a watch into frames, each to be read by [`Encoding::watch_event`].
     #[must_use]
     pub fn splitter(self) -> Splitter {

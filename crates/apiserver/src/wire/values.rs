@@ -47,17 +47,6 @@ pub enum ListPart {
     Item(Bytes),
 }
 
-/// A page of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListPage {
-    /// Revision of the list, the same on all its pages.
-    pub revision: ResourceVersion,
-    /// Token by which the next page is asked for; `None` on the last page.
-    pub next: Option<String>,
-    /// The items, undecoded.
-    pub items: Vec<Bytes>,
-}
-
 /// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {

@@ -6,6 +6,7 @@ use telemetry::metrics::Metrics;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    time::Instant,
 };
 use tokio_rustls::{
     TlsConnector,
@@ -289,17 +290,6 @@ async fn the_kernel_holds_little_of_what_nobody_reads() {
     let (stream, _) = listener.accept().await.unwrap();
     // The kernel doubles it for its own use.
     assert_eq!(socket2::SockRef::from(&stream).send_buffer_size().unwrap(), 2 * SEND_BUFFER);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_same_problem_of_accepting_is_told_once_a_minute() {
-    let mut failures = Failures::default();
-    let start = Instant::now();
-    let mut told = |kind, seconds| failures.is_new(kind, start + Duration::from_secs(seconds));
-    assert!(told(io::ErrorKind::Other, 0));
-    assert!(!told(io::ErrorKind::Other, 59));
-    assert!(told(io::ErrorKind::ConnectionAborted, 59));
-    assert!(told(io::ErrorKind::Other, 60));
 }
 
 /// A new handshake shows the certificate that was read last.

@@ -1,21 +1,15 @@
 //! Histograms whose buckets remember one observation each, with the trace it belongs to.
 //!
-//! In: a value, and the trace during which it was measured, if there is one. Out: classic buckets for `/metrics`, and
-//! beside them for `/metrics/openmetrics` the latest [`Exemplar`] of each bucket. The client library has no
-//! exemplars.
+//! In: a value, and the trace during which it was measured, if there is one. Out: a histogram of the client library,
+//! which has no exemplars, and for `/metrics/openmetrics` the latest [`Exemplar`] of each bucket.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::SystemTime};
 
 use parking_lot::Mutex;
 use prometheus::{
-    Error,
-    core::{Collector, Desc},
-    proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType},
+    Error, HistogramOpts, HistogramVec,
+    core::{Collector, Desc, Metric as _},
+    proto::{LabelPair, MetricFamily},
 };
 
 /// Id of a trace, as W3C's Trace Context has it: 16 bytes, shown as 32 hexadecimal digits.
@@ -42,137 +36,70 @@ pub struct Exemplar {
 /// The latest exemplar of each bucket of a series, that of `+Inf` last.
 pub type Exemplars = Vec<Option<Exemplar>>;
 
-#[derive(Debug)]
-struct Series {
-    /// Observations of each bucket alone, that of `+Inf` last.
-    counts: Vec<u64>,
-    sum: f64,
-    exemplars: Exemplars,
-}
-
-#[derive(Debug)]
-struct Inner {
-    desc: Desc,
-    bounds: Vec<f64>,
-    series: Mutex<BTreeMap<Vec<String>, Series>>,
-}
-
 /// Histograms of one family, by the values of its labels.
 #[derive(Clone, Debug)]
-pub struct TracedHistogram(Arc<Inner>);
+pub struct TracedHistogram {
+    name: String,
+    bounds: Arc<[f64]>,
+    histograms: HistogramVec,
+    latest: Arc<Mutex<BTreeMap<Vec<String>, Exemplars>>>,
+}
 
 impl TracedHistogram {
     /// A family of histograms with these upper bounds, which ascend; that of `+Inf` is added.
     ///
     /// # Errors
-    /// The name or a label is not valid: a mistake in this program.
+    /// The name or a label is not valid, or the bounds do not ascend: a mistake in this program.
     pub fn new(name: &str, help: &str, labels: &[&str], bounds: &[f64]) -> Result<Self, Error> {
+        // The client library looks at them with the first series, and panics.
         if !bounds.is_sorted_by(|one, next| one < next) {
             return Err(Error::Msg(format!("the bounds of {name} do not ascend")));
         }
-        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        let desc = Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new())?;
-        Ok(Self(Arc::new(Inner { desc, bounds: bounds.to_vec(), series: Mutex::default() })))
+        let opts = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+        let histograms = HistogramVec::new(opts, labels)?;
+        Ok(Self { name: name.to_owned(), bounds: bounds.into(), histograms, latest: Arc::default() })
     }
 
     /// Makes a series appear before anything is observed: one that appears with 1 has no increase.
     pub fn expect(&self, values: &[&str]) {
-        self.with(values, |_| ());
+        self.histograms.with_label_values(values);
     }
 
     /// Notes a value of the series with these label values, in the order of the labels.
     pub fn observe(&self, values: &[&str], value: f64, trace: Option<TraceId>) {
-        let bucket = self.0.bounds.partition_point(|bound| *bound < value);
-        self.with(values, |series| {
-            series.sum += value;
-            if let Some(count) = series.counts.get_mut(bucket) {
-                *count += 1;
-            }
-            if let (Some(trace), Some(exemplar)) = (trace, series.exemplars.get_mut(bucket)) {
-                *exemplar = Some(Exemplar { trace, value, at: SystemTime::now() });
-            }
-        });
+        self.histograms.with_label_values(values).observe(value);
+        let Some(trace) = trace else { return };
+        let values = values.iter().map(|value| (*value).to_owned()).collect();
+        let mut latest = self.latest.lock();
+        let exemplars = latest.entry(values).or_insert_with(|| vec![None; self.bounds.len() + 1]);
+        if let Some(exemplar) = exemplars.get_mut(self.bounds.partition_point(|bound| *bound < value)) {
+            *exemplar = Some(Exemplar { trace, value, at: SystemTime::now() });
+        }
     }
 
     /// The exemplars of each series that has some, by its labels in the order of their names.
     #[must_use]
     pub fn exemplars(&self) -> Vec<(Vec<LabelPair>, Exemplars)> {
-        let all = self.0.series.lock();
-        let some = all.iter().filter(|(_, series)| series.exemplars.iter().any(Option::is_some));
-        some.map(|(values, series)| (self.labels(values), series.exemplars.clone())).collect()
+        let labels = |values| self.histograms.with_label_values(values).metric().get_label().to_vec();
+        let latest = self.latest.lock();
+        latest.iter().map(|(values, exemplars)| (labels(values), exemplars.clone())).collect()
     }
 
     /// Name of the family.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.desc.fq_name
-    }
-
-    fn with(&self, values: &[&str], change: impl FnOnce(&mut Series)) {
-        let key = values.iter().map(|value| (*value).to_owned()).collect();
-        let buckets = self.0.bounds.len() + 1;
-        let empty = || Series { counts: vec![0; buckets], sum: 0.0, exemplars: vec![None; buckets] };
-        change(self.0.series.lock().entry(key).or_insert_with(empty));
-    }
-
-    fn labels(&self, values: &[String]) -> Vec<LabelPair> {
-        let pair = |(name, value): (&String, &String)| {
-            let mut pair = LabelPair::default();
-            pair.set_name(name.clone());
-            pair.set_value(value.clone());
-            pair
-        };
-        let mut pairs: Vec<LabelPair> = self.0.desc.variable_labels.iter().zip(values).map(pair).collect();
-        pairs.sort_by(|one, other| one.name().cmp(other.name()));
-        pairs
+        &self.name
     }
 }
 
 impl Collector for TracedHistogram {
     fn desc(&self) -> Vec<&Desc> {
-        vec![&self.0.desc]
+        self.histograms.desc()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let all = self.0.series.lock();
-        let series = all.iter().map(|(values, series)| {
-            let bounds = self.0.bounds.iter().copied();
-            (self.labels(values), histogram(bounds, &series.counts, series.sum))
-        });
-        vec![family(&self.0.desc, series)]
+        self.histograms.collect()
     }
-}
-
-/// A histogram of observations that were counted for each bucket alone, that of `+Inf` last.
-pub(super) fn histogram(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> Histogram {
-    let mut total = 0;
-    let buckets = bounds.zip(counts).map(|(bound, count)| {
-        total += count;
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(bound);
-        bucket.set_cumulative_count(total);
-        bucket
-    });
-    let mut histogram = Histogram::default();
-    histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(counts.iter().sum());
-    histogram.set_sample_sum(sum);
-    histogram
-}
-
-/// A family of histograms, each with its labels.
-pub(super) fn family(desc: &Desc, series: impl Iterator<Item = (Vec<LabelPair>, Histogram)>) -> MetricFamily {
-    let metric = |(labels, histogram)| {
-        let mut metric = Metric::from_label(labels);
-        metric.set_histogram(histogram);
-        metric
-    };
-    let mut family = MetricFamily::default();
-    family.set_name(desc.fq_name.clone());
-    family.set_help(desc.help.clone());
-    family.set_field_type(MetricType::HISTOGRAM);
-    family.set_metric(series.map(metric).collect());
-    family
 }
 
 #[cfg(test)]
@@ -189,11 +116,18 @@ mod tests {
             histogram.observe(&["api", "d"], value, trace);
         }
         histogram.expect(&["queue", "d"]);
-        let family = histogram.collect().pop().unwrap();
+        let registry = prometheus::Registry::new();
+        registry.register(Box::new(histogram.clone())).unwrap();
+        let family = registry.gather().pop().unwrap();
         let [api, queue] = family.get_metric() else { panic!("{family:?}") };
         let labels: Vec<_> = api.get_label().iter().map(|pair| (pair.name(), pair.value())).collect();
         assert_eq!(labels, [("driver", "d"), ("phase", "api")]);
-        let counts: Vec<_> = api.get_histogram().get_bucket().iter().map(Bucket::cumulative_count).collect();
+        let counts: Vec<_> = api
+            .get_histogram()
+            .get_bucket()
+            .iter()
+            .map(prometheus::proto::Bucket::cumulative_count)
+            .collect();
         assert_eq!((counts, api.get_histogram().get_sample_count()), (vec![3, 4], 5));
         assert!((api.get_histogram().get_sample_sum() - 13.6).abs() < 1e-9);
         assert_eq!(queue.get_histogram().get_sample_count(), 0);

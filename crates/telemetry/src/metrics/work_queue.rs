@@ -9,14 +9,11 @@ use parking_lot::Mutex;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
     core::{Collector, Desc},
-    proto::MetricFamily,
+    proto::{self, Bucket, Metric, MetricFamily, MetricType},
 };
 use tokio::time::Instant;
 
-use super::{
-    Metrics,
-    exemplar::{family, histogram},
-};
+use super::Metrics;
 
 /// Upper bounds of client-go's buckets: this, and so many times ten times more, in seconds.
 const FIRST_BOUND: f64 = 1e-8;
@@ -190,9 +187,26 @@ impl Collector for Waited {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let times = *self.times.lock();
-        let waits = histogram(WaitTimes::bounds(), &times.counts, times.sum);
-        let labels = self.desc.const_label_pairs.clone();
-        vec![family(&self.desc, std::iter::once((labels, waits)))]
+        let mut waits = proto::Histogram::default();
+        let mut total = 0;
+        let buckets = WaitTimes::bounds().zip(times.counts).map(|(bound, count)| {
+            total += count;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(total);
+            bucket
+        });
+        waits.set_bucket(buckets.collect());
+        waits.set_sample_count(times.len());
+        waits.set_sample_sum(times.sum);
+        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
+        metric.set_histogram(waits);
+        let mut family = MetricFamily::default();
+        family.set_name(self.desc.fq_name.clone());
+        family.set_help(self.desc.help.clone());
+        family.set_field_type(MetricType::HISTOGRAM);
+        family.set_metric(vec![metric]);
+        vec![family]
     }
 }
 

@@ -26,8 +26,7 @@ pub struct Answered {
 
 impl Answered {
     /// Until when a request may still be carried out that was found now to have no answer.
-    #[must_use]
-    pub fn in_doubt_until(&self) -> Instant {
+    pub(crate) fn in_doubt_until(&self) -> Instant {
         self.now + self.settle_time
     }
 
@@ -54,8 +53,7 @@ impl Answered {
     }
 
     /// The pause after an answer that is none for the object's sake, though no error either: it does not say why.
-    #[must_use]
-    pub fn in_vain(&self, retry: Retry) -> Retry {
+    pub(crate) fn in_vain(&self, retry: Retry) -> Retry {
         retry.after_failure(self.now, self.jitter, Duration::ZERO)
     }
 

@@ -113,7 +113,7 @@ impl NodeVolume {
 
     /// A live read has found nothing of that name. `is_desired` if a pod needs the volume here.
     pub fn read_absent(&mut self, is_desired: bool, answered: &Answered) {
-        self.why_read = self.why_read.take().filter(|why_read| *why_read == WhyRead::Unconfirmed);
+        self.why_read = None;
         if self.known.is_some() {
             self.pause(|retry| retry.after_failure(answered.now, 0.0, Duration::ZERO));
         }

@@ -162,8 +162,7 @@ impl ActualState {
     /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it
     /// names leads to that one now, which is attached there, too, and a driver goes by that name. Of several of one name
     /// that one alone is kept, so that no two wait for each other.
-    #[must_use]
-    pub fn is_beside_another(
+    pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
         node: &NodeName,
@@ -187,8 +186,7 @@ impl ActualState {
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
-    #[must_use]
-    pub fn second_volumes_of(&self, name: &AttachmentName) -> Vec<VolumeId> {
+    pub(crate) fn second_volumes_of(&self, name: &AttachmentName) -> Vec<VolumeId> {
         self.identities.get(name).map_or(Vec::new(), |identity| identity.second_volumes.clone())
     }
 
@@ -228,42 +226,25 @@ impl ActualState {
 
     /// Whether the VolumeAttachment last taken under this name was another object: it is gone, and this one
     /// may be about something else.
-    #[must_use]
-    pub fn is_replaced_by(&self, name: &AttachmentName, attachment: &VolumeAttachment) -> bool {
+    pub(crate) fn is_replaced_by(&self, name: &AttachmentName, attachment: &VolumeAttachment) -> bool {
         self.identities.get(name).is_some_and(|identity| identity.uid != attachment.metadata.uid)
     }
 
     /// The volume on the node that a VolumeAttachment of ours is about, also if it is yet to be taken.
-    #[must_use]
-    pub fn node_volume_of(
+    pub(crate) fn node_volume_of(
         &self,
         name: &AttachmentName,
-        attachment: Option<&VolumeAttachment>,
+        attachment: &VolumeAttachment,
         candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
     ) -> Option<Cow<'_, NodeVolume>> {
-        let is_replaced = attachment.is_some_and(|attachment| self.is_replaced_by(name, attachment));
-        let identity = match self.identities.get(name).filter(|_| !is_replaced) {
-            Some(identity) => identity.clone(),
-            None => attachment.and_then(|attachment| identify(attachment, candidates(attachment)))?,
-        };
-        if !identity.ours {
-            return None;
-        }
-        Some(self.node_volume(&identity.volume, &identity.node).map_or_else(Cow::default, Cow::Borrowed))
-    }
-
-    /// Notes that a VolumeAttachment is to be asked for.
-    pub fn read_attachment_live(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
-        let AttachmentIdentity { volume, node, ours: true, .. } = self.identities.get(name)? else {
-            return None;
-        };
-        self.volumes.get_mut(volume)?.nodes.get_mut(node)?.why_read = Some(WhyRead::Unconfirmed);
-        Some((volume.clone(), node.clone()))
+        let known = self.identities.get(name).filter(|_| !self.is_replaced_by(name, attachment)).cloned();
+        let identity = known.or_else(|| identify(attachment, candidates(attachment)))?;
+        let node_volume = self.node_volume(&identity.volume, &identity.node);
+        identity.ours.then(|| node_volume.map_or_else(Cow::default, Cow::Borrowed))
     }
 
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.
-    #[must_use]
-    pub fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {
+    pub(crate) fn foreign(&self, name: &AttachmentName) -> Option<(Option<&VolumeId>, &NodeName)> {
         match self.identities.get(name) {
             Some(identity) => (!identity.ours).then_some((Some(&identity.volume), &identity.node)),
             None => self.unidentified.get(name).map(|attachment| (None, &attachment.spec.node_name)),
@@ -319,14 +300,12 @@ impl ActualState {
     }
 
     /// VolumeAttachments on the node that no known volume explains: worth another look when it changes.
-    #[must_use]
-    pub fn unidentified_on(&self, node: &NodeName) -> Vec<AttachmentName> {
+    pub(crate) fn unidentified_on(&self, node: &NodeName) -> Vec<AttachmentName> {
         self.unidentified.on(node)
     }
 
     /// VolumeAttachments that name the PersistentVolume, which does not explain them, likewise.
-    #[must_use]
-    pub fn unidentified_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
+    pub(crate) fn unidentified_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
         self.unidentified.of(volume)
     }
 }

@@ -22,8 +22,8 @@ pub(in crate::attach_detach) struct AttachmentIdentity {
     /// Of which object of that name.
     pub(super) uid: Uid,
     pub(in crate::attach_detach) volume: VolumeId,
-    pub(super) node: NodeName,
-    pub(super) ours: bool,
+    pub(in crate::attach_detach) node: NodeName,
+    pub(in crate::attach_detach) ours: bool,
     /// The PersistentVolume that it names.
     pub(in crate::attach_detach) source: Option<VolumeName>,
     /// Other volumes that it holds: its name is of one, and its source is, or was, of another.

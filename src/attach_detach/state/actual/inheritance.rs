@@ -57,21 +57,11 @@ impl ActualState {
         }
     }
 
-    /// Goes on with what has waited there for so long, each volume since the time that is told for it (S4). One for which none
-    /// is begins anew.
-    pub fn go_on(
-        &mut self,
-        name: &NodeName,
-        wait: &NodeWait,
-        elapsed: Duration,
-        since_of: impl Fn(&VolumeId, Timestamp) -> Option<Timestamp>,
-        wall: Timestamp,
-    ) {
+    /// Goes on with what has waited there for so long.
+    pub fn go_on(&mut self, name: &NodeName, wait: &NodeWait, elapsed: Duration, wall: Timestamp) {
         let since = wall.checked_sub(elapsed).unwrap_or(wall);
         for volume in wait.volumes() {
-            if let Some(since) = since_of(volume, since) {
-                self.node_volume_mut(volume, name).desire = Desire::Undesired { since };
-            }
+            self.node_volume_mut(volume, name).desire = Desire::Undesired { since };
         }
         let state = self.node_mut(name);
         state.unready_since = state.unready_since.map(|known| known.min(since));

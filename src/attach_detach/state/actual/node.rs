@@ -182,14 +182,12 @@ impl NodeState {
     }
 
     /// Whether there is something of which the node's list proves nothing.
-    #[must_use]
-    pub fn is_distrusted(&self) -> bool {
+    pub(crate) fn is_distrusted(&self) -> bool {
         !self.distrusted.is_empty()
     }
 
     /// When the node's list can be believed again about anything, if it cannot now and the kubelet is well.
-    #[must_use]
-    pub fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
+    pub(crate) fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
         let has_own = self.distrusted.len() > self.of_another.len();
         let patience = match self.distrusted.is_empty() {
             true => return None,

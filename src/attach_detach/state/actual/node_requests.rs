@@ -70,20 +70,17 @@ struct OwnList {
 
 impl NodeRequests {
     /// Whether a patch or a read is under way.
-    #[must_use]
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.is_under_way
     }
 
     /// Whether the node is known to have moved past what we last saw.
-    #[must_use]
-    pub fn is_outdated(&self) -> bool {
+    pub(crate) fn is_outdated(&self) -> bool {
         self.sight != Freshness::Newest
     }
 
     /// The revision that a patch named when it was refused for that, if the node was not read since.
-    #[must_use]
-    pub fn refused(&self) -> Option<ResourceVersion> {
+    pub(crate) fn refused(&self) -> Option<ResourceVersion> {
         match self.sight {
             Freshness::Newest => None,
             Freshness::Outdated { refused } => refused,
@@ -91,27 +88,23 @@ impl NodeRequests {
     }
 
     /// Since when something has waited to be written, in case more comes.
-    #[must_use]
-    pub fn pending_since(&self) -> Option<Instant> {
+    pub(crate) fn pending_since(&self) -> Option<Instant> {
         self.pending.map(|pending| pending.since)
     }
 
     /// Whether no earlier patch of ours can land any more.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.in_doubt.is_none()
     }
 
     /// Whether no patch of ours can land any more, be it under way or in doubt.
-    #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         !self.is_under_way && self.is_settled()
     }
 
     /// Until when a list is not written that only repeats what others have undone (S46). One with more than that, or that
     /// takes off what ours has, is.
-    #[must_use]
-    pub fn repeats_at(&self, node: &Node, list: &[AttachedVolume], now: Instant) -> Option<Instant> {
+    pub(crate) fn repeats_at(&self, node: &Node, list: &[AttachedVolume], now: Instant) -> Option<Instant> {
         let own = self.own_list.as_ref()?;
         let known = &node.status.volumes_attached;
         let is_new = |entry: &AttachedVolume| !known.contains(entry) && !own.list.contains(entry);
@@ -120,8 +113,7 @@ impl NodeRequests {
     }
 
     /// Who changes the list again and again, and what, while it is not repeated.
-    #[must_use]
-    pub fn undone_by(&self, now: Instant) -> Option<Arc<str>> {
+    pub(crate) fn undone_by(&self, now: Instant) -> Option<Arc<str>> {
         self.undone.pending(now)?;
         let manager = self.changed_by.as_deref().unwrap_or("another writer");
         Some(format!("{manager} changes status.volumesAttached of its node").into())

@@ -158,8 +158,7 @@ pub enum ForceReason {
 
 impl ForceReason {
     /// Value of the label `reason`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             // KCM has no other word for what time decides.
             Self::Timeout | Self::AnotherMachine => "timeout",
@@ -192,9 +191,6 @@ pub struct Uncertain {
 /// Why the attachment's name is to be read live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyRead {
-    /// The attachment is known from answers to our own requests alone, and the last list lacked it: no
-    /// watch event would come if it were gone.
-    Unconfirmed,
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
     /// The server refused to delete the attachment as it was at this revision: it has changed, or is another one.
@@ -217,14 +213,12 @@ pub enum ReportAsAttached {
 
 impl NodeVolume {
     /// Whether the volume is, or may be, attached here (S1).
-    #[must_use]
-    pub fn may_be_attached(&self) -> bool {
+    pub(crate) fn may_be_attached(&self) -> bool {
         self.holds(false)
     }
 
     /// Whether a pod that waits here may have been given the volume: its kubelet takes it from the list alone (S44).
-    #[must_use]
-    pub fn may_be_given(&self) -> bool {
+    pub(crate) fn may_be_given(&self) -> bool {
         self.is_listed()
             || self.may_be_listed
             || self.mount == Mount::Possible
@@ -238,8 +232,7 @@ impl NodeVolume {
 
     /// Whether it keeps other nodes from the volume. Where a pod needs it, a kubelet that reports it in use may wait
     /// for it as they do, and two that wait for each other would wait for ever.
-    #[must_use]
-    pub fn holds(&self, is_wanted: bool) -> bool {
+    pub(crate) fn holds(&self, is_wanted: bool) -> bool {
         self.known.is_some()
             || self.uncertain.is_some()
             || self.call == Some(AttachmentCall::Create)
@@ -250,8 +243,7 @@ impl NodeVolume {
     }
 
     /// Whether a kubelet may have it mounted. Where a pod needs it, a report may merely announce that pod.
-    #[must_use]
-    pub fn is_mounted(&self, is_wanted: bool) -> bool {
+    pub(crate) fn is_mounted(&self, is_wanted: bool) -> bool {
         match self.mount {
             Mount::No => false,
             Mount::Reported { .. } | Mount::ReportedBefore { .. } => !is_wanted,
@@ -331,26 +323,22 @@ impl NodeVolume {
     }
 
     /// Its attachment.
-    #[must_use]
-    pub fn attachment(&self) -> Option<&Arc<VolumeAttachment>> {
+    pub(crate) fn attachment(&self) -> Option<&Arc<VolumeAttachment>> {
         self.known.as_ref().map(|known| &known.object)
     }
 
     /// UID of its attachment.
-    #[must_use]
-    pub fn uid(&self) -> Option<&Uid> {
+    pub(crate) fn uid(&self) -> Option<&Uid> {
         self.attachment().map(|attachment| &attachment.metadata.uid)
     }
 
     /// What became of our DELETE of its attachment.
-    #[must_use]
-    pub fn deletion(&self) -> Deletion {
+    pub(crate) fn deletion(&self) -> Deletion {
         self.known.as_ref().map(|known| known.deletion).unwrap_or_default()
     }
 
     /// Until when our DELETE of its attachment may be carried out, if its outcome is unknown.
-    #[must_use]
-    pub fn deletion_in_doubt(&self) -> Option<Instant> {
+    pub(crate) fn deletion_in_doubt(&self) -> Option<Instant> {
         match self.deletion() {
             Deletion::InDoubt { until } => Some(until),
             Deletion::None | Deletion::Accepted => None,
@@ -376,8 +364,7 @@ impl NodeVolume {
     }
 
     /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
-    #[must_use]
-    pub fn is_going(&self) -> bool {
+    pub(crate) fn is_going(&self) -> bool {
         let is_terminating = |attachment: &Arc<VolumeAttachment>| attachment.metadata.is_terminating();
         self.deletion() == Deletion::Accepted || self.attachment().is_some_and(is_terminating)
     }
@@ -388,26 +375,22 @@ impl NodeVolume {
     }
 
     /// Whether the node's status lists it.
-    #[must_use]
-    pub fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         self.listed
     }
 
     /// Whether we have asked for the end of its attachment.
-    #[must_use]
-    pub fn is_ended_by_us(&self) -> bool {
+    pub(crate) fn is_ended_by_us(&self) -> bool {
         self.deletion() != Deletion::None || self.call == Some(AttachmentCall::Delete)
     }
 
     /// Whether the driver has attached it, or, where there is no driver, the node's status lists it.
-    #[must_use]
-    pub fn is_attached(&self) -> bool {
+    pub(crate) fn is_attached(&self) -> bool {
         self.attachment().map_or(self.is_listed(), |attachment| attachment.status.attached)
     }
 
     /// Since when no pod needs what is, or may be, attached here, by this process' clock.
-    #[must_use]
-    pub fn undesired_since(&self) -> Option<Timestamp> {
+    pub(crate) fn undesired_since(&self) -> Option<Timestamp> {
         match self.desire {
             Desire::Undesired { since, .. } => Some(since),
             Desire::Unjudged | Desire::Desired => None,
@@ -415,15 +398,13 @@ impl NodeVolume {
     }
 
     /// Whether it is off the node's list without an answer that proves it: only a live read will.
-    #[must_use]
-    pub fn needs_proof(&self) -> bool {
+    pub(crate) fn needs_proof(&self) -> bool {
         !self.is_listed() && matches!(self.unpublishing, Unpublishing::Since(_))
     }
 
     /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
     /// or the driver is at work and has not failed.
-    #[must_use]
-    pub fn is_on_its_way(&self) -> bool {
+    pub(crate) fn is_on_its_way(&self) -> bool {
         let attaching = |attachment: &Arc<VolumeAttachment>| {
             let status = &attachment.status;
             !self.is_going() && !status.attached && status.attach_error.is_none()

@@ -127,10 +127,9 @@ impl ActualState {
         }
     }
 
-    /// The nodes whose list is not believed, or that are to be read.
-    pub fn nodes_to_look_at(&self) -> impl Iterator<Item = &NodeName> {
-        let is_due = |state: &NodeState| state.is_distrusted() || state.requests.is_outdated();
-        self.nodes.iter().filter(move |(_, state)| is_due(state)).map(|(name, _)| name)
+    /// The nodes whose list is not believed.
+    pub fn distrusted_nodes(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().filter(|(_, state)| state.is_distrusted()).map(|(name, _)| name)
     }
 
     /// Notes that the first pod comes that needs the volume here. What its kubelet reported in use before does not announce

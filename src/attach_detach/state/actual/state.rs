@@ -88,8 +88,7 @@ impl ActualState {
     }
 
     /// The PersistentVolumes that VolumeAttachments of ours on a node name, each with the volume that it was.
-    #[must_use]
-    pub fn sources_on(&self, node: &NodeName) -> Vec<(VolumeName, VolumeId)> {
+    pub(crate) fn sources_on(&self, node: &NodeName) -> Vec<(VolumeName, VolumeId)> {
         let source = |node_volume: &NodeVolume| {
             node_volume.attachment().and_then(|it| it.spec.source.persistent_volume_name.clone())
         };

@@ -47,14 +47,12 @@ impl Unpublished {
 
     /// Whether the proof is about this node object, or its absence, rather than about an earlier or
     /// later one of the same name.
-    #[must_use]
-    pub fn is_about(&self, node: Option<&Node>) -> bool {
+    pub(crate) fn is_about(&self, node: Option<&Node>) -> bool {
         self.node.as_ref() == node.map(|node| &node.metadata.uid)
     }
 
     /// Whether the volume was not in use.
-    #[must_use]
-    pub fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.unused
     }
 }

@@ -94,8 +94,7 @@ pub fn populate(
 /// What a pod was given before this process watched (S44), if its node has a VolumeAttachment of a volume that names the
 /// pod's claim: the pod is older than that claim, or has none any more; or the volume's source leads nowhere since (S42).
 /// `attached` are the PersistentVolumes of such attachments, each with the volume that it was.
-#[must_use]
-pub fn given_before(
+pub(crate) fn given_before(
     pod: &Pod,
     objects: &Objects,
     attached: impl Fn() -> Vec<(VolumeName, VolumeId)>,

@@ -1,10 +1,7 @@
 //! What is wrong with a volume source, as a value: it is logged, recorded and explained.
 
-use serde::Serialize;
-
 /// Why a volume source leads nowhere.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-#[serde(tag = "problem", content = "detail")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// It does not parse.
     #[error("source {key} cannot be read: {error}")]

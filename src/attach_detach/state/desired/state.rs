@@ -89,7 +89,8 @@ pub struct Unresolved {
     pub why: WhyUnresolved,
 }
 
-/// What a pod's volume waits for before it can be desired.
+/// What a pod's volume waits for before it can be desired. Printed, a sentence for people, in events and diagnosis; it names
+/// no claim of another namespace (S41).
 #[derive(Clone, Debug, PartialEq, Eq, Error, IntoStaticStr)]
 pub enum WhyUnresolved {
     /// The pod's node is not handed to the controller by its kubelet.
@@ -99,23 +100,23 @@ pub enum WhyUnresolved {
     #[error("node {0} has no object: nothing can be attached to it")]
     NodeGone(NodeName),
     /// The claim does not exist.
-    #[error("claim {0} does not exist")]
+    #[error("PersistentVolumeClaim \"{}\" does not exist", .0.name())]
     ClaimMissing(ClaimKey),
     /// The claim exists, but another object owns it.
-    #[error("claim {0} is not owned by the pod")]
+    #[error("PersistentVolumeClaim \"{}\" was not created for this pod", .0.name())]
     ClaimNotOwnedByPod(ClaimKey),
     /// The claim is not bound.
-    #[error("claim {0} is not bound")]
+    #[error("PersistentVolumeClaim \"{}\" is not bound", .0.name())]
     ClaimNotBound(ClaimKey),
     /// The PersistentVolume does not exist.
-    #[error("PersistentVolume {0} does not exist")]
+    #[error("PersistentVolume \"{0}\" does not exist")]
     VolumeMissing(VolumeName),
     /// The PersistentVolume names another claim.
-    #[error("PersistentVolume {0} is bound to another claim")]
+    #[error("PersistentVolume \"{0}\" is bound to another claim")]
     VolumeBoundElsewhere(VolumeName),
     /// The source of the volume, in the PersistentVolume of this name or in the pod itself, leads
     /// nowhere.
-    #[error("the volume's source{} leads nowhere: {}", within(.0.as_ref()), .1)]
+    #[error("{}: {}", leads_nowhere(.0.as_ref()), .1)]
     MalformedSource(Option<VolumeName>, SourceError),
     /// FlexVolume, with the driver it names. It is not supported, so this wait ends with the pod.
     #[error("FlexVolume driver {0} is not supported")]
@@ -126,14 +127,14 @@ pub enum WhyUnresolved {
     Unreadable(ObjectRef, String),
 }
 
-fn within(volume: Option<&VolumeName>) -> String {
-    volume.map(|volume| format!(" in PersistentVolume {volume}")).unwrap_or_default()
+fn leads_nowhere(volume: Option<&VolumeName>) -> String {
+    let of_volume = volume.map(|volume| format!("PersistentVolume \"{volume}\""));
+    of_volume.unwrap_or_else(|| "the volume's source leads nowhere".to_owned())
 }
 
 impl WhyUnresolved {
     /// Whether waiting will not help: the object has to be changed.
-    #[must_use]
-    pub fn is_permanent(&self) -> bool {
+    pub(crate) fn is_permanent(&self) -> bool {
         matches!(self, Self::MalformedSource(..) | Self::FlexVolumeUnsupported(_))
     }
 
@@ -159,17 +160,6 @@ impl WhyUnresolved {
             Self::Unreadable(object, _) => Some(object.clone()),
         }
     }
-
-    /// What is wrong with it, where the reason does not say all.
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        match self {
-            Self::MalformedSource(_, error) => Some(error.to_string()),
-            Self::FlexVolumeUnsupported(driver) => Some(format!("FlexVolume driver {driver}")),
-            Self::Unreadable(_, error) => Some(error.clone()),
-            _ => None,
-        }
-    }
 }
 
 impl DesiredPod {
@@ -183,8 +173,7 @@ impl DesiredPod {
 
     /// Whether the pod, if it runs, may run with the volume: not with one that its claim leads to since it was given
     /// another (S43).
-    #[must_use]
-    pub fn may_run_with(&self, volume: &VolumeId) -> bool {
+    pub(crate) fn may_run_with(&self, volume: &VolumeId) -> bool {
         let Some(wanted) = self.volumes.get(volume) else { return false };
         let is_in_its_place = |other: &DesiredVolume| {
             !other.current && wanted.pod_volumes.iter().any(|name| other.pod_volumes.contains(name))
@@ -202,32 +191,27 @@ pub struct DesiredAttachment {
 
 impl DesiredAttachment {
     /// Whether at least one desired attachment may make an attachment.
-    #[must_use]
-    pub fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.pods.values().any(|(_, volume)| volume.current)
     }
 
     /// What the VolumeAttachment is made of, if at least one desired attachment is current and the volume needs one.
-    #[must_use]
-    pub fn attachable(&self) -> Option<&AttachSource> {
+    pub(crate) fn attachable(&self) -> Option<&AttachSource> {
         self.pods.values().find(|(_, volume)| volume.current).and_then(|(_, volume)| volume.source.as_ref())
     }
 
     /// Whether any of the pods has started.
-    #[must_use]
-    pub fn runs(&self, objects: &Objects) -> bool {
+    pub(crate) fn runs(&self, objects: &Objects) -> bool {
         self.pods.values().any(|(facts, _)| has_started(facts, objects))
     }
 
     /// The pods.
-    #[must_use]
-    pub fn keys(&self) -> Vec<PodKey> {
+    pub(crate) fn keys(&self) -> Vec<PodKey> {
         self.pods.values().map(|(facts, _)| facts.key.clone()).collect()
     }
 
     /// Age order: the oldest pod first, then the order of names.
-    #[must_use]
-    pub fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {
+    pub(crate) fn seniority(&self) -> Option<(Option<Timestamp>, &PodKey)> {
         self.pods.values().map(|(pod, _)| (pod.created, &pod.key)).min()
     }
 }
@@ -323,8 +307,7 @@ impl DesiredState {
     }
 
     /// Whether any pod sees the volume as exclusive.
-    #[must_use]
-    pub fn is_exclusive(&self, volume: &VolumeId) -> bool {
+    pub(crate) fn is_exclusive(&self, volume: &VolumeId) -> bool {
         self.volumes.get(volume).is_some_and(|desired| desired.exclusive > 0)
     }
 
@@ -335,8 +318,7 @@ impl DesiredState {
     }
 
     /// Whether a pod has started that may run with the volume on the node.
-    #[must_use]
-    pub fn is_run_with(&self, volume: &VolumeId, node: &NodeName, objects: &Objects) -> bool {
+    pub(crate) fn is_run_with(&self, volume: &VolumeId, node: &NodeName, objects: &Objects) -> bool {
         let pods = self.get(volume, node).into_iter().flat_map(|desired| desired.pods.values());
         pods.filter(|(facts, _)| has_started(facts, objects))
             .filter_map(|(facts, _)| self.pod(&facts.key))

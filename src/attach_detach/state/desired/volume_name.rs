@@ -49,14 +49,12 @@ impl VolumeId {
 
     /// The name of a Fibre Channel volume given by target and logical unit.
     /// KCM: pkg/volume/fc/fc.go, `GetVolumeName`, which prints a Go slice.
-    #[must_use]
-    pub fn fc_target(wwns: &[String], lun: i32) -> Self {
+    pub(crate) fn fc_target(wwns: &[String], lun: i32) -> Self {
         Self(text::share(&format!("{FC_PREFIX}[{}]:{lun}", wwns.join(" "))))
     }
 
     /// The name of a Fibre Channel volume given by its own identifiers.
-    #[must_use]
-    pub fn fc_wwids(wwids: &[String]) -> Self {
+    pub(crate) fn fc_wwids(wwids: &[String]) -> Self {
         Self(text::share(&format!("{FC_PREFIX}[{}]", wwids.join(" "))))
     }
 
@@ -68,8 +66,7 @@ impl VolumeId {
 
     /// A name found in node status, if it is one of a CSI volume. Split at the *first* `^`: a driver
     /// name has none, a handle may (KCM demands exactly one and never detaches such volumes).
-    #[must_use]
-    pub fn parse_csi(name: &str) -> Option<Self> {
+    pub(crate) fn parse_csi(name: &str) -> Option<Self> {
         let (driver, handle) = name.strip_prefix(CSI_PREFIX)?.split_once('^')?;
         (!driver.is_empty() && !handle.is_empty()).then(|| Self(text::share(name)))
     }

@@ -58,8 +58,7 @@ pub struct CsiVolume {
 
 impl CsiVolume {
     /// Whether it may be on one node only.
-    #[must_use]
-    pub fn is_exclusive(&self) -> bool {
+    pub(crate) fn is_exclusive(&self) -> bool {
         self.sharing == Sharing::Exclusive
     }
 }
@@ -86,8 +85,7 @@ impl Sharing {
     /// A volume is exclusive if it has access modes and none of them allows several nodes. A mode that
     /// is not known allows nothing.
     /// KCM: pkg/volume/util/util.go, `IsMultiAttachAllowed`, which sees translated volumes.
-    #[must_use]
-    pub fn of<'a>(access_modes: impl IntoIterator<Item = &'a str>) -> Self {
+    pub(crate) fn of<'a>(access_modes: impl IntoIterator<Item = &'a str>) -> Self {
         let mut any = false;
         for mode in access_modes {
             if mode == "ReadWriteMany" || mode == "ReadOnlyMany" {

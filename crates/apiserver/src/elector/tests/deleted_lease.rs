@@ -34,9 +34,9 @@ async fn m8_a_deleted_lease_is_not_taken_while_its_holder_may_lead() {
     let standby = start(&server, "b", async {});
     seconds(5).await;
     server.with(|store| store.lease = None);
-    seconds(9).await;
+    seconds(14).await;
     assert_eq!(server.holder(), "absent");
-    standby.wins_within(4).await;
+    standby.wins_within(5).await;
 
     // A holder that lives creates it anew.
     let other = start(&server, "c", async {});

@@ -7,7 +7,8 @@ async fn l14_no_lease_is_held_or_taken_for_a_thread_that_stands_still() {
     let pulse = Pulse::default();
     let beating = tokio::spawn(pulse.clone().beat(Some(TIMING)));
     let run = |identity| {
-        let elector = server.elector(identity, &leadership, TIMING).with_pulse(pulse.clone());
+        let shared = Surroundings { pulse: Some(pulse.clone()), ..Surroundings::default() };
+        let elector = server.elector(identity, &leadership, TIMING, shared);
         tokio::spawn(elector.run(ready(()), async {}, CancellationToken::new()))
     };
     let first = run("a");

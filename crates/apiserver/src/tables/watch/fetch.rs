@@ -1,15 +1,13 @@
-//! The requests of a reflector: pages of lists, watches, single reads, each with a deadline.
+//! The requests of a reflector: pages of lists, and watches, each with a deadline.
 //!
-//! In: a path with its query. Out: the body with its encoding, a [`Page`] of a list part by part, a [`Stream`] of
-//! events, or [`Trouble`].
+//! In: a path with its query. Out: a [`Page`] of a list part by part, a [`Stream`] of events, or [`Trouble`].
 //! Each request counts in `rest_client_*`; how long it takes to open a watch is not measured there, as with client-go.
 //! Connections are the fetcher's own, so that they can be given up: a server that froze keeps those it has.
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected, Limited};
 use kube::{Client, client::Body};
 use thiserror::Error;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -29,13 +27,13 @@ use crate::{
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_mins(1);
 /// How long a watch may take to open: the server answers before it looks for events.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
-/// Most of a page or an object that is held at once, in bytes: many objects of the largest size that etcd takes, and
+/// Most of a page that is held at once, in bytes: many objects of the largest size that etcd takes, and
 /// far less than a container has.
 const LARGEST_BODY: usize = 64 << 20;
 /// Largest body of a refusal, in bytes: only its beginning is shown.
 const LARGEST_REFUSAL: usize = 64 << 10;
 
-/// Why a list, a watch or a read has no result.
+/// Why a list or a watch has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Trouble {
     /// The server said no.
@@ -163,22 +161,6 @@ impl Fetcher {
         result
     }
 
-    /// Reads one object, or a list of one, and waits no longer than that.
-    ///
-    /// # Errors
-    /// See [`Trouble`].
-    pub async fn get(&self, uri: &str, limit: Duration) -> Result<(Encoding, Bytes), Trouble> {
-        let started = Instant::now();
-        let result = timeout(limit, async {
-            let response = self.send(uri, self.accept.single()).await?;
-            let encoding = encoding(&response)?;
-            Ok::<_, Trouble>((encoding, whole(response, LARGEST_BODY).await?))
-        });
-        let result = result.await.unwrap_or(Err(Trouble::Late(limit)));
-        count(&self.metrics, result.as_ref().map(|(_, body)| body.len()), started);
-        result
-    }
-
     /// Asks for the revision of now, at a quorum.
     ///
     /// # Errors
@@ -188,8 +170,14 @@ impl Fetcher {
         observed: ResourceVersion,
         limit: Duration,
     ) -> Result<ResourceVersion, Trouble> {
-        let (encoding, body) = self.get(&list_uri::<T>(1, None), limit).await?;
-        let listed = encoding.list_page(&body)?.revision;
+        let mut page = self.list(&list_uri::<T>(1, None), limit).await?;
+        let mut revision = None;
+        while let Some(part) = page.next(limit).await? {
+            if let ListPart::Meta { revision: listed, .. } = part {
+                revision = Some(listed);
+            }
+        }
+        let listed = revision.ok_or_else(|| DecodeError::value("metadata", "it is missing"))?;
         if listed < observed {
             return Err(Regression::List { kind: T::PLURAL, listed, observed }.into());
         }
@@ -223,13 +211,14 @@ impl Fetcher {
             return Ok(response);
         }
         let headers = response.headers().clone();
-        let said = Encoding::refusal(&headers, &whole(response, LARGEST_REFUSAL).await.unwrap_or_default());
+        let body = Limited::new(response.into_body(), LARGEST_REFUSAL).collect().await;
+        let said = Encoding::refusal(&headers, &body.map(Collected::to_bytes).unwrap_or_default());
         let retry_after = retry_after(&headers);
         Err(Trouble::of(Status { code: status.as_u16().into(), ..said }, retry_after))
     }
 }
 
-/// Counts a list or a read: its answer with so many bytes, or why there is none.
+/// Counts a list: its answer with so many bytes, or why there is none.
 fn count(metrics: &ApiMetrics, result: Result<usize, &Trouble>, started: Instant) {
     let code = code(result.map(|_| ()));
     metrics.sent(&Method::GET, 0);
@@ -256,21 +245,6 @@ fn encoding(response: &Response<Body>) -> Result<Encoding, Trouble> {
     let other = || response.headers().get(header::CONTENT_TYPE).cloned();
     Encoding::of(response.headers())
         .ok_or_else(|| Trouble::Broken(format!("the answer is neither protobuf nor JSON but {:?}", other())))
-}
-
-/// The body in one piece. Its parts are let go as they come, so that a page is not held twice.
-async fn whole(response: Response<Body>, limit: usize) -> Result<Bytes, Trouble> {
-    let mut body = response.into_body();
-    let mut read = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Trouble::Broken(error_chain(&error)))?;
-        let Some(data) = frame.data_ref() else { continue };
-        if read.len() + data.len() > limit {
-            return Err(Trouble::TooLarge(limit));
-        }
-        read.extend_from_slice(data);
-    }
-    Ok(read.freeze())
 }
 
 /// A page of a list that is being read.

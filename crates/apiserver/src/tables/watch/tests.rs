@@ -36,10 +36,10 @@ enum Answer {
     Hole,
     /// A watch that brings nothing and ends after [`WELL_AFTER`].
     Ends,
+    /// A watch that is cut after so many seconds, with this line or without one, whatever it was opened for.
+    Cut(u64, Option<Value>),
     /// A watch that sends this line after [`Answer::LATER`] and stays open.
     Later(Value),
-    /// One object.
-    Object(Value),
     /// None at all.
     Silence,
 }
@@ -53,21 +53,16 @@ struct Script {
     /// Answers in order; the last one is repeated.
     lists: VecDeque<Answer>,
     watches: VecDeque<Answer>,
-    reads: VecDeque<Answer>,
     /// When each request came, and its URI.
     asked: Vec<(Instant, String)>,
+    /// How long it takes to tell the revision of now.
+    question: Duration,
 }
 
 impl Script {
     fn answer(&mut self, uri: &str) -> Answer {
         self.asked.push((Instant::now(), uri.to_owned()));
-        let queue = if uri.contains("watch=true") {
-            &mut self.watches
-        } else if uri.contains('?') {
-            &mut self.lists
-        } else {
-            &mut self.reads
-        };
+        let queue = if uri.contains("watch=true") { &mut self.watches } else { &mut self.lists };
         let next = if queue.len() > 1 { queue.pop_front() } else { queue.front().cloned() };
         next.unwrap_or(Answer::Silence)
     }
@@ -171,30 +166,34 @@ async fn respond(answer: Answer, lifetime: Duration) -> Sent {
             watch_body(stream::once(line).chain(ends_after(lifetime.saturating_sub(Answer::LATER))))
         }
         Answer::Ends => watch_body(ends_after(WELL_AFTER.min(lifetime))),
+        Answer::Cut(seconds, line) => {
+            let line = line.map(|line| Ok(Frame::data(Bytes::from(format!("{line}\n")))));
+            watch_body(ends_after(Duration::from_secs(seconds)).chain(stream::iter(line)))
+        }
         Answer::Hole => watch_body(stream::pending()),
-        Answer::Object(value) => json_body(200, &value),
         Answer::Silence => std::future::pending().await,
     }
 }
 
 /// Starts a reflector of StorageClasses.
-fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
-    stage_of::<StorageClass>(lists, watches, reads)
+fn stage(lists: Vec<Answer>, watches: Vec<Answer>) -> Stage {
+    stage_of::<StorageClass>(lists, watches)
 }
 
-fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
-    let script = Arc::new(Mutex::new(Script {
-        lists: lists.into(),
-        watches: watches.into(),
-        reads: reads.into(),
-        asked: Vec::new(),
-    }));
+fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>) -> Stage {
+    let script = Script { lists: lists.into(), watches: watches.into(), ..Script::default() };
+    let script = Arc::new(Mutex::new(script));
     let answering = Arc::clone(&script);
     let service = tower::service_fn(move |request: Request<Body>| {
         let uri = request.uri().path_and_query().unwrap().as_str();
         let lifetime = uri.split_once("timeoutSeconds=").map_or(0, |(_, seconds)| seconds.parse().unwrap());
-        let answer = answering.lock().answer(uri);
-        async move { Ok::<_, Infallible>(respond(answer, Duration::from_secs(lifetime)).await) }
+        let mut script = answering.lock();
+        let takes = if uri.ends_with("limit=1") { script.question } else { Duration::ZERO };
+        let answer = script.answer(uri);
+        async move {
+            sleep(takes).await;
+            Ok::<_, Infallible>(respond(answer, Duration::from_secs(lifetime)).await)
+        }
     });
     let api = ApiServer::in_process(Client::new(service, "default"));
     let metrics = Metrics::default();
@@ -255,6 +254,8 @@ fn open(events: Vec<Value>) -> Answer {
     Answer::Watch(events, true)
 }
 
+#[path = "blind_tests.rs"]
+mod blind;
 #[path = "catch_up_tests.rs"]
 mod catch_up;
 #[path = "optional_tests.rs"]
@@ -266,7 +267,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 async fn pages_come_into_the_table_and_the_watch_begins_where_the_list_ends() {
     let lists =
         vec![Answer::Page(20, "next", vec![class("a", 10)]), Answer::Page(20, "", vec![class("b", 12)])];
-    let stage = stage(lists, vec![open(vec![event("ADDED", &class("c", 25))])], vec![]);
+    let stage = stage(lists, vec![open(vec![event("ADDED", &class("c", 25))])]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.names(), ["a", "b", "c"]);
@@ -289,7 +290,7 @@ impl Stage {
 
 #[tokio::test(start_paused = true)]
 async fn e5_s40_a_list_that_fails_for_ever_is_repeated_at_most_once_a_second() {
-    let stage = stage(vec![Answer::Error(500, "InternalError", 0)], vec![], vec![]);
+    let stage = stage(vec![Answer::Error(500, "InternalError", 0)], vec![]);
     stage.pass(MINUTE).await;
     let lists = stage.lists();
     assert!(lists.len() > 20 && lists.len() <= 60, "{}", lists.len());
@@ -304,7 +305,7 @@ async fn e5_s40_a_list_that_fails_for_ever_is_repeated_at_most_once_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn s40_a_server_that_asks_to_wait_is_left_alone() {
-    let stage = stage(vec![Answer::Error(429, "TooManyRequests", 10)], vec![], vec![]);
+    let stage = stage(vec![Answer::Error(429, "TooManyRequests", 10)], vec![]);
     stage.pass(MINUTE).await;
     assert!((5..=6).contains(&stage.lists().len()), "{}", stage.lists().len());
 }
@@ -318,7 +319,7 @@ async fn e5_a_revision_too_old_is_listed_anew_in_both_forms_of_410() {
             Answer::Page(20, "", vec![class("a", 10), class("b", 12)]),
             Answer::Page(30, "", vec![class("b", 12), class("c", 28)]),
         ];
-        let stage = stage(lists, vec![expired, open(vec![])], vec![]);
+        let stage = stage(lists, vec![expired, open(vec![])]);
         stage.pass(Duration::from_secs(5)).await;
         assert_eq!(stage.names(), ["b", "c"]);
         assert_eq!(stage.lists().len(), 2);
@@ -336,7 +337,7 @@ async fn a_list_that_does_not_reach_its_last_page_at_one_revision_sweeps_nothing
     ] {
         let lists =
             vec![first.clone(), Answer::Page(30, "next", vec![class("c", 28)]), broken, Answer::Silence];
-        let stage = stage(lists, vec![Answer::Error(410, "Expired", 0)], vec![]);
+        let stage = stage(lists, vec![Answer::Error(410, "Expired", 0)]);
         stage.pass(Duration::from_secs(10)).await;
         assert_eq!(stage.names(), ["a", "b", "c"]);
     }
@@ -359,7 +360,7 @@ async fn s42_an_object_that_cannot_be_read_blocks_itself_alone() {
             "resourceVersion": "23"}, "provisioner": 7}),
         ),
     ];
-    let stage = stage(lists, vec![open(events)], vec![]);
+    let stage = stage(lists, vec![open(events)]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.names(), ["a", "b"]);
@@ -389,7 +390,7 @@ async fn s42_an_object_without_readable_revision_or_uid_blocks_itself_and_proves
             Answer::Error(410, "Expired", 0),
             open(vec![]),
         ];
-        let stage = stage(lists, watches, vec![]);
+        let stage = stage(lists, watches);
         let is_marked = || stage.objects.unreadable::<StorageClass>(&"a".into()).is_some();
         stage.objects_listed().await;
         stage.pass(Duration::from_secs(1)).await;
@@ -405,7 +406,7 @@ async fn s42_an_object_without_readable_revision_or_uid_blocks_itself_and_proves
 async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
     for code in [403, 429, 500, 503] {
         let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
-        let stage = stage(lists, vec![Answer::Error(code, "No", 0)], vec![]);
+        let stage = stage(lists, vec![Answer::Error(code, "No", 0)]);
         stage.pass(Duration::from_mins(10)).await;
         let whole = stage.script.lock().asked.clone();
         let whole = whole.iter().filter(|(_, uri)| uri.ends_with("limit=100")).count();
@@ -416,11 +417,16 @@ async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
 
 #[tokio::test(start_paused = true)]
 async fn l8_watches_that_end_at_once_and_bring_nothing_as_through_a_proxy_that_cannot_stream_cost_lists() {
-    let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
-    let stage = stage(lists, vec![Answer::Watch(vec![], false)], vec![]);
-    stage.pass(MINUTE).await;
-    assert!(stage.objects.classes.get(&ClassName::from("b")).is_some());
-    assert!(stage.lists().len() < 60, "{}", stage.lists().len());
+    // How long the question takes that comes before a watch which is to prove the connection.
+    for question in [0, 4] {
+        let lists =
+            vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
+        let stage = stage(lists, vec![Answer::Watch(vec![], false)]);
+        stage.script.lock().question = Duration::from_secs(question);
+        stage.pass(MINUTE).await;
+        assert!(stage.objects.classes.get(&ClassName::from("b")).is_some(), "{question}");
+        assert!(stage.lists().len() < 60, "{}", stage.lists().len());
+    }
 }
 
 /// A watch that was open for a while before it ended, as behind a proxy that limits how long a response lasts, says that
@@ -432,7 +438,7 @@ async fn l8_only_watches_that_end_at_once_one_after_the_other_cost_a_list() {
     for _ in 0..10 {
         watches.extend([ends(), Answer::Ends]);
     }
-    let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
+    let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches);
     stage.pass(2 * MINUTE).await;
     assert_eq!(stage.lists().len(), 1);
 }
@@ -445,7 +451,7 @@ async fn a_page_that_fails_is_asked_for_again_and_not_all_pages_before_it() {
         Answer::Error(429, "TooManyRequests", 1),
         Answer::Page(20, "", vec![class("b", 12)]),
     ];
-    let stage = stage(lists, vec![open(vec![])], vec![]);
+    let stage = stage(lists, vec![open(vec![])]);
     stage.pass(Duration::from_secs(10)).await;
     assert_eq!(stage.names(), ["a", "b"]);
     assert!(stage.shows("mooring_watch_lists_total{cause=\"start\",resource=\"storageclasses\"} 1"));
@@ -461,7 +467,7 @@ async fn l8_a_page_that_stops_half_way_is_asked_for_again_and_what_came_of_it_is
         Answer::Protobuf(20, "next of next", vec![("b", 11), ("c", 12)]),
         Answer::Protobuf(20, "", vec![("d", 13)]),
     ];
-    let stage = stage(lists, vec![open(vec![])], vec![]);
+    let stage = stage(lists, vec![open(vec![])]);
     stage.pass(Duration::from_secs(10)).await;
     assert_eq!(stage.names(), ["a", "b"], "the last class has not come whole");
     assert!(!stage.objects.is_listed::<StorageClass>());
@@ -496,7 +502,7 @@ fn pages_of_json_are_of_one_size_in_bytes() {
 async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(25, "", vec![class("a", 10)])];
     let watches = vec![open(vec![event("ADDED", &class("b", 25))]), open(vec![])];
-    let stage = stage(lists, watches, vec![]);
+    let stage = stage(lists, watches);
     let statuses = stage.objects.status_changes();
     for _ in 0..30 * 60 {
         stage.pass(Duration::from_secs(1)).await;
@@ -510,53 +516,10 @@ async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_opens_and_delivers_nothing_leaves_the_kind_blind_until_one_does() {
-    let bookmark = || open(vec![event("BOOKMARK", &json!({"metadata": {"resourceVersion": "20"}}))]);
-    let fails =
-        || open(vec![event("ERROR", &json!({"kind": "Status", "code": 500, "reason": "InternalError"}))]);
-    let ends = || Answer::Watch(vec![], false);
-    // the watches; whether the kind is blind after 5, 80 and 100 s, and after 5 min; how many watches at most by then
-    let cases = [
-        ("nothing ever comes", vec![Answer::Hole], [false, false, true, true], 30),
-        ("each breaks at once", vec![fails()], [true; 4], 250),
-        ("it breaks once", vec![fails(), bookmark()], [false; 4], 12),
-        ("it breaks, and then nothing happens", vec![fails(), open(vec![])], [false; 4], 12),
-        ("nothing comes twice", vec![Answer::Hole, Answer::Hole, bookmark()], [false; 4], 12),
-        ("nothing comes, then it ends", vec![Answer::Hole, Answer::Hole, open(vec![])], [false; 4], 12),
-        ("nothing comes, then it ends at once", vec![Answer::Hole, Answer::Hole, ends()], [false; 4], 200),
-        ("it cannot be opened", vec![Answer::Silence], [false, true, true, true], 60),
-    ];
-    for (name, watches, expected, most) in cases {
-        let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
-        let mut blind = Vec::new();
-        for pause in [5, 75, 20, 200] {
-            stage.pass(Duration::from_secs(pause)).await;
-            blind.push(stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some()));
-        }
-        assert_eq!(blind, expected, "{name}");
-        assert!(stage.watches().len() <= most, "{name}: {}", stage.watches().len());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_froze_leaves_the_kind_blind_until_it_can_be_watched_again() {
-    let lists = vec![Answer::Page(20, "", vec![])];
-    let stage = stage(lists, vec![open(vec![]), Answer::Silence], vec![]);
-    let blind = || stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some());
-    stage.pass(Duration::from_secs(80)).await;
-    assert!(!blind(), "it was opened anew a moment ago");
-    stage.pass(Duration::from_secs(10)).await;
-    assert!(blind(), "and did not open");
-    stage.script.lock().watches = vec![open(vec![])].into();
-    stage.pass(Duration::from_secs(15)).await;
-    assert!(!blind());
-}
-
-#[tokio::test(start_paused = true)]
 async fn e11_a_list_below_what_was_watched_proves_a_restore_and_nothing_more_is_taken() {
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(15, "", vec![class("z", 14)])];
     let watches = vec![Answer::Watch(vec![event("ADDED", &class("b", 25))], false)];
-    let stage = stage(lists, watches, vec![]);
+    let stage = stage(lists, watches);
     let mut seen = stage.objects.restore_grace().seen();
     seen.changed().await.unwrap();
     stage.pass(Duration::from_secs(2)).await;
@@ -565,19 +528,4 @@ async fn e11_a_list_below_what_was_watched_proves_a_restore_and_nothing_more_is_
     let asked = stage.script.lock().asked.len();
     stage.pass(MINUTE).await;
     assert_eq!(stage.script.lock().asked.len(), asked);
-}
-
-#[tokio::test(start_paused = true)]
-async fn e11_an_object_that_a_live_read_shows_older_than_it_was_proves_a_restore() {
-    for (read, proves) in [(12, true), (25, false), (30, false)] {
-        let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
-        let watches = vec![open(vec![event("MODIFIED", &class("a", 25))])];
-        let stage = stage(lists, watches, vec![Answer::Object(class("a", read))]);
-        stage.objects_listed().await;
-        stage.pass(Duration::from_secs(1)).await;
-        // An answer to a request of our own, which the watch may have overtaken.
-        stage.objects.observe_response::<StorageClass>(serde_json::from_value(class("a", 12)).unwrap());
-        stage.pass(Duration::from_secs(1)).await;
-        assert_eq!(stage.objects.restore_grace().left(Instant::now()).is_some(), proves, "{read}");
-    }
 }
