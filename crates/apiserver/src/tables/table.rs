@@ -22,7 +22,7 @@ use std::{
 use ahash::RandomState;
 use dashmap::DashMap;
 
-use super::{counters::Counters, parts::Parts, unreadable::Unreadable};
+use super::{counters::Counters, parts::Parts, regression::Suspicion, unreadable::Unreadable};
 use crate::{ids::ResourceVersion, kinds::Narrow};
 
 /// By key. The keys are of people who may choose them, so the hasher is seeded.
@@ -44,6 +44,8 @@ pub struct Table<T: Narrow> {
     pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
     pub(super) unreadable: Map<T::Key, Unreadable>,
+    /// An answer that is older than what was known: see [`super::regression`].
+    pub(super) suspicion: Suspicion<T>,
     observed: AtomicU64,
     /// Number of the last list.
     pub(super) generation: AtomicU32,
@@ -83,6 +85,7 @@ impl<T: Narrow> Default for Table<T> {
             unconfirmed: Map::default(),
             // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
             unreadable: few_shards(),
+            suspicion: Suspicion::default(),
             observed: AtomicU64::new(0),
             generation: AtomicU32::new(0),
         }
@@ -106,6 +109,7 @@ impl<T: Narrow> Clone for Table<T> {
             final_states: self.final_states.get().map_or_else(OnceLock::new, |kept| copy(kept).into()),
             unconfirmed: copy(&self.unconfirmed),
             unreadable: copy(&self.unreadable),
+            suspicion: Suspicion::default(),
             observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
             generation: AtomicU32::new(self.generation.load(Ordering::Acquire)),
         }
@@ -273,7 +277,11 @@ impl<T: Narrow> Table<T> {
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
                 let row = present.get_mut();
-                if row.object.metadata().resource_version >= revision {
+                let known = row.object.metadata();
+                if known.resource_version >= revision {
+                    if known.resource_version > revision && known.uid == object.metadata().uid {
+                        self.suspicion.raise(object.key(), &known.uid, known.resource_version);
+                    }
                     return false;
                 }
                 let changed = self.replace(row, object);
