@@ -57,6 +57,12 @@ pub enum Act {
         pod: usize,
         by_force: bool,
     },
+    /// A pod is deleted by force, and one of its name with another claim comes at once.
+    RemakePod {
+        pod: usize,
+        claim: usize,
+        node: usize,
+    },
     DeleteClaim {
         claim: usize,
         by_force: bool,
@@ -83,6 +89,10 @@ pub enum Act {
     MakeVolume {
         volume: usize,
         has_other_handle: bool,
+    },
+    /// A second volume of a disk that a volume leads to.
+    MakeTwin {
+        volume: usize,
     },
     /// A volume is deleted by force and made again at once.
     RemakeVolume {
@@ -368,12 +378,14 @@ impl Script {
             18 => Act::SwapClass { class: rng.usize(..2), time: seconds(rng, 5..60) },
             19 => Act::EditVolume { volume },
             20..24 => Act::BriefPod { claim, node, after: Duration::from_millis(rng.u64(..30)) },
-            24..36 => Act::DeletePod { pod: rng.usize(..20), by_force },
+            24..34 => Act::DeletePod { pod: rng.usize(..20), by_force },
+            34 | 35 => Act::RemakePod { pod: rng.usize(..20), claim, node },
             36..39 => Act::DeleteClaim { claim, by_force },
             39..45 => Act::MakeClaim { claim, class: rng.usize(..4) / 3, is_foreign: rng.u8(..6) == 0 },
             45..48 => Act::RemakeClaim { claim, node, has_volume: false },
             48..51 => Act::DeleteVolume { volume, by_force },
-            51..54 => Act::MakeVolume { volume, has_other_handle: by_force },
+            51 | 52 => Act::MakeVolume { volume, has_other_handle: by_force },
+            53 => Act::MakeTwin { volume },
             54..57 => match (rng.bool(), rng.bool()) {
                 (true, true) => Act::RemakeUsedVolume { claim, node },
                 (has_other_handle, keeps_claim) => {

@@ -56,6 +56,8 @@ pub struct Record {
     pub starts: Vec<Instant>,
     /// From when to when what one sees or does may be late.
     pub late: Vec<(Instant, Instant)>,
+    /// From when to when requests failed.
+    pub faults: Vec<(Instant, Instant)>,
     /// The revision at which the last kill came, in the calm, and when.
     pub killed: u64,
     pub killed_at: Instant,
@@ -78,6 +80,7 @@ struct Daemons {
     kills: Vec<Instant>,
     starts: Vec<Instant>,
     late: Vec<(Instant, Instant)>,
+    faults: Vec<(Instant, Instant)>,
     troubles: JoinSet<()>,
     /// How many writes each had made when the last one that writes was looked for, and which it was.
     seen: Vec<usize>,
@@ -87,9 +90,10 @@ struct Daemons {
 impl Daemons {
     async fn start(server: Embedded, launch: Launch, count: usize) -> Self {
         let (running, seen) = (Vec::new(), Vec::new());
-        let (kills, starts, late) = (Vec::new(), Vec::new(), Vec::new());
+        let (kills, starts, late, faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let troubles = JoinSet::new();
-        let mut daemons = Self { server, launch, running, kills, starts, late, troubles, seen, leader: 0 };
+        let mut daemons =
+            Self { server, launch, running, kills, starts, late, faults, troubles, seen, leader: 0 };
         for _ in 0..count {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -152,6 +156,7 @@ impl Daemons {
         self.revive();
         match *act {
             Act::Faults { seed, time } => {
+                self.faults.push((Instant::now(), Instant::now() + time));
                 for place in 0..self.running.len() {
                     self.running[place].0.begin(&Storm::new(seed));
                     self.later(place, time, |faults| {
@@ -259,6 +264,7 @@ async fn run(script: &Script) -> Record {
     let (killed, killed_request) = (server.revision().await, server.recorded());
     let killed_at = Instant::now();
     let (kills, starts, late) = (daemons.kills.clone(), daemons.starts.clone(), daemons.late.clone());
+    let faults = daemons.faults.clone();
     let place = daemons.leader();
     daemons.replace(place, false, Duration::from_millis(100)).await;
     sleep(AFTER).await;
@@ -274,6 +280,7 @@ async fn run(script: &Script) -> Record {
         kills,
         starts,
         late,
+        faults,
         killed,
         killed_at,
         killed_request,

@@ -13,11 +13,12 @@ use testbed::actors::{Attacher, Kubelets, Reaction, attachment_name};
 use tokio::task::JoinSet;
 
 use crate::{
-    acts::{Act, Script, Undo, WATCHED},
+    acts::{Act, Script, WATCHED},
     hands::{Hands, name},
 };
 
 mod all_on;
+mod troubles;
 
 pub const NODES: &str = "/api/v1/nodes";
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -175,6 +176,10 @@ impl World {
         } else {
             format!("handle-{volume}")
         };
+        self.make_volume_of(volume, &handle, claim_ref).await;
+    }
+
+    async fn make_volume_of(&self, volume: usize, handle: &str, claim_ref: Value) {
         let modes = if self.script.has_shared && volume == 2 {
             json!(["ReadWriteOnce", "ReadWriteMany"])
         } else {
@@ -200,13 +205,17 @@ impl World {
         self.pods += 1;
         let is_odd = self.script.has_odd_names && self.pods < 4;
         let name = if is_odd { self.claims[self.pods - 1].clone() } else { format!("{kind}-{}", self.pods) };
+        self.make_pod(&name, claim, node).await;
+        format!("{PODS}/{name}")
+    }
+
+    async fn make_pod(&self, name: &str, claim: usize, node: usize) {
         let source = json!({ "persistentVolumeClaim": { "claimName": self.claims[claim] } });
-        let mut object = pod_object(&name, source);
+        let mut object = pod_object(name, source);
         if !self.script.is_delayed {
             object["spec"]["nodeName"] = self.nodes[node].clone().into();
         }
         self.hands.create(PODS, &object).await;
-        format!("{PODS}/{name}")
     }
 
     /// The volume, among those that are there.
@@ -292,6 +301,15 @@ impl World {
                 let path = format!("{PODS}/{}", name(&pods[pod % pods.len()]));
                 hands.end(&path, by_force).await;
             }
+            Act::RemakePod { pod, claim, node } => {
+                let pods = hands.list(PODS).await;
+                if pods.is_empty() {
+                    return;
+                }
+                let name = name(&pods[pod % pods.len()]).to_owned();
+                hands.remove(&format!("{PODS}/{name}")).await;
+                self.make_pod(&name, claim, node).await;
+            }
             Act::DeleteClaim { claim, by_force } => hands.end(&self.claim(claim), by_force).await,
             Act::MakeClaim { claim, class, is_foreign } => self.make_claim(claim, class, is_foreign).await,
             Act::RemakeClaim { claim, node, has_volume } => {
@@ -312,6 +330,11 @@ impl World {
             Act::MakeVolume { volume, has_other_handle } => {
                 if !self.script.is_provisioned {
                     self.make_volume(volume % 3, has_other_handle, Value::Null).await;
+                }
+            }
+            Act::MakeTwin { volume } => {
+                if !self.script.is_provisioned {
+                    self.make_volume_of(3 + volume % 3, &format!("handle-{}", volume % 3), Value::Null).await;
                 }
             }
             Act::RemakeVolume { volume, has_other_handle, keeps_claim } => {
@@ -351,140 +374,6 @@ impl World {
         }
     }
 
-    /// What people do to nodes and classes, and what machines and the driver do.
-    async fn trouble(&mut self, act: &Act) {
-        let hands = self.hands.clone();
-        match *act {
-            Act::EmptyList { node } => self.node_status(node, json!({ "volumesAttached": null })).await,
-            Act::FalsifyList { node, volume } => {
-                let entry = json!({ "name": format!("kubernetes.io/csi/{DRIVER}^handle-{}", volume % 3), "devicePath": "" });
-                self.node_status(node, json!({ "volumesAttached": [entry] })).await;
-            }
-            Act::EmptyInUse { node } => self.node_status(node, json!({ "volumesInUse": null })).await,
-            Act::RemakeClass { class } => {
-                hands.remove(&format!("{CLASSES}/{}", CLASS_NAMES[class])).await;
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                self.make_class(class).await;
-            }
-            Act::SwapClass { class, time } => {
-                let path = format!("{CLASSES}/{}", CLASS_NAMES[class]);
-                let (wrong, right) = (self.class(class, MISTYPED), self.class(class, DRIVER));
-                if !self.script.is_provisioned {
-                    return;
-                }
-                hands.remove(&path).await;
-                hands.create(CLASSES, &wrong).await;
-                self.beside.spawn(async move {
-                    tokio::time::sleep(time).await;
-                    hands.remove(&path).await;
-                    hands.create(CLASSES, &right).await;
-                });
-            }
-            Act::EditVolume { volume } => {
-                let Some(volume) = self.volume_now(volume).await else { return };
-                let is_fast = volume["spec"]["storageClassName"] == CLASS_NAMES[0];
-                let body = json!({ "spec": { "storageClassName": CLASS_NAMES[usize::from(is_fast)] } });
-                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
-            }
-            Act::DeleteNode { node } => {
-                let name = self.nodes[node].clone();
-                self.kubelets.change(|kubelets| {
-                    kubelets.silent.insert(name);
-                });
-                hands.remove(&self.node(node)).await;
-                self.troubles.lock().unwrap().removed.insert(node);
-            }
-            Act::OutOfService { node } => {
-                let name = self.nodes[node].clone();
-                self.kubelets.change(|kubelets| {
-                    kubelets.silent.insert(name);
-                });
-                self.ready(node, "Unknown").await;
-                let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
-                hands.patch(&self.node(node), &json!({ "spec": { "taints": taint } })).await;
-                self.troubles.lock().unwrap().tainted.insert(node);
-            }
-            Act::Stubborn { undo, target, time } => {
-                let nodes = self.nodes.clone();
-                self.beside.spawn(async move {
-                    let _ = tokio::time::timeout(time, stubborn(hands, undo, target, nodes)).await;
-                });
-            }
-            Act::Hang { node, time } => self.hang(node, time),
-            Act::Silence { node, time } => self.silence(node, time),
-            Act::FailAttach { volume, time } => self.fail(volume, time, true),
-            Act::FailDetach { volume, time } => self.fail(volume, time, false),
-            // The rest is the daemon's, and played where it is.
-            _ => {}
-        }
-    }
-
-    async fn node_status(&self, node: usize, status: Value) {
-        self.hands.patch(&format!("{}/status", self.node(node)), &json!({ "status": status })).await;
-    }
-
-    fn hang(&mut self, node: usize, time: Duration) {
-        let (kubelets, name) = (self.kubelets.handle(), self.nodes[node].clone());
-        kubelets.change(|behaviour| {
-            behaviour.holding.insert(name.clone());
-        });
-        self.beside.spawn(async move {
-            tokio::time::sleep(time).await;
-            kubelets.change(|behaviour| {
-                behaviour.holding.remove(&name);
-            });
-        });
-    }
-
-    /// As the node lifecycle controller does: Unknown after 40 s.
-    fn silence(&mut self, node: usize, time: Duration) {
-        let (kubelets, name) = (self.kubelets.handle(), self.nodes[node].clone());
-        kubelets.change(|behaviour| {
-            behaviour.silent.insert(name.clone());
-        });
-        self.troubles.lock().unwrap().silent.insert(node);
-        let (hands, path, troubles) = (self.hands.clone(), self.node(node), Arc::clone(&self.troubles));
-        let ready = |status: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }] } });
-        self.beside.spawn(async move {
-            let grace = Duration::from_secs(40);
-            tokio::time::sleep(time.min(grace)).await;
-            if time > grace {
-                hands.patch(&format!("{path}/status"), &ready("Unknown")).await;
-                tokio::time::sleep(time.saturating_sub(grace)).await;
-            }
-            troubles.lock().unwrap().silent.remove(&node);
-            let is_gone = troubles.lock().unwrap().removed.contains(&node);
-            let is_tainted = troubles.lock().unwrap().tainted.contains(&node);
-            if !is_gone && !is_tainted {
-                hands.patch(&format!("{path}/status"), &ready("True")).await;
-                kubelets.change(|behaviour| {
-                    behaviour.silent.remove(&name);
-                });
-            }
-        });
-    }
-
-    fn fail(&mut self, volume: usize, time: Duration, is_attach: bool) {
-        let name = self.volumes[volume % 3].clone();
-        let change = move |behaviour: &mut testbed::actors::AttacherBehaviour, fails: bool| {
-            let map = if is_attach { &mut behaviour.attach_of } else { &mut behaviour.detach_of };
-            if fails {
-                map.insert(name.clone(), Reaction::Fail("the array is busy".to_owned()));
-            } else {
-                map.remove(&name);
-            }
-        };
-        if is_attach && self.script.broken == Some(volume % 3) {
-            return;
-        }
-        let attacher = self.attacher.handle();
-        attacher.change(|behaviour| change(behaviour, true));
-        self.beside.spawn(async move {
-            tokio::time::sleep(time).await;
-            attacher.change(|behaviour| change(behaviour, false));
-        });
-    }
-
     /// Ends all troubles: machines and driver are well again, and nothing more is done by people.
     pub async fn calm(&mut self) {
         self.beside.shutdown().await;
@@ -506,48 +395,6 @@ impl World {
                 self.hands.remove(&path).await;
             }
             self.make_class(class).await;
-        }
-    }
-}
-
-/// Undoes each write of a kind to one object, at once, for as long as it is polled.
-async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
-    let pick = |all: Vec<Value>| (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned());
-    let (list, chosen) = match undo {
-        Undo::Attachment => {
-            let all = hands.list(ATTACHMENTS).await;
-            (ATTACHMENTS, pick(all))
-        }
-        Undo::List => (NODES, Some(nodes[target % nodes.len()].clone())),
-        Undo::BindCompleted => (CLAIMS, pick(hands.list(CLAIMS).await)),
-        Undo::ClaimRef | Undo::Phase => (VOLUMES, pick(hands.list(VOLUMES).await)),
-    };
-    let Some(chosen) = chosen else { return };
-    let path = format!("{list}/{chosen}");
-    loop {
-        // A script that looks again and again; the daemon's answer comes in between.
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        let Some(object) = hands.get(&path).await else { continue };
-        match undo {
-            Undo::Attachment => hands.remove(&path).await,
-            Undo::List if !object["status"]["volumesAttached"].is_null() => {
-                let body = json!({ "status": { "volumesAttached": null } });
-                hands.patch(&format!("{path}/status"), &body).await;
-            }
-            Undo::ClaimRef if !object["spec"]["claimRef"].is_null() => {
-                hands.patch(&path, &json!({ "spec": { "claimRef": null } })).await;
-            }
-            Undo::BindCompleted
-                if !object["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null() =>
-            {
-                let body =
-                    json!({ "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": null } } });
-                hands.patch(&path, &body).await;
-            }
-            Undo::Phase if object["status"]["phase"] == "Bound" => {
-                hands.patch(&format!("{path}/status"), &json!({ "status": { "phase": "Available" } })).await;
-            }
-            _ => {}
         }
     }
 }

@@ -82,6 +82,7 @@ fn record(happenings: &[Happening]) -> Record {
         kills: Vec::new(),
         starts: Vec::new(),
         late: Vec::new(),
+        faults: Vec::new(),
         killed: u64::MAX,
         killed_at: began,
         killed_request: usize::MAX,

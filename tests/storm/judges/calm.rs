@@ -29,8 +29,9 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             fault(rule, name.to_owned());
         }
     }
+    let given = given(record, timeline);
     for (name, attachment) in objects.all("volumeattachments") {
-        if is_left_over(&objects, attachment) {
+        if is_left_over(&objects, attachment) && !is_given(&objects, &given, attachment) {
             fault("calm: an attachment that no pod needs", name.to_owned());
         }
     }
@@ -49,7 +50,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 _ => "calm: a write after a kill",
             };
             let body = &entry.request;
-            if is_unexplained(&objects, entry) || is_announced_elsewhere(record, &objects, body) {
+            if is_unexplained(&objects, &given, entry) || is_announced_elsewhere(record, &objects, body) {
                 continue;
             }
             let what = if entry.resource == "events" {
@@ -181,7 +182,8 @@ fn is_explained(objects: &Objects, attachment: &Value) -> bool {
 
 /// A write about an attachment, or to the list of its node, of whose volume nothing tells what a pod was given by it: it is
 /// gone, or one of another handle has its name (S44). A pod of that node, whose claim leads nowhere either, may be told so.
-fn is_unexplained(objects: &Objects, entry: &Entry) -> bool {
+/// So it is with what another claim has by now.
+fn is_unexplained(objects: &Objects, given: &Given, entry: &Entry) -> bool {
     let told = entry.request["involvedObject"]["name"].as_str().unwrap_or_default();
     let told = objects.all("pods").find(|(_, pod)| pod["metadata"]["name"] == told).map(|(_, pod)| pod);
     let message = entry.request["message"].as_str().unwrap_or_default();
@@ -194,7 +196,8 @@ fn is_unexplained(objects: &Objects, entry: &Entry) -> bool {
             "events" => told.is_some_and(|pod| pod["spec"]["nodeName"] == *node),
             _ => false,
         };
-        is_about && !is_explained(objects, attachment)
+        let is_others = is_left_over(objects, attachment) && is_given(objects, given, attachment);
+        is_about && (is_others || !is_explained(objects, attachment))
     })
 }
 
@@ -220,6 +223,38 @@ fn is_announced_elsewhere(record: &Record, objects: &Objects, event: &Value) -> 
     };
     let mut nodes = objects.all("nodes");
     nodes.any(|(name, node)| has_mounted(record, name, node, &disk) && !is_given(name, node))
+}
+
+/// By UID of a pod, and PersistentVolume: it was given that once, as its claim was bound to it.
+type Given = BTreeSet<(String, String)>;
+
+fn given(record: &Record, timeline: &Timeline) -> Given {
+    let mut given = Given::new();
+    timeline.fold(|objects, moment| {
+        let is_read = ["pods", "persistentvolumeclaims", "persistentvolumes"];
+        if moment.change.revision > record.killed || !is_read.contains(&moment.change.resource.as_str()) {
+            return;
+        }
+        for (_, pod) in objects.all("pods") {
+            for claim in claims_of(pod).iter().filter_map(|key| objects.get("persistentvolumeclaims", key)) {
+                let Some(volume) = claim["spec"]["volumeName"].as_str() else { continue };
+                let reference = objects.get("persistentvolumes", volume).map(|it| &it["spec"]["claimRef"]);
+                if reference.is_some_and(|reference| reference["uid"] == uid(claim)) {
+                    given.insert((uid(pod).to_owned(), volume.to_owned()));
+                }
+            }
+        }
+    });
+    given
+}
+
+/// Whether a pod of the node was given the volume of an attachment: it stays its own until the pod ends (S44).
+fn is_given(objects: &Objects, given: &Given, attachment: &Value) -> bool {
+    let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+    objects.all("pods").any(|(_, pod)| {
+        pod["spec"]["nodeName"] == attachment["spec"]["nodeName"]
+            && given.contains(&(uid(pod).to_owned(), source.to_owned()))
+    })
 }
 
 fn is_left_over(objects: &Objects, attachment: &Value) -> bool {

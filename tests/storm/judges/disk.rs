@@ -32,12 +32,17 @@ struct Machines<'a> {
     shared: BTreeSet<String>,
     /// Node and disk: we took it off the node's list while it was mounted and reported in use.
     unlisted: BTreeSet<(String, String)>,
-    /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3), or the node object with it.
+    /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3).
     falsified: BTreeSet<(String, String)>,
+    /// Node and disk: the report went with the node object. Until that is made anew an attachment is a witness (S6).
+    gone: BTreeSet<(String, String)>,
     /// Node and disk: when the kubelet reported again what people had taken away.
     reported_again: BTreeMap<(String, String), Instant>,
     /// When a node was made that people had deleted.
     made: BTreeMap<String, Instant>,
+    /// When a PersistentVolume of that name was made, and when the deletion of an attachment was asked for.
+    volumes_made: BTreeMap<String, Instant>,
+    asked: BTreeMap<String, Instant>,
     /// Node and disk: when an attachment that we had deleted was gone, whose PersistentVolume led to that disk then.
     ended: BTreeMap<(String, String), Instant>,
 }
@@ -51,10 +56,13 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         shared: BTreeSet::new(),
         unlisted: BTreeSet::new(),
         falsified: BTreeSet::new(),
+        gone: BTreeSet::new(),
         late: &record.late,
         under_way: UNDER_WAY + record.script.lags.iter().max().copied().unwrap_or_default(),
         reported_again: BTreeMap::new(),
         made: BTreeMap::new(),
+        volumes_made: BTreeMap::new(),
+        asked: BTreeMap::new(),
         ended: BTreeMap::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
@@ -66,10 +74,12 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             machines.judge_fact(objects, fact, &deleted_by, &mut faults);
             next += 1;
         }
+        if moment.change.resource == "volumeattachments" {
+            machines.note_end(objects, moment, &deleted_by);
+        }
         machines.note(moment);
         match moment.change.resource.as_str() {
             "volumeattachments" => {
-                machines.note_end(objects, moment, &deleted_by);
                 note_deletion(moment, leads_elsewhere(objects, moment), &mut deleted_by);
                 if let Some((disk, node)) = given_by_attachment(objects, moment) {
                     machines.judge_given(objects, moment, &disk, &node, &mut faults);
@@ -164,7 +174,14 @@ impl Machines<'_> {
         match (change.resource.as_str(), &change.after) {
             ("nodes", Some(node)) if is_ready(node) => drop(self.unready.remove(&change.name)),
             ("nodes", _) => drop(self.unready.entry(change.name.clone()).or_insert(moment.at)),
+            ("volumeattachments", Some(attachment)) if is_terminating(attachment) => {
+                self.asked.entry(change.name.clone()).or_insert(moment.at);
+            }
+            ("volumeattachments", _) => drop(self.asked.remove(&change.name)),
             ("persistentvolumes", Some(volume)) => {
+                if change.before.is_none() {
+                    self.volumes_made.insert(change.name.clone(), moment.at);
+                }
                 let modes = volume["spec"]["accessModes"].as_array().into_iter().flatten();
                 let is_shared =
                     modes.into_iter().any(|mode| mode == "ReadWriteMany" || mode == "ReadOnlyMany");
@@ -174,11 +191,12 @@ impl Machines<'_> {
         }
         if let ("nodes", Some(before), None) = (change.resource.as_str(), &change.before, &change.after) {
             let reports = in_use(before).into_iter().filter(|_| !moment.is_ours());
-            self.falsified.extend(reports.map(|disk| (change.name.clone(), disk.to_owned())));
+            self.gone.extend(reports.map(|disk| (change.name.clone(), disk.to_owned())));
         }
         if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after) {
             if change.before.is_none() {
                 self.made.insert(change.name.clone(), moment.at);
+                self.falsified.extend(self.gone.extract_if(.., |(node, _)| *node == change.name));
             }
             if is_out_of_service(node) {
                 self.out_of_service.insert(change.name.clone(), moment.at);
@@ -193,9 +211,16 @@ impl Machines<'_> {
         let is_ours = deleted_by.get(moment.change.name.as_str()).is_some_and(|(_, ours)| *ours);
         let source = before["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
         let node = before["spec"]["nodeName"].as_str().unwrap_or_default();
+        let is_ours = is_ours && self.could_know(&moment.change.name, source);
         if let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of).filter(|_| is_ours) {
             self.ended.insert((node.to_owned(), disk), moment.at);
         }
+    }
+
+    /// Whether who asked for the deletion of an attachment could know the volume of that name: it was not made later.
+    fn could_know(&self, attachment: &str, source: &str) -> bool {
+        let Some(asked) = self.asked.get(attachment) else { return true };
+        self.volumes_made.get(source).is_none_or(|made| *made + self.under_way <= *asked)
     }
 
     fn note_list(&mut self, moment: &Moment, before: &Value, after: &Value) {
@@ -271,7 +296,7 @@ impl Machines<'_> {
                 .is_some_and(|node| listed(node).contains(disk) || (in_use(node).contains(disk) && !is_new));
             // Where no witness stands, people took away the report that the kubelet had made before it mounted, and not mooring
             // the list.
-            let is_unreported = self.falsified.contains(&place) || is_new;
+            let is_unreported = self.falsified.contains(&place) || self.gone.contains(&place) || is_new;
             let is_unlisted = self.unlisted.contains(&place);
             if !is_attached && !witness && !is_unlisted && is_unreported {
                 continue;
@@ -313,6 +338,7 @@ impl Machines<'_> {
                     object["spec"]["nodeName"] == **machine
                         && is_terminating(object)
                         && deleted_by.get(name).is_some_and(|(_, ours)| *ours)
+                        && self.could_know(name, source)
                         && objects.get("persistentvolumes", source).and_then(disk_of).as_ref() == Some(disk)
                 };
                 let by_us = is_ours(machine).is_some_and(|(_, ours)| ours)

@@ -51,8 +51,8 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     let Some(after) = &moment.change.after else { return };
     let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
     let was = |phase_then| moment.change.before.as_ref().is_some_and(|before| phase(before) == phase_then);
-    let is_deleted_then = after["spec"]["persistentVolumeReclaimPolicy"] == "Delete";
-    if moment.is_ours() && phase(after) == "Released" && !was("Released") && is_deleted_then {
+    let is_given_up = after["spec"]["persistentVolumeReclaimPolicy"] != "Retain";
+    if moment.is_ours() && phase(after) == "Released" && !was("Released") && is_given_up {
         // One that is Lost, and of another name and UID, was handed over from.
         let reference = &after["spec"]["claimRef"];
         let refers =

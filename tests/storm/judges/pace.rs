@@ -1,4 +1,4 @@
-//! S46: how often the daemon writes the same to an object, and creates the same.
+//! S46: how often the daemon writes the same to an object, creates the same, and deletes it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -6,9 +6,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use test_support::history::Change;
 use tokio::time::Instant;
 
-use super::{Fault, Timeline};
+use super::{Fault, Timeline, is_terminating};
 use crate::play::Record;
 
 /// In any minute. A writer that undoes at once is answered some ten times in the first minute and three in each that
@@ -35,11 +36,10 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         if is_another {
             recent.clear();
         }
-        let Some(after) = &change.after else { continue };
         if ["events", "leases"].contains(&change.resource.as_str()) {
             continue;
         }
-        let writes = recent.entry((&change.resource, &change.name, content(after))).or_default();
+        let writes = recent.entry((&change.resource, &change.name, content(change))).or_default();
         writes.push_back(moment.at);
         while writes.front().is_some_and(|first| moment.at - *first > MINUTE) {
             writes.pop_front();
@@ -57,8 +57,11 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     faults.into_values().collect()
 }
 
-/// What the daemon may have written of an object.
-fn content(object: &Value) -> String {
+/// What the daemon may have written of an object, or that it deleted it.
+fn content(change: &Change) -> String {
+    let Some(object) = change.after.as_ref().filter(|object| !is_terminating(object)) else {
+        return "deleted".to_owned();
+    };
     let (metadata, spec, status) = (&object["metadata"], &object["spec"], &object["status"]);
     let parts = [
         &metadata["annotations"],

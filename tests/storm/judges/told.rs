@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use tokio::time::Instant;
 
-use super::{Fault, Objects, Timeline, claims_of, disk_of, is_ready, is_terminating, listed, uid};
+use super::{Fault, Moment, Objects, Timeline, claims_of, disk_of, is_ready, is_terminating, listed, uid};
 use crate::play::Record;
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
@@ -114,8 +115,8 @@ fn provisioning(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         let was_killed = record.kills.iter().any(|kill| *kill + second >= at && *kill <= at + 10 * second);
         let is_quick = bound.get(claim).is_some_and(|then| *then < at + second);
         let is_over = record.times.last().is_some_and(|(_, last)| *last < at + 5 * second);
-        let is_disturbed =
-            record.script.steps.iter().any(|step| matches!(step.act, crate::acts::Act::Faults { .. }));
+        let ends = |end: Instant| end + 10 * second >= at;
+        let is_disturbed = record.faults.iter().any(|(begin, end)| *begin <= at + 10 * second && ends(*end));
         if !told.contains(claim) && !was_killed && !is_quick && !is_over && !is_disturbed {
             faults.push(Fault { rule: "told: not that a provisioner is asked", what: name.to_owned() });
         }
@@ -131,11 +132,18 @@ fn volume_of(objects: &Objects, claim: &str) -> Option<String> {
     Some(format!("{name} {} of {}{going}", volume["status"]["phase"], volume["spec"]["claimRef"]["uid"]))
 }
 
-/// What waits at the end of the calm has an event of its own, with the cause.
+/// What waits at the end of the calm has an event of the daemon's, with the cause.
 fn why(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let objects = timeline.at(record.killed);
-    let about: BTreeSet<&str> =
-        objects.all("events").filter_map(|(_, event)| event["involvedObject"]["uid"].as_str()).collect();
+    let is_past = |moment: &&Moment| moment.change.revision <= record.killed;
+    let events = timeline.moments.iter().take_while(is_past).filter(|moment| moment.is_ours());
+    let told = events.filter(|moment| moment.change.resource == "events");
+    // That something was attached is not why it waits.
+    let about: BTreeSet<&str> = told
+        .filter_map(|moment| moment.change.after.as_ref())
+        .filter(|event| event["reason"] != "SuccessfulAttachVolume")
+        .filter_map(|event| event["involvedObject"]["uid"].as_str())
+        .collect();
     let mut faults = Vec::new();
     for (name, pod) in objects.all("pods") {
         let node = pod["spec"]["nodeName"].as_str().and_then(|node| objects.get("nodes", node));

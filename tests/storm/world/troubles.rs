@@ -1,0 +1,191 @@
+//! What people do to nodes and classes, what machines and the driver do, and those who undo each write.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use test_support::cluster::DRIVER;
+use testbed::actors::Reaction;
+
+use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, VOLUMES, World};
+use crate::{
+    acts::{Act, Undo},
+    hands::{Hands, name},
+};
+
+impl World {
+    /// What people do to nodes and classes, and what machines and the driver do.
+    pub(super) async fn trouble(&mut self, act: &Act) {
+        let hands = self.hands.clone();
+        match *act {
+            Act::EmptyList { node } => self.node_status(node, json!({ "volumesAttached": null })).await,
+            Act::FalsifyList { node, volume } => {
+                let entry = json!({ "name": format!("kubernetes.io/csi/{DRIVER}^handle-{}", volume % 3), "devicePath": "" });
+                self.node_status(node, json!({ "volumesAttached": [entry] })).await;
+            }
+            Act::EmptyInUse { node } => self.node_status(node, json!({ "volumesInUse": null })).await,
+            Act::RemakeClass { class } => {
+                hands.remove(&format!("{CLASSES}/{}", CLASS_NAMES[class])).await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                self.make_class(class).await;
+            }
+            Act::SwapClass { class, time } => {
+                let path = format!("{CLASSES}/{}", CLASS_NAMES[class]);
+                let (wrong, right) = (self.class(class, MISTYPED), self.class(class, DRIVER));
+                if !self.script.is_provisioned {
+                    return;
+                }
+                hands.remove(&path).await;
+                hands.create(CLASSES, &wrong).await;
+                self.beside.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    hands.remove(&path).await;
+                    hands.create(CLASSES, &right).await;
+                });
+            }
+            Act::EditVolume { volume } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let is_fast = volume["spec"]["storageClassName"] == CLASS_NAMES[0];
+                let body = json!({ "spec": { "storageClassName": CLASS_NAMES[usize::from(is_fast)] } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
+            }
+            Act::DeleteNode { node } => {
+                let name = self.nodes[node].clone();
+                self.kubelets.change(|kubelets| {
+                    kubelets.silent.insert(name);
+                });
+                hands.remove(&self.node(node)).await;
+                self.troubles.lock().unwrap().removed.insert(node);
+            }
+            Act::OutOfService { node } => {
+                let name = self.nodes[node].clone();
+                self.kubelets.change(|kubelets| {
+                    kubelets.silent.insert(name);
+                });
+                self.ready(node, "Unknown").await;
+                let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
+                hands.patch(&self.node(node), &json!({ "spec": { "taints": taint } })).await;
+                self.troubles.lock().unwrap().tainted.insert(node);
+            }
+            Act::Stubborn { undo, target, time } => {
+                let nodes = self.nodes.clone();
+                self.beside.spawn(async move {
+                    let _ = tokio::time::timeout(time, stubborn(hands, undo, target, nodes)).await;
+                });
+            }
+            Act::Hang { node, time } => self.hang(node, time),
+            Act::Silence { node, time } => self.silence(node, time),
+            Act::FailAttach { volume, time } => self.fail(volume, time, true),
+            Act::FailDetach { volume, time } => self.fail(volume, time, false),
+            // The rest is the daemon's, and played where it is.
+            _ => {}
+        }
+    }
+
+    async fn node_status(&self, node: usize, status: Value) {
+        self.hands.patch(&format!("{}/status", self.node(node)), &json!({ "status": status })).await;
+    }
+
+    fn hang(&mut self, node: usize, time: Duration) {
+        let (kubelets, name) = (self.kubelets.handle(), self.nodes[node].clone());
+        kubelets.change(|behaviour| {
+            behaviour.holding.insert(name.clone());
+        });
+        self.beside.spawn(async move {
+            tokio::time::sleep(time).await;
+            kubelets.change(|behaviour| {
+                behaviour.holding.remove(&name);
+            });
+        });
+    }
+
+    /// As the node lifecycle controller does: Unknown after 40 s.
+    fn silence(&mut self, node: usize, time: Duration) {
+        let (kubelets, name) = (self.kubelets.handle(), self.nodes[node].clone());
+        kubelets.change(|behaviour| {
+            behaviour.silent.insert(name.clone());
+        });
+        self.troubles.lock().unwrap().silent.insert(node);
+        let (hands, path, troubles) = (self.hands.clone(), self.node(node), Arc::clone(&self.troubles));
+        let ready = |status: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }] } });
+        self.beside.spawn(async move {
+            let grace = Duration::from_secs(40);
+            tokio::time::sleep(time.min(grace)).await;
+            if time > grace {
+                hands.patch(&format!("{path}/status"), &ready("Unknown")).await;
+                tokio::time::sleep(time.saturating_sub(grace)).await;
+            }
+            troubles.lock().unwrap().silent.remove(&node);
+            let is_gone = troubles.lock().unwrap().removed.contains(&node);
+            let is_tainted = troubles.lock().unwrap().tainted.contains(&node);
+            if !is_gone && !is_tainted {
+                hands.patch(&format!("{path}/status"), &ready("True")).await;
+                kubelets.change(|behaviour| {
+                    behaviour.silent.remove(&name);
+                });
+            }
+        });
+    }
+
+    fn fail(&mut self, volume: usize, time: Duration, is_attach: bool) {
+        let name = self.volumes[volume % 3].clone();
+        let change = move |behaviour: &mut testbed::actors::AttacherBehaviour, fails: bool| {
+            let map = if is_attach { &mut behaviour.attach_of } else { &mut behaviour.detach_of };
+            if fails {
+                map.insert(name.clone(), Reaction::Fail("the array is busy".to_owned()));
+            } else {
+                map.remove(&name);
+            }
+        };
+        if is_attach && self.script.broken == Some(volume % 3) {
+            return;
+        }
+        let attacher = self.attacher.handle();
+        attacher.change(|behaviour| change(behaviour, true));
+        self.beside.spawn(async move {
+            tokio::time::sleep(time).await;
+            attacher.change(|behaviour| change(behaviour, false));
+        });
+    }
+}
+
+/// Undoes each write of a kind to one object, at once, for as long as it is polled.
+async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
+    let pick = |all: Vec<Value>| (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned());
+    let (list, chosen) = match undo {
+        Undo::Attachment => {
+            let all = hands.list(ATTACHMENTS).await;
+            (ATTACHMENTS, pick(all))
+        }
+        Undo::List => (NODES, Some(nodes[target % nodes.len()].clone())),
+        Undo::BindCompleted => (CLAIMS, pick(hands.list(CLAIMS).await)),
+        Undo::ClaimRef | Undo::Phase => (VOLUMES, pick(hands.list(VOLUMES).await)),
+    };
+    let Some(chosen) = chosen else { return };
+    let path = format!("{list}/{chosen}");
+    loop {
+        // A script that looks again and again; the daemon's answer comes in between.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let Some(object) = hands.get(&path).await else { continue };
+        match undo {
+            Undo::Attachment => hands.remove(&path).await,
+            Undo::List if !object["status"]["volumesAttached"].is_null() => {
+                let body = json!({ "status": { "volumesAttached": null } });
+                hands.patch(&format!("{path}/status"), &body).await;
+            }
+            Undo::ClaimRef if !object["spec"]["claimRef"].is_null() => {
+                hands.patch(&path, &json!({ "spec": { "claimRef": null } })).await;
+            }
+            Undo::BindCompleted
+                if !object["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null() =>
+            {
+                let body =
+                    json!({ "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": null } } });
+                hands.patch(&path, &body).await;
+            }
+            Undo::Phase if object["status"]["phase"] == "Bound" => {
+                hands.patch(&format!("{path}/status"), &json!({ "status": { "phase": "Available" } })).await;
+            }
+            _ => {}
+        }
+    }
+}
