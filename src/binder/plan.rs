@@ -421,8 +421,9 @@ impl Planner {
         let decision = sync_volume(volume, &self.state);
         let decision =
             self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_volume(volume, state), now);
-        let write = decision.step.as_ref().and_then(Call::write_kind);
-        if let Some(what) = write.and_then(|kind| unreadable::for_write(&self.state.objects, volume, kind)) {
+        let what_of = |step| unreadable::for_step(&self.state.objects, volume, step);
+        if let Some(what) = decision.step.as_ref().and_then(what_of) {
+            self.state.plugins.unproven(&name);
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
         let held_back = self.held_back(&target, decision.step.as_ref(), now);
