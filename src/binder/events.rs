@@ -52,18 +52,17 @@ pub fn not_provisioned(claim: &PersistentVolumeClaim, why: &Unprovisioned) -> Ev
     warning(claim, why.event(), why.to_string())
 }
 
-/// Claim and volume have different volume modes: an event on each.
+/// Claim and volume have different volume modes: an event on each. That on the volume, which people of all namespaces may
+/// read, does not name the claim (S41).
 #[must_use]
 pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> [Event; 2] {
-    let on_volume = format!(
-        "Cannot bind PersistentVolume to requested PersistentVolumeClaim {:?} due to incompatible volumeMode.",
-        &*claim.metadata.name
-    );
+    let on_volume =
+        "Cannot bind PersistentVolume to requested PersistentVolumeClaim due to incompatible volumeMode.";
     let on_claim = format!(
         "Cannot bind PersistentVolume {:?} to requested PersistentVolumeClaim due to incompatible volumeMode.",
         &*volume.metadata.name
     );
-    [warning(volume, "VolumeMismatch", on_volume), warning(claim, "VolumeMismatch", on_claim)]
+    [warning(volume, "VolumeMismatch", on_volume.to_owned()), warning(claim, "VolumeMismatch", on_claim)]
 }
 
 /// The claim is Lost: KCM's event to the letter, and one that says what happened and what can be done, if the volume, as far as it is

@@ -271,6 +271,10 @@ fn these(pods: &[PodKey]) -> String {
     }
 }
 
+fn number_of(pods: &[PodKey]) -> String {
+    if let [_] = pods { "1 pod".to_owned() } else { format!("{} pods", pods.len()) }
+}
+
 /// Why a plugin here made no volume, with the text of the event.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unprovisioned {
@@ -361,8 +365,8 @@ pub enum VolumeReason {
     /// Released, and cannot be reclaimed.
     #[error("{0}")]
     NotReclaimable(Unreclaimable),
-    /// Released, and not recycled while these pods use it.
-    #[error("Volume is used by pods: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))]
+    /// Released, and not recycled while these pods use it. Their names are for people of their namespace (S41).
+    #[error("Volume is used by {}", number_of(.0))]
     UsedByPods(Vec<PodKey>),
     #[error("released, and its recycler pod is at work")]
     Recycling,
