@@ -375,25 +375,20 @@ impl Planner {
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
     fn observe_response(&mut self, answer: Answer, now: Instant) -> bool {
-        /// Returns the object, whether the answer is news, and whether the object was not known before.
-        fn take<T: Stored>(objects: &Objects, object: T) -> (ObjectRef, bool, bool) {
+        /// Returns the object, and whether the answer is news.
+        fn take<T: Stored>(objects: &Objects, object: T) -> (ObjectRef, bool) {
             let key = object.key();
-            let was_known = objects.get::<T>(&key).is_some();
             let news = objects.observe_response(object);
-            (T::object_ref(key), news, news && !was_known)
+            (T::object_ref(key), news)
         }
         let objects = &self.state.objects;
-        let (object, news, is_new) = match answer {
+        let (object, news) = match answer {
             Answer::Claim(claim) => take(objects, claim),
             Answer::Volume(volume) => take(objects, volume),
             Answer::Pod(pod) => take(objects, pod),
             Answer::Class(class) => take(objects, class),
             Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => return false,
         };
-        // A list may have lacked it meanwhile, and then no watch tells of its end.
-        if is_new && Target::of(&object).is_some() {
-            self.confirm(object.clone(), now);
-        }
         if let ObjectRef::Volume(name) = &object
             && news
         {

@@ -176,7 +176,7 @@ pub enum Call {
 /// Why something is read live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A write to it met another revision, or its outcome is unknown; or a list lacked it.
+    /// A write to it met another revision, or its outcome is unknown.
     Refresh,
     /// To learn who wrote the phase of the object with this UID (S14).
     LearnOwner(Uid),

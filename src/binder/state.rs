@@ -301,11 +301,6 @@ pub trait Plugins: fmt::Debug + Send {
         false
     }
 
-    /// The volume that a pod is known to recycle.
-    fn volume_of(&self, _pod: &PodKey) -> Option<VolumeName> {
-        None
-    }
-
     /// The pods at work, by UID, with the volume of each.
     fn pods_at_work(&self, _objects: &Objects) -> BTreeMap<Uid, (PodKey, Involved)> {
         BTreeMap::new()

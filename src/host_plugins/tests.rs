@@ -115,18 +115,18 @@ fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
 }
 
 #[test]
-fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
+fn l8_a_recycler_pod_that_the_list_lacks_is_gone_and_its_run_has_failed() {
     let now = Instant::now();
     let (objects, mut planner, pod) = recycling(now);
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     let proof = only(planner.plan(now));
     assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{proof:?}");
+    objects.pods.advance(ResourceVersion(8));
     objects.reset::<Pod>(vec![]);
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     assert!(planner.plan(now).calls.is_empty(), "the volume is being read");
     planner.answered(proof, Ok(Answer::Volume(released(1))), now, 0.0);
-    let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeFailed));
 }
 
 #[test]
@@ -137,11 +137,10 @@ fn s23_the_pod_has_the_name_that_kube_controller_manager_gives_it() {
     assert_eq!(only(planner.plan(now)).call.target(), Some(&pod));
 }
 
-/// The end of a pod that no watch tells of is found by the resync; until a deletion is told of, it is not
-/// asked for again.
+/// Until its deletion is told of, it is not asked for again.
 #[test]
-fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
-    let mut now = Instant::now();
+fn a_recycler_pod_is_deleted_once() {
+    let now = Instant::now();
     let (objects, mut planner, mut pod) = recycling(now);
     let read = only(planner.plan(now));
     planner.answered(read, Ok(Answer::Volume(released(1))), now, 0.0);
@@ -151,13 +150,10 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     assert_eq!(planner.state.plugins.pods_at_work(&planner.state.objects).len(), 1);
     assert!(planner.plan(now).calls.is_empty());
 
-    objects.reset::<Pod>(vec![]);
-    now = planner.plan(now).wake_at.unwrap();
-    let refresh = only(planner.plan(now));
-    assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
     pod.metadata.resource_version = ResourceVersion(9);
     pod.status.phase = PodPhase::Succeeded;
-    planner.answered(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    objects.apply(pod.clone());
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
     planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);

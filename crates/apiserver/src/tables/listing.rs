@@ -9,7 +9,7 @@ use std::{collections::hash_map::Entry, sync::atomic::Ordering};
 
 use super::{
     regression::{Regression, Suspect},
-    table::{FinalState, Row, Table, Unconfirmed},
+    table::{FinalState, Row, Table},
     unreadable::Unreadable,
 };
 use crate::{
@@ -73,8 +73,6 @@ impl<T: Narrow> Table<T> {
             return Err(Regression::Object { kind: T::PLURAL, key, now: revision, before });
         }
         row.listed = list.generation;
-        drop(part);
-        self.unconfirmed.remove(key);
         Ok(revision <= before)
     }
 
@@ -110,7 +108,6 @@ impl<T: Narrow> Table<T> {
                 self.note_final_state(key, || FinalState::Unknown);
             }
         }
-        self.unconfirmed.remove(key);
         let revision = revision.unwrap_or(least);
         let marker = Unreadable { uid, revision, error, names, listed };
         let before = self.unreadable.insert(key.clone(), marker.clone());
@@ -144,14 +141,10 @@ impl<T: Narrow> Table<T> {
         self.advance(list.revision);
         let mut gone = Vec::new();
         let mut stays = |key: &T::Key, row: &mut Row<T>| {
-            if row.listed == list.generation {
+            // The watch begins at the list's revision: it tells of what is newer, and of its end.
+            if row.listed == list.generation || row.object.metadata().resource_version > list.revision {
                 return true;
             }
-            if row.object.metadata().resource_version > list.revision {
-                self.unconfirmed.insert(key.clone(), Unconfirmed::NotListed);
-                return true;
-            }
-            self.unconfirmed.remove(key);
             self.note_final_state(key, || FinalState::Unknown);
             self.counters.gone(&row.object);
             gone.push(key.clone());

@@ -40,8 +40,6 @@ pub struct Table<T: Narrow> {
     pub(super) counters: Counters<T>,
     /// Only if somebody takes them.
     final_states: OnceLock<Map<T::Key, FinalState<T>>>,
-    /// Known from answers to our own requests alone.
-    pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
     pub(super) unreadable: Map<T::Key, Unreadable>,
     /// An answer that is older than what was known: see [`super::regression`].
@@ -56,15 +54,6 @@ pub struct Table<T: Narrow> {
 pub(super) struct Row<T> {
     pub(super) object: Arc<T>,
     pub(super) listed: u32,
-}
-
-/// What speaks against an object that no watch has told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unconfirmed {
-    /// Nothing, if the answer was not late: the watch is about to tell of it.
-    NotYetWatched,
-    /// The last list lacked it.
-    NotListed,
 }
 
 /// How an object looked when it was deleted. Between two looks of a reader it may have changed and gone.
@@ -82,7 +71,6 @@ impl<T: Narrow> Default for Table<T> {
             objects: Parts::default(),
             counters: Counters::default(),
             final_states: OnceLock::new(),
-            unconfirmed: Map::default(),
             // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
             unreadable: few_shards(),
             suspicion: Suspicion::default(),
@@ -107,7 +95,6 @@ impl<T: Narrow> Clone for Table<T> {
             objects: self.objects.clone(),
             counters: Counters::default(),
             final_states: self.final_states.get().map_or_else(OnceLock::new, |kept| copy(kept).into()),
-            unconfirmed: copy(&self.unconfirmed),
             unreadable: copy(&self.unreadable),
             suspicion: Suspicion::default(),
             observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
@@ -219,7 +206,6 @@ impl<T: Narrow> Table<T> {
         }
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
-                self.unconfirmed.remove(present.key());
                 let row = present.get_mut();
                 row.listed = listed;
                 if row.object.metadata().resource_version >= revision {
@@ -256,7 +242,6 @@ impl<T: Narrow> Table<T> {
         let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
         let mut part = self.objects.write(key);
         let Entry::Occupied(present) = part.entry(key.clone()) else { return was_unreadable };
-        self.unconfirmed.remove(key);
         if present.get().object.metadata().resource_version > revision {
             return false;
         }
@@ -291,7 +276,6 @@ impl<T: Narrow> Table<T> {
                 if revision <= self.observed() && !was_unreadable {
                     return false;
                 }
-                self.unconfirmed.insert(vacant.key().clone(), Unconfirmed::NotYetWatched);
                 self.put(vacant, object, 0)
             }
         }
@@ -322,7 +306,6 @@ impl<T: Narrow> Table<T> {
 
     /// An object of that key does not matter any more.
     fn drop_row(&self, key: &T::Key, revision: ResourceVersion) -> bool {
-        self.unconfirmed.remove(key);
         let mut part = self.objects.write(key);
         let Entry::Occupied(present) = part.entry(key.clone()) else { return false };
         let is_older = present.get().object.metadata().resource_version < revision;
@@ -342,23 +325,8 @@ impl<T: Narrow> Table<T> {
         }
         self.note_final_state(key, || FinalState::Unknown);
         self.counters.gone(&present.remove().object);
-        self.unconfirmed.remove(key);
         self.unreadable.remove(key);
         true
-    }
-
-    /// Objects of which neither the last list nor the watch since has told anything: known from an
-    /// answer of our own, and perhaps deleted since. Most are about to be told of by the watch; one that
-    /// still is not much later was deleted before a list, and its answer came after that.
-    #[must_use]
-    pub fn unconfirmed(&self) -> Vec<T::Key> {
-        self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
-    }
-
-    /// Whether the last list lacked the object, and no event has shown it since.
-    #[must_use]
-    pub fn is_missing(&self, key: &T::Key) -> bool {
-        self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
     }
 
     /// Gives back the room of objects that are gone, if most of it is theirs.
@@ -430,39 +398,19 @@ mod tests {
     }
 
     #[test]
-    fn l8_an_answer_that_the_list_lacks_is_kept_until_it_is_proven_gone() {
+    fn l8_an_answer_that_the_list_lacks_is_kept_until_the_watch_or_the_next_list_passes_it() {
         let table = Table::default();
         let key = ClassName::from("a");
         table.observe_response(class("a", 20, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
-        assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        assert_eq!(provisioner(&table, "a").as_deref(), Some("written by us"), "the watch begins before it");
         assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
         assert!(table.prove_gone(&key, ResourceVersion(20)));
         assert!(!table.prove_gone(&key, ResourceVersion(20)));
-        assert_eq!((table.unconfirmed(), table.get(&key)), (vec![], None));
         table.observe_response(class("a", 30, "written by us"));
-        table.reset(vec![class("b", 10, "x")]);
-        table.apply(class("a", 30, "written by us"));
-        assert_eq!(table.unconfirmed(), vec![]);
-    }
-
-    #[test]
-    fn l8_an_answer_after_the_list_that_lacked_its_object_is_unconfirmed_until_the_watch_tells_of_it() {
-        let table = Table::default();
-        let key = ClassName::from("a");
-        table.reset(vec![class("b", 10, "x")]);
-        table.observe_response(class("a", 20, "written by us"));
-        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], false));
-        table.observe_response(class("a", 21, "written by us again"));
-        assert_eq!(table.unconfirmed(), vec![key.clone()]);
-        table.apply(class("a", 20, "written by us"));
-        assert_eq!(table.unconfirmed(), vec![]);
-        table.delete(class("a", 22, "written by us again"));
-        table.observe_response(class("a", 30, "written by us"));
-        table.reset(vec![class("b", 10, "x")]);
-        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], true));
-        table.delete(class("a", 31, "written by us"));
-        assert_eq!(table.unconfirmed(), vec![]);
+        table.advance(ResourceVersion(30));
+        assert_eq!(table.reset(vec![class("b", 10, "x")]), vec![key], "this list should have it");
+        assert!(!table.observe_response(class("a", 30, "answered late")), "it is history");
     }
 
     #[test]
