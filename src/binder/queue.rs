@@ -194,7 +194,7 @@ impl Lanes {
         let since = self.take_out(target)?;
         let counts = self.counts(target);
         counts.depth = counts.depth.saturating_sub(1);
-        counts.waits.observe(now.saturating_duration_since(since));
+        counts.waits.push(now.saturating_duration_since(since));
         Some(since)
     }
 
@@ -226,9 +226,10 @@ impl Lanes {
 
     /// What was counted since this was last asked, of claims and of volumes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        let left =
-            self.counts.map(|QueueCounts { depth, .. }| QueueCounts { depth, ..QueueCounts::default() });
-        mem::replace(&mut self.counts, left)
+        self.counts.each_mut().map(|counts| {
+            let left = QueueCounts { depth: counts.depth, ..QueueCounts::default() };
+            mem::replace(counts, left)
+        })
     }
 }
 
@@ -239,9 +240,8 @@ mod tests {
     use apiserver::ids::ClaimKey;
 
     use super::*;
-    use crate::metrics::WaitTimes;
 
-    fn waits(seconds: &[u64]) -> WaitTimes {
+    fn waits(seconds: &[u64]) -> Vec<Duration> {
         seconds.iter().copied().map(Duration::from_secs).collect()
     }
 
