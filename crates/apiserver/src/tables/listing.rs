@@ -58,7 +58,7 @@ impl<T: Narrow> Table<T> {
         uid: &Uid,
         revision: ResourceVersion,
     ) -> Result<bool, Regression> {
-        if self.unreadable.contains_key(key) {
+        if self.unreadable.read().contains_key(key) {
             return Ok(false);
         }
         let mut part = self.objects.write(key);
@@ -110,29 +110,26 @@ impl<T: Narrow> Table<T> {
         }
         let revision = revision.unwrap_or(least);
         let marker = Unreadable { uid, revision, error, names, listed };
-        let before = self.unreadable.insert(key.clone(), marker.clone());
+        let before = self.unreadable.write().insert(key.clone(), marker.clone());
         is_another || before.is_none_or(|before| before.error != marker.error)
     }
 
     /// What is wrong with an object whose newest revision cannot be read.
     #[must_use]
     pub fn unreadable(&self, key: &T::Key) -> Option<Unreadable> {
-        self.unreadable.get(key).map(|marker| marker.clone())
+        self.unreadable.read().get(key).cloned()
     }
 
     /// All objects whose newest revision cannot be read.
     #[must_use]
     pub fn all_unreadable(&self) -> Vec<(T::Key, Unreadable)> {
-        let mut all: Vec<_> =
-            self.unreadable.iter().map(|marker| (marker.key().clone(), marker.value().clone())).collect();
-        all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        all
+        self.unreadable.read().iter().map(|(key, marker)| (key.clone(), marker.clone())).collect()
     }
 
     /// How many objects there are whose newest revision cannot be read.
     #[must_use]
     pub fn unreadable_count(&self) -> usize {
-        self.unreadable.len()
+        self.unreadable.read().len()
     }
 
     /// Ends a list that reached its last page. Returns the keys of what went away.
@@ -151,7 +148,7 @@ impl<T: Narrow> Table<T> {
             false
         };
         self.objects.each_mut().for_each(|mut part| part.retain(&mut stays));
-        self.unreadable.retain(|key, marker| {
+        self.unreadable.write().retain(|key, marker| {
             let stays = marker.listed == list.generation || marker.revision > list.revision;
             if !stays {
                 gone.push(key.clone());

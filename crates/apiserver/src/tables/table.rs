@@ -12,38 +12,31 @@ use std::{
         BTreeMap,
         hash_map::{Entry, VacantEntry},
     },
-    hash::Hash,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
-use ahash::RandomState;
-use dashmap::DashMap;
+use parking_lot::{Mutex, RwLock};
 
 use super::{counters::Counters, parts::Parts, regression::Suspicion, unreadable::Unreadable};
 use crate::{ids::ResourceVersion, kinds::Narrow};
 
-/// By key. The keys are of people who may choose them, so the hasher is seeded.
-type Map<K, V> = DashMap<K, V, RandomState>;
-
-fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
-    DashMap::with_hasher_and_shard_amount(RandomState::default(), 2)
-}
-
 /// Objects of one kind.
-#[derive(Debug)]
+#[derive(Debug, educe::Educe)]
+#[educe(Default(bound(false)))]
 pub struct Table<T: Narrow> {
     pub(super) objects: Parts<T::Key, Row<T>>,
     /// Who counts them.
     pub(super) counters: Counters<T>,
     /// Only if somebody takes them.
-    final_states: OnceLock<Map<T::Key, FinalState<T>>>,
+    final_states: OnceLock<Mutex<BTreeMap<T::Key, FinalState<T>>>>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
-    pub(super) unreadable: Map<T::Key, Unreadable>,
+    pub(super) unreadable: RwLock<BTreeMap<T::Key, Unreadable>>,
     /// An answer that is older than what was known: see [`super::regression`].
     pub(super) suspicion: Suspicion<T>,
+    /// Up to here everything has been told.
     observed: AtomicU64,
     /// Number of the last list.
     pub(super) generation: AtomicU32,
@@ -65,37 +58,15 @@ pub enum FinalState<T> {
     Unknown,
 }
 
-impl<T: Narrow> Default for Table<T> {
-    fn default() -> Self {
-        Self {
-            objects: Parts::default(),
-            counters: Counters::default(),
-            final_states: OnceLock::new(),
-            // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
-            unreadable: few_shards(),
-            suspicion: Suspicion::default(),
-            observed: AtomicU64::new(0),
-            generation: AtomicU32::new(0),
-        }
-    }
-}
-
-/// A copy as of now, which goes its own way and shares the objects. Nobody counts it. Of what is hardly ever there it has as
-/// few shards as there can be: tests make many copies, and work on each alone.
+/// A copy as of now, which goes its own way and shares the objects. Nobody counts it.
 impl<T: Narrow> Clone for Table<T> {
     fn clone(&self) -> Self {
-        fn copy<K: Clone + Eq + Hash, V: Clone>(map: &Map<K, V>) -> Map<K, V> {
-            let copy = few_shards();
-            for entry in map {
-                copy.insert(entry.key().clone(), entry.value().clone());
-            }
-            copy
-        }
+        let copy = |kept: &Mutex<_>| Mutex::new(BTreeMap::clone(&kept.lock())).into();
         Self {
             objects: self.objects.clone(),
             counters: Counters::default(),
-            final_states: self.final_states.get().map_or_else(OnceLock::new, |kept| copy(kept).into()),
-            unreadable: copy(&self.unreadable),
+            final_states: self.final_states.get().map_or_else(OnceLock::new, copy),
+            unreadable: RwLock::new(self.unreadable.read().clone()),
             suspicion: Suspicion::default(),
             observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
             generation: AtomicU32::new(self.generation.load(Ordering::Acquire)),
@@ -114,21 +85,21 @@ impl<T: Narrow> Table<T> {
     /// Keeps from now on how objects looked when they were deleted, for one reader that learns of the deletion later and
     /// takes each ([`Table::take_final_state`]).
     pub fn keep_final_states(&self) {
-        self.final_states.get_or_init(Map::default);
+        self.final_states.get_or_init(Mutex::default);
     }
 
     pub(super) fn note_final_state(&self, key: &T::Key, state: impl FnOnce() -> FinalState<T>) {
         if let Some(kept) = self.final_states.get() {
             // Of two objects of that name nobody has seen the end of the first: how the second looked says nothing of it.
             let state = state();
-            kept.entry(key.clone()).and_modify(|kept| *kept = FinalState::Unknown).or_insert(state);
+            kept.lock().entry(key.clone()).and_modify(|kept| *kept = FinalState::Unknown).or_insert(state);
         }
     }
 
     /// How an object looked when it was deleted, if it was since this was last asked.
     #[must_use]
     pub fn take_final_state(&self, key: &T::Key) -> Option<FinalState<T>> {
-        self.final_states.get()?.remove(key).map(|(_, state)| state)
+        self.final_states.get()?.lock().remove(key)
     }
 
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
@@ -200,7 +171,7 @@ impl<T: Narrow> Table<T> {
     pub(super) fn take(&self, object: T, listed: u32) -> bool {
         let key = object.key();
         let revision = object.metadata().resource_version;
-        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        let was_unreadable = self.is_cured(&key, revision);
         if !object.is_relevant() {
             return self.drop_row(&key, revision) || was_unreadable;
         }
@@ -239,7 +210,7 @@ impl<T: Narrow> Table<T> {
         revision: ResourceVersion,
         final_state: impl FnOnce() -> FinalState<T>,
     ) -> bool {
-        let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
+        let was_unreadable = self.is_cured(key, revision);
         let mut part = self.objects.write(key);
         let Entry::Occupied(present) = part.entry(key.clone()) else { return was_unreadable };
         if present.get().object.metadata().resource_version > revision {
@@ -258,7 +229,7 @@ impl<T: Narrow> Table<T> {
         if !object.is_relevant() {
             return self.drop_row(&key, revision);
         }
-        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        let was_unreadable = self.is_cured(&key, revision);
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
                 let row = present.get_mut();
@@ -279,6 +250,13 @@ impl<T: Narrow> Table<T> {
                 self.put(vacant, object, 0)
             }
         }
+    }
+
+    /// Takes the mark off an object that could not be read, and can at this revision. Returns whether it had one.
+    fn is_cured(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        let mut unreadable = self.unreadable.write();
+        let is_cured = unreadable.get(key).is_some_and(|known| known.revision <= revision);
+        is_cured && unreadable.remove(key).is_some()
     }
 
     /// Puts an object where there was none.
@@ -325,7 +303,7 @@ impl<T: Narrow> Table<T> {
         }
         self.note_final_state(key, || FinalState::Unknown);
         self.counters.gone(&present.remove().object);
-        self.unreadable.remove(key);
+        self.unreadable.write().remove(key);
         true
     }
 
