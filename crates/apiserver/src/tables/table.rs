@@ -229,24 +229,21 @@ impl<T: Narrow> Table<T> {
         if !object.is_relevant() {
             return self.drop_row(&key, revision);
         }
-        let was_unreadable = self.is_cured(&key, revision);
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
-                let row = present.get_mut();
-                let known = row.object.metadata();
+                let known = present.get().object.metadata();
                 if known.resource_version >= revision {
                     if known.resource_version > revision && known.uid == object.metadata().uid {
                         self.suspicion.raise(object.key(), &known.uid, known.resource_version);
                     }
                     return false;
                 }
-                let changed = self.replace(row, object);
-                changed || was_unreadable
+                let was_unreadable = self.is_cured(present.key(), revision);
+                self.replace(present.get_mut(), object) || was_unreadable
             }
+            Entry::Vacant(_) if revision <= self.observed() => false,
             Entry::Vacant(vacant) => {
-                if revision <= self.observed() && !was_unreadable {
-                    return false;
-                }
+                self.is_cured(vacant.key(), revision);
                 self.put(vacant, object, 0)
             }
         }
