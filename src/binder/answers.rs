@@ -8,8 +8,9 @@ use std::sync::Arc;
 use apiserver::{
     call::CallError,
     ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     tables::{Objects, Stored},
+    with_object,
 };
 use tokio::time::Instant;
 
@@ -266,13 +267,7 @@ impl Planner {
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
     /// meanwhile, the next list just lacks it.
     fn gone(&mut self, object: &ObjectRef, known: ResourceVersion, now: Instant) {
-        let objects = &self.state.objects;
-        match object {
-            ObjectRef::Claim(key) => objects.prove_gone::<PersistentVolumeClaim>(key, known),
-            ObjectRef::Volume(name) => objects.prove_gone::<PersistentVolume>(name, known),
-            ObjectRef::Pod(key) => objects.prove_gone::<Pod>(key, known),
-            _ => return,
-        }
+        with_object!(object, |key: Kind| self.state.objects.prove_gone::<Kind>(key, known));
         self.table_changed(object, now);
     }
 
