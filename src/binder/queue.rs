@@ -49,13 +49,11 @@ pub struct Lanes {
 
 impl Lanes {
     /// One that takes nothing until it is opened.
-    #[must_use]
     pub fn closed() -> Self {
         Self { is_closed: true, ..Self::default() }
     }
 
     /// Whether it takes keys.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_closed
     }
@@ -150,7 +148,6 @@ impl Lanes {
     }
 
     /// When the next of them comes.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.later.next_due()
     }
@@ -176,7 +173,6 @@ impl Lanes {
     }
 
     /// Whether a key waits.
-    #[must_use]
     pub fn contains(&self, target: &Target) -> bool {
         let lanes = [&self.urgent, &self.claims, &self.volumes];
         lanes.into_iter().any(|lane| lane.contains(target))
@@ -184,7 +180,6 @@ impl Lanes {
     }
 
     /// Whether all that comes slowly has come.
-    #[must_use]
     pub fn has_no_slow_keys(&self) -> bool {
         self.slow.iter().all(BTreeMap::is_empty)
     }

@@ -76,7 +76,6 @@ impl Why {
     }
 
     /// Whether nothing is left to wait for.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.row().2 == WaitsFor::Nothing
     }
