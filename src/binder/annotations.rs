@@ -33,19 +33,16 @@ pub const HOST_PATH_PLUGIN: &str = "kubernetes.io/host-path";
 pub const YES: &str = "yes";
 
 /// Whether an annotation is there, with any value.
-#[must_use]
 pub fn has(meta: &Meta, key: &str) -> bool {
     meta.annotation(key).is_some()
 }
 
 /// Whether a class is marked as default.
-#[must_use]
 pub fn is_default_class(meta: &Meta) -> bool {
     DEFAULT_CLASS.iter().any(|key| meta.annotation(key) == Some("true"))
 }
 
 /// Whether a provisioner's name is that of a plugin compiled into Kubernetes which no CSI driver took over.
-#[must_use]
 pub fn is_in_tree(provisioner: &str) -> bool {
     provisioner.starts_with("kubernetes.io/") && csi_name(provisioner).is_none()
 }

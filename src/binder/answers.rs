@@ -8,8 +8,9 @@ use std::sync::Arc;
 use apiserver::{
     call::CallError,
     ids::{ClaimKey, ClassName, ResourceVersion, Uid, VolumeName},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
     tables::{Objects, Stored},
+    with_object,
 };
 use tokio::time::Instant;
 
@@ -266,13 +267,7 @@ impl Planner {
     /// An object that we knew at this revision does not exist. The watch may never tell: if it was cut
     /// meanwhile, the next list just lacks it.
     fn gone(&mut self, object: &ObjectRef, known: ResourceVersion, now: Instant) {
-        let objects = &self.state.objects;
-        match object {
-            ObjectRef::Claim(key) => objects.prove_gone::<PersistentVolumeClaim>(key, known),
-            ObjectRef::Volume(name) => objects.prove_gone::<PersistentVolume>(name, known),
-            ObjectRef::Pod(key) => objects.prove_gone::<Pod>(key, known),
-            _ => return,
-        }
+        with_object!(object, |key: Kind| self.state.objects.prove_gone::<Kind>(key, known));
         self.table_changed(object, now);
     }
 
@@ -375,25 +370,20 @@ impl Planner {
     /// Puts an answer into the table and its consequences into the indexes, at once. Returns
     /// whether the answer said anything new.
     fn observe_response(&mut self, answer: Answer, now: Instant) -> bool {
-        /// Returns the object, whether the answer is news, and whether the object was not known before.
-        fn take<T: Stored>(objects: &Objects, object: T) -> (ObjectRef, bool, bool) {
+        /// Returns the object, and whether the answer is news.
+        fn take<T: Stored>(objects: &Objects, object: T) -> (ObjectRef, bool) {
             let key = object.key();
-            let was_known = objects.get::<T>(&key).is_some();
             let news = objects.observe_response(object);
-            (T::object_ref(key), news, news && !was_known)
+            (T::object_ref(key), news)
         }
         let objects = &self.state.objects;
-        let (object, news, is_new) = match answer {
+        let (object, news) = match answer {
             Answer::Claim(claim) => take(objects, claim),
             Answer::Volume(volume) => take(objects, volume),
             Answer::Pod(pod) => take(objects, pod),
             Answer::Class(class) => take(objects, class),
             Answer::Deleted | Answer::Owners(_) | Answer::Directory(_) => return false,
         };
-        // A list may have lacked it meanwhile, and then no watch tells of its end.
-        if is_new && Target::of(&object).is_some() {
-            self.confirm(object.clone(), now);
-        }
         if let ObjectRef::Volume(name) = &object
             && news
         {

@@ -8,7 +8,8 @@ use apiserver::{
     events::Event,
     ids::{ClaimKey, ResourceVersion, Uid, VolumeName},
     kinds::{Narrow as _, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
-    tables::{Objects, Stored},
+    tables::Objects,
+    with_object,
 };
 use derive_more::Display;
 use strum::{IntoStaticStr, VariantArray};
@@ -108,15 +109,7 @@ impl From<&PersistentVolume> for Shown {
 
 /// Revision at which the tables show an object.
 pub(super) fn revision(object: &ObjectRef, objects: &Objects) -> Option<ResourceVersion> {
-    fn of<T: Stored>(objects: &Objects, key: &T::Key) -> Option<ResourceVersion> {
-        objects.get::<T>(key).map(|object| object.metadata().resource_version)
-    }
-    match object {
-        ObjectRef::Claim(key) => of::<PersistentVolumeClaim>(objects, key),
-        ObjectRef::Volume(name) => of::<PersistentVolume>(objects, name),
-        ObjectRef::Pod(key) => of::<Pod>(objects, key),
-        _ => None,
-    }
+    with_object!(object, |key: Kind| objects.get::<Kind>(key).map(|object| object.metadata.resource_version))
 }
 
 /// A request, and what may not be touched while it is under way.
@@ -176,7 +169,7 @@ pub enum Call {
 /// Why something is read live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A write to it met another revision, or its outcome is unknown; or a list lacked it.
+    /// A write to it met another revision, or its outcome is unknown.
     Refresh,
     /// To learn who wrote the phase of the object with this UID (S14).
     LearnOwner(Uid),

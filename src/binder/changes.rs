@@ -7,8 +7,7 @@ use std::mem;
 
 use apiserver::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
-    kinds::{ClaimPhase, ClaimRef, ObjectRef, StorageClass},
-    tables::Objects,
+    kinds::{ClaimPhase, ClaimRef, ObjectRef},
 };
 use tokio::time::Instant;
 
@@ -54,20 +53,6 @@ impl Planner {
 
     /// Notes that an object changed, and whom that concerns.
     pub fn changed(&mut self, object: &ObjectRef, now: Instant) {
-        let Objects { claims, volumes, pods, .. } = &*self.state.objects;
-        let is_missing = match object {
-            ObjectRef::Claim(key) => claims.is_missing(key),
-            ObjectRef::Volume(name) => volumes.is_missing(name),
-            ObjectRef::Pod(key) => pods.is_missing(key),
-            _ => false,
-        };
-        if is_missing {
-            self.confirm(object.clone(), now);
-        }
-        if let ObjectRef::Class(name) = object {
-            // One of which the watch is about to tell stays: its claims would ask for it without end.
-            self.state.objects.forget_unlisted::<StorageClass>(name);
-        }
         self.table_changed(object, now);
         match object {
             ObjectRef::Volume(name) => {
@@ -102,19 +87,6 @@ impl Planner {
             ObjectRef::Pod(key) => self.pod_changed(key, now),
             ObjectRef::Class(name) => self.class_changed(name, now),
             _ => {}
-        }
-    }
-
-    /// Has an object read before anything else is decided, of which only answers to our own requests have told; a pod on
-    /// behalf of the volume that it empties.
-    pub(super) fn confirm(&mut self, object: ObjectRef, now: Instant) {
-        let subject = match &object {
-            ObjectRef::Pod(key) => self.state.plugins.volume_of(key).map(Target::Volume),
-            object => Target::of(object),
-        };
-        if let Some(target) = subject {
-            self.queue.add_urgent(target.clone(), now);
-            self.unconfirmed.insert((target, object));
         }
     }
 

@@ -51,11 +51,6 @@ pub struct Planner {
     /// What decisions are made on.
     pub state: State,
     pub(super) queue: Lanes,
-    /// Objects that the last list lacked, known from answers to our own requests alone, each with the claim or volume about
-    /// which nothing is decided before it is read live: such an object may have gone between our answer and the list, and
-    /// then no event tells of it any more. Of one that is there after all the watch tells, which is about to pass our
-    /// answer.
-    pub(super) unconfirmed: BTreeSet<(Target, ObjectRef)>,
     pub(super) retries: RetryMap<Target>,
     pub(super) recorder: Recorder,
     pub(super) own_writes: OwnWrites,
@@ -118,7 +113,6 @@ impl Planner {
         Self {
             state: State::new(objects, options),
             queue: Lanes::closed(),
-            unconfirmed: BTreeSet::new(),
             retries: RetryMap::default(),
             recorder: Recorder::default(),
             own_writes: OwnWrites::default(),

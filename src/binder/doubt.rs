@@ -49,7 +49,6 @@ impl Default for Doubts {
 
 impl Doubts {
     /// No doubts yet, about requests that may still be carried out for so long when they are not answered.
-    #[must_use]
     pub fn lasting(settle_time: Duration) -> Self {
         Self { claims: BTreeMap::new(), by_volume: Relation::default(), settle_time }
     }
@@ -70,7 +69,6 @@ impl Doubts {
     }
 
     /// When the request about a claim can no longer be carried out: it is to be looked at then.
-    #[must_use]
     pub fn until(&self, claim: &ClaimKey) -> Option<Instant> {
         self.claims.get(claim).map(|doubt| doubt.write.until)
     }
@@ -96,7 +94,6 @@ impl Doubts {
     }
 
     /// The volume that may become a claim's.
-    #[must_use]
     pub fn of(&self, claim: &PersistentVolumeClaim, objects: &Objects) -> Option<&VolumeName> {
         let doubt = self.claims.get(&claim.key())?;
         (doubt.claim == claim.metadata.uid && !doubt.is_settled(objects)).then_some(&doubt.volume)

@@ -18,13 +18,11 @@ use super::{
 use crate::binder::calls::WriteKind;
 
 /// A Normal event about an object.
-#[must_use]
 pub fn normal<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
     event(Involved::object(object), EventType::Normal, reason, message)
 }
 
 /// A Warning event about an object.
-#[must_use]
 pub fn warning<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
     event(Involved::object(object), EventType::Warning, reason, message)
 }
@@ -34,7 +32,6 @@ fn event(involved: Involved, r#type: EventType, reason: &'static str, message: S
 }
 
 /// The event about an object that waits, or has failed, for a reason with this row and text, if it has one.
-#[must_use]
 pub fn of<T: Narrow>(object: &T, (_, told, _): ReasonRow, text: &impl ToString) -> Option<Event> {
     match told {
         ReasonEvent::Silent => None,
@@ -47,29 +44,25 @@ pub fn of<T: Narrow>(object: &T, (_, told, _): ReasonRow, text: &impl ToString) 
 }
 
 /// A plugin here made no volume for a claim.
-#[must_use]
 pub fn not_provisioned(claim: &PersistentVolumeClaim, why: &Unprovisioned) -> Event {
     warning(claim, why.event(), why.to_string())
 }
 
-/// Claim and volume have different volume modes: an event on each.
-#[must_use]
+/// Claim and volume have different volume modes: an event on each. That on the volume, which people of all namespaces may
+/// read, does not name the claim (S41).
 pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> [Event; 2] {
-    let on_volume = format!(
-        "Cannot bind PersistentVolume to requested PersistentVolumeClaim {:?} due to incompatible volumeMode.",
-        &*claim.metadata.name
-    );
+    let on_volume =
+        "Cannot bind PersistentVolume to requested PersistentVolumeClaim due to incompatible volumeMode.";
     let on_claim = format!(
         "Cannot bind PersistentVolume {:?} to requested PersistentVolumeClaim due to incompatible volumeMode.",
         &*volume.metadata.name
     );
-    [warning(volume, "VolumeMismatch", on_volume), warning(claim, "VolumeMismatch", on_claim)]
+    [warning(volume, "VolumeMismatch", on_volume.to_owned()), warning(claim, "VolumeMismatch", on_claim)]
 }
 
 /// The claim is Lost: KCM's event to the letter, and one that says what happened and what can be done, if the volume, as far as it is
 /// seen, refers to a claim of this name. One that refers to a claim of another name was handed to that one, as volume
 /// populators do, and is not to be taken from it.
-#[must_use]
 pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason, refers: Option<&ClaimRef>) -> [Event; 2] {
     let (stock, reason, text) = match why {
         ClaimReason::LostVolume(volume) => (
@@ -114,7 +107,6 @@ pub fn lost(claim: &PersistentVolumeClaim, why: &ClaimReason, refers: Option<&Cl
 }
 
 /// A request about a claim, or about the volume that it waits for, failed. The reason is KCM's where it has one.
-#[must_use]
 pub fn failed_for_claim(claim: &PersistentVolumeClaim, failure: &Failure) -> Event {
     let reason = match &failure.task {
         Task::Write(WriteKind::AskProvisioner | WriteKind::CreateVolume | WriteKind::Reschedule)
@@ -125,7 +117,6 @@ pub fn failed_for_claim(claim: &PersistentVolumeClaim, failure: &Failure) -> Eve
 }
 
 /// A request about a volume for which no claim waits failed. The reason is KCM's where it has one.
-#[must_use]
 pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event {
     let reclaims = match &failure.task {
         Task::Write(kind) => matches!(
@@ -162,13 +153,11 @@ pub const OLD_POD: &str = "old recycler pod found, will retry later";
 pub const POD_DELETED: &str = "failed to recycle volume: recycler pod was deleted";
 
 /// The recycler pod was not created.
-#[must_use]
 pub fn pod_refused(error: &CallError) -> String {
     format!("unexpected error creating recycler pod:  {error}")
 }
 
 /// The recycler pod failed, and said this.
-#[must_use]
 pub fn pod_failed(message: &str) -> String {
     if message.is_empty() {
         return "failed to recycle volume: pod failed, pod.Status.Message unknown".to_owned();
@@ -176,20 +165,17 @@ pub fn pod_failed(message: &str) -> String {
     format!("failed to recycle volume: {message}")
 }
 
-#[must_use]
 pub fn recycled(volume: &PersistentVolume) -> Event {
     normal(volume, "VolumeRecycled", "Volume recycled".to_owned())
 }
 
 /// What is told about a recycler pod is told about its volume, too.
-#[must_use]
 pub fn recycler_pod(volume: Involved, is_warning: bool, message: &str) -> Event {
     let r#type = if is_warning { EventType::Warning } else { EventType::Normal };
     event(volume, r#type, "RecyclerPod", format!("Recycler pod: {message}"))
 }
 
 /// A volume was made for a claim.
-#[must_use]
 pub fn provisioned(claim: &PersistentVolumeClaim, volume: &VolumeName, plugin: &str) -> Event {
     let text = format!("Successfully provisioned volume {volume} using {plugin}");
     normal(claim, "ProvisioningSucceeded", text)

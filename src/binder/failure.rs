@@ -19,7 +19,6 @@ pub enum Task {
 }
 
 impl Task {
-    #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Self::Write(kind) => kind.as_str(),
@@ -72,7 +71,6 @@ pub struct Failure {
 
 impl Failure {
     /// What a request came to.
-    #[must_use]
     pub fn of(op: &Op, result: &Result<Answer, CallError>) -> Option<Self> {
         let task = match &op.call {
             Call::Write(write) => Task::Write(write.kind),
@@ -93,20 +91,17 @@ impl Failure {
     }
 
     /// Whether the plugin that sent it records an event of its own, in KCM's words.
-    #[must_use]
     pub fn is_recorded_elsewhere(&self) -> bool {
         matches!(self.task, Task::Write(WriteKind::CreatePod | WriteKind::CreateVolume))
             && matches!(self.outcome, FailureOutcome::Refused | FailureOutcome::Conflict)
     }
 
     /// Whether a webhook took annotations or finalizers out of a write.
-    #[must_use]
     pub fn is_stripped(&self) -> bool {
         (&self.task, self.outcome) == (&Task::Write(WriteKind::Annotate), FailureOutcome::Unchanged)
     }
 
     /// For people; KCM's where it has one.
-    #[must_use]
     pub fn text(&self) -> String {
         let Self { object, words, .. } = self;
         match &self.task {

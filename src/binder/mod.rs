@@ -30,13 +30,13 @@
     allow(dead_code, reason = "some patches, and texts of events, are the plugins' alone")
 )]
 
-pub mod annotations;
+pub(crate) mod annotations;
 mod answers;
 pub mod calls;
 mod changes;
 pub mod controller;
 pub mod decide;
-pub mod doubt;
+mod doubt;
 pub mod dry_run;
 pub mod durations;
 pub(crate) mod events;
@@ -45,14 +45,14 @@ pub(crate) mod matching;
 pub(crate) mod metrics;
 pub(crate) mod patches;
 mod plan;
-pub mod queue;
+mod queue;
 pub(crate) mod reasons;
 pub(crate) mod recorder;
 pub(crate) mod reports;
-pub mod requests;
-pub mod second_writer;
+pub(crate) mod requests;
+mod second_writer;
 pub(crate) mod sizes;
-pub mod state;
+pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 

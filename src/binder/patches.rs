@@ -42,7 +42,6 @@ fn added(meta: &Meta, keys: &[&str]) -> Value {
 
 /// Notes on a claim or volume which CSI driver acts for its provisioner, or that none does, if that changes, and replaces
 /// its finalizers, if they do.
-#[must_use]
 pub fn annotate<T: Narrow>(object: &T, migrated_to: Option<Value>, finalizers: Option<&[Text]>) -> Write {
     let mut metadata = Map::new();
     if let Some(driver) = migrated_to {
@@ -55,7 +54,6 @@ pub fn annotate<T: Narrow>(object: &T, migrated_to: Option<Value>, finalizers: O
 }
 
 /// Step 1 of a bind: the volume names the claim.
-#[must_use]
 pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_us: bool) -> Write {
     let metadata = if by_us { added(&volume.metadata, &[BOUND_BY_CONTROLLER]) } else { json!({}) };
     let changes = json!({"metadata": metadata, "spec": {"claimRef": reference(claim)}});
@@ -63,7 +61,6 @@ pub fn reserve_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim, 
 }
 
 /// A claim as a volume refers to it.
-#[must_use]
 pub fn reference(claim: &PersistentVolumeClaim) -> Value {
     json!({
         "kind": PersistentVolumeClaim::KIND,
@@ -76,7 +73,6 @@ pub fn reference(claim: &PersistentVolumeClaim) -> Value {
 }
 
 /// Undoes step 1: the whole reference if the binder made it, else only the UID it added (S26).
-#[must_use]
 pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Write {
     let changes = if by_us {
         json!({"metadata": {"annotations": {BOUND_BY_CONTROLLER: null}}, "spec": {"claimRef": null}})
@@ -87,7 +83,6 @@ pub fn unreserve_volume(volume: &PersistentVolume, by_us: bool) -> Write {
 }
 
 /// Points the reference at a claim that has the volume: it takes it back (S45), and no other meanwhile.
-#[must_use]
 pub fn reserve_by_name(volume: &PersistentVolume, claim: &ClaimKey) -> Write {
     let reference = json!({"namespace": claim.namespace(), "name": claim.name(), "uid": null});
     patch(WriteKind::Unbind, volume, "", json!({"spec": {"claimRef": reference}}))
@@ -95,7 +90,6 @@ pub fn reserve_by_name(volume: &PersistentVolume, claim: &ClaimKey) -> Write {
 
 /// Step 2 of a bind, and every other phase of a volume. The message belongs to the phase, so that
 /// of the phase before goes.
-#[must_use]
 pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Option<&str>) -> Write {
     let kind = match phase {
         VolumePhase::Bound => WriteKind::VolumeBound,
@@ -108,7 +102,6 @@ pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Opti
 
 /// Step 3 of a bind: the claim names the volume. `name` is left out when the claim names it
 /// already, and then only the completion is noted.
-#[must_use]
 pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> Write {
     let added = |keys| added(&claim.metadata, keys);
     let changes = match name {
@@ -125,13 +118,11 @@ pub fn name_volume(claim: &PersistentVolumeClaim, name: Option<&VolumeName>) -> 
 pub type StatusChange = Map<String, Value>;
 
 /// Step 4 of a bind, and every other status of a claim.
-#[must_use]
 pub fn claim_status(kind: WriteKind, claim: &PersistentVolumeClaim, status: &StatusChange) -> Write {
     patch(kind, claim, "/status", json!({"status": status}))
 }
 
 /// A new capacity in the status of a claim that has this one.
-#[must_use]
 pub fn capacity(before: &TextMap, after: &TextMap) -> Value {
     let gone = before.keys().filter(|key| !after.contains_key(*key));
     let gone = gone.map(|key| (key.to_string(), Value::Null));
@@ -140,26 +131,22 @@ pub fn capacity(before: &TextMap, after: &TextMap) -> Value {
 }
 
 /// Gives a claim that has no class the default one (pv-binder §8).
-#[must_use]
 pub fn assign_class(claim: &PersistentVolumeClaim, class: &ClassName) -> Write {
     patch(WriteKind::AssignClass, claim, "", json!({"spec": {"storageClassName": class}}))
 }
 
 /// Asks an external provisioner for a volume (pv-binder §7.2).
-#[must_use]
 pub fn ask_provisioner(claim: &PersistentVolumeClaim, provisioner: &str) -> Write {
     let marks = json!({STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner});
     patch(WriteKind::AskProvisioner, claim, "", json!({"metadata": {"annotations": marks}}))
 }
 
 /// Asks the scheduler to choose a node again.
-#[must_use]
 pub fn unselect_node(claim: &PersistentVolumeClaim) -> Write {
     patch(WriteKind::Reschedule, claim, "", json!({"metadata": {"annotations": {SELECTED_NODE: null}}}))
 }
 
 /// Lets a pod be scheduled: it keeps these gates only.
-#[must_use]
 pub fn start_pod(pod: &Pod, gates: &[Value]) -> Write {
     let gates = if gates.is_empty() { Value::Null } else { json!(gates) };
     patch(WriteKind::StartPod, pod, "", json!({"spec": {"schedulingGates": gates}}))
@@ -167,7 +154,6 @@ pub fn start_pod(pod: &Pod, gates: &[Value]) -> Write {
 
 /// Deletes exactly this object, in any phase, unless it was changed. The revision is named also where any would do:
 /// without it the API server loses a finalizer that was put on while it deleted (kubernetes#77988, S35).
-#[must_use]
 pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write {
     let Meta { uid, resource_version, .. } = object.metadata();
     let preconditions = json!({"uid": uid, "resourceVersion": resource_version});

@@ -9,7 +9,6 @@ use std::{collections::BTreeSet, mem, sync::Arc};
 use apiserver::{
     ids::{ClaimKey, ClassName, VolumeName},
     kinds::{ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
-    tables::Objects,
 };
 use tokio::time::Instant;
 
@@ -116,13 +115,6 @@ impl Planner {
             self.state
                 .proofs
                 .keep_classes(|class| self.state.claims.open_in_class(class.as_str()).next().is_some());
-            let Objects { claims, volumes, pods, .. } = &*self.state.objects;
-            let unconfirmed = claims.unconfirmed().into_iter().map(ObjectRef::Claim);
-            let unconfirmed = unconfirmed.chain(volumes.unconfirmed().into_iter().map(ObjectRef::Volume));
-            let unconfirmed = unconfirmed.chain(pods.unconfirmed().into_iter().map(ObjectRef::Pod));
-            for object in unconfirmed.collect::<Vec<_>>() {
-                self.confirm(object, now);
-            }
             self.own_writes.forget_old(now);
         }
         self.resync_at.get_or_insert(now + self.state.options.sync_period);
@@ -216,15 +208,11 @@ impl Planner {
         if self.state.in_flight.busy.contains(target) {
             return true;
         }
-        let first = self.unconfirmed.range((target.clone(), ObjectRef::default())..).next();
         let call = if let Some((_, uid)) = self.state.writers.take_read(|known| known == target) {
             // A write of ours would hide who has changed it (S14). That does not wait for the pause after a failure.
             Call::read(target.object(), Purpose::LearnOwner(uid))
         } else if waits {
             return true;
-        } else if let Some(unconfirmed) = first.filter(|(of, _)| of == target).cloned() {
-            self.unconfirmed.remove(&unconfirmed);
-            Call::read(unconfirmed.1, Purpose::Refresh)
         } else if let Target::Claim(key) = target
             && let Some(object) = self.state.doubts.take_over(key, &self.state.objects, now)
         {
@@ -421,8 +409,9 @@ impl Planner {
         let decision = sync_volume(volume, &self.state);
         let decision =
             self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_volume(volume, state), now);
-        let write = decision.step.as_ref().and_then(Call::write_kind);
-        if let Some(what) = write.and_then(|kind| unreadable::for_write(&self.state.objects, volume, kind)) {
+        let what_of = |step| unreadable::for_step(&self.state.objects, volume, step);
+        if let Some(what) = decision.step.as_ref().and_then(what_of) {
+            self.state.plugins.unproven(&name);
             return VolumeDecision::rest(VolumeReason::ObjectUnreadable(what));
         }
         let held_back = self.held_back(&target, decision.step.as_ref(), now);

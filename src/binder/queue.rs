@@ -49,13 +49,11 @@ pub struct Lanes {
 
 impl Lanes {
     /// One that takes nothing until it is opened.
-    #[must_use]
     pub fn closed() -> Self {
         Self { is_closed: true, ..Self::default() }
     }
 
     /// Whether it takes keys.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_closed
     }
@@ -150,7 +148,6 @@ impl Lanes {
     }
 
     /// When the next of them comes.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.later.next_due()
     }
@@ -176,7 +173,6 @@ impl Lanes {
     }
 
     /// Whether a key waits.
-    #[must_use]
     pub fn contains(&self, target: &Target) -> bool {
         let lanes = [&self.urgent, &self.claims, &self.volumes];
         lanes.into_iter().any(|lane| lane.contains(target))
@@ -184,7 +180,6 @@ impl Lanes {
     }
 
     /// Whether all that comes slowly has come.
-    #[must_use]
     pub fn has_no_slow_keys(&self) -> bool {
         self.slow.iter().all(BTreeMap::is_empty)
     }
@@ -194,7 +189,7 @@ impl Lanes {
         let since = self.take_out(target)?;
         let counts = self.counts(target);
         counts.depth = counts.depth.saturating_sub(1);
-        counts.waits.observe(now.saturating_duration_since(since));
+        counts.waits.push(now.saturating_duration_since(since));
         Some(since)
     }
 
@@ -226,9 +221,10 @@ impl Lanes {
 
     /// What was counted since this was last asked, of claims and of volumes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        let left =
-            self.counts.map(|QueueCounts { depth, .. }| QueueCounts { depth, ..QueueCounts::default() });
-        mem::replace(&mut self.counts, left)
+        self.counts.each_mut().map(|counts| {
+            let left = QueueCounts { depth: counts.depth, ..QueueCounts::default() };
+            mem::replace(counts, left)
+        })
     }
 }
 
@@ -239,9 +235,8 @@ mod tests {
     use apiserver::ids::ClaimKey;
 
     use super::*;
-    use crate::metrics::WaitTimes;
 
-    fn waits(seconds: &[u64]) -> WaitTimes {
+    fn waits(seconds: &[u64]) -> Vec<Duration> {
         seconds.iter().copied().map(Duration::from_secs).collect()
     }
 

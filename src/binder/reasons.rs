@@ -196,7 +196,6 @@ pub enum ClaimReason {
 
 impl ClaimReason {
     /// Its row in the table. Claims that are Lost have events of their own: [`super::events::lost`].
-    #[must_use]
     pub fn row(&self) -> ReasonRow {
         match self {
             Self::Bound(_) => ("Bound", Silent, Nothing),
@@ -246,13 +245,11 @@ impl ClaimReason {
     }
 
     /// The reason's code, in events, logs, metrics and pages.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         self.row().0
     }
 
     /// Whether a free volume that fits would end the wait.
-    #[must_use]
     pub fn wants_volume(&self) -> bool {
         self.row().2 == FreeVolume
     }
@@ -269,6 +266,10 @@ fn these(pods: &[PodKey]) -> String {
         // One more or one less is no news.
         _ => "one of the pods that use it".to_owned(),
     }
+}
+
+fn number_of(pods: &[PodKey]) -> String {
+    if let [_] = pods { "1 pod".to_owned() } else { format!("{} pods", pods.len()) }
 }
 
 /// Why a plugin here made no volume, with the text of the event.
@@ -289,13 +290,11 @@ pub enum Unprovisioned {
 
 impl Unprovisioned {
     /// The plugin failed to make a volume for this claim.
-    #[must_use]
     pub fn failed(claim: &PersistentVolumeClaim, error: &str) -> Self {
         Self::Failed { class: claim_class(claim).to_owned(), error: error.to_owned() }
     }
 
     /// The reason of its event.
-    #[must_use]
     pub fn event(&self) -> &'static str {
         if matches!(self, Self::NotCleaned { .. }) {
             "ProvisioningCleanupFailed"
@@ -305,7 +304,6 @@ impl Unprovisioned {
     }
 
     /// Whether the plugin refused or failed. KCM counts no failure where the object is what could not be made.
-    #[must_use]
     pub fn is_of_plugin(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Failed { .. })
     }
@@ -361,8 +359,8 @@ pub enum VolumeReason {
     /// Released, and cannot be reclaimed.
     #[error("{0}")]
     NotReclaimable(Unreclaimable),
-    /// Released, and not recycled while these pods use it.
-    #[error("Volume is used by pods: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))]
+    /// Released, and not recycled while these pods use it. Their names are for people of their namespace (S41).
+    #[error("Volume is used by {}", number_of(.0))]
     UsedByPods(Vec<PodKey>),
     #[error("released, and its recycler pod is at work")]
     Recycling,
@@ -417,7 +415,6 @@ impl Unreclaimable {
 
 impl VolumeReason {
     /// Its row in the table.
-    #[must_use]
     pub fn row(&self) -> ReasonRow {
         match self {
             Self::Annotating => ("Annotating", Silent, Other),
@@ -445,13 +442,11 @@ impl VolumeReason {
     }
 
     /// The reason's code, in events, logs, metrics and pages.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         self.row().0
     }
 
     /// Whether nothing is left to wait for.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.row().2 == Nothing
     }

@@ -76,9 +76,19 @@ impl Why {
     }
 
     /// Whether nothing is left to wait for.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.row().2 == WaitsFor::Nothing
+    }
+
+    /// What only who may read the page is told.
+    fn facts(&self) -> Map<String, Value> {
+        match self {
+            Self::Volume(reason) if let VolumeReason::UsedByPods(pods) = &**reason => {
+                let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
+                Map::from_iter([("pods".to_owned(), json!(pods))])
+            }
+            _ => Map::new(),
+        }
     }
 
     /// When the wait ends by itself, if it does.
@@ -134,7 +144,7 @@ impl Reason for BinderReason {
     }
 
     fn facts(&self) -> Map<String, Value> {
-        let Some(failure) = &self.failure else { return Map::new() };
+        let Some(failure) = &self.failure else { return self.why.facts() };
         let meanwhile = json!({ "reason": self.why.row().0, "message": self.why.to_string() });
         Map::from_iter([
             ("request".to_owned(), json!(failure.task.label())),

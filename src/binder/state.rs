@@ -122,7 +122,6 @@ pub struct State {
 
 impl State {
     /// The indexes are still to be loaded.
-    #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
             objects,
@@ -163,7 +162,6 @@ impl State {
 
     /// Whether nothing may be decided about a volume, nor be written to it: a request about it is under way, a pod empties
     /// it, it cannot be read, or it is still to be read who changed it.
-    #[must_use]
     pub fn is_busy(&self, name: &VolumeName) -> bool {
         let target = Target::Volume(name.clone());
         self.in_flight.busy.contains(&target)
@@ -173,14 +171,12 @@ impl State {
     }
 
     /// A volume as last seen.
-    #[must_use]
     pub fn volume(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
         self.objects.volumes.get(name)
     }
 
     /// The claims one of which has a volume, although the volume does not name it (S45): they were bound to it, as phase or
     /// marker says, and live. If any is Bound, those that are. Of several nobody knows which: age proves nothing.
-    #[must_use]
     pub fn owners(&self, volume: &VolumeName) -> Vec<Arc<PersistentVolumeClaim>> {
         let named = self.claims.bound_to(volume).filter_map(|key| self.namer(volume, key));
         let (bound, others): (Vec<_>, Vec<_>) =
@@ -213,7 +209,6 @@ impl State {
 
     /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back, and none
     /// that another names and would take now.
-    #[must_use]
     pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
         let volume = self.volume(name)?;
         let is_taken = volume.spec.claim_ref.is_none() && self.takers(&volume).next().is_some();
@@ -233,7 +228,6 @@ impl State {
     }
 
     /// A class as last seen; no class for the empty name.
-    #[must_use]
     pub fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
         if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
     }
@@ -299,11 +293,6 @@ pub trait Plugins: fmt::Debug + Send {
     /// Whether nothing else is decided about a volume, as a pod is at work on it.
     fn is_at_work(&self, _volume: &VolumeName, _objects: &Objects) -> bool {
         false
-    }
-
-    /// The volume that a pod is known to recycle.
-    fn volume_of(&self, _pod: &PodKey) -> Option<VolumeName> {
-        None
     }
 
     /// The pods at work, by UID, with the volume of each.

@@ -22,6 +22,9 @@ pub const CALLS: usize = 16;
 /// Keys looked at in one plan, after which what has come in meanwhile goes first (L15).
 pub const LOOKS: usize = 500;
 
+/// Conflicts in a row after which one is told: what the next try mends is no news.
+const PATIENCE: u32 = 3;
+
 /// Keys to look at, those that wait after a failure, and those about which a request is under way.
 #[derive(Debug, Educe)]
 #[educe(Default(bound(false)))]
@@ -128,10 +131,12 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
             }
             Err(error) => {
                 self.pause(key, error, now, jitter);
-                let is_told = !matches!(
-                    error,
-                    CallError::Conflict(_) | CallError::NotLeader | CallError::Throttled { .. }
-                );
+                let is_told = match error {
+                    CallError::NotLeader => false,
+                    CallError::Throttled { .. } => !error.is_of_all(),
+                    CallError::Conflict(_) => self.retries.failures(key) >= PATIENCE,
+                    _ => true,
+                };
                 is_told.then_some(error)
             }
         };
@@ -201,6 +206,8 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::ephemeral::reasons::EphemeralReason;
     use apiserver::{
@@ -211,20 +218,33 @@ mod tests {
     #[test]
     fn after_what_was_not_tried_a_key_is_looked_at_again_and_after_a_failure_it_pauses() {
         let now = Instant::now();
-        // the answer, whether the key comes next
+        let busy = |message: &str| {
+            Err(CallError::Throttled { message: message.to_owned(), after: Duration::from_secs(1) })
+        };
+        // the answer, whether the key comes again at once, whether the answer is told
         let cases = [
-            (Ok(()), false),
-            (Err(CallError::NotLeader), true),
-            (Err(CallError::Unknown("cut".to_owned())), false),
-            (Err(CallError::NotFound("gone".to_owned())), false),
+            (Ok(()), false, false),
+            (Err(CallError::NotLeader), true, false),
+            (Err(CallError::Unknown("cut".to_owned())), false, true),
+            (Err(CallError::NotFound("gone".to_owned())), false, false),
+            (busy("a webhook is busy"), false, true),
+            (busy("it is too busy for all requests, nothing was sent"), false, false),
         ];
-        for (answer, comes) in cases {
+        for (answer, comes, is_told) in cases {
             let mut keys: Keys<PodKey, EphemeralReason> = Keys::default();
             let key = PodKey::new("ns", "p");
             keys.begins(&key);
-            keys.written(&key, &answer, now, 0.5);
+            assert_eq!(keys.written(&key, &answer, now, 0.5).is_some(), is_told, "{answer:?}");
             assert_eq!(keys.next(0, now), comes.then_some(key), "{answer:?}");
         }
+    }
+
+    #[test]
+    fn s48_conflicts_are_told_when_there_are_more_in_a_row_than_the_next_try_mends() {
+        let (mut keys, key) = (Keys::<PodKey, EphemeralReason>::default(), PodKey::new("ns", "p"));
+        let conflict: Result<(), _> = Err(CallError::Conflict("modified".to_owned()));
+        let told = [(); 3].map(|()| keys.written(&key, &conflict, Instant::now(), 0.5).is_some());
+        assert_eq!(told, [false, false, true]);
     }
 
     /// After an outage of the API server work resumes within seconds.

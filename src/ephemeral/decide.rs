@@ -68,7 +68,6 @@ pub fn step_of(pod: &Pod, volume: &PodVolume, known: impl Fn(&ClaimKey) -> Known
 
 /// The request that makes the claim of a volume: of the template labels, annotations and spec, and the pod of that UID as
 /// the owner. If the pod is gone by then, the garbage collector deletes the claim.
-#[must_use]
 pub fn claim(pod: &PodKey, uid: &Uid, name: &str, template: &Value) -> Request {
     let of =
         |pointer| template.pointer(pointer).filter(|part| part.is_object()).cloned().unwrap_or(json!({}));

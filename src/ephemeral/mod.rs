@@ -19,7 +19,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
-    ids::{ClaimKey, PodKey},
+    ids::{ClaimKey, PodKey, Uid},
     kinds::{Keep as _, Narrow as _, ObjectRef, PersistentVolumeClaim, Pod, PodVolume, PodVolumeSource},
     tables::Objects,
     text::Text,
@@ -51,8 +51,9 @@ pub struct EphemeralVolumes {
     objects: Arc<Objects>,
     keys: Keys<PodKey, EphemeralReason>,
     events: Vec<EventUpdate<PodKey>>,
-    /// Of claims that were not made with their pod, by pod and volume: how often others have deleted each (S46).
-    undone: BTreeMap<PodKey, BTreeMap<Text, Undone>>,
+    /// Of claims that were not made with their pod, by pod, with its UID, and volume: how often others have deleted each
+    /// (S46).
+    undone: BTreeMap<PodKey, (Uid, BTreeMap<Text, Undone>)>,
     counts: CreateCounts,
     leads: bool,
 }
@@ -103,7 +104,8 @@ impl EphemeralVolumes {
 
     /// Whether a claim that is missing has to wait, as others have deleted it at once (S46): until then.
     fn is_undone(&mut self, key: &PodKey, volume: &Text, now: Instant) -> Option<Instant> {
-        let undone = self.undone.get_mut(key)?.get_mut(volume)?;
+        let (_, of_pod) = self.undone.get_mut(key)?;
+        let undone = of_pod.get_mut(volume)?;
         undone.undone(now);
         let at = undone.pending(now)?;
         self.keys.retries.wait_until(key, at);
@@ -131,7 +133,8 @@ impl EphemeralVolumes {
                 let uid = pod.metadata.uid.clone();
                 let template = objects.templates().take(key, &uid, volume.as_str());
                 if template.is_none() {
-                    let of_pod = self.undone.entry(key.clone()).or_default();
+                    let (_, of_pod) =
+                        self.undone.entry(key.clone()).or_insert((uid.clone(), BTreeMap::new()));
                     of_pod.entry(volume.clone()).or_insert_with(Undone::once).sent(now);
                 }
                 self.keys.begins_to_read(key);
@@ -179,7 +182,10 @@ impl Controller for EphemeralVolumes {
                         continue;
                     }
                     // Nothing waits for what failed of an earlier pod of its name.
-                    if needs_none || self.objects.templates().has(&key) {
+                    let is_another = |pod: &Arc<Pod>| {
+                        self.undone.get(&key).is_some_and(|(uid, _)| *uid != pod.metadata.uid)
+                    };
+                    if needs_none || pod.as_ref().is_some_and(is_another) {
                         self.keys.retries.clear(&key);
                         self.undone.remove(&key);
                     }
@@ -205,9 +211,12 @@ impl Controller for EphemeralVolumes {
         let Call { pod: key, uid, volume, claim, .. } = call;
         match &result {
             Ok(claim) => drop(self.objects.observe_response(claim.clone())),
-            Err(_) => self.objects.templates().forget(&key),
+            Err(_) => {
+                self.objects.templates().forget(&key);
+                self.undone.entry(key.clone()).or_insert_with(|| (uid.clone(), BTreeMap::new()));
+            }
         }
-        if let Some(undone) = self.undone.get_mut(&key).and_then(|of_pod| of_pod.get_mut(&volume)) {
+        if let Some(undone) = self.undone.get_mut(&key).and_then(|(_, of_pod)| of_pod.get_mut(&volume)) {
             match &result {
                 Ok(_) => undone.landed(now, jitter),
                 Err(_) => undone.withdrawn(now),

@@ -34,7 +34,6 @@ pub enum Answer {
 
 /// The patch that names the driver, and nothing else.
 // KCM: pkg/volume/util/resize_util.go, SetClaimResizer.
-#[must_use]
 pub fn annotate(claim: &PersistentVolumeClaim, driver: &str) -> Request {
     let meta = &claim.metadata;
     Request {

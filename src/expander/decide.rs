@@ -73,7 +73,6 @@ pub fn expansion(
 }
 
 /// Whether the volume is as large as requested: only its file system is left, which a kubelet expands.
-#[must_use]
 pub fn is_enlarged(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let (has, wanted) = (size(&volume.spec.capacity), size(&claim.spec.resources.requests));
     has.is_ok_and(|has| wanted.is_ok_and(|wanted| has >= wanted))
@@ -86,7 +85,6 @@ fn size(of: &TextMap) -> Result<Quantity, QuantityError> {
 }
 
 /// Who expands a volume that was read live; `None` if it is not the claim's.
-#[must_use]
 pub fn resizer(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Resizer> {
     let reference = volume.spec.claim_ref.as_ref()?;
     let is_its =

@@ -34,7 +34,6 @@ use crate::controller::{
 };
 
 /// Where the expansion of a claim stands whose volume was read, for explanations.
-#[must_use]
 pub fn dry_run(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> ExpansionReason {
     match expansion(claim, Some(volume)) {
         Err(error) => ExpansionReason::Malformed(error.to_string()),
@@ -64,7 +63,6 @@ pub struct Expander {
 
 impl Expander {
     /// The controller over the shared tables.
-    #[must_use]
     pub fn new(objects: Arc<Objects>) -> Self {
         let (keys, events, expansions) = (Keys::default(), Vec::new(), BTreeMap::new());
         Self { objects, keys, events, expansions, leads: false }

@@ -35,7 +35,6 @@ pub struct HostPath(Vec<String>);
 impl HostPath {
     /// Reads an absolute path. The stock plugin accepts any that has `/tmp/` somewhere in it; this one
     /// must begin there and be canonical, so that no `..` leads elsewhere.
-    #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let below = path.strip_prefix(ROOT)?.strip_prefix('/')?;
         let names: Vec<String> = below.split('/').map(str::to_owned).collect();
@@ -44,14 +43,12 @@ impl HostPath {
     }
 
     /// The directory made for a claim: the same one however often it is begun.
-    #[must_use]
     pub fn of_claim(claim: &Uid) -> Option<Self> {
         Self::parse(&format!("{ROOT}/{MADE}/{claim}"))
     }
 }
 
 /// Name of the volume made for a claim.
-#[must_use]
 pub fn volume_name(claim: &Uid) -> VolumeName {
     VolumeName::from(format!("pvc-{claim}"))
 }

@@ -100,13 +100,11 @@ pub struct Operations {
 
 impl Operations {
     /// No operations; recycler pods are looked for in these namespaces.
-    #[must_use]
     pub fn new(namespaces: BTreeSet<String>) -> Self {
         Self { namespaces, ..Self::default() }
     }
 
     /// The run of a volume as it is.
-    #[must_use]
     pub fn of_volume(&self, volume: &PersistentVolume) -> Option<&VolumeOperation> {
         let claim = &volume.spec.claim_ref.as_ref()?.uid;
         let run = self.volumes.get(&volume.key())?;
@@ -118,13 +116,11 @@ impl Operations {
     }
 
     /// The stage of making a volume for a claim.
-    #[must_use]
     pub fn of_claim(&self, claim: &PersistentVolumeClaim) -> Option<&ClaimStage> {
         self.of(claim)?.stage.as_ref()
     }
 
     /// Whether the scheduler was asked for another node since the last try, which it answers at once.
-    #[must_use]
     pub fn is_rescheduled(&self, claim: &PersistentVolumeClaim) -> bool {
         self.of(claim).is_some_and(|operation| operation.is_rescheduled)
     }
@@ -145,7 +141,6 @@ impl Operations {
     }
 
     /// Whether the deletion of this pod was answered.
-    #[must_use]
     pub fn is_deleted(&self, pod: &Pod) -> bool {
         self.pods.get(&pod.key()).is_some_and(|known| known.is_deleted && known.pod == pod.metadata.uid)
     }

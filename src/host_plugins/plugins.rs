@@ -99,10 +99,6 @@ impl Plugins for HostPlugins {
             && objects.volumes.get(name).is_some_and(|volume| self.operations.pods(&volume).next().is_some())
     }
 
-    fn volume_of(&self, pod: &PodKey) -> Option<VolumeName> {
-        self.operations.pods.get(pod).map(|pod| pod.name.clone())
-    }
-
     fn pods_at_work(&self, objects: &Objects) -> BTreeMap<Uid, (PodKey, Involved)> {
         let started = self.operations.volumes.iter().filter(|(_, run)| run.stage == VolumeStage::Started);
         let at_work = started.filter_map(|(name, run)| {

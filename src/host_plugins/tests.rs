@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use apiserver::{
     call::CallError,
     ids::{PodKey, ResourceVersion, VolumeName},
-    kinds::{Narrow, ObjectRef, PersistentVolume, Pod, PodPhase, VolumePhase},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, VolumePhase},
     tables::Objects,
 };
 use serde_json::json;
@@ -115,18 +115,18 @@ fn s23_a_recycler_pod_is_started_on_a_fresh_proof() {
 }
 
 #[test]
-fn l8_a_recycler_pod_that_the_list_lacks_is_asked_for_at_once() {
+fn l8_a_recycler_pod_that_the_list_lacks_is_gone_and_its_run_has_failed() {
     let now = Instant::now();
     let (objects, mut planner, pod) = recycling(now);
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     let proof = only(planner.plan(now));
     assert!(matches!(proof.call, Call::Read { purpose: Purpose::ProveReleased, .. }), "{proof:?}");
+    objects.pods.advance(ResourceVersion(8));
     objects.reset::<Pod>(vec![]);
     planner.changed(&ObjectRef::Pod(pod.key()), now);
     assert!(planner.plan(now).calls.is_empty(), "the volume is being read");
     planner.answered(proof, Ok(Answer::Volume(released(1))), now, 0.0);
-    let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
+    assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::VolumeFailed));
 }
 
 #[test]
@@ -137,11 +137,10 @@ fn s23_the_pod_has_the_name_that_kube_controller_manager_gives_it() {
     assert_eq!(only(planner.plan(now)).call.target(), Some(&pod));
 }
 
-/// The end of a pod that no watch tells of is found by the resync; until a deletion is told of, it is not
-/// asked for again.
+/// Until its deletion is told of, it is not asked for again.
 #[test]
-fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
-    let mut now = Instant::now();
+fn a_recycler_pod_is_deleted_once() {
+    let now = Instant::now();
     let (objects, mut planner, mut pod) = recycling(now);
     let read = only(planner.plan(now));
     planner.answered(read, Ok(Answer::Volume(released(1))), now, 0.0);
@@ -151,13 +150,10 @@ fn a_recycler_pod_is_asked_for_when_the_list_lacks_it_and_deleted_once() {
     assert_eq!(planner.state.plugins.pods_at_work(&planner.state.objects).len(), 1);
     assert!(planner.plan(now).calls.is_empty());
 
-    objects.reset::<Pod>(vec![]);
-    now = planner.plan(now).wake_at.unwrap();
-    let refresh = only(planner.plan(now));
-    assert_eq!(refresh.call, Call::Read { target: ObjectRef::Pod(pod.key()), purpose: Purpose::Refresh });
     pod.metadata.resource_version = ResourceVersion(9);
     pod.status.phase = PodPhase::Succeeded;
-    planner.answered(refresh, Ok(Answer::Pod(pod.clone())), now, 0.0);
+    objects.apply(pod.clone());
+    planner.changed(&ObjectRef::Pod(pod.key()), now);
     let deletion = only(planner.plan(now));
     assert_eq!(deletion.call.write_kind(), Some(WriteKind::DeletePod));
     planner.answered(deletion, Ok(Answer::Deleted), now, 0.0);
@@ -274,11 +270,17 @@ fn directory_volume(revision: u64) -> PersistentVolume {
     }))
 }
 
-/// A volume whose directory is to be removed, and the read that is to prove that it still is.
-fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
+/// A planner that deletes, and a released volume.
+fn with_directory() -> (Arc<Objects>, Planner) {
     let objects = Arc::new(Objects::default());
     objects.reset(vec![directory_volume(1)]);
-    let mut planner = planner(&objects, host_path());
+    let planner = planner(&objects, host_path());
+    (objects, planner)
+}
+
+/// A volume whose directory is to be removed, and the read that is to prove that it still is.
+fn deleting(now: Instant) -> (Arc<Objects>, Planner, Op) {
+    let (objects, mut planner) = with_directory();
     planner.load(now);
     planner.lead(now);
     let proof = only(planner.plan(now));
@@ -292,6 +294,51 @@ fn removal(plan: Plan) -> Op {
     let removal = only(plan);
     assert_eq!(removal.call, Call::Directory(Directory::Remove("/tmp/x".to_owned())));
     removal
+}
+
+/// Its data is neither emptied nor removed, unless what was known of the claim before says that it has another volume.
+#[test]
+fn s42_s45_a_claim_that_was_never_read_keeps_the_data_of_what_is_released() {
+    let gives_up = |call: &Call| {
+        matches!(call, Call::Directory(Directory::Remove(_)))
+            || call.write_kind() == Some(WriteKind::CreatePod)
+    };
+    let recycler = || (released(1), with_recycler());
+    let directory = || (directory_volume(1), with_directory());
+    let rows = [(recycler(), false), (recycler(), true), (directory(), false), (directory(), true)];
+    for ((volume, (objects, mut planner)), is_known) in rows {
+        let (row, now) = (format!("{:?} {is_known}", volume.spec.reclaim_policy), Instant::now());
+        let mut odd = claim("odd");
+        odd.spec.volume_name = "other".into();
+        if is_known {
+            objects.apply(odd.clone());
+        }
+        let known = (None, Some(ResourceVersion(9)), apiserver::wire::AttachmentNames::default());
+        objects.note_unreadable::<PersistentVolumeClaim>(None, &odd.key(), known, "bad".to_owned());
+        planner.load(now);
+        planner.lead(now);
+        let mut acts = Vec::new();
+        for _ in 0..4 {
+            for op in planner.plan(now).calls {
+                let result = match &op.call {
+                    Call::Read { purpose: Purpose::ProveReleased, .. } => Ok(Answer::Volume(volume.clone())),
+                    Call::Read { .. } => Err(CallError::NotFound("c".into())),
+                    call => {
+                        acts.push(call.clone());
+                        continue;
+                    }
+                };
+                planner.answered(op, result, now, 0.0);
+            }
+        }
+        assert_eq!(
+            (acts.len(), acts.iter().any(gives_up)),
+            (usize::from(is_known), is_known),
+            "{row}: {acts:?}"
+        );
+        let waits = planner.volume_reason(&volume.key()).map(VolumeReason::code) == Some("ObjectUnreadable");
+        assert_eq!(waits, !is_known, "{row}");
+    }
 }
 
 /// Between the read and the removal the volume changes: what was read before counts for nothing.

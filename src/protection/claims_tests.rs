@@ -11,6 +11,7 @@ use crate::controller::{
         calls::{Answer, Call},
         step::FinalizerStep,
     },
+    report::Reason as _,
 };
 
 /// A claim that is being deleted, of the pod `owner` if that is not empty.
@@ -142,6 +143,35 @@ fn a_pod_that_the_tables_show_costs_no_request_and_its_end_is_noticed() {
     assert!(matches!(only(&controller.plan(now)), Call::Users(..)));
     // As if no pod had ever named it.
     assert_eq!(controller.users.0.of(&claim("").key()).count(), 0);
+}
+
+/// The pod that kept the claim is gone: that it is still blamed would be wrong.
+#[test]
+fn s48_a_patch_that_meets_conflicts_or_a_busy_server_again_and_again_is_told() {
+    let told = |plan: &Plan<ClaimProtection>| -> Vec<_> {
+        plan.reports.iter().filter_map(|report| Some(report.reason.as_ref()?.code())).collect()
+    };
+    let busy = || CallError::Throttled { message: "busy".to_owned(), after: Duration::from_secs(1) };
+    let conflict = || CallError::Conflict("modified".to_owned());
+    for (error, tries) in [(busy(), 1), (conflict(), 3)] {
+        let (objects, mut controller, mut now) = stage(true);
+        assert_eq!(told(&controller.plan(now)), ["Terminating"]);
+        let mut ended = user();
+        ended.metadata.resource_version = ResourceVersion(9);
+        let key = ObjectRef::Pod(ended.key());
+        objects.delete(ended);
+        controller.changed([key].into(), now);
+        for number in 1..=tries {
+            let list = only(&controller.plan(now));
+            controller.answered(list, Ok(Answer::Users(BTreeSet::new())), now, 0.0);
+            let write = only(&controller.plan(now));
+            controller.answered(write, Err(error.clone()), now, 0.0);
+            let plan = controller.plan(now);
+            let expected: &[&str] = if number == tries { &["RetryBackoff"] } else { &[] };
+            assert_eq!(told(&plan), expected, "{error} {number}");
+            now = plan.wake_at.unwrap();
+        }
+    }
 }
 
 #[test]

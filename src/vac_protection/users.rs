@@ -8,13 +8,9 @@ use std::collections::BTreeSet;
 use apiserver::{
     call::{CallError, Caller},
     ids::AttributesClassName,
-    kinds::{
-        ModifyVolumeStatus, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass,
-    },
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass},
     tables::Objects,
-    text::Text,
 };
-use serde::Deserialize;
 
 use crate::controller::{
     finalizer::{UserList, Users, pages},
@@ -29,6 +25,7 @@ type ClassNames = BTreeSet<AttributesClassName>;
 pub struct ClassUsers(pub Uses<ObjectRef, AttributesClassName>);
 
 /// The classes that a claim or volume names.
+// KCM: pkg/controller/volume/vacprotection, getPVCReferencedVACNames and getPVReferencedVACNames.
 fn names_of(object: &ObjectRef, objects: &Objects) -> ClassNames {
     match object {
         ObjectRef::Claim(key) => {
@@ -75,54 +72,16 @@ impl Users<AttributesClassName> for ClassUsers {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimsAndVolumes;
 
-/// Of a claim or volume, the names of its classes.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ClassReferrer {
-    spec: ReferrerSpec,
-    status: ReferrerStatus,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ReferrerSpec {
-    volume_attributes_class_name: Option<Text>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ReferrerStatus {
-    current_volume_attributes_class_name: Option<Text>,
-    modify_volume_status: Option<ModifyVolumeStatus>,
-}
-
-impl ClassReferrer {
-    // KCM: pkg/controller/volume/vacprotection, getPVCReferencedVACNames and getPVReferencedVACNames.
-    fn names(self) -> impl Iterator<Item = AttributesClassName> {
-        let target =
-            self.status.modify_volume_status.map(|modify| modify.target_volume_attributes_class_name);
-        let names = [
-            self.spec.volume_attributes_class_name,
-            self.status.current_volume_attributes_class_name,
-            target,
-        ];
-        names.into_iter().flatten().map(|name| AttributesClassName::from(name.as_str()))
-    }
-}
-
 impl UserList<AttributesClassName> for ClaimsAndVolumes {
     /// The classes that are named.
     type Shown = ClassNames;
 
     async fn send(&self, caller: &Caller) -> Result<ClassNames, CallError> {
         let mut named = ClassNames::new();
-        for (plural, kind) in [
-            (PersistentVolumeClaim::PLURAL, "PersistentVolumeClaimList"),
-            (PersistentVolume::PLURAL, "PersistentVolumeList"),
-        ] {
-            let path = format!("/api/v1/{plural}");
-            pages::list(caller, &path, kind, |object: ClassReferrer| named.extend(object.names())).await?;
-        }
+        let of_claim = |claim: PersistentVolumeClaim| named.extend(claim.attributes_classes());
+        pages::list(caller, "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList", of_claim).await?;
+        let of_volume = |volume: PersistentVolume| named.extend(volume.attributes_class());
+        pages::list(caller, "/api/v1/persistentvolumes", "PersistentVolumeList", of_volume).await?;
         Ok(named)
     }
 

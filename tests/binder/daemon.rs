@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use apiserver::{
     call::CallError,
+    ids::ResourceVersion,
     kinds::{PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     tables::{ChangeSet, Objects, Stored},
 };
@@ -101,7 +102,9 @@ impl Daemon {
     }
 
     fn list(&mut self, server: &Server, kind: &'static str) {
+        // A list has the server's revision, whatever is in it.
         fn all<T: Stored>(objects: &Objects, server: &Server, kind: &str) {
+            T::table(objects).advance(ResourceVersion(server.revision()));
             let found = server.store.objects.iter().filter(|(path, _)| path.starts_with(kind));
             objects.reset::<T>(found.map(|(_, object)| decode(object)).collect());
         }

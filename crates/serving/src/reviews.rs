@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::{
     sync::Semaphore,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -31,10 +31,6 @@ use super::{
 
 /// For a review, its time in the queue included. KCM's client has 10 s; a scrape gives up after 10 s in all.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Attempts of a review that the API server has no time for, or that does not reach it. Upstream makes five.
-const ATTEMPTS: u32 = 3;
-/// Before the second attempt, as upstream; twice as long before the third.
-const PAUSE: Duration = Duration::from_millis(500);
 /// Reviews at once.
 const AT_ONCE: usize = 4;
 /// Reviews a second of what is new. KCM's client would send 200.
@@ -58,14 +54,6 @@ pub enum ReviewError {
     /// The API server cannot be asked, or refuses.
     #[error("{0}")]
     Failed(String),
-}
-
-/// Why an attempt brought nothing.
-struct Failure {
-    problem: String,
-    /// Whether another attempt may bring something.
-    // apiserver: pkg/util/webhook/webhook.go, DefaultShouldRetry.
-    transient: bool,
 }
 
 /// Asks the API server.
@@ -164,28 +152,14 @@ impl Reviewer {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ReviewError> {
-        let may_ask = || is_again || self.rate.try_acquire(1);
-        if !may_ask() {
+        if !is_again && !self.rate.try_acquire(1) {
             return Err(ReviewError::Busy);
         }
+        // Once: who is answered that it cannot be told now comes again.
         let asking = async {
-            let mut attempt = 1;
-            loop {
-                let failure = {
-                    let places = if is_again { &self.again } else { &self.at_once };
-                    let _permit = places.acquire().await;
-                    match self.send(review, method.clone(), path, body).await {
-                        Ok(answer) => return Ok(answer),
-                        Err(failure) => failure,
-                    }
-                };
-                // Another attempt is another request: it has to be within the rate as well.
-                if !failure.transient || attempt == ATTEMPTS || !may_ask() {
-                    return Err(failure.problem);
-                }
-                sleep(PAUSE * attempt).await;
-                attempt += 1;
-            }
+            let places = if is_again { &self.again } else { &self.at_once };
+            let _permit = places.acquire().await;
+            self.send(review, method, path, body).await
         };
         let answer = timeout(DEADLINE, asking).await;
         let answer = answer.unwrap_or_else(|_| {
@@ -205,40 +179,36 @@ impl Reviewer {
         })
     }
 
-    /// One attempt.
     async fn send(
         &self,
         review: Review,
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Value, Failure> {
-        let lasting = |problem| Failure { problem, transient: false };
+    ) -> Result<Value, String> {
         let is_read = method == Method::GET;
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let mut request = Request::builder().method(method).uri(path).header(ACCEPT, "application/json");
         if !is_read {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Body::from(body)).map_err(|error| lasting(error.to_string()))?;
+        let request = request.body(Body::from(body)).map_err(|error| error.to_string())?;
         let begun = Instant::now();
         // Not one of kube's calls that decode: what cannot be decoded goes to the log there, and the answer to a
         // review quotes the token.
         let answer = self.client.send(request).await;
         let status = answer.as_ref().ok().map(http::Response::status);
         self.measures.reviewed(review, status, begun.elapsed());
-        let answer =
-            answer.map_err(|error| Failure { problem: apiserver::error_chain(&error), transient: true })?;
+        let answer = answer.map_err(|error| apiserver::error_chain(&error))?;
         let status = answer.status();
         let bytes = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let bytes = bytes.map_err(|error| lasting(error.to_string()))?.to_bytes();
+        let bytes = bytes.map_err(|error| error.to_string())?.to_bytes();
         if is_read && status == http::StatusCode::NOT_FOUND {
             return Ok(Value::Null);
         }
         if !status.is_success() {
-            let transient = status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS;
-            return Err(Failure { problem: format!("the API server answers {status}"), transient });
+            return Err(format!("the API server answers {status}"));
         }
-        serde_json::from_slice(&bytes).map_err(|_| lasting("the answer cannot be read".to_owned()))
+        serde_json::from_slice(&bytes).map_err(|_| "the answer cannot be read".to_owned())
     }
 }

@@ -13,7 +13,7 @@ use axum::{
     routing::{MethodRouter, get},
 };
 use futures::FutureExt;
-use http::{HeaderMap, StatusCode, header};
+use http::{StatusCode, header};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use tower::ServiceExt;
@@ -86,20 +86,6 @@ impl Router {
         let checks = Arc::new(checks);
         let answer = async move |Extension(audience): Extension<Audience>, RawQuery(query): RawQuery| {
             checks.answer(query.as_deref(), audience)
-        };
-        self.route(path, get(answer))
-    }
-
-    /// Answers one path, with little, in the form that the header `Accept` asks for; empty if there is none.
-    #[must_use]
-    pub(crate) fn negotiated(
-        self,
-        path: &'static str,
-        answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static,
-    ) -> Self {
-        let answer = async move |headers: HeaderMap| {
-            let all = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-            answer(&all.collect::<Vec<_>>().join(","))
         };
         self.route(path, get(answer))
     }

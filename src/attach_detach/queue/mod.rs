@@ -75,9 +75,9 @@ impl WorkQueue {
 
     /// What there was to look at since this was last asked: volumes, and nodes.
     pub fn take_counts(&mut self) -> [QueueCounts; 2] {
-        let (mut volumes, new) = (self.begun.volumes.take_counts(), self.new.volumes.take_counts());
+        let (mut volumes, mut new) = (self.begun.volumes.take_counts(), self.new.volumes.take_counts());
         volumes.adds += new.adds;
-        volumes.waits.add(&new.waits);
+        volumes.waits.append(&mut new.waits);
         volumes.depth += new.depth;
         [volumes, self.nodes.take_counts()]
     }
@@ -198,7 +198,6 @@ mod tests {
     use std::iter;
 
     use super::*;
-    use crate::metrics::WaitTimes;
 
     fn volume(number: u32) -> VolumeId {
         VolumeId::csi(&DriverName::from("d"), &number.to_string())
@@ -279,7 +278,7 @@ mod tests {
         queue.at(second(3));
         begin(&mut queue, &[3]);
         let counted = |adds, waits: &[u64], depth| {
-            let waits = waits.iter().copied().map(Duration::from_secs).collect::<WaitTimes>();
+            let waits = waits.iter().copied().map(Duration::from_secs).collect();
             QueueCounts { adds, retries: 0, waits, depth }
         };
         assert_eq!(queue.take_counts()[0], counted(3, &[], 3));

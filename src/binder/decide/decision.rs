@@ -33,13 +33,11 @@ pub struct Decision<Reason> {
 
 impl<Reason> Decision<Reason> {
     /// Nothing to do.
-    #[must_use]
     pub fn rest(reason: Reason) -> Self {
         Self { reason, step: None, events: Vec::new() }
     }
 
     /// One step to take.
-    #[must_use]
     pub fn step(reason: Reason, step: Call) -> Self {
         Self { reason, step: Some(step), events: Vec::new() }
     }
@@ -61,7 +59,6 @@ impl<Reason> Decision<Reason> {
 
 impl ClaimDecision {
     /// Nothing to do; users are told why.
-    #[must_use]
     pub fn waiting(claim: &PersistentVolumeClaim, reason: ClaimReason) -> Self {
         let events = events::of(claim, reason.row(), &reason).into_iter().collect();
         Self { reason, step: None, events }
@@ -70,7 +67,6 @@ impl ClaimDecision {
 
 impl VolumeDecision {
     /// Nothing to do; users are told why.
-    #[must_use]
     pub fn waiting(volume: &PersistentVolume, reason: VolumeReason) -> Self {
         let events = events::of(volume, reason.row(), &reason).into_iter().collect();
         Self { reason, step: None, events }
@@ -79,7 +75,6 @@ impl VolumeDecision {
     /// The volume is marked as Failed, for a reason whose text is the status's message and the event's. Once it is,
     /// only the event tells of another reason.
     // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateVolumePhaseWithEvent.
-    #[must_use]
     pub fn failed(volume: &PersistentVolume, reason: VolumeReason) -> Self {
         if volume.status.phase == VolumePhase::Failed {
             return Self::waiting(volume, reason);

@@ -4,7 +4,7 @@
 
 pub mod binding;
 pub mod claim;
-pub mod decision;
+pub(crate) mod decision;
 pub(crate) mod proofs;
 pub(crate) mod provisioning;
 pub(crate) mod reclaim;

@@ -22,7 +22,6 @@ pub enum ClaimProof {
 impl ClaimProof {
     /// What a live read proves about the claim of this UID that a volume refers to; `None` if the claim is there and
     /// may be the volume's.
-    #[must_use]
     pub fn of(found: Option<&PersistentVolumeClaim>, uid: &Uid, volume: &PersistentVolume) -> Option<Self> {
         let Some(claim) = found.filter(|claim| claim.metadata.uid == *uid) else { return Some(Self::Gone) };
         is_elsewhere(claim, volume).then_some(Self::BoundElsewhere)
@@ -47,7 +46,6 @@ pub enum VolumeProof {
 impl VolumeProof {
     /// What a live read proves about the volume that a claim is bound to; `None` if the volume is there and
     /// the claim's, or refers to none.
-    #[must_use]
     pub fn of(found: Option<&PersistentVolume>, claim: &PersistentVolumeClaim) -> Option<Self> {
         let Some(volume) = found else { return Some(Self::Gone) };
         let other = volume.spec.claim_ref.as_ref().filter(|reference| is_of_another(reference, claim))?;
@@ -65,7 +63,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    #[must_use]
     pub fn of(objects: &Objects, volume: &VolumeName) -> Self {
         let revision = objects.volumes.get(volume).map(|volume| volume.metadata.resource_version);
         Self { revision, observed: objects.volumes.observed() }
@@ -115,7 +112,6 @@ impl Proofs {
 
     /// Whether the class was absent when the claim already had this revision: a class that appeared later did not delay
     /// its bind.
-    #[must_use]
     pub fn is_without_class(&self, class: &ClassName, claim: ResourceVersion) -> bool {
         self.no_classes.get(class).is_some_and(|newest| claim <= *newest)
     }
@@ -149,7 +145,6 @@ impl Proofs {
 
     /// What is proven about the claim a volume refers to. That a volume may be released is proven for its
     /// revision alone: a claim that is gone does come back, with all that it had, when etcd is restored (E11).
-    #[must_use]
     pub fn claim(&self, volume: &PersistentVolume, claim: &Uid) -> Option<ClaimProof> {
         let of_claim = self.claims.get(&volume.key())?;
         let is_released = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
@@ -160,7 +155,6 @@ impl Proofs {
 
     /// What is proven about the volume a claim is bound to, as long as our table still shows that
     /// volume as it did then.
-    #[must_use]
     pub fn volume(&self, key: &ClaimKey, claim: &Uid, seen: Option<ResourceVersion>) -> Option<&VolumeProof> {
         let (for_claim, then, proof) = self.volumes.get(key)?;
         (for_claim == claim && then.revision == seen).then_some(proof)

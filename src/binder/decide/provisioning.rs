@@ -20,7 +20,6 @@ use crate::binder::{
 /// Asks for a volume of the class.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, provisionClaim and
 // provisionClaimOperationExternal.
-#[must_use]
 pub fn provision(
     claim: &PersistentVolumeClaim,
     name: &ClassName,

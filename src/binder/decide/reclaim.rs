@@ -52,7 +52,6 @@ fn is_migrated(volume: &PersistentVolume) -> bool {
 
 /// Under which `plugin_name` the deletion of the volume is measured, if it is.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, getProvisionerNameFromVolume.
-#[must_use]
 pub fn deletion_plugin(
     volume: &PersistentVolume,
     class: Option<&StorageClass>,
@@ -93,7 +92,6 @@ fn why_not_external(volume: &PersistentVolume) -> Option<Unreclaimable> {
 
 /// Reclaims a volume that is Released or Failed.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, reclaimVolume.
-#[must_use]
 pub fn reclaim(volume: &PersistentVolume, reference: &ClaimRef, state: &State) -> VolumeDecision {
     let failed = |why| VolumeDecision::failed(volume, VolumeReason::NotReclaimable(why));
     let here =

@@ -13,7 +13,7 @@ use apiserver::{
 
 use crate::binder::{
     annotations::{self, BIND_COMPLETED},
-    calls::WriteKind,
+    calls::{Call, Directory, WriteKind},
     matching::predicate::claim_class,
 };
 
@@ -38,12 +38,17 @@ pub(crate) fn for_volume(objects: &Objects, volume: &PersistentVolume) -> Option
         .or_else(|| volume.spec.claim_ref.is_none().then(|| owner(objects, volume, None))?)
 }
 
-/// What cannot be read of that which decides whether this write gives a volume up. Only a claim with the UID of its claimRef
-/// keeps one from its release that is kept anyway (Retain, S45).
-pub(crate) fn for_write(objects: &Objects, volume: &PersistentVolume, kind: WriteKind) -> Option<String> {
-    let is_kept = kind == WriteKind::VolumeReleased && volume.spec.reclaim_policy == ReclaimPolicy::Retain;
+/// What cannot be read of that which decides whether this step gives a volume up, or its data. Only a claim with the UID of
+/// its claimRef keeps one from its release that is kept anyway (Retain, S45).
+pub(crate) fn for_step(objects: &Objects, volume: &PersistentVolume, step: &Call) -> Option<String> {
+    use WriteKind::{CreatePod, DeleteVolume, StartPod, Unbind, VolumeAvailable, VolumeReleased};
+    let kind = step.write_kind();
+    let is_kept = kind == Some(VolumeReleased) && volume.spec.reclaim_policy == ReclaimPolicy::Retain;
     let only = volume.spec.claim_ref.as_ref().filter(|_| is_kept).map(|reference| &reference.uid);
-    let gives_up = matches!(kind, WriteKind::VolumeReleased | WriteKind::VolumeAvailable | WriteKind::Unbind);
+    let gives_up = match step {
+        Call::Directory(directory) => matches!(directory, Directory::Remove(_)),
+        _ => matches!(kind?, VolumeReleased | VolumeAvailable | Unbind | CreatePod | StartPod | DeleteVolume),
+    };
     owner(objects, volume, only).filter(|_| gives_up)
 }
 

@@ -25,7 +25,6 @@ pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/
 
 /// The write that puts a claim's annotation right.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, updateClaimMigrationAnnotations.
-#[must_use]
 pub fn of_claim(claim: &PersistentVolumeClaim, state: &State) -> Option<Write> {
     let meta = &claim.metadata;
     let provisioner = meta.annotation(STORAGE_PROVISIONER).or(meta.annotation(BETA_STORAGE_PROVISIONER))?;
@@ -36,7 +35,6 @@ pub fn of_claim(claim: &PersistentVolumeClaim, state: &State) -> Option<Write> {
 /// The write that puts a volume's annotation and finalizers right.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go,
 // updateVolumeMigrationAnnotationsAndFinalizers.
-#[must_use]
 pub fn of_volume(volume: &PersistentVolume, state: &State) -> Option<Write> {
     let provisioner = volume.metadata.annotation(PROVISIONED_BY)?;
     let migrated = migration(&volume.metadata, provisioner);

@@ -140,7 +140,6 @@ impl VolumeIndex {
     }
 
     /// Whether the binder may pick this volume by itself.
-    #[must_use]
     pub fn is_free(&self, name: &VolumeName) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.free.is_some())
     }

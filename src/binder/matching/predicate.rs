@@ -35,18 +35,15 @@ impl AccessModes {
 
     /// The known modes of a list. A mode this version does not know is left out: a volume is not
     /// trusted to offer it, and a claim that asks for it is refused by [`Requirements::of`].
-    #[must_use]
     pub fn known(modes: &[Text]) -> Self {
         Self(modes.iter().filter_map(|mode| bit(mode)).fold(0, |set, bit| set | bit))
     }
 
     /// Whether all of `other` is in this set.
-    #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    #[must_use]
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
@@ -57,7 +54,6 @@ fn bit(mode: &str) -> Option<u8> {
 }
 
 /// `volumeMode`; absent means a file system. A mode that this version does not know is equal only to itself.
-#[must_use]
 pub fn volume_mode(field: Option<&str>) -> &str {
     field.filter(|mode| !mode.is_empty()).unwrap_or("Filesystem")
 }
@@ -82,7 +78,6 @@ pub enum Mismatch {
 }
 
 impl Mismatch {
-    #[must_use]
     pub fn code(self) -> &'static str {
         match self {
             Self::Taken => "ReservedForOther",
@@ -98,7 +93,6 @@ impl Mismatch {
     }
 
     /// What is wrong with a volume that is reserved for the claim.
-    #[must_use]
     pub fn of_reserved(self, volume: &str) -> String {
         match self {
             Self::TooSmall => "it is too small".to_owned(),
@@ -107,7 +101,6 @@ impl Mismatch {
     }
 
     /// The tail of the VolumeMismatch event for a volume named by the user (pv-binder §2.1.B-2).
-    #[must_use]
     pub fn text(self, volume: &str) -> String {
         match self {
             Self::Taken => "the volume belongs to another claim".to_owned(),
@@ -188,7 +181,6 @@ pub struct Group {
 }
 
 impl Group {
-    #[must_use]
     pub fn of(volume: &PersistentVolume) -> Self {
         Self {
             class: volume_class(volume).into(),
@@ -203,7 +195,6 @@ pub type Label = (Text, Text);
 
 impl Requirements<'_> {
     /// The group that a volume has to be of.
-    #[must_use]
     pub fn group(&self) -> Group {
         Group {
             class: self.class.into(),
@@ -238,7 +229,6 @@ impl Comparisons {
         self.0.set(self.0.get().saturating_add(1));
     }
 
-    #[must_use]
     pub fn count(&self) -> usize {
         self.0.get()
     }
@@ -249,13 +239,11 @@ impl Comparisons {
 }
 
 /// Class of a claim, empty for none (pv-binder §2.3).
-#[must_use]
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     class(&claim.metadata, claim.spec.storage_class_name.as_deref())
 }
 
 /// Class of a volume, empty for none (pv-binder §2.3).
-#[must_use]
 pub fn volume_class(volume: &PersistentVolume) -> &str {
     class(&volume.metadata, volume.spec.storage_class_name.as_deref())
 }
@@ -265,7 +253,6 @@ fn class<'a>(meta: &'a Meta, field: Option<&'a str>) -> &'a str {
 }
 
 /// Size of a volume; zero if it has none, `None` if it cannot be read.
-#[must_use]
 pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
     match volume.spec.capacity.get(STORAGE) {
         Some(text) => text.parse().ok(),
@@ -275,7 +262,6 @@ pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
 
 /// Whether a volume's claimRef names this claim, with its UID or none.
 // KCM: component-helpers/storage/volume/pv_helpers.go, IsVolumeBoundToClaim.
-#[must_use]
 pub fn refers_to(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
     *reference.namespace == *claim.metadata.namespace
         && *reference.name == *claim.metadata.name
@@ -284,27 +270,23 @@ pub fn refers_to(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
 
 /// Whether a reference names another claim than this one. What has its UID, or its name and no UID, is its own: a
 /// cleared UID is taken back (S45).
-#[must_use]
 pub fn is_of_another(reference: &ClaimRef, claim: &PersistentVolumeClaim) -> bool {
     reference.uid != claim.metadata.uid && !refers_to(reference, claim)
 }
 
 /// Whether a volume already belongs to this very claim.
-#[must_use]
 pub fn held_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let reference = volume.spec.claim_ref.as_ref();
     reference.is_some_and(|reference| !reference.uid.is_empty() && refers_to(reference, claim))
 }
 
 /// Whether the claim was bound to the volume that it names. The phase is written by controllers alone.
-#[must_use]
 pub fn was_bound(claim: &PersistentVolumeClaim) -> bool {
     matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
         || annotations::has(&claim.metadata, annotations::BIND_COMPLETED)
 }
 
 /// Whether file system and block device are confused between the two.
-#[must_use]
 pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume_mode(volume.spec.volume_mode.as_deref()) != volume_mode(claim.spec.volume_mode.as_deref())
 }
@@ -363,13 +345,11 @@ impl Mismatch {
 }
 
 /// What speaks against a volume that already refers to the claim.
-#[must_use]
 pub fn mismatch_for_reserved(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
     FOR_RESERVED.iter().copied().find(|mismatch| mismatch.holds(volume, requirements))
 }
 
 /// What speaks against a volume that is not reserved.
-#[must_use]
 pub fn mismatch_for_search(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
     if volume.spec.claim_ref.is_some() {
         return Some(Mismatch::Taken);
@@ -380,7 +360,6 @@ pub fn mismatch_for_search(volume: &PersistentVolume, requirements: &Requirement
 
 /// Everything that speaks against a volume the binder might pick, for explanations. Nothing speaks
 /// against one that [`mismatch_for_search`] finds nothing against.
-#[must_use]
 pub fn mismatches(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Vec<Mismatch> {
     // Class, selector and phase of a volume that is reserved for the claim do not count, and no claim
     // asks for those of one that is reserved for another.
@@ -395,13 +374,11 @@ pub fn mismatches(volume: &PersistentVolume, requirements: &Requirements<'_>) ->
 }
 
 /// What speaks against an unreserved volume that the claim names.
-#[must_use]
 pub fn mismatch_for_named(volume: &PersistentVolume, requirements: &Requirements<'_>) -> Option<Mismatch> {
     FOR_NAMED.iter().copied().find(|mismatch| mismatch.holds(volume, requirements))
 }
 
 /// Whether a claim's selector accepts these labels of a volume.
-#[must_use]
 pub fn selects(selector: &LabelSelector, labels: &TextMap) -> bool {
     if selector.match_labels.iter().any(|(key, value)| labels.get(key) != Some(value)) {
         return false;

@@ -148,25 +148,6 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
     }
 }
 
-/// As of a claim: a volume that we have just written to, and that the next list lacks.
-#[test]
-fn l8_a_volume_that_the_list_lacks_is_asked_for_at_once() {
-    let mut pending = volume("pv");
-    pending.status.phase = VolumePhase::Pending;
-    let (objects, mut planner) = planner(vec![pending.clone()], vec![]);
-    let now = Instant::now();
-    let write = only(planner.plan(now));
-    pending.status.phase = VolumePhase::Available;
-    pending.metadata.resource_version = ResourceVersion(5);
-    planner.answered(write, Ok(Answer::Volume(pending.clone())), now, 0.0);
-    planner.changed(&ObjectRef::Volume(pending.key()), now);
-    assert!(planner.plan(now).ops.is_empty(), "no list lacked it yet");
-    objects.reset::<PersistentVolume>(vec![]);
-    planner.changed(&ObjectRef::Volume(pending.key()), now);
-    let read = only(planner.plan(now));
-    assert_eq!(read.call, Call::Read { target: ObjectRef::Volume(pending.key()), purpose: Purpose::Refresh });
-}
-
 /// Of the cluster as it is, and of nothing else: neither memory nor a histogram tells of what came and went
 /// while another process led.
 #[test]

@@ -161,6 +161,7 @@ fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
     assert_eq!(planner.waiting(), [("WaitingForFirstConsumer", 1)].into());
 
     // A list that should show it and does not: it is asked for again.
+    objects.classes.advance(ResourceVersion(11));
     objects.reset::<StorageClass>(Vec::new());
     for object in changes.take_now() {
         planner.changed(&object, now);

@@ -16,7 +16,10 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{ApiServer, Authority, ConnectError, config_of, proxy::is_this_machine, refused, uri};
+use super::{
+    ApiServer, Authority, ConnectError, config_of, in_cluster, no_default, proxy::is_this_machine, refused,
+    unreadable, uri,
+};
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
 #[derive(Clone, derive_more::Debug, Default, PartialEq, Eq, Args)]
@@ -104,7 +107,7 @@ impl ApiServer {
             }
             (None, None) => "~/.kube/config".to_owned(),
         };
-        let chosen = |error| ConnectError::Chosen { origin: origin.clone(), error };
+        let chosen = |error| unreadable(&origin, &error);
         let content = choice.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
         let content = content.map_err(chosen)?;
         choice.check(&content, &origin)?;
@@ -137,15 +140,9 @@ impl Choice {
             return Err(refused(flag, "there is no kubeconfig to find it in"));
         }
         let (mut config, origin) = match (&self.server, env::var_os("KUBERNETES_SERVICE_HOST")) {
-            (None, Some(_)) => {
-                let config = Config::incluster().map_err(ConnectError::InCluster)?;
-                (config, "in-cluster configuration".to_owned())
-            }
+            (None, Some(_)) => (in_cluster()?, "in-cluster configuration".to_owned()),
             (Some(server), _) => (Config::new(uri(server)?), format!("--server {server}")),
-            (None, None) => {
-                let error = KubeconfigError::FindPath;
-                return Err(ConnectError::Default { file: "~/.kube/config".to_owned(), error });
-            }
+            (None, None) => return Err(no_default("~/.kube/config", &KubeconfigError::FindPath)),
         };
         self.apply(&mut config)?;
         let namespace = config.default_namespace.clone();

@@ -40,17 +40,13 @@ use k8s_openapi::ByteString;
 use kube::{
     Client, Config,
     client::{Body, ConfigExt},
-    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder};
 
 pub use self::{choice::Choice, other::Authority};
-use self::{
-    plugin::{Plugin, PluginError},
-    proxy::Proxy,
-    refusals::Refusals,
-};
+use self::{plugin::Plugin, proxy::Proxy, refusals::Refusals};
 use super::call::gate::Gated;
 
 /// Who asks. The server makes the name of a manager of the part before the slash.
@@ -77,36 +73,6 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Why there is no configuration to connect with.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The pod's service account cannot be used.
-    #[error("in-cluster configuration (KUBERNETES_SERVICE_HOST is set, --kubeconfig is not): {0}")]
-    InCluster(InClusterError),
-    /// The default file cannot be used.
-    #[error(
-        "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and {file} cannot be used: {}",
-        first_line(error)
-    )]
-    Default {
-        /// `$KUBECONFIG` with its value, or `~/.kube/config`.
-        file: String,
-        /// What is wrong with it.
-        error: KubeconfigError,
-    },
-    /// A file that is named, or what the flags choose in it, is not there or cannot be used.
-    #[error("{origin}: {}", first_line(error))]
-    Chosen {
-        /// Where the configuration came from.
-        origin: String,
-        /// What is wrong with it.
-        error: KubeconfigError,
-    },
-    /// The proxy that the kubeconfig or the environment names cannot be used.
-    #[error("{origin}: {setting} is no URL of a proxy: it has to begin with http://, https:// or socks5://")]
-    Proxy {
-        /// Where the configuration came from.
-        origin: String,
-        /// `proxy-url`, or the variable. Its value may hold credentials.
-        setting: &'static str,
-    },
     /// A flag that cannot be followed.
     #[error("{flag}: {why}")]
     Refused {
@@ -115,21 +81,13 @@ pub enum ConnectError {
         /// Why not.
         why: String,
     },
-    /// The plugin that gives the credentials does not.
-    #[error("{origin}: {error}")]
-    Plugin {
-        /// Where the configuration came from.
-        origin: String,
-        /// What it did.
-        error: PluginError,
-    },
-    /// Certificates, keys or credentials of the configuration cannot be used.
-    #[error("{origin}: {error}")]
-    Client {
+    /// A configuration, or what it names, cannot be used.
+    #[error("{origin}: {why}")]
+    Unusable {
         /// Where the configuration came from.
         origin: String,
         /// What is wrong with it.
-        error: Box<kube::Error>,
+        why: String,
     },
 }
 
@@ -147,11 +105,6 @@ const LONGEST_REFUSAL: Duration = Duration::from_mins(3);
 pub struct OutOfDate {
     origin: String,
     why: String,
-}
-
-/// The YAML reader quotes the lines around a mistake, which in a kubeconfig may hold credentials.
-fn first_line(error: &KubeconfigError) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// The API server and how to talk to it.
@@ -189,7 +142,7 @@ impl ApiServer {
             return Self::read("--kubeconfig", file).await;
         }
         if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-            let config = Config::incluster().map_err(ConnectError::InCluster)?;
+            let config = in_cluster()?;
             let own_namespace = Some(config.default_namespace.clone());
             return Ok(Self::over_network(config, "in-cluster configuration".to_owned(), own_namespace));
         }
@@ -197,7 +150,7 @@ impl ApiServer {
             Some(value) => format!("KUBECONFIG={}", value.display()),
             None => "~/.kube/config".to_owned(),
         };
-        let unusable = |error| ConnectError::Default { file: file.clone(), error };
+        let unusable = |error| no_default(&file, &error);
         let content = Kubeconfig::read().map_err(unusable)?;
         let config = config_of(content, &KubeConfigOptions::default()).await.map_err(unusable)?;
         Self::over_network(config, file, None).prepared().await
@@ -206,10 +159,10 @@ impl ApiServer {
     /// The one of a kubeconfig that a flag names.
     ///
     /// # Errors
-    /// See [`ConnectError::Chosen`].
+    /// See [`ConnectError::Unusable`].
     pub async fn read(flag: &'static str, file: &Path) -> Result<Self, ConnectError> {
         let origin = format!("{flag} {}", file.display());
-        let chosen = |error| ConnectError::Chosen { origin: origin.clone(), error };
+        let chosen = |error| unreadable(&origin, &error);
         let content = Kubeconfig::read_from(file).map_err(chosen)?;
         let config = config_of(content, &KubeConfigOptions::default()).await;
         Self::over_network(config.map_err(chosen)?, origin, None).prepared().await
@@ -237,8 +190,7 @@ impl ApiServer {
             return Err(refused("auth-provider", &why));
         }
         if let Some(plugin) = &self.plugin {
-            let origin = || self.origin.clone();
-            plugin.prepare().await.map_err(|error| ConnectError::Plugin { origin: origin(), error })?;
+            plugin.prepare().await.map_err(|error| unusable(&self.origin, &error))?;
         }
         Ok(self)
     }
@@ -285,7 +237,7 @@ impl ApiServer {
     /// A client with connections of its own. Connects when it is first used.
     ///
     /// # Errors
-    /// [`ConnectError::Proxy`], [`ConnectError::Client`]
+    /// [`ConnectError::Unusable`]: the proxy that is named, or the certificates, keys or credentials.
     pub fn client(&self) -> Result<Client, ConnectError> {
         match &self.connection {
             Connection::Network(config) => self.built(config, &self.origin),
@@ -296,9 +248,10 @@ impl ApiServer {
     /// A client of that configuration, with the credentials that the plugin gives, if there is one.
     fn built(&self, config: &Config, origin: &str) -> Result<Client, ConnectError> {
         let proxy = Proxy::of(config, |name| env::var(name).ok());
-        let proxy = proxy.map_err(|setting| ConnectError::Proxy { origin: origin.to_owned(), setting })?;
-        let built = self.built_through(proxy, config);
-        built.map_err(|error| ConnectError::Client { origin: origin.to_owned(), error: Box::new(error) })
+        // The value of the setting may hold credentials.
+        let no_url = "is no URL of a proxy: it has to begin with http://, https:// or socks5://";
+        let proxy = proxy.map_err(|setting| unusable(origin, &format!("{setting} {no_url}")))?;
+        self.built_through(proxy, config).map_err(|error| unusable(origin, &error))
     }
 
     fn built_through(&self, proxy: Option<Proxy>, config: &Config) -> Result<Client, kube::Error> {
@@ -379,6 +332,27 @@ fn uri(server: &str) -> Result<http::Uri, ConnectError> {
         Some("https" | "http") if uri.host().is_some() => Ok(uri),
         _ => Err(refused("--server", &format!("{server:?} is no address of an API server"))),
     }
+}
+
+/// What is wrong with a configuration from there.
+fn unusable(origin: &str, why: &impl ToString) -> ConnectError {
+    ConnectError::Unusable { origin: origin.to_owned(), why: why.to_string() }
+}
+
+/// The same of a kubeconfig. The YAML reader quotes the lines around a mistake, which may hold credentials.
+fn unreadable(origin: &str, error: &KubeconfigError) -> ConnectError {
+    unusable(origin, &error.to_string().lines().next().unwrap_or_default())
+}
+
+/// The same where no flag names one.
+fn no_default(file: &str, error: &KubeconfigError) -> ConnectError {
+    let not_here = "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and";
+    unreadable(&format!("{not_here} {file} cannot be used"), error)
+}
+
+fn in_cluster() -> Result<Config, ConnectError> {
+    let origin = "in-cluster configuration (KUBERNETES_SERVICE_HOST is set, --kubeconfig is not)";
+    Config::incluster().map_err(|error| unusable(origin, &error))
 }
 
 /// What a flag cannot have.

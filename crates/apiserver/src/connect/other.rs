@@ -111,7 +111,7 @@ impl ApiServer {
     /// A client of another server, with this one's credentials, if this authority alone vouches for it.
     ///
     /// # Errors
-    /// As [`Self::check_other`]; [`ConnectError::Client`].
+    /// As [`Self::check_other`]; [`ConnectError::Unusable`].
     pub fn client_of(&self, url: &str, authority: &Authority) -> Result<Client, ConnectError> {
         self.check_other(url)?;
         let Connection::Network(config) = &self.connection else {

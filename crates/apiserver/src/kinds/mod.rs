@@ -74,7 +74,7 @@ pub enum ObjectRef {
     AttributesClass(AttributesClassName),
 }
 
-/// The least: where a range of them begins.
+/// The least, for a relation to objects.
 impl Default for ObjectRef {
     fn default() -> Self {
         Self::Node(NodeName::default())

@@ -6,15 +6,10 @@ use parking_lot::RwLock;
 type Counter<T> = Box<dyn Fn(&T, bool) + Send + Sync>;
 
 /// Those who count.
-#[derive(derive_more::Debug)]
+#[derive(derive_more::Debug, educe::Educe)]
 #[debug("Counters")]
+#[educe(Default(bound(false)))]
 pub(super) struct Counters<T>(RwLock<Vec<Counter<T>>>);
-
-impl<T> Default for Counters<T> {
-    fn default() -> Self {
-        Self(RwLock::default())
-    }
-}
 
 impl<T> Counters<T> {
     pub(super) fn add(&self, counter: Counter<T>) {

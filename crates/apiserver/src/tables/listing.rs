@@ -9,7 +9,7 @@ use std::{collections::hash_map::Entry, sync::atomic::Ordering};
 
 use super::{
     regression::{Regression, Suspect},
-    table::{FinalState, Row, Table, Unconfirmed},
+    table::{FinalState, Row, Table},
     unreadable::Unreadable,
 };
 use crate::{
@@ -58,7 +58,7 @@ impl<T: Narrow> Table<T> {
         uid: &Uid,
         revision: ResourceVersion,
     ) -> Result<bool, Regression> {
-        if self.unreadable.contains_key(key) {
+        if self.unreadable.read().contains_key(key) {
             return Ok(false);
         }
         let mut part = self.objects.write(key);
@@ -73,8 +73,6 @@ impl<T: Narrow> Table<T> {
             return Err(Regression::Object { kind: T::PLURAL, key, now: revision, before });
         }
         row.listed = list.generation;
-        drop(part);
-        self.unconfirmed.remove(key);
         Ok(revision <= before)
     }
 
@@ -110,32 +108,28 @@ impl<T: Narrow> Table<T> {
                 self.note_final_state(key, || FinalState::Unknown);
             }
         }
-        self.unconfirmed.remove(key);
         let revision = revision.unwrap_or(least);
         let marker = Unreadable { uid, revision, error, names, listed };
-        let before = self.unreadable.insert(key.clone(), marker.clone());
+        let before = self.unreadable.write().insert(key.clone(), marker.clone());
         is_another || before.is_none_or(|before| before.error != marker.error)
     }
 
     /// What is wrong with an object whose newest revision cannot be read.
     #[must_use]
     pub fn unreadable(&self, key: &T::Key) -> Option<Unreadable> {
-        self.unreadable.get(key).map(|marker| marker.clone())
+        self.unreadable.read().get(key).cloned()
     }
 
     /// All objects whose newest revision cannot be read.
     #[must_use]
     pub fn all_unreadable(&self) -> Vec<(T::Key, Unreadable)> {
-        let mut all: Vec<_> =
-            self.unreadable.iter().map(|marker| (marker.key().clone(), marker.value().clone())).collect();
-        all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        all
+        self.unreadable.read().iter().map(|(key, marker)| (key.clone(), marker.clone())).collect()
     }
 
     /// How many objects there are whose newest revision cannot be read.
     #[must_use]
     pub fn unreadable_count(&self) -> usize {
-        self.unreadable.len()
+        self.unreadable.read().len()
     }
 
     /// Ends a list that reached its last page. Returns the keys of what went away.
@@ -144,21 +138,17 @@ impl<T: Narrow> Table<T> {
         self.advance(list.revision);
         let mut gone = Vec::new();
         let mut stays = |key: &T::Key, row: &mut Row<T>| {
-            if row.listed == list.generation {
+            // The watch begins at the list's revision: it tells of what is newer, and of its end.
+            if row.listed == list.generation || row.object.metadata().resource_version > list.revision {
                 return true;
             }
-            if row.object.metadata().resource_version > list.revision {
-                self.unconfirmed.insert(key.clone(), Unconfirmed::NotListed);
-                return true;
-            }
-            self.unconfirmed.remove(key);
             self.note_final_state(key, || FinalState::Unknown);
             self.counters.gone(&row.object);
             gone.push(key.clone());
             false
         };
         self.objects.each_mut().for_each(|mut part| part.retain(&mut stays));
-        self.unreadable.retain(|key, marker| {
+        self.unreadable.write().retain(|key, marker| {
             let stays = marker.listed == list.generation || marker.revision > list.revision;
             if !stays {
                 gone.push(key.clone());

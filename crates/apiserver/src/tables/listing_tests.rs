@@ -160,6 +160,17 @@ fn s42_an_object_that_cannot_be_read_keeps_what_was_known_and_says_so_until_it_c
 }
 
 #[test]
+fn s38_s42_an_answer_that_is_history_takes_no_mark_off_and_one_that_is_ahead_does() {
+    let (table, key) = (Table::default(), ClassName::from("a"));
+    take(&table, 20, &[]).unwrap();
+    table.advance(ResourceVersion(25));
+    let known = (Some("1".into()), Some(ResourceVersion(25)), AttachmentNames::default());
+    table.note_unreadable(None, &key, known, "spec: bad".to_owned());
+    assert!(!table.observe_response(class("a", "1", 25)) && table.unreadable(&key).is_some());
+    assert!(table.observe_response(class("a", "1", 26)) && table.unreadable(&key).is_none());
+}
+
+#[test]
 fn s42_an_unreadable_object_that_is_listed_stays_and_one_that_is_not_goes() {
     let table = Table::default();
     take(&table, 20, &[("a", "1", 10), ("b", "2", 11)]).unwrap();

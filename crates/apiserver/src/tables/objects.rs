@@ -274,8 +274,7 @@ impl Objects {
         self.announce_if::<T>(is_news && (T::IS_OPTIONAL || self.is_listed::<T>()), key);
     }
 
-    /// Ends a list that reached its last page. An object that it lacks and that is kept all the
-    /// same is announced, too: no watch event may come when it ends, so it is read live.
+    /// Ends a list that reached its last page.
     pub fn sweep<T: Stored>(&self, list: &Listing) {
         let gone = T::table(self).sweep(list);
         for key in &gone {
@@ -290,7 +289,7 @@ impl Objects {
     }
 
     fn listed<T: Stored>(&self, changed: Vec<T::Key>) {
-        for key in changed.into_iter().chain(T::table(self).unconfirmed()) {
+        for key in changed {
             self.announce_if::<T>(true, key);
         }
         self.set_status::<T>(|status| *status = KindStatus { synced: true, ..KindStatus::default() });
@@ -305,16 +304,6 @@ impl Objects {
     /// Takes the proof that an object we knew at this revision is gone.
     pub fn prove_gone<T: Stored>(&self, key: &T::Key, known: ResourceVersion) {
         self.announce_if::<T>(T::table(self).prove_gone(key, known), key.clone());
-    }
-
-    /// Forgets an object that the last list lacked and that no event has shown since, without any proof that it
-    /// is gone: who needs it asks for it again.
-    pub fn forget_unlisted<T: Stored>(&self, key: &T::Key) {
-        if T::table(self).is_missing(key)
-            && let Some(known) = self.get::<T>(key)
-        {
-            self.prove_gone::<T>(key, known.metadata().resource_version);
-        }
     }
 
     /// Notes that the server does not have an optional kind.

@@ -70,16 +70,11 @@ impl<T: Narrow> Suspect<T> {
 }
 
 /// The last suspect, until it is taken.
-#[derive(Debug)]
+#[derive(Debug, educe::Educe)]
+#[educe(Default(bound(false)))]
 pub(super) struct Suspicion<T: Narrow> {
     suspect: Mutex<Option<Suspect<T>>>,
     raised: Notify,
-}
-
-impl<T: Narrow> Default for Suspicion<T> {
-    fn default() -> Self {
-        Self { suspect: Mutex::default(), raised: Notify::new() }
-    }
 }
 
 impl<T: Narrow> Suspicion<T> {

@@ -6,14 +6,9 @@
 use std::collections::BTreeSet;
 
 /// Pairs of keys, found by their first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, educe::Educe)]
+#[educe(Default(bound(false)))]
 pub struct Relation<A, B>(BTreeSet<(A, B)>);
-
-impl<A, B> Default for Relation<A, B> {
-    fn default() -> Self {
-        Self(BTreeSet::new())
-    }
-}
 
 impl<A: Clone + Ord, B: Clone + Default + Ord> Relation<A, B> {
     /// Relates two keys.

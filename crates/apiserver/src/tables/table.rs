@@ -12,40 +12,31 @@ use std::{
         BTreeMap,
         hash_map::{Entry, VacantEntry},
     },
-    hash::Hash,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
-use ahash::RandomState;
-use dashmap::DashMap;
+use parking_lot::{Mutex, RwLock};
 
 use super::{counters::Counters, parts::Parts, regression::Suspicion, unreadable::Unreadable};
 use crate::{ids::ResourceVersion, kinds::Narrow};
 
-/// By key. The keys are of people who may choose them, so the hasher is seeded.
-type Map<K, V> = DashMap<K, V, RandomState>;
-
-fn few_shards<K: Eq + Hash, V>() -> Map<K, V> {
-    DashMap::with_hasher_and_shard_amount(RandomState::default(), 2)
-}
-
 /// Objects of one kind.
-#[derive(Debug)]
+#[derive(Debug, educe::Educe)]
+#[educe(Default(bound(false)))]
 pub struct Table<T: Narrow> {
     pub(super) objects: Parts<T::Key, Row<T>>,
     /// Who counts them.
     pub(super) counters: Counters<T>,
     /// Only if somebody takes them.
-    final_states: OnceLock<Map<T::Key, FinalState<T>>>,
-    /// Known from answers to our own requests alone.
-    pub(super) unconfirmed: Map<T::Key, Unconfirmed>,
+    final_states: OnceLock<Mutex<BTreeMap<T::Key, FinalState<T>>>>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
-    pub(super) unreadable: Map<T::Key, Unreadable>,
+    pub(super) unreadable: RwLock<BTreeMap<T::Key, Unreadable>>,
     /// An answer that is older than what was known: see [`super::regression`].
     pub(super) suspicion: Suspicion<T>,
+    /// Up to here everything has been told.
     observed: AtomicU64,
     /// Number of the last list.
     pub(super) generation: AtomicU32,
@@ -58,15 +49,6 @@ pub(super) struct Row<T> {
     pub(super) listed: u32,
 }
 
-/// What speaks against an object that no watch has told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unconfirmed {
-    /// Nothing, if the answer was not late: the watch is about to tell of it.
-    NotYetWatched,
-    /// The last list lacked it.
-    NotListed,
-}
-
 /// How an object looked when it was deleted. Between two looks of a reader it may have changed and gone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FinalState<T> {
@@ -76,39 +58,15 @@ pub enum FinalState<T> {
     Unknown,
 }
 
-impl<T: Narrow> Default for Table<T> {
-    fn default() -> Self {
-        Self {
-            objects: Parts::default(),
-            counters: Counters::default(),
-            final_states: OnceLock::new(),
-            unconfirmed: Map::default(),
-            // Looked at with every plan, and hardly ever any: its length must not cost a lock per core.
-            unreadable: few_shards(),
-            suspicion: Suspicion::default(),
-            observed: AtomicU64::new(0),
-            generation: AtomicU32::new(0),
-        }
-    }
-}
-
-/// A copy as of now, which goes its own way and shares the objects. Nobody counts it. Of what is hardly ever there it has as
-/// few shards as there can be: tests make many copies, and work on each alone.
+/// A copy as of now, which goes its own way and shares the objects. Nobody counts it.
 impl<T: Narrow> Clone for Table<T> {
     fn clone(&self) -> Self {
-        fn copy<K: Clone + Eq + Hash, V: Clone>(map: &Map<K, V>) -> Map<K, V> {
-            let copy = few_shards();
-            for entry in map {
-                copy.insert(entry.key().clone(), entry.value().clone());
-            }
-            copy
-        }
+        let copy = |kept: &Mutex<_>| Mutex::new(BTreeMap::clone(&kept.lock())).into();
         Self {
             objects: self.objects.clone(),
             counters: Counters::default(),
-            final_states: self.final_states.get().map_or_else(OnceLock::new, |kept| copy(kept).into()),
-            unconfirmed: copy(&self.unconfirmed),
-            unreadable: copy(&self.unreadable),
+            final_states: self.final_states.get().map_or_else(OnceLock::new, copy),
+            unreadable: RwLock::new(self.unreadable.read().clone()),
             suspicion: Suspicion::default(),
             observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
             generation: AtomicU32::new(self.generation.load(Ordering::Acquire)),
@@ -127,21 +85,21 @@ impl<T: Narrow> Table<T> {
     /// Keeps from now on how objects looked when they were deleted, for one reader that learns of the deletion later and
     /// takes each ([`Table::take_final_state`]).
     pub fn keep_final_states(&self) {
-        self.final_states.get_or_init(Map::default);
+        self.final_states.get_or_init(Mutex::default);
     }
 
     pub(super) fn note_final_state(&self, key: &T::Key, state: impl FnOnce() -> FinalState<T>) {
         if let Some(kept) = self.final_states.get() {
             // Of two objects of that name nobody has seen the end of the first: how the second looked says nothing of it.
             let state = state();
-            kept.entry(key.clone()).and_modify(|kept| *kept = FinalState::Unknown).or_insert(state);
+            kept.lock().entry(key.clone()).and_modify(|kept| *kept = FinalState::Unknown).or_insert(state);
         }
     }
 
     /// How an object looked when it was deleted, if it was since this was last asked.
     #[must_use]
     pub fn take_final_state(&self, key: &T::Key) -> Option<FinalState<T>> {
-        self.final_states.get()?.remove(key).map(|(_, state)| state)
+        self.final_states.get()?.lock().remove(key)
     }
 
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
@@ -213,13 +171,12 @@ impl<T: Narrow> Table<T> {
     pub(super) fn take(&self, object: T, listed: u32) -> bool {
         let key = object.key();
         let revision = object.metadata().resource_version;
-        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
+        let was_unreadable = self.is_cured(&key, revision);
         if !object.is_relevant() {
             return self.drop_row(&key, revision) || was_unreadable;
         }
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
-                self.unconfirmed.remove(present.key());
                 let row = present.get_mut();
                 row.listed = listed;
                 if row.object.metadata().resource_version >= revision {
@@ -253,10 +210,9 @@ impl<T: Narrow> Table<T> {
         revision: ResourceVersion,
         final_state: impl FnOnce() -> FinalState<T>,
     ) -> bool {
-        let was_unreadable = self.unreadable.remove_if(key, |_, known| known.revision <= revision).is_some();
+        let was_unreadable = self.is_cured(key, revision);
         let mut part = self.objects.write(key);
         let Entry::Occupied(present) = part.entry(key.clone()) else { return was_unreadable };
-        self.unconfirmed.remove(key);
         if present.get().object.metadata().resource_version > revision {
             return false;
         }
@@ -273,28 +229,31 @@ impl<T: Narrow> Table<T> {
         if !object.is_relevant() {
             return self.drop_row(&key, revision);
         }
-        let was_unreadable = self.unreadable.remove_if(&key, |_, known| known.revision <= revision).is_some();
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
-                let row = present.get_mut();
-                let known = row.object.metadata();
+                let known = present.get().object.metadata();
                 if known.resource_version >= revision {
                     if known.resource_version > revision && known.uid == object.metadata().uid {
                         self.suspicion.raise(object.key(), &known.uid, known.resource_version);
                     }
                     return false;
                 }
-                let changed = self.replace(row, object);
-                changed || was_unreadable
+                let was_unreadable = self.is_cured(present.key(), revision);
+                self.replace(present.get_mut(), object) || was_unreadable
             }
+            Entry::Vacant(_) if revision <= self.observed() => false,
             Entry::Vacant(vacant) => {
-                if revision <= self.observed() && !was_unreadable {
-                    return false;
-                }
-                self.unconfirmed.insert(vacant.key().clone(), Unconfirmed::NotYetWatched);
+                self.is_cured(vacant.key(), revision);
                 self.put(vacant, object, 0)
             }
         }
+    }
+
+    /// Takes the mark off an object that could not be read, and can at this revision. Returns whether it had one.
+    fn is_cured(&self, key: &T::Key, revision: ResourceVersion) -> bool {
+        let mut unreadable = self.unreadable.write();
+        let is_cured = unreadable.get(key).is_some_and(|known| known.revision <= revision);
+        is_cured && unreadable.remove(key).is_some()
     }
 
     /// Puts an object where there was none.
@@ -322,7 +281,6 @@ impl<T: Narrow> Table<T> {
 
     /// An object of that key does not matter any more.
     fn drop_row(&self, key: &T::Key, revision: ResourceVersion) -> bool {
-        self.unconfirmed.remove(key);
         let mut part = self.objects.write(key);
         let Entry::Occupied(present) = part.entry(key.clone()) else { return false };
         let is_older = present.get().object.metadata().resource_version < revision;
@@ -342,23 +300,8 @@ impl<T: Narrow> Table<T> {
         }
         self.note_final_state(key, || FinalState::Unknown);
         self.counters.gone(&present.remove().object);
-        self.unconfirmed.remove(key);
-        self.unreadable.remove(key);
+        self.unreadable.write().remove(key);
         true
-    }
-
-    /// Objects of which neither the last list nor the watch since has told anything: known from an
-    /// answer of our own, and perhaps deleted since. Most are about to be told of by the watch; one that
-    /// still is not much later was deleted before a list, and its answer came after that.
-    #[must_use]
-    pub fn unconfirmed(&self) -> Vec<T::Key> {
-        self.unconfirmed.iter().map(|entry| entry.key().clone()).collect()
-    }
-
-    /// Whether the last list lacked the object, and no event has shown it since.
-    #[must_use]
-    pub fn is_missing(&self, key: &T::Key) -> bool {
-        self.unconfirmed.get(key).is_some_and(|entry| *entry == Unconfirmed::NotListed)
     }
 
     /// Gives back the room of objects that are gone, if most of it is theirs.
@@ -430,39 +373,19 @@ mod tests {
     }
 
     #[test]
-    fn l8_an_answer_that_the_list_lacks_is_kept_until_it_is_proven_gone() {
+    fn l8_an_answer_that_the_list_lacks_is_kept_until_the_watch_or_the_next_list_passes_it() {
         let table = Table::default();
         let key = ClassName::from("a");
         table.observe_response(class("a", 20, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
-        assert_eq!(table.unconfirmed(), vec![key.clone()]);
+        assert_eq!(provisioner(&table, "a").as_deref(), Some("written by us"), "the watch begins before it");
         assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
         assert!(table.prove_gone(&key, ResourceVersion(20)));
         assert!(!table.prove_gone(&key, ResourceVersion(20)));
-        assert_eq!((table.unconfirmed(), table.get(&key)), (vec![], None));
         table.observe_response(class("a", 30, "written by us"));
-        table.reset(vec![class("b", 10, "x")]);
-        table.apply(class("a", 30, "written by us"));
-        assert_eq!(table.unconfirmed(), vec![]);
-    }
-
-    #[test]
-    fn l8_an_answer_after_the_list_that_lacked_its_object_is_unconfirmed_until_the_watch_tells_of_it() {
-        let table = Table::default();
-        let key = ClassName::from("a");
-        table.reset(vec![class("b", 10, "x")]);
-        table.observe_response(class("a", 20, "written by us"));
-        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], false));
-        table.observe_response(class("a", 21, "written by us again"));
-        assert_eq!(table.unconfirmed(), vec![key.clone()]);
-        table.apply(class("a", 20, "written by us"));
-        assert_eq!(table.unconfirmed(), vec![]);
-        table.delete(class("a", 22, "written by us again"));
-        table.observe_response(class("a", 30, "written by us"));
-        table.reset(vec![class("b", 10, "x")]);
-        assert_eq!((table.unconfirmed(), table.is_missing(&key)), (vec![key.clone()], true));
-        table.delete(class("a", 31, "written by us"));
-        assert_eq!(table.unconfirmed(), vec![]);
+        table.advance(ResourceVersion(30));
+        assert_eq!(table.reset(vec![class("b", 10, "x")]), vec![key], "this list should have it");
+        assert!(!table.observe_response(class("a", 30, "answered late")), "it is history");
     }
 
     #[test]

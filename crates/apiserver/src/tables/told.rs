@@ -50,14 +50,9 @@ impl<World> ToldOf<World> {
 }
 
 /// To whom it is told, if to anyone.
-#[derive(Debug)]
+#[derive(Debug, educe::Educe)]
+#[educe(Default(bound(false)))]
 pub(super) struct Teller<World>(OnceLock<mpsc::UnboundedSender<ToldOf<World>>>);
-
-impl<World> Default for Teller<World> {
-    fn default() -> Self {
-        Self(OnceLock::new())
-    }
-}
 
 impl<World> Teller<World> {
     /// There is a reader from now on. There is one at most.

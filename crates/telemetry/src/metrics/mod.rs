@@ -14,7 +14,7 @@ mod work_queue;
 pub use alarm::Alarms;
 pub use certificates::{Certificate, Expiry};
 pub use exposition::{kind, unit};
-pub use work_queue::{QueueCounts, WaitTimes, WorkQueueMetrics};
+pub use work_queue::{QueueCounts, WorkQueueMetrics};
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -6,11 +6,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts,
-    core::{Collector, Desc},
-    proto::{self, Bucket, Metric, MetricFamily, MetricType},
-};
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts};
 use tokio::time::Instant;
 
 use super::Metrics;
@@ -20,68 +16,15 @@ const FIRST_BOUND: f64 = 1e-8;
 /// See [`FIRST_BOUND`].
 const BOUNDS: usize = 10;
 
-/// How long keys waited, in client-go's buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct WaitTimes {
-    /// Waits of each bucket alone, that of `+Inf` last.
-    counts: [u64; BOUNDS + 1],
-    /// Of all waits, in seconds.
-    sum: f64,
-}
-
-impl WaitTimes {
-    fn bounds() -> impl Iterator<Item = f64> {
-        std::iter::successors(Some(FIRST_BOUND), |bound| Some(bound * 10.0)).take(BOUNDS)
-    }
-
-    /// Notes one wait.
-    pub fn observe(&mut self, wait: Duration) {
-        let seconds = wait.as_secs_f64();
-        let bucket = Self::bounds().take_while(|bound| *bound < seconds).count();
-        if let Some(count) = self.counts.get_mut(bucket) {
-            *count += 1;
-        }
-        self.sum += seconds;
-    }
-
-    /// Notes those of another count.
-    pub fn add(&mut self, other: &Self) {
-        for (count, other) in self.counts.iter_mut().zip(other.counts) {
-            *count += other;
-        }
-        self.sum += other.sum;
-    }
-
-    /// How many there were.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// Whether there were none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl FromIterator<Duration> for WaitTimes {
-    fn from_iter<I: IntoIterator<Item = Duration>>(waits: I) -> Self {
-        let mut times = Self::default();
-        waits.into_iter().for_each(|wait| times.observe(wait));
-        times
-    }
-}
-
 /// What a queue counted since it was last asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueCounts {
     /// Keys added.
     pub adds: u64,
     /// Of them, and of those that were in, the ones that are tried again after a failure.
     pub retries: u64,
     /// How long the keys that were taken had waited.
-    pub waits: WaitTimes,
+    pub waits: Vec<Duration>,
     /// Keys that wait now.
     pub depth: usize,
 }
@@ -92,7 +35,7 @@ pub struct WorkQueueMetrics {
     adds: IntCounter,
     retries: IntCounter,
     depth: IntGauge,
-    waited: Waited,
+    waited: Histogram,
     worked: Histogram,
     running: Running,
 }
@@ -107,9 +50,10 @@ impl WorkQueueMetrics {
         let opts = |metric: &str, help: &str| {
             Opts::new(format!("workqueue_{metric}"), help).const_label("name", name)
         };
-        let worked =
-            opts("work_duration_seconds", "How long in seconds processing an item from workqueue takes.");
-        let bounds = WaitTimes::bounds().collect();
+        let bounds = prometheus::exponential_buckets(FIRST_BOUND, 10.0, BOUNDS)?;
+        let histogram = |metric: &str, help: &str| {
+            Histogram::with_opts(HistogramOpts::from(opts(metric, help)).buckets(bounds.clone()))
+        };
         let queue = Self {
             adds: IntCounter::with_opts(opts("adds_total", "Total number of adds handled by workqueue"))?,
             retries: IntCounter::with_opts(opts(
@@ -117,16 +61,14 @@ impl WorkQueueMetrics {
                 "Total number of retries handled by workqueue",
             ))?,
             depth: IntGauge::with_opts(opts("depth", "Current depth of workqueue"))?,
-            waited: Waited {
-                desc: Arc::new(Desc::new(
-                    "workqueue_queue_duration_seconds".to_owned(),
-                    "How long in seconds an item stays in workqueue before being requested.".to_owned(),
-                    Vec::new(),
-                    HashMap::from([("name".to_owned(), name.to_owned())]),
-                )?),
-                times: Arc::default(),
-            },
-            worked: Histogram::with_opts(HistogramOpts::from(worked).buckets(bounds))?,
+            waited: histogram(
+                "queue_duration_seconds",
+                "How long in seconds an item stays in workqueue before being requested.",
+            )?,
+            worked: histogram(
+                "work_duration_seconds",
+                "How long in seconds processing an item from workqueue takes.",
+            )?,
             running: Running::default(),
         };
         metrics.register(&queue.adds)?;
@@ -157,7 +99,7 @@ impl WorkQueueMetrics {
         self.adds.inc_by(counts.adds);
         self.retries.inc_by(counts.retries);
         self.depth.set(i64::try_from(counts.depth).unwrap_or(i64::MAX));
-        self.waited.times.lock().add(&counts.waits);
+        counts.waits.iter().for_each(|wait| self.waited.observe(wait.as_secs_f64()));
     }
 
     /// Notes that work on a key begins.
@@ -170,43 +112,6 @@ impl WorkQueueMetrics {
         if let Some(since) = self.running.0.lock().remove(key) {
             self.worked.observe(now.saturating_duration_since(since).as_secs_f64());
         }
-    }
-}
-
-/// All waits so far, as a histogram. The client library's takes one observation at a time.
-#[derive(Clone, Debug)]
-struct Waited {
-    desc: Arc<Desc>,
-    times: Arc<Mutex<WaitTimes>>,
-}
-
-impl Collector for Waited {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.desc]
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let times = *self.times.lock();
-        let mut waits = proto::Histogram::default();
-        let mut total = 0;
-        let buckets = WaitTimes::bounds().zip(times.counts).map(|(bound, count)| {
-            total += count;
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(total);
-            bucket
-        });
-        waits.set_bucket(buckets.collect());
-        waits.set_sample_count(times.len());
-        waits.set_sample_sum(times.sum);
-        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        metric.set_histogram(waits);
-        let mut family = MetricFamily::default();
-        family.set_name(self.desc.fq_name.clone());
-        family.set_help(self.desc.help.clone());
-        family.set_field_type(MetricType::HISTOGRAM);
-        family.set_metric(vec![metric]);
-        vec![family]
     }
 }
 
