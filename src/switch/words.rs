@@ -50,6 +50,12 @@ impl SwitchStep {
                  deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes"
                     .to_owned(),
             ),
+            Self::AwaitManager => (
+                MOST_TO_WAIT,
+                "the fence is down, and no kube-controller-manager leads, so nobody rules: see why in kubectl -n kube-system get \
+                 pods, and run this again, or go over again with switch --to mooring --yes"
+                    .to_owned(),
+            ),
             Self::AwaitRollout => (
                 MOST_TO_WAIT,
                 "mooring rules, and its rollout has not ended: a replica of before may lead, so nobody does the work of loops that it \
@@ -103,8 +109,7 @@ impl SwitchStep {
         match self {
             Self::GiveLeaseUp => (
                 "give up kube-controller-manager's lease",
-                "kubectl -n kube-system patch lease kube-controller-manager --type=merge \
-                 -p '{\"spec\":{\"holderIdentity\":\"\",\"leaseDurationSeconds\":1}}'",
+                "kubectl -n kube-system get lease kube-controller-manager",
             ),
             Self::StartDaemon => {
                 ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
@@ -237,6 +242,7 @@ mod tests {
         assert!(plan.contains("> 4. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
         assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
         assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 10, "{plan}");
+        assert!(!plan.contains("patch lease"), "by hand, the holder is a process that leads: {plan}");
         assert!(!plan.contains("delete"), "by hand, a process that was denied writes would go on: {plan}");
         let over = printed(Direction::Mooring, &SwitchStep::Done, &[&FENCES[0], &FENCES[3]]);
         let files =
@@ -247,9 +253,13 @@ mod tests {
     #[test]
     fn no_step_waits_for_ever_while_somebody_could_rule() {
         let seen = ruled_by_mooring();
-        for step in
-            [SwitchStep::AwaitDaemon, SwitchStep::RaiseFence, SwitchStep::FindManager, SwitchStep::ProveFence]
-        {
+        for step in [
+            SwitchStep::AwaitDaemon,
+            SwitchStep::RaiseFence,
+            SwitchStep::FindManager,
+            SwitchStep::ProveFence,
+            SwitchStep::AwaitManager,
+        ] {
             assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
         }
     }
