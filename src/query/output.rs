@@ -53,12 +53,7 @@ impl From<ConnectError> for QueryStop {
 
 impl From<Unreachable> for QueryStop {
     fn from(error: Unreachable) -> Self {
-        match error {
-            Unreachable::Connect(error) => error.into(),
-            Unreachable::NoAnswer { .. } | Unreachable::Unauthorized { .. } => {
-                Self(UNREACHABLE, error.to_string())
-            }
-        }
+        Self(UNREACHABLE, error.to_string())
     }
 }
 
