@@ -59,14 +59,7 @@ pub enum FenceState {
     Gone(String),
     /// The policy is that of another version of mooring: which, and who has raised it.
     Other(String),
-    /// Something else than the fence refuses the probe, so it shows nothing of this server.
-    Hidden {
-        /// Whether the objects are ours, and not absent.
-        is_there: bool,
-        /// What refuses it, in the server's words, and what helps.
-        why: String,
-    },
-    /// It cannot be told: why.
+    /// It cannot be told: why. If something else than the fence refuses the probe, that shows nothing of this server.
     Unknown(String),
 }
 
@@ -75,12 +68,6 @@ impl FenceState {
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         matches!(self, Self::Enforced | Self::Leaving)
-    }
-
-    /// Whether none of its objects is there, and this server was not seen to deny.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        matches!(self, Self::Absent | Self::Hidden { is_there: false, .. })
     }
 
     /// Whether its objects have to be applied.
@@ -92,7 +79,7 @@ impl FenceState {
     /// Whether it cannot be told what this server does.
     #[must_use]
     pub fn is_untold(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::Hidden { .. })
+        matches!(self, Self::Unknown(_))
     }
 
     /// What is wrong with it, for people.
@@ -104,7 +91,7 @@ impl FenceState {
             Self::Absent => "there is no fence",
             Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
-            Self::Gone(why) | Self::Other(why) | Self::Hidden { why, .. } | Self::Unknown(why) => why,
+            Self::Gone(why) | Self::Other(why) | Self::Unknown(why) => why,
         }
     }
 
@@ -117,7 +104,7 @@ impl FenceState {
                 ProbeAnswer::Accepted => return Self::Absent,
                 ProbeAnswer::Refused(words) if words.contains(MARK) => return Self::Lingering,
                 // A fence could not be proven here.
-                probe => return Self::untold(&name, false, probe),
+                probe => return Self::untold(&name, probe),
             }
         }
         if let Ok(Some(policy)) = &seen.policy
@@ -154,16 +141,16 @@ impl FenceState {
             // Another content of it.
             ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
             ProbeAnswer::Accepted => Self::NotEnforced,
-            probe => Self::untold(&name, true, probe),
+            probe => Self::untold(&name, probe),
         }
     }
 
-    fn untold(name: &str, is_there: bool, probe: &ProbeAnswer) -> Self {
-        match probe {
-            ProbeAnswer::Refused(words) => Self::Hidden { is_there, why: refused_by_others(name, words) },
-            ProbeAnswer::None(why) => Self::Unknown(format!("the probe {name} was not answered: {why}")),
-            ProbeAnswer::Accepted => Self::Unknown(format!("the probe {name} was accepted")),
-        }
+    fn untold(name: &str, probe: &ProbeAnswer) -> Self {
+        Self::Unknown(match probe {
+            ProbeAnswer::Refused(words) => refused_by_others(name, words),
+            ProbeAnswer::None(why) => format!("the probe {name} was not answered: {why}"),
+            ProbeAnswer::Accepted => format!("the probe {name} was accepted"),
+        })
     }
 }
 
@@ -214,13 +201,6 @@ impl FenceLook {
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.states.contains(&FenceState::Leaving)
-    }
-
-    /// What refuses a probe that is not the fence.
-    #[must_use]
-    pub fn hidden(&self) -> Option<&str> {
-        let hidden = self.states.iter().find(|state| matches!(state, FenceState::Hidden { .. }));
-        hidden.map(FenceState::why)
     }
 
     /// What is wrong with the first that is not.

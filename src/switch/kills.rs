@@ -250,7 +250,6 @@ impl Run {
             },
             unlisted: if now < world.under_way { vec!["v".to_owned()] } else { Vec::new() },
             servers: (1, 1),
-            hidden: None,
             unneeded: Vec::new(),
         }
     }
@@ -286,7 +285,7 @@ impl Run {
                 world.drain = (heard, now + 60, Some(format!("{} {now}", self.name)));
             }
             SwitchStep::Resume => world.drain = (0, 0, None),
-            SwitchStep::HoldLease | SwitchStep::ProveOpen(_) if may_write => {
+            SwitchStep::HoldLease | SwitchStep::ProveOpen if may_write => {
                 world.manager_lease.hold(&self.name, now);
                 self.hold.note(
                     &world.manager_lease.json(),

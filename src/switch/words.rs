@@ -76,7 +76,7 @@ impl SwitchStep {
                            with --leave for those that no machine uses";
                 (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
             }
-            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) if seen.manager.held.is_none() => {
+            Self::ReachServers | Self::ProveFence | Self::ProveOpen if seen.manager.held.is_none() => {
                 let why = "not each API server was seen to do the same with the probe";
                 (MOST_TO_WAIT, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
             }
@@ -91,9 +91,6 @@ impl SwitchStep {
         match self {
             Self::Drain(volumes) if !volumes.is_empty() => {
                 format!("wait until these volumes are listed by their nodes: {}", names(volumes))
-            }
-            Self::ReachServers(Some(why)) | Self::ProveOpen(Some(why)) => {
-                format!("{}, for which two minutes without a break must do: {why}", self.words().0)
             }
             Self::LowerUnneeded(fences) if !fences.is_empty() => {
                 let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
@@ -125,7 +122,7 @@ impl SwitchStep {
                 "see kube-controller-manager renew its lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
-            Self::ReachServers(_) => (
+            Self::ReachServers => (
                 "see that each API server answers the probe",
                 "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
             ),
@@ -168,7 +165,7 @@ impl SwitchStep {
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings \
                  -l app.kubernetes.io/part-of=mooring   # leave it to --yes: docs/adopting.md#back",
             ),
-            Self::ProveOpen(_) => (
+            Self::ProveOpen => (
                 "prove that no API server enforces the fence",
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
             ),
@@ -188,7 +185,7 @@ pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
         SwitchStep::FindManager,
-        SwitchStep::ReachServers(None),
+        SwitchStep::ReachServers,
         SwitchStep::RaiseFence,
         SwitchStep::Resume,
         SwitchStep::ProveFence,
@@ -198,13 +195,13 @@ pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
     ];
     let back = [
         SwitchStep::FindManager,
-        SwitchStep::ReachServers(None),
+        SwitchStep::ReachServers,
         SwitchStep::Drain(Vec::new()),
         SwitchStep::StopDaemon,
         SwitchStep::AwaitStop,
         SwitchStep::HoldLease,
         SwitchStep::LowerFence,
-        SwitchStep::ProveOpen(None),
+        SwitchStep::ProveOpen,
         SwitchStep::GiveLeaseUp,
         SwitchStep::AwaitManager,
     ];
