@@ -35,8 +35,6 @@ use crate::{
 
 /// The alarm that the fence is lost.
 const FENCE_LOST: &str = "fence_lost";
-/// The alarm that the fence is deleted, and kept by its finalizer.
-const FENCE_LEAVING: &str = "fence_leaving";
 /// The alarm that a loop is fenced off that this mooring does not run.
 const FENCE_UNNEEDED: &str = "fence_unneeded";
 /// Between two looks for such loops.
@@ -98,15 +96,12 @@ impl FenceWatch {
         let (mut vigil, mut hasty) = (Vigil::default(), 0_u32);
         self.alarms.set(FENCE_LOST, None);
         self.alarms.set(FENCE_UNNEEDED, None);
-        self.alarms.set(FENCE_LEAVING, None);
         let mut looks_again = Instant::now();
         loop {
             let look = look(&self.api, &self.fences).await;
             let now = Instant::now();
             let is_news = vigil.take(&look, now).1;
             let standing = vigil.standing();
-            let leaving = "a policy or binding of the fence is deleted, and goes on only as long as its finalizer is there";
-            self.alarms.set(FENCE_LEAVING, vigil.is_leaving().then(|| leaving.to_owned()));
             if let Some(until) = vigil.settles() {
                 self.objects.unfenced().settle(until);
             }

@@ -45,10 +45,8 @@ pub struct FenceSeen {
 /// How it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceState {
-    /// This server denies, and the objects are ours.
+    /// This server denies, and the objects are ours. Its finalizer keeps one that somebody has deleted.
     Enforced,
-    /// The same, but somebody has deleted an object: only its finalizer keeps it.
-    Leaving,
     /// There is no such fence.
     Absent,
     /// Its objects are gone, and this server denies yet.
@@ -67,7 +65,7 @@ impl FenceState {
     /// Whether the loop cannot write.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
-        matches!(self, Self::Enforced | Self::Leaving)
+        *self == Self::Enforced
     }
 
     /// Whether its objects have to be applied.
@@ -87,7 +85,6 @@ impl FenceState {
     pub fn why(&self) -> &str {
         match self {
             Self::Enforced => "it is enforced",
-            Self::Leaving => "it is deleted, and kept by its finalizer",
             Self::Absent => "there is no fence",
             Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
@@ -117,7 +114,6 @@ impl FenceState {
                 "the policy {name} is of another version, {other} for {ours}{raised}"
             ));
         }
-        let mut leaving = false;
         for (kind, object, spec) in
             [("policy", &seen.policy, fence.policy()), ("binding", &seen.binding, fence.binding())]
         {
@@ -127,17 +123,11 @@ impl FenceState {
                 Ok(Some(object)) if object.get("spec") != Some(&spec) => {
                     return Self::Gone(format!("the {kind} {name} has another content than this version's"));
                 }
-                Ok(Some(object)) => leaving |= object.pointer("/metadata/deletionTimestamp").is_some(),
+                Ok(Some(_)) => {}
             }
         }
         match &seen.probe {
-            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => {
-                if leaving {
-                    Self::Leaving
-                } else {
-                    Self::Enforced
-                }
-            }
+            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => Self::Enforced,
             // Another content of it.
             ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
             ProbeAnswer::Accepted => Self::NotEnforced,
@@ -195,12 +185,6 @@ impl FenceLook {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.states.iter().all(|state| *state == FenceState::Absent)
-    }
-
-    /// Whether one of them is in force only until its finalizer is gone.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
-        self.states.contains(&FenceState::Leaving)
     }
 
     /// What is wrong with the first that is not.

@@ -60,7 +60,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         (
             "deleted, and kept by its finalizer",
             |seen| with(&mut seen.policy, "/metadata", "deletionTimestamp", json!("2026-01-01T00:00:00Z")),
-            "leaving",
+            "enforced",
         ),
         (
             "not there",
@@ -131,7 +131,6 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             change(&mut seen);
             let found = match FenceState::of(fence, &seen) {
                 FenceState::Enforced => "enforced".to_owned(),
-                FenceState::Leaving => "leaving".to_owned(),
                 FenceState::Absent => "absent".to_owned(),
                 state @ FenceState::Lingering => state.why().to_owned(),
                 FenceState::NotEnforced => "not enforced".to_owned(),

@@ -44,8 +44,6 @@ pub struct Vigil {
     in_doubt_since: Option<Instant>,
     /// Whether it was seen open since it was proven last.
     was_open: bool,
-    /// Whether it is deleted, and goes on only until its finalizer is gone.
-    is_leaving: bool,
     /// Until when requests may be carried out that were admitted while it was open.
     settles: Option<Instant>,
     /// What asks for nothing new to be begun, and when it was seen to change.
@@ -59,7 +57,6 @@ impl Default for Vigil {
             standing: VigilState::default(),
             in_doubt_since: None,
             was_open: false,
-            is_leaving: false,
             settles: None,
             // A first word may be left over from a switch that is gone.
             drain: (Some(String::new()), None),
@@ -75,9 +72,6 @@ impl Vigil {
         let was_proven = !matches!(self.standing, VigilState::Waiting(_));
         let is_untold = look.wrong().is_some_and(FenceState::is_untold);
         self.was_open |= look.wrong().is_some() && !is_untold;
-        if !is_untold {
-            self.is_leaving = look.is_leaving();
-        }
         let doubt = is_untold.then(|| *self.in_doubt_since.get_or_insert(now));
         self.in_doubt_since = doubt;
         let standing = match look.wrong() {
@@ -115,12 +109,6 @@ impl Vigil {
         &self.standing
     }
 
-    /// Whether somebody has deleted it, so that only its finalizer keeps it.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving
-    }
-
     /// Until when requests may be carried out that were admitted before the fence.
     #[must_use]
     pub fn settles(&self) -> Option<Instant> {
@@ -155,12 +143,11 @@ mod tests {
         let (waits, lost) =
             (|why: &str| VigilState::Waiting(why.into()), |why: &str| VigilState::Lost(why.into()));
         let enforced = || VigilState::Enforced(Proven::ByEachServer);
-        // Second, what is seen, how it stands then. Deleted it is as good, and that is told.
+        // Second, what is seen, how it stands then.
         let course = [
             (0, unknown(), waits("u")),
             (1, gone(), waits("g")),
             (2, FenceState::Enforced, enforced()),
-            (3, FenceState::Leaving, enforced()),
             (4, unknown(), enforced()),
             (60, unknown(), enforced()),
             (61, FenceState::Enforced, enforced()),
@@ -176,7 +163,6 @@ mod tests {
             let (standing, _) =
                 vigil.take(&look(second, "a", &["x"], seen), start + Duration::from_secs(second));
             assert_eq!(*standing, expected, "{second}");
-            assert_eq!(vigil.is_leaving(), (3..61).contains(&second), "{second}");
         }
     }
 
