@@ -39,8 +39,9 @@ pub(super) const SWITCH_HOLDER: &str = "mooring-switch_";
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Volumes and nodes are many: they are read this seldom, and not while KCM's lease is held, when nobody attaches.
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
-/// The daemon looks every five seconds, and a look takes a moment.
-const HEARD_AFTER: Duration = Duration::from_secs(10);
+/// By then each daemon has heard a word: one look may be under way, after which loops that nobody runs are looked for and five
+/// seconds pass, and the next begins with the policies. Each has its limit ([`crate::fence::probe::LONGEST_LOOK`]).
+const HEARD_AFTER: Duration = Duration::from_secs(30);
 
 /// The word to the daemon to begin nothing new, as the looks of one run see it.
 #[derive(Debug, Default)]
@@ -51,11 +52,15 @@ pub(super) struct DrainWord {
     last: Option<(String, Instant)>,
     /// When the look before ended.
     looked: Option<Instant>,
+    /// Who leads: another has to hear it for itself.
+    leader: String,
 }
 
 impl DrainWord {
     /// Takes what a look finds of this run. Returns whether the daemon has heard it by now.
-    pub(super) fn note(&mut self, word: Option<String>, now: Instant) -> bool {
+    pub(super) fn note(&mut self, word: Option<String>, leader: &str, now: Instant) -> bool {
+        self.since = self.since.filter(|_| self.leader == leader);
+        leader.clone_into(&mut self.leader);
         self.since = word.as_ref().map(|_| self.since.unwrap_or(now));
         if self.last.as_ref().map(|(known, _)| known) != word.as_ref() {
             self.last = word.map(|word| (word, self.looked.unwrap_or(now)));
@@ -123,7 +128,7 @@ impl<'a> Observer<'a> {
 
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
         let client = client(self.api)?;
-        let mut look = look(self.api, self.fences).await;
+        let mut look = look(self.api, self.fences, |_| {}).await;
         let drain = look.drain.clone();
         let is_back = self.fence.is_back;
         if is_back {
@@ -140,7 +145,7 @@ impl<'a> Observer<'a> {
         daemon.is_asked = drain.is_some();
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.as_ref().zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
-        let is_heard = self.drain.note(drain.filter(|_| is_ours), now);
+        let is_heard = self.drain.note(drain.filter(|_| is_ours), holder(&daemon_lease), now);
         let mut manager = self.manager(&manager_lease, unwritable(&client, &manager_lease).await?, now).await;
         if is_back {
             let own = read(&client, LOCK).await?.unwrap_or_default();

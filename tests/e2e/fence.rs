@@ -83,7 +83,7 @@ async fn looks(
     let api = ApiServer::read("--kubeconfig", &kubeconfig).await.unwrap();
     let looking = async {
         loop {
-            let seen = look(&api, fences).await;
+            let seen = look(&api, fences, |_| {}).await;
             if is_so(&seen) {
                 return seen;
             }
