@@ -3,15 +3,15 @@
 //! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`, `preflight`, `switch`. Out: an answer on stdout, what is worth a line beside it on
 //! stderr, and the exit code of the verdict. Only [`repair`] and [`switch`] write to the cluster, and only what they were told to.
 
-pub mod completion;
+pub(crate) mod completion;
 mod connection;
 mod daemon;
-pub mod observe;
+pub(crate) mod observe;
 mod output;
-pub mod preflight;
-pub mod repair;
+pub(crate) mod preflight;
+pub(crate) mod repair;
 mod serve;
-pub mod switch;
+pub(crate) mod switch;
 
 use std::{
     fmt::Display,

@@ -104,19 +104,16 @@ impl Vigil {
     }
 
     /// How it stands.
-    #[must_use]
     pub fn standing(&self) -> &VigilState {
         &self.standing
     }
 
     /// Until when requests may be carried out that were admitted before the fence.
-    #[must_use]
     pub fn settles(&self) -> Option<Instant> {
         self.settles
     }
 
     /// Whether a switch asks for nothing new to be begun.
-    #[must_use]
     pub fn drains(&self, now: Instant) -> bool {
         self.drain.1.is_some_and(|changed| now < changed + DRAIN_LASTS)
     }

@@ -78,7 +78,6 @@ pub struct Judge {
 
 impl Judge {
     /// A judge of what these controllers do.
-    #[must_use]
     pub fn new(running: BTreeSet<StorageController>, now: Instant) -> Self {
         Self {
             authors: Authors::default(),
@@ -192,7 +191,6 @@ impl Judge {
     }
 
     /// The summary as of now.
-    #[must_use]
     pub fn summary(&self, now: Instant) -> Summary {
         let mut summary = self.summary.clone();
         summary.moot = self.pairing.moot;

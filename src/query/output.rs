@@ -58,7 +58,6 @@ impl From<Unreachable> for QueryStop {
 }
 
 /// From an answer to the exit code of its verdict.
-#[must_use]
 pub fn finish(answer: impl Future<Output = Result<Verdict, QueryStop>>) -> ExitCode {
     match block_on(1, answer) {
         Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),

@@ -58,7 +58,6 @@ pub enum FenceStanding {
 
 impl FenceStanding {
     /// Whether it is there as it should be, and enforced at once by each API server that has read it.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self, Self::Up { .. })
     }
@@ -94,7 +93,6 @@ pub struct DaemonStanding {
 
 impl DaemonStanding {
     /// Whether it rules beside a KCM whose own flags keep its loops from ruling.
-    #[must_use]
     pub fn rules_by_flags(&self) -> bool {
         self.replicas.is_some_and(|replicas| replicas > 0) && (!self.is_fenced || self.has_no_lease)
     }
@@ -229,7 +227,6 @@ const TAKE_OVER: Duration = Duration::from_secs(5);
 const VOLUMES_TOLD: usize = 20;
 
 /// What is next.
-#[must_use]
 pub fn next(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if let FenceStanding::Unknown(why) = &seen.fence {
         return SwitchStep::Stop(format!("how the fence stands cannot be told: {why}"));

@@ -10,13 +10,11 @@ use crate::fence::policies::Fence;
 
 impl SwitchStep {
     /// Whether it is the same step, whatever it waits for.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.words() == other.words()
     }
 
     /// Why it is not waited for any longer, if this step has been next for so long.
-    #[must_use]
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
         let (asked, servers) = seen.servers;
         // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
@@ -86,7 +84,6 @@ impl SwitchStep {
     }
 
     /// The step for people.
-    #[must_use]
     pub fn told(&self) -> String {
         match self {
             Self::Drain(volumes) if !volumes.is_empty() => {
@@ -179,7 +176,6 @@ impl SwitchStep {
 }
 
 /// All steps of a direction, with their commands for these fences, and which is next.
-#[must_use]
 pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
     let over = [
         SwitchStep::StartDaemon,
