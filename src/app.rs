@@ -63,7 +63,7 @@ use crate::{
 mod fence;
 mod https;
 mod life;
-pub mod observing;
+pub(crate) mod observing;
 mod patience;
 #[cfg(test)]
 mod shutdown_tests;
@@ -73,7 +73,7 @@ use fence::watch_fence;
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
 use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
-pub use subsystems::{Parts, Subsystem, subsystems};
+use subsystems::{Parts, Subsystem, subsystems};
 
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";

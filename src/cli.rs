@@ -6,10 +6,10 @@
 //! [`arguments`]. What a combination of values means is checked in [`crate::config`].
 //! Anything clap objects to becomes one line that names the flag.
 
-pub mod arguments;
+pub(crate) mod arguments;
 #[cfg(test)]
 mod flag_docs;
-pub mod kcm_flags;
+mod kcm_flags;
 pub mod query;
 pub mod values;
 

@@ -52,7 +52,7 @@ pub mod query;
 pub mod routes;
 pub mod serving_flags;
 pub mod supervise;
-pub mod switch;
+mod switch;
 pub mod telemetry;
 pub mod terminal;
 pub(crate) mod vac_protection;

@@ -3,15 +3,15 @@
 //! In: the arguments of `explain`, `doctor`, `node`, `whatif`, `repair`, `preflight`, `switch`. Out: an answer on stdout, what is worth a line beside it on
 //! stderr, and the exit code of the verdict. Only [`repair`] and [`switch`] write to the cluster, and only what they were told to.
 
-pub mod completion;
+pub(crate) mod completion;
 mod connection;
 mod daemon;
-pub mod observe;
+pub(crate) mod observe;
 mod output;
-pub mod preflight;
-pub mod repair;
+pub(crate) mod preflight;
+pub(crate) mod repair;
 mod serve;
-pub mod switch;
+pub(crate) mod switch;
 
 use std::{
     fmt::Display,
@@ -56,7 +56,7 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     subject::parse(&words, "").map_err(usage)?;
-    let mut connection = Connection::new(&args.view.connection).await?;
+    let connection = Connection::new(&args.view.connection).await?;
     let subject = subject::parse(&words, &connection.namespace).map_err(usage)?;
     let question = Question::Object(subject.clone());
     let daemon = match &args.daemon {
@@ -66,10 +66,10 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     let mut looks =
         args.wait.map_or_else(|| Looks::watching(args.watch), |most| Looks::new(Repeats::UntilWell(most)));
     loop {
-        let reading = connection.read(&question).await?;
-        let mut explanation = answer(&reading.snapshot, &subject);
+        let snapshot = connection.reader.read(&question).await?;
+        let mut explanation = answer(&snapshot, &subject);
         match &daemon {
-            Some(Ok(daemon)) => daemon.add(&mut explanation, &reading.snapshot).await,
+            Some(Ok(daemon)) => daemon.add(&mut explanation, &snapshot).await,
             Some(Err(why)) => stand_without(&mut explanation, why),
             None => {}
         }
@@ -84,13 +84,13 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
 /// # Errors
 /// There is no answer.
 pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
-    let mut connection = Connection::new(&args.view.connection).await?;
+    let connection = Connection::new(&args.view.connection).await?;
     let of = args.view.connection.namespace.as_deref();
     let question = Question::Cluster(connection.namespace.clone());
     let mut looks = Looks::watching(args.watch);
     loop {
-        let reading = connection.read(&question).await?;
-        let findings = find::doctor(&reading.snapshot, of);
+        let snapshot = connection.reader.read(&question).await?;
+        let findings = find::doctor(&snapshot, of);
         if !looks.again(printed(&findings, &args.view)?, findings.verdict).await {
             return Ok(findings.verdict);
         }
@@ -103,12 +103,12 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
 /// There is no answer.
 pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
     let name: NodeName = node_name(&args.node).map_err(|line| QueryStop(USAGE, line))?;
-    let mut connection = Connection::new(&args.view.connection).await?;
+    let connection = Connection::new(&args.view.connection).await?;
     let question = Question::Drain(name.clone());
     let (mut looks, mut earlier) = (Looks::watching(args.watch), None);
     loop {
-        let reading = connection.read(&question).await?;
-        let mut view = drain(&reading.snapshot, &name, earlier.as_ref());
+        let snapshot = connection.reader.read(&question).await?;
+        let mut view = drain(&snapshot, &name, earlier.as_ref());
         view.is_drained = args.drain;
         if args.drain && !view.volumes.is_empty() {
             // What is as it should be on a node that stays is waited for on one that is to go.
@@ -117,7 +117,7 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
         if !looks.again(printed(&view, &args.view)?, view.verdict).await {
             return Ok(view.verdict);
         }
-        earlier = Some(reading.snapshot);
+        earlier = Some(snapshot);
     }
 }
 
@@ -130,10 +130,10 @@ pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
     // Before a server is looked for: the words may be wrong without one.
     let manifest = args.filename.as_deref().map(manifest).transpose().map_err(usage)?;
     args.asked("", manifest.clone()).map_err(usage)?;
-    let mut connection = Connection::new(&args.view.connection).await?;
+    let connection = Connection::new(&args.view.connection).await?;
     let change = args.asked(&connection.namespace, manifest).map_err(usage)?;
-    let reading = connection.read(&Question::Change(change.clone())).await?;
-    let found = consequences::whatif(&reading.snapshot, &change);
+    let snapshot = connection.reader.read(&Question::Change(change.clone())).await?;
+    let found = consequences::whatif(&snapshot, &change);
     print(&printed(&found, &args.view)?);
     Ok(found.verdict)
 }

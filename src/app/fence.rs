@@ -16,7 +16,7 @@ use apiserver::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -35,12 +35,12 @@ use crate::{
 
 /// The alarm that the fence is lost.
 const FENCE_LOST: &str = "fence_lost";
-/// The alarm that the fence is deleted, and kept by its finalizer.
-const FENCE_LEAVING: &str = "fence_leaving";
 /// The alarm that a loop is fenced off that this mooring does not run.
 const FENCE_UNNEEDED: &str = "fence_unneeded";
 /// Between two looks for such loops.
 const UNNEEDED_EVERY: Duration = Duration::from_mins(1);
+/// How long one may take: the next look at the fence waits for it.
+const UNNEEDED_LOOK: Duration = Duration::from_secs(5);
 /// Between two looks before the fence is proven: API servers read policies every second.
 const WAITING: Duration = Duration::from_secs(1);
 /// While this server enforces it and others are to be seen: each look may reach another server.
@@ -98,15 +98,19 @@ impl FenceWatch {
         let (mut vigil, mut hasty) = (Vigil::default(), 0_u32);
         self.alarms.set(FENCE_LOST, None);
         self.alarms.set(FENCE_UNNEEDED, None);
-        self.alarms.set(FENCE_LEAVING, None);
         let mut looks_again = Instant::now();
         loop {
-            let look = look(&self.api, &self.fences).await;
+            let began = Instant::now();
+            let hear = |word: Result<Option<&str>, ()>| {
+                if let Ok(word) = word {
+                    vigil.hear(word, Instant::now());
+                    self.objects.unfenced().drain(vigil.drains(Instant::now()));
+                }
+            };
+            let look = look(&self.api, &self.fences, hear).await;
             let now = Instant::now();
-            let is_news = vigil.take(&look, now).1;
+            let is_news = vigil.take(&look, began, now).1;
             let standing = vigil.standing();
-            let leaving = "a policy or binding of the fence is deleted, and goes on only as long as its finalizer is there";
-            self.alarms.set(FENCE_LEAVING, vigil.is_leaving().then(|| leaving.to_owned()));
             if let Some(until) = vigil.settles() {
                 self.objects.unfenced().settle(until);
             }
@@ -135,7 +139,8 @@ impl FenceWatch {
     /// Loops that nobody runs: what cannot be read is looked for again.
     async fn look_for_unneeded(&self) {
         let Ok(client) = self.api.client() else { return };
-        let Ok(unneeded) = raised(&client, Fence::others(&self.fences)).await else { return };
+        let raised = timeout(UNNEEDED_LOOK, raised(&client, Fence::others(&self.fences))).await;
+        let Ok(Ok(unneeded)) = raised else { return };
         let names: Vec<&str> = unneeded.iter().map(|fence| fence.controller).collect();
         let text = (!names.is_empty()).then(|| {
             format!(
@@ -213,7 +218,14 @@ mod tests {
     use kube::{Client, client::Body};
 
     use super::*;
-    use crate::{fence::state::Proven, metrics::Metrics};
+    use crate::{
+        fence::{
+            policies::FENCES,
+            probe::LONGEST_LOOK,
+            state::{FenceLook, FenceState, Proven},
+        },
+        metrics::Metrics,
+    };
 
     fn watch(term: Term) -> FenceWatch {
         let metrics = Metrics::default();
@@ -260,5 +272,27 @@ mod tests {
             assert_eq!(event.is_some(), is_recorded, "{term:?}");
             assert!(event.is_none_or(|event| event.novelty == Novelty::Unclear));
         }
+    }
+
+    /// However many requests a look has, and although none is answered.
+    #[tokio::test(start_paused = true)]
+    async fn s14_a_look_has_a_limit_and_a_fence_of_which_nothing_is_told_for_a_minute_is_lost() {
+        let (watch, start, mut vigil) = (watch(Term::None), Instant::now(), Vigil::default());
+        let all: Vec<&Fence> = FENCES.iter().collect();
+        let good = FenceLook {
+            states: vec![FenceState::Enforced],
+            drain: None,
+            server: Some("a".to_owned()),
+            leases: Some([("a".to_owned(), "1".to_owned())].into()),
+        };
+        vigil.take(&good, start, start);
+        while !matches!(vigil.standing(), VigilState::Lost(_)) {
+            let began = Instant::now();
+            let look = look(&watch.api, &all, |_| {}).await;
+            assert!(began.elapsed() <= LONGEST_LOOK, "{:?}", began.elapsed());
+            vigil.take(&look, began, Instant::now());
+            sleep(WATCHING).await;
+        }
+        assert!((60..80).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
     }
 }

@@ -116,7 +116,6 @@ impl Observation {
 
     /// The revision up to which the watches have told everything of the kinds that the two controllers write, and the kind
     /// that is the furthest behind.
-    #[must_use]
     pub fn passed(&self) -> (ResourceVersion, &'static str) {
         let Objects { nodes, pods, volumes, claims, attachments, .. } = &*self.objects;
         let passed = [

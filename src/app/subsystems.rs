@@ -64,11 +64,9 @@ pub struct Parts {
 pub struct Subsystem {
     pub(super) name: &'static str,
     pub(super) running: BoxFuture<'static, ()>,
-    pub(super) explained: Explained,
+    /// Where and how it explains what it does: all of it, or what a query asks for.
+    pub(super) explained: (&'static str, Box<MakeRows>),
 }
-
-/// Where and how a subsystem explains what it does: all of it, or what a query asks for.
-pub(super) type Explained = (&'static str, Box<MakeRows>);
 
 /// A page, and the past of what was asked for.
 #[derive(Serialize)]
@@ -77,26 +75,6 @@ struct Document<Page> {
     page: Page,
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Vec<Past>>,
-}
-
-impl Subsystem {
-    /// A subsystem, the future that is its life, and where and how it explains what it does and did: to the past of which
-    /// objects its page leads, by the fields of a query.
-    #[must_use]
-    pub fn new<Page: Serialize>(
-        name: &'static str,
-        running: impl Future<Output = ()> + Send + 'static,
-        (explained_at, past_of): (&'static str, &'static [&'static str]),
-        explanation: impl Fn(Asked) -> Page + Send + Sync + 'static,
-        history: History,
-    ) -> Self {
-        let document = move |query: Option<&str>| {
-            let asked = Asked::parse(query);
-            let history = asked.past(past_of, &history);
-            Answer::json(&Document { page: explanation(asked), history })
-        };
-        Self { name, running: Box::pin(running), explained: (explained_at, Box::new(document)) }
-    }
 }
 
 /// Builds the subsystems.
@@ -166,17 +144,22 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
     Ok(of_runner(parts, "attach-detach", runner, page))
 }
 
-/// A runner that keeps the past, and where its page is.
+/// A runner that keeps the past, where its page is, and the fields of a query by which the page finds the past of an object.
 fn of_runner<C: Controller, E: Executor<C>>(
     parts: &Parts,
     name: &'static str,
     mut runner: Runner<C, E>,
-    page: (&'static str, &'static [&'static str]),
+    (explained_at, past_of): (&'static str, &'static [&'static str]),
 ) -> Subsystem {
-    runner.remember(parts.history.clone());
-    let board = runner.board();
-    let running = runner.run(parts.planning.clone());
-    Subsystem::new(name, running, page, move |asked| board.page(&asked), parts.history.clone())
+    let (board, history) = (runner.board(), parts.history.clone());
+    runner.remember(history.clone());
+    let running = Box::pin(runner.run(parts.planning.clone()));
+    let document = move |query: Option<&str>| {
+        let asked = Asked::parse(query);
+        let history = asked.past(past_of, &history);
+        Answer::json(&Document { page: board.page(&asked), history })
+    };
+    Subsystem { name, running, explained: (explained_at, Box::new(document)) }
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {

@@ -179,7 +179,6 @@ pub fn all() -> impl Iterator<Item = Flag> {
 }
 
 /// The flag of this name.
-#[must_use]
 pub fn find(name: &str) -> Option<Flag> {
     all().find(|flag| flag.name == name)
 }

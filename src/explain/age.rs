@@ -12,19 +12,16 @@ const DAY: i64 = 24 * HOUR;
 const LONG_AGO: i64 = 5 * MINUTE;
 
 /// Whether what began then, and should have ended by itself, needs a person.
-#[must_use]
 pub fn is_long(since: Option<Timestamp>, now: Timestamp) -> bool {
     since.is_some_and(|since| now.as_second().saturating_sub(since.as_second()) > LONG_AGO)
 }
 
 /// The time between two instants, as kubectl prints ages; nothing for what has not happened yet.
-#[must_use]
 pub fn between(since: Timestamp, now: Timestamp) -> String {
     short(now.as_second().saturating_sub(since.as_second()))
 }
 
 /// Seconds as kubectl shows ages: two units at most, and no more than the age is good for. The page's script has the same rule.
-#[must_use]
 pub fn short(seconds: i64) -> String {
     let two = |big: i64, name: &str, small: i64, rest_name: &str| match (seconds / big, seconds % big / small)
     {
@@ -44,7 +41,6 @@ pub fn short(seconds: i64) -> String {
 }
 
 /// A number of things: `1 pod`, `2 pods`.
-#[must_use]
 pub fn counted(count: usize, thing: &str) -> String {
     match (count, thing.ends_with('s')) {
         (1, _) => format!("1 {thing}"),
@@ -54,7 +50,6 @@ pub fn counted(count: usize, thing: &str) -> String {
 }
 
 /// Bytes with a binary unit.
-#[must_use]
 pub fn bytes(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["", "Ki", "Mi", "Gi", "Ti", "Pi"] {

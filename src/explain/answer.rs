@@ -106,7 +106,7 @@ pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
         summary,
         observed: Observed::of(snapshot),
         candidates,
-        evidence: evidence(&view, &chain, &drivers(&links)),
+        evidence: evidence(&view, &chain),
         timeline: timeline(&view, &chain),
         actions,
         unseen: snapshot.unseen.clone(),
@@ -242,15 +242,6 @@ fn not_looked_for(view: &View<'_>, subject: &ObjectRef) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Drivers that the chain waits for.
-fn drivers(links: &[Link]) -> Vec<String> {
-    let blockers = links.iter().flat_map(|link| &link.step.blocked_by).map(|blocker| &blocker.object);
-    let programs = blockers.filter(|object| {
-        matches!(object.get("kind").and_then(Value::as_str), Some("Attacher" | "Provisioner" | "Resizer"))
-    });
-    programs.filter_map(|object| Some(object.get("name")?.as_str()?.to_owned())).collect()
 }
 
 /// The objects of the chain, the subject first.

@@ -122,7 +122,13 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
         (true, Verdict::Blocked) => "Terminating claim unprotected",
         (true, _) => "Terminating claim",
     };
-    let (fate, with_it) = match policy(view, claim) {
+    let policy = policy(view, claim);
+    let is_going = policy.is_some()
+        && get::<PersistentVolume>(view, volume).is_some_and(|it| it.metadata.is_terminating());
+    let (fate, with_it) = match policy {
+        Some(ReclaimPolicy::Retain) if is_going => {
+            (format!("; {volume} is being deleted and goes, too"), ", with its volume")
+        }
         Some(ReclaimPolicy::Retain) => (format!("; {volume} is kept (Retain)"), ""),
         Some(ReclaimPolicy::Delete) => {
             (format!("; its DATA GOES WITH IT: the policy of {volume} is Delete"), ", with its data")
@@ -137,6 +143,9 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
     let mut link = Link::told(&subject, case, facts).verdict(verdict);
     if is_doomed(view, claim) {
         link = link.and("+keep data", &[("volume", volume)]);
+    }
+    if is_going {
+        link = link.and("+save volume", &[("volume", volume)]);
     }
     match staying {
         Some(pod) => link.and("+staying pod", &[("pod", pod), ("with_it", &with_it)]),

@@ -80,7 +80,6 @@ fn field_and_kinds(subject: &ObjectRef) -> (&'static str, &'static [&'static str
 }
 
 /// The pages to ask for.
-#[must_use]
 pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
     let mut names = BTreeSet::new();
     for subject in subjects(explanation) {

@@ -1,6 +1,6 @@
-//! What shows it: who wrote what when, what was said, and which programs are there.
+//! What shows it: who wrote what when, and what was said.
 //!
-//! In: the objects of the chain as they were read, events, leases. Out: [`Evidence`], and the past in its order.
+//! In: the objects of the chain as they were read, events. Out: [`Evidence`], and the past in its order.
 
 use std::cmp::Reverse;
 
@@ -20,8 +20,8 @@ use super::{
 /// Events that are shown of one object.
 const EVENTS_SHOWN: usize = 20;
 
-/// Who last wrote each object of the chain, and what was said about it.
-pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String]) -> Vec<Evidence> {
+/// Who last wrote each object of the chain.
+pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef]) -> Vec<Evidence> {
     let mut found = Vec::new();
     for object in chain {
         let Some(whole) = view.snapshot.details.get(object) else { continue };
@@ -34,20 +34,6 @@ pub(super) fn evidence(view: &View<'_>, chain: &[ObjectRef], drivers: &[String])
             let at = field(entry, "time").parse().ok();
             let text = format!("{} wrote {part} of {object}", field(entry, "manager"));
             found.push(Evidence { at, from: "managedFields".to_owned(), text });
-        }
-    }
-    for driver in drivers {
-        for lease in &view.snapshot.leases {
-            let name = lease.metadata.name.as_deref().unwrap_or_default();
-            let is_of = |word: &str| word.replace(['.', '/'], "-");
-            if !name.contains(driver.as_str()) && !name.contains(&is_of(driver)) {
-                continue;
-            }
-            let spec = lease.spec.as_ref();
-            let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or("no one");
-            let at = spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
-            let text = format!("lease {name} is held by {holder}");
-            found.push(Evidence { at, from: "lease".to_owned(), text });
         }
     }
     found.sort_by_key(|event| Reverse(event.at));

@@ -29,12 +29,15 @@ pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
     }
     let uses = |volume: &VolumeId| {
         let object = get::<Node>(view, node);
-        let is_unknown = object.is_none() && !view.is_gone(node);
-        is_unknown
-            || object.is_some_and(|node| node.uses(volume.as_str()) || node.lists(volume.as_str()))
+        object.is_none_or(|node| node.uses(volume.as_str()) || node.lists(volume.as_str()))
             || view.users(volume, node).next().is_some()
     };
-    let also = if volume.as_ref().is_none_or(uses) { "+foreign in use" } else { "+foreign unused" };
+    let also = match volume.as_ref().is_none_or(uses) {
+        // Without its object, no pod counts on a node, and its machine may run (H9).
+        _ if view.is_gone(node) => "+foreign gone node",
+        true => "+foreign in use",
+        false => "+foreign unused",
+    };
     let facts: Facts<'_> = &[("name", name), ("node", node)];
     let link = Link::told(&subject, case, facts).and(also, facts);
     Some(link.detail(format!("on {node}")).since(object.metadata.creation_timestamp))

@@ -11,14 +11,14 @@
 //! next is asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason
 //! is what a decision returned, never worked out anew.
 
-pub mod age;
+mod age;
 mod answer;
 mod attachment;
 mod attributes_class;
 mod candidates;
 mod claim;
 mod class;
-pub mod daemon;
+pub(crate) mod daemon;
 pub mod doctor;
 pub mod drain;
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod exclusive;
 mod foreign;
 mod links;
 mod node;
-pub mod page;
+pub(crate) mod page;
 mod pod;
 mod provisioner;
 pub mod read;
@@ -40,7 +40,7 @@ mod resize;
 mod running;
 mod said;
 pub mod sheet;
-pub mod sidecars;
+mod sidecars;
 pub mod snapshot;
 pub mod subject;
 mod table;

@@ -32,13 +32,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// Of what ends by itself within minutes, unless something is wrong.
-    #[must_use]
     pub(super) fn of_wait(since: Option<Timestamp>, now: Timestamp) -> Self {
         if age::is_long(since, now) { Self::Blocked } else { Self::Waiting }
     }
 
     /// As it is printed.
-    #[must_use]
     pub(super) fn as_str(self) -> &'static str {
         self.into()
     }
@@ -80,7 +78,6 @@ pub struct Observed {
 
 impl Observed {
     /// What a reader with the user's own rights has read.
-    #[must_use]
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let resource_version = snapshot.revision.map(|revision| revision.to_string());
         Self { resource_version, at: snapshot.taken_at, source: Source::Offline }

@@ -78,7 +78,6 @@ pub struct Sidecars<'a> {
 
 impl<'a> Sidecars<'a> {
     /// Reads the evidence once.
-    #[must_use]
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let mut leases: BTreeMap<&str, &Lease> = BTreeMap::new();
         for lease in &snapshot.leases {
@@ -98,7 +97,6 @@ impl<'a> Sidecars<'a> {
     }
 
     /// The lease of a side-car.
-    #[must_use]
     pub fn lease(&self, driver: &str, sidecar: Sidecar) -> Option<&'a Lease> {
         let names = match sidecar {
             Sidecar::Attacher => vec![format!("external-attacher-leader-{}", sanitized(driver))],
@@ -111,7 +109,6 @@ impl<'a> Sidecars<'a> {
     }
 
     /// Namespace and name of the pod that holds the lease of a side-car, as far as the lease tells.
-    #[must_use]
     pub fn holder(&self, driver: &str, sidecar: Sidecar) -> Option<(&'a str, &'a str)> {
         let lease = self.lease(driver, sidecar)?;
         // Some identities go on after the name of the pod.
@@ -120,7 +117,6 @@ impl<'a> Sidecars<'a> {
     }
 
     /// Whether a side-car is there.
-    #[must_use]
     pub fn presence(&self, driver: &str, sidecar: Sidecar) -> Presence {
         let now = self.snapshot.taken_at;
         if let Some(lease) = self.lease(driver, sidecar) {
@@ -147,7 +143,6 @@ impl<'a> Sidecars<'a> {
     }
 
     /// Why a side-car that was asked for something at that time counts as absent, if it does.
-    #[must_use]
     pub fn absence(&self, driver: &str, sidecar: Sidecar, asked: Option<Timestamp>) -> Option<String> {
         let (now, name) = (self.snapshot.taken_at, sidecar.as_str());
         match self.presence(driver, sidecar) {
@@ -174,7 +169,6 @@ impl<'a> Sidecars<'a> {
     }
 
     /// The limit of requests per second with which the side-car that holds the lease runs, if its pod was read.
-    #[must_use]
     pub fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
         let spec = self.lease(driver, sidecar)?.spec.as_ref()?;
         let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
@@ -204,7 +198,6 @@ impl<'a> Sidecars<'a> {
     }
 
     /// Whether it runs with the default limit, or a smaller one.
-    #[must_use]
     pub fn is_limited(&self, driver: &str, sidecar: Sidecar) -> bool {
         self.client_limit(driver, sidecar).is_some_and(|qps| qps <= DEFAULT_QPS)
     }
@@ -224,7 +217,6 @@ pub(super) fn renewed(lease: &Lease) -> Option<Timestamp> {
 }
 
 /// The finalizer that the external-attacher puts on volumes and attachments.
-#[must_use]
 pub fn attacher_finalizer(driver: &str) -> String {
     format!("external-attacher/{}", sanitized(driver))
 }

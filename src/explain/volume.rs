@@ -217,13 +217,19 @@ fn stays_reserved(
     let owners = view.snapshot.keys(is_owner);
     let is_parked = get::<PersistentVolume>(view, name)
         .is_some_and(|it| matches!(it.status.phase, VolumePhase::Released | VolumePhase::Failed));
-    let case = match (owners.is_empty(), is_parked) {
-        // That it was bound, a claim can say of itself (S45).
-        (false, _) => "claimed",
-        (true, true) => "kept",
-        (true, false) => "stays",
-    };
     let owners = owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("owners", &owners)];
+    let (case, named) = match (owners.as_str(), is_parked) {
+        // Nothing is concluded from claims that were not read (S42).
+        ("", _) if !view.snapshot.is_whole::<PersistentVolumeClaim>() => {
+            ("claimed", "whether another claim names it is not known, as not all could be read".to_owned())
+        }
+        ("", true) => ("kept", String::new()),
+        ("", false) => ("stays", String::new()),
+        // That it was bound, a claim can say of itself (S45).
+        (owners, _) => {
+            ("claimed", format!("it is named by {owners}, which does not prove whose data it has"))
+        }
+    };
+    let facts: Facts<'_> = &[("claim", key), ("why", &why), ("named", &named)];
     Link::told(subject, &format!("{reason} {case}"), facts)
 }

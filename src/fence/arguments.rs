@@ -6,7 +6,6 @@
 use serde_json::Value;
 
 /// Commands and arguments of all containers, word by word.
-#[must_use]
 pub fn words(pod_spec: &Value) -> Vec<&str> {
     let containers = pod_spec.get("containers").and_then(Value::as_array).into_iter().flatten();
     let lists = containers.flat_map(|container| [container.get("command"), container.get("args")]);
@@ -14,7 +13,6 @@ pub fn words(pod_spec: &Value) -> Vec<&str> {
 }
 
 /// All values of a flag.
-#[must_use]
 pub fn values<'a>(words: &[&'a str], flag: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut words = words.iter().copied();
@@ -29,13 +27,11 @@ pub fn values<'a>(words: &[&'a str], flag: &str) -> Vec<&'a str> {
 }
 
 /// The value of a flag that has one.
-#[must_use]
 pub fn value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     values(words, flag).last().copied()
 }
 
 /// The list that all values of `--controllers` make together.
-#[must_use]
 pub fn controllers(words: &[&str]) -> String {
     let lists = values(words, "--controllers");
     if lists.is_empty() { "*".to_owned() } else { lists.join(",") }
@@ -51,7 +47,6 @@ pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
 }
 
 /// Whether a flag without a value, or with a true one, is given; `unset` if it is not given at all.
-#[must_use]
 pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
     let last = words.iter().rev().find_map(|word| match word.strip_prefix(flag)? {
         "" => Some(true),
@@ -62,14 +57,12 @@ pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
 }
 
 /// Namespace and name of the daemon's lease, by its arguments.
-#[must_use]
 pub fn daemon_lease<'a>(words: &[&'a str]) -> [&'a str; 2] {
     let namespace = value(words, "--leader-elect-resource-namespace").unwrap_or("mooring-system");
     [namespace, value(words, "--leader-elect-resource-name").unwrap_or("mooring")]
 }
 
 /// Whether pods of an earlier template of a Deployment may be left.
-#[must_use]
 pub fn is_rolling(deployment: &Value) -> bool {
     let number = |at: &str| deployment.pointer(at).and_then(Value::as_u64).unwrap_or_default();
     number("/status/observedGeneration") < number("/metadata/generation")

@@ -24,7 +24,6 @@ pub enum NoAnswer {
 }
 
 /// Whether the server's words say that the user has no right to the request: nothing else has judged it then.
-#[must_use]
 pub fn lacks_right(words: &str) -> bool {
     words.contains("is forbidden: User ")
 }

@@ -102,7 +102,6 @@ fn first_mention(words: &[&str], means: impl Fn(&str) -> bool) -> Option<bool> {
 }
 
 /// Whether KCM runs a controller of ours, given by its name, with this list: all of them are on by default there.
-#[must_use]
 pub fn runs_in_kcm(list: &str, name: &str) -> bool {
     let words: Vec<&str> = list.split(',').map(str::trim).collect();
     let alias = OURS.iter().find(|(_, ours, ..)| *ours == name).and_then(|(_, _, alias, _)| *alias);

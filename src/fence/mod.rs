@@ -7,14 +7,14 @@
 //! objects say what is meant, the answer to the probe says what that server does. [`vigil`] draws a daemon's conclusions. The daemon (`--fence`), `mooring
 //! preflight` and `mooring switch` all use the same values and the same judgement.
 
-pub mod arguments;
-pub mod ask;
-pub mod controllers;
+pub(crate) mod arguments;
+pub(crate) mod ask;
+pub(crate) mod controllers;
 mod kcm_controllers;
-pub mod metrics;
+pub(crate) mod metrics;
 pub mod policies;
 pub mod probe;
 pub mod state;
 #[cfg(test)]
 mod tests;
-pub mod vigil;
+pub(crate) mod vigil;

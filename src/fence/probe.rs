@@ -19,35 +19,49 @@ use super::{
     state::{FenceLook, FenceSeen, FenceState, ProbeAnswer, refused_by_others},
 };
 
-/// How long metrics may take.
-const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+/// How long a look may take, however many requests it has.
+pub const LONGEST_LOOK: Duration = Duration::from_secs(10);
 const SERVERS: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=\
     apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver";
 
-/// Looks once, on a fresh connection: another one may lead to another server.
-pub async fn look(api: &ApiServer, fences: &[&Fence]) -> FenceLook {
+/// Looks once, on a fresh connection: another one may lead to another server. Before anything is probed, `hear` is given what a
+/// policy asks for ([`DRAIN`]); `Ok(None)` is that none of them does, and an error that this is not known.
+pub async fn look(
+    api: &ApiServer,
+    fences: &[&Fence],
+    hear: impl FnOnce(Result<Option<&str>, ()>),
+) -> FenceLook {
+    let unknown = |why: String| {
+        let states = vec![FenceState::Unknown(why)];
+        FenceLook { states, drain: None, server: None, leases: None }
+    };
     let client = match api.client() {
         Ok(client) => client,
-        Err(error) => {
-            let states = vec![FenceState::Unknown(error.to_string())];
-            return FenceLook { states, drain: None, server: None, leases: None };
-        }
+        Err(error) => return unknown(error.to_string()),
     };
-    let (mut states, mut drain) = (Vec::new(), None);
-    for fence in fences {
-        let seen = FenceSeen {
-            policy: object(&client, POLICIES.1, fence).await,
-            binding: object(&client, BINDINGS.1, fence).await,
-            probe: probe(&client, &fence.name()).await,
-        };
-        let policy = seen.policy.as_ref().ok().and_then(Option::as_ref);
-        let annotations = policy.and_then(|policy| policy.pointer("/metadata/annotations"));
-        let asks = annotations.and_then(|all| all.get(DRAIN)?.as_str());
-        drain = drain.or(asks.map(str::to_owned));
-        states.push(FenceState::of(fence, &seen));
-    }
-    let server = started(&client).await;
-    FenceLook { states, drain, server, leases: leases(&client).await }
+    // One request after the other: side by side, each would have a connection of its own.
+    let asking = async {
+        let mut policies = Vec::new();
+        for fence in fences {
+            policies.push(object(&client, POLICIES.1, fence).await);
+        }
+        let drain = policies.iter().flatten().flatten().find_map(|policy| {
+            let annotations = policy.pointer("/metadata/annotations")?;
+            Some(annotations.get(DRAIN)?.as_str()?.to_owned())
+        });
+        let is_known = drain.is_some() || policies.iter().all(Result::is_ok);
+        hear(if is_known { Ok(drain.as_deref()) } else { Err(()) });
+        let mut states = Vec::new();
+        for (fence, policy) in fences.iter().zip(policies) {
+            let binding = object(&client, BINDINGS.1, fence).await;
+            let seen = FenceSeen { policy, binding, probe: probe(&client, &fence.name()).await };
+            states.push(FenceState::of(fence, &seen));
+        }
+        let server = started(&client).await;
+        FenceLook { states, drain, server, leases: leases(&client).await }
+    };
+    let late = |_| unknown(format!("no answer within {LONGEST_LOOK:?}"));
+    timeout(LONGEST_LOOK, asking).await.unwrap_or_else(late)
 }
 
 /// Those of these fences that have a policy.
@@ -100,7 +114,7 @@ async fn probe(client: &Client, name: &str) -> ProbeAnswer {
 /// When the process of the server began, as its metrics have it.
 async fn started(client: &Client) -> Option<String> {
     let request = Request::get("/metrics/slis").body(Vec::new()).ok()?;
-    let text = timeout(LONGEST_ANSWER, client.request_text(request)).await.ok()?.ok()?;
+    let text = client.request_text(request).await.ok()?;
     text.lines().find_map(|line| line.strip_prefix("process_start_time_seconds ")).map(str::to_owned)
 }
 

@@ -45,10 +45,8 @@ pub struct FenceSeen {
 /// How it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceState {
-    /// This server denies, and the objects are ours.
+    /// This server denies, and the objects are ours. Its finalizer keeps one that somebody has deleted.
     Enforced,
-    /// The same, but somebody has deleted an object: only its finalizer keeps it.
-    Leaving,
     /// There is no such fence.
     Absent,
     /// Its objects are gone, and this server denies yet.
@@ -59,14 +57,7 @@ pub enum FenceState {
     Gone(String),
     /// The policy is that of another version of mooring: which, and who has raised it.
     Other(String),
-    /// Something else than the fence refuses the probe, so it shows nothing of this server.
-    Hidden {
-        /// Whether the objects are ours, and not absent.
-        is_there: bool,
-        /// What refuses it, in the server's words, and what helps.
-        why: String,
-    },
-    /// It cannot be told: why.
+    /// It cannot be told: why. If something else than the fence refuses the probe, that shows nothing of this server.
     Unknown(String),
 }
 
@@ -74,13 +65,7 @@ impl FenceState {
     /// Whether the loop cannot write.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
-        matches!(self, Self::Enforced | Self::Leaving)
-    }
-
-    /// Whether none of its objects is there, and this server was not seen to deny.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        matches!(self, Self::Absent | Self::Hidden { is_there: false, .. })
+        *self == Self::Enforced
     }
 
     /// Whether its objects have to be applied.
@@ -92,7 +77,7 @@ impl FenceState {
     /// Whether it cannot be told what this server does.
     #[must_use]
     pub fn is_untold(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::Hidden { .. })
+        matches!(self, Self::Unknown(_))
     }
 
     /// What is wrong with it, for people.
@@ -100,11 +85,10 @@ impl FenceState {
     pub fn why(&self) -> &str {
         match self {
             Self::Enforced => "it is enforced",
-            Self::Leaving => "it is deleted, and kept by its finalizer",
             Self::Absent => "there is no fence",
             Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
-            Self::Gone(why) | Self::Other(why) | Self::Hidden { why, .. } | Self::Unknown(why) => why,
+            Self::Gone(why) | Self::Other(why) | Self::Unknown(why) => why,
         }
     }
 
@@ -117,7 +101,7 @@ impl FenceState {
                 ProbeAnswer::Accepted => return Self::Absent,
                 ProbeAnswer::Refused(words) if words.contains(MARK) => return Self::Lingering,
                 // A fence could not be proven here.
-                probe => return Self::untold(&name, false, probe),
+                probe => return Self::untold(&name, probe),
             }
         }
         if let Ok(Some(policy)) = &seen.policy
@@ -130,7 +114,6 @@ impl FenceState {
                 "the policy {name} is of another version, {other} for {ours}{raised}"
             ));
         }
-        let mut leaving = false;
         for (kind, object, spec) in
             [("policy", &seen.policy, fence.policy()), ("binding", &seen.binding, fence.binding())]
         {
@@ -140,30 +123,24 @@ impl FenceState {
                 Ok(Some(object)) if object.get("spec") != Some(&spec) => {
                     return Self::Gone(format!("the {kind} {name} has another content than this version's"));
                 }
-                Ok(Some(object)) => leaving |= object.pointer("/metadata/deletionTimestamp").is_some(),
+                Ok(Some(_)) => {}
             }
         }
         match &seen.probe {
-            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => {
-                if leaving {
-                    Self::Leaving
-                } else {
-                    Self::Enforced
-                }
-            }
+            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => Self::Enforced,
             // Another content of it.
             ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
             ProbeAnswer::Accepted => Self::NotEnforced,
-            probe => Self::untold(&name, true, probe),
+            probe => Self::untold(&name, probe),
         }
     }
 
-    fn untold(name: &str, is_there: bool, probe: &ProbeAnswer) -> Self {
-        match probe {
-            ProbeAnswer::Refused(words) => Self::Hidden { is_there, why: refused_by_others(name, words) },
-            ProbeAnswer::None(why) => Self::Unknown(format!("the probe {name} was not answered: {why}")),
-            ProbeAnswer::Accepted => Self::Unknown(format!("the probe {name} was accepted")),
-        }
+    fn untold(name: &str, probe: &ProbeAnswer) -> Self {
+        Self::Unknown(match probe {
+            ProbeAnswer::Refused(words) => refused_by_others(name, words),
+            ProbeAnswer::None(why) => format!("the probe {name} was not answered: {why}"),
+            ProbeAnswer::Accepted => format!("the probe {name} was accepted"),
+        })
     }
 }
 
@@ -208,19 +185,6 @@ impl FenceLook {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.states.iter().all(|state| *state == FenceState::Absent)
-    }
-
-    /// Whether one of them is in force only until its finalizer is gone.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
-        self.states.contains(&FenceState::Leaving)
-    }
-
-    /// What refuses a probe that is not the fence.
-    #[must_use]
-    pub fn hidden(&self) -> Option<&str> {
-        let hidden = self.states.iter().find(|state| matches!(state, FenceState::Hidden { .. }));
-        hidden.map(FenceState::why)
     }
 
     /// What is wrong with the first that is not.

@@ -1,12 +1,16 @@
 //! The fence as manifests and as a judgement: `deploy/fence` is what the values say, and what counts as gone.
 
-use std::{fs, path::Path, time::Duration};
+use std::{convert::Infallible, fs, path::Path, time::Duration};
 
+use apiserver::connect::ApiServer;
+use http::{Request, Response};
+use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    policies::{FENCES, Fence, RAISED},
+    policies::{DRAIN, FENCES, Fence, RAISED},
+    probe,
     state::{FenceLook, FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
 };
 
@@ -60,7 +64,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         (
             "deleted, and kept by its finalizer",
             |seen| with(&mut seen.policy, "/metadata", "deletionTimestamp", json!("2026-01-01T00:00:00Z")),
-            "leaving",
+            "enforced",
         ),
         (
             "not there",
@@ -74,7 +78,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 let probe = ProbeAnswer::Refused("volumeattachments is forbidden".to_owned());
                 *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe };
             },
-            "hidden false",
+            "unknown: the probe mooring-fence-",
         ),
         (
             "taken down, and this server is late",
@@ -120,7 +124,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         (
             "another policy denies it",
             |seen| seen.probe = ProbeAnswer::Refused("denied request: no driver of that name".to_owned()),
-            "hidden true",
+            "not by the fence: denied request: no driver of that name (exempt",
         ),
         ("may not be read", |seen| seen.policy = Err("forbidden".to_owned()), "unknown"),
         ("no answer", |seen| seen.probe = ProbeAnswer::None("timed out".to_owned()), "unknown"),
@@ -131,16 +135,11 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             change(&mut seen);
             let found = match FenceState::of(fence, &seen) {
                 FenceState::Enforced => "enforced".to_owned(),
-                FenceState::Leaving => "leaving".to_owned(),
                 FenceState::Absent => "absent".to_owned(),
                 state @ FenceState::Lingering => state.why().to_owned(),
                 FenceState::NotEnforced => "not enforced".to_owned(),
                 FenceState::Gone(why) | FenceState::Other(why) => why,
-                FenceState::Hidden { is_there, why } => {
-                    assert!(why.contains("exempt"), "{why}");
-                    format!("hidden {is_there}")
-                }
-                FenceState::Unknown(_) => "unknown".to_owned(),
+                FenceState::Unknown(why) => format!("unknown: {why}"),
             };
             assert!(found.contains(expected), "{name}: {found}");
         }
@@ -217,5 +216,29 @@ fn where_servers_are_not_told_apart_two_unbroken_minutes_prove_it() {
             assert_eq!(proof.note(true, &unknown, start + Duration::from_secs(seconds)), Proven::No);
         }
         assert_eq!(proof.note(true, &unknown, start + UNBROKEN), Proven::ByTime, "no lease proves nothing");
+    }
+}
+
+/// That a policy asks for nothing new to be begun is heard before anything is probed; that none does is not believed where one
+/// could not be read.
+#[tokio::test]
+async fn s1_a_word_that_was_read_is_heard_whatever_else_has_no_answer() {
+    let asks = json!({ "metadata": { "annotations": { DRAIN: "1" } } });
+    for (code, body, expected) in
+        [(200, asks, Ok(Some("1"))), (404, json!({}), Ok(None)), (503, json!({}), Err(()))]
+    {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_policy = request.uri().path().contains("/validatingadmissionpolicies/");
+            let code = if is_policy { code } else { 429 };
+            let status = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+            let answer = if code == 200 { body.clone() } else { status };
+            let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+            async move { Ok::<_, Infallible>(answer.unwrap()) }
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let mut heard = None;
+        let hear = |word: Result<Option<&str>, ()>| heard = Some(word.map(|word| word.map(str::to_owned)));
+        probe::look(&api, &[&FENCES[0]], hear).await;
+        assert_eq!(heard, Some(expected.map(|word| word.map(str::to_owned))), "{code}");
     }
 }

@@ -44,8 +44,6 @@ pub struct Vigil {
     in_doubt_since: Option<Instant>,
     /// Whether it was seen open since it was proven last.
     was_open: bool,
-    /// Whether it is deleted, and goes on only until its finalizer is gone.
-    is_leaving: bool,
     /// Until when requests may be carried out that were admitted while it was open.
     settles: Option<Instant>,
     /// What asks for nothing new to be begun, and when it was seen to change.
@@ -59,7 +57,6 @@ impl Default for Vigil {
             standing: VigilState::default(),
             in_doubt_since: None,
             was_open: false,
-            is_leaving: false,
             settles: None,
             // A first word may be left over from a switch that is gone.
             drain: (Some(String::new()), None),
@@ -68,17 +65,13 @@ impl Default for Vigil {
 }
 
 impl Vigil {
-    /// Takes a look. Returns how it stands, and whether that has changed.
-    pub fn take(&mut self, look: &FenceLook, now: Instant) -> (&VigilState, bool) {
+    /// Takes a look that began then, and has ended. Returns how it stands, and whether that has changed.
+    pub fn take(&mut self, look: &FenceLook, began: Instant, now: Instant) -> (&VigilState, bool) {
         let proven = self.proof.note(look.is_enforced(), look, now);
-        self.note_drain(look, now);
         let was_proven = !matches!(self.standing, VigilState::Waiting(_));
         let is_untold = look.wrong().is_some_and(FenceState::is_untold);
         self.was_open |= look.wrong().is_some() && !is_untold;
-        if !is_untold {
-            self.is_leaving = look.is_leaving();
-        }
-        let doubt = is_untold.then(|| *self.in_doubt_since.get_or_insert(now));
+        let doubt = is_untold.then(|| *self.in_doubt_since.get_or_insert(began));
         self.in_doubt_since = doubt;
         let standing = match look.wrong() {
             Some(_) if was_proven && doubt.is_some_and(|since| now < since + LONGEST_DOUBT) => None,
@@ -99,36 +92,28 @@ impl Vigil {
         (&self.standing, is_news)
     }
 
-    fn note_drain(&mut self, look: &FenceLook, now: Instant) {
+    /// Hears what a policy asks for, if one does.
+    pub fn hear(&mut self, word: Option<&str>, now: Instant) {
         let (known, changed) = &mut self.drain;
-        if look.states.iter().any(|state| matches!(state, FenceState::Unknown(_))) || *known == look.drain {
+        if known.as_deref() == word {
             return;
         }
         let is_left_over = *known == Some(String::new());
-        *changed = look.drain.is_some().then_some(now).filter(|_| !is_left_over);
-        known.clone_from(&look.drain);
+        *changed = word.is_some().then_some(now).filter(|_| !is_left_over);
+        *known = word.map(str::to_owned);
     }
 
     /// How it stands.
-    #[must_use]
     pub fn standing(&self) -> &VigilState {
         &self.standing
     }
 
-    /// Whether somebody has deleted it, so that only its finalizer keeps it.
-    #[must_use]
-    pub fn is_leaving(&self) -> bool {
-        self.is_leaving
-    }
-
     /// Until when requests may be carried out that were admitted before the fence.
-    #[must_use]
     pub fn settles(&self) -> Option<Instant> {
         self.settles
     }
 
     /// Whether a switch asks for nothing new to be begun.
-    #[must_use]
     pub fn drains(&self, now: Instant) -> bool {
         self.drain.1.is_some_and(|changed| now < changed + DRAIN_LASTS)
     }
@@ -152,16 +137,14 @@ mod tests {
     #[test]
     fn s14_a_fence_is_lost_when_it_is_gone_or_in_doubt_for_a_minute() {
         let (gone, unknown) = (|| FenceState::Gone("g".to_owned()), || FenceState::Unknown("u".to_owned()));
-        let hidden = || FenceState::Hidden { is_there: true, why: "h".to_owned() };
         let (waits, lost) =
             (|why: &str| VigilState::Waiting(why.into()), |why: &str| VigilState::Lost(why.into()));
         let enforced = || VigilState::Enforced(Proven::ByEachServer);
-        // Second, what is seen, how it stands then. Deleted it is as good, and that is told.
+        // Second, what is seen, how it stands then.
         let course = [
             (0, unknown(), waits("u")),
             (1, gone(), waits("g")),
             (2, FenceState::Enforced, enforced()),
-            (3, FenceState::Leaving, enforced()),
             (4, unknown(), enforced()),
             (60, unknown(), enforced()),
             (61, FenceState::Enforced, enforced()),
@@ -171,15 +154,12 @@ mod tests {
             (124, gone(), lost("g")),
             (125, unknown(), lost("g")),
             (126, FenceState::Enforced, enforced()),
-            (127, hidden(), enforced()),
-            (187, hidden(), lost("h")),
         ];
         let (mut vigil, start) = (Vigil::default(), Instant::now());
         for (second, seen, expected) in course {
-            let (standing, _) =
-                vigil.take(&look(second, "a", &["x"], seen), start + Duration::from_secs(second));
+            let now = start + Duration::from_secs(second);
+            let (standing, _) = vigil.take(&look(second, "a", &["x"], seen), now, now);
             assert_eq!(*standing, expected, "{second}");
-            assert_eq!(vigil.is_leaving(), (3..61).contains(&second), "{second}");
         }
     }
 
@@ -198,7 +178,8 @@ mod tests {
         for course in courses {
             let (mut vigil, start) = (Vigil::default(), Instant::now());
             for (second, (seen, expected)) in (0..).zip(course) {
-                vigil.take(&look(second, "a", &["x"], seen), start + Duration::from_secs(second));
+                let now = start + Duration::from_secs(second);
+                vigil.take(&look(second, "a", &["x"], seen), now, now);
                 let settles = vigil.settles().map(|until| until.duration_since(start).as_secs());
                 assert_eq!(settles, expected, "{second}");
             }
@@ -221,14 +202,9 @@ mod tests {
         let (mut vigil, start) = (Vigil::default(), Instant::now());
         for (second, drain, expected) in course {
             let now = start + Duration::from_secs(second);
-            let drain = drain.map(str::to_owned);
-            vigil.take(&FenceLook { drain, ..look(second, "a", &["x"], FenceState::Enforced) }, now);
+            vigil.hear(drain, now);
             assert_eq!(vigil.drains(now), expected, "{second}");
         }
-        let now = start + Duration::from_secs(87);
-        let unread = look(87, "a", &["x"], FenceState::Unknown("u".to_owned()));
-        vigil.take(&FenceLook { drain: Some("4".to_owned()), ..unread }, now);
-        assert!(!vigil.drains(now), "nothing is concluded from what was not read");
     }
 
     #[test]
@@ -237,7 +213,8 @@ mod tests {
         let course = [("a", false), ("a", false), ("b", false), ("a", true)];
         for (second, (server, is_proven)) in (0..).zip(course) {
             let look = look(second, server, &["x", "y"], FenceState::Enforced);
-            let (standing, _) = vigil.take(&look, start + Duration::from_secs(second));
+            let now = start + Duration::from_secs(second);
+            let (standing, _) = vigil.take(&look, now, now);
             assert_eq!(*standing == VigilState::Enforced(Proven::ByEachServer), is_proven, "{second}");
         }
     }

@@ -201,7 +201,6 @@ fn table() -> Vec<MetricRow> {
                 "alarm",
                 of(&[
                     "etcd_restored",
-                    "fence_leaving",
                     "fence_lost",
                     "fence_unneeded",
                     "requests_time_out",

@@ -26,29 +26,18 @@ use crate::{
 /// With more pods than this, a dry run takes too long.
 const MOST_PODS: usize = 5_000;
 
-/// Whether mooring would have done it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Agreement {
-    /// It would.
-    Yes,
-    /// It would not.
-    No,
-    /// That cannot be told.
-    Unknown,
-}
-
-/// Asks the controllers that run.
+/// Asks the controllers that run, if it can be told.
 pub(super) fn agrees(
     world: &Arc<Objects>,
     act: &Chosen,
     running: &BTreeSet<StorageController>,
     now: Timestamp,
-) -> Agreement {
+) -> Option<bool> {
     let is_compared = running.contains(&act.mutation.controller());
     if !is_compared || world.pods.len() > MOST_PODS {
-        return Agreement::Unknown;
+        return None;
     }
-    let agrees = match act.mutation.controller() {
+    match act.mutation.controller() {
         StorageController::AttachDetach => {
             let options = AttachDetachOptions::default();
             let outlook = attach_detach::dry_run::dry_run(world, options, &|_| true, now);
@@ -56,11 +45,6 @@ pub(super) fn agrees(
         }
         StorageController::Binder => would_bind(world, act),
         _ => None,
-    };
-    match agrees {
-        Some(true) => Agreement::Yes,
-        Some(false) => Agreement::No,
-        None => Agreement::Unknown,
     }
 }
 

@@ -21,11 +21,11 @@ use tokio::time::Instant;
 
 use super::{
     acts::{Shape, acts},
-    agreement::{Agreement, agrees},
+    agreement::agrees,
     audit::Authors,
     laws::{self, Judged},
     mutation::{Chosen, MutationKind},
-    pairing::{First, HOLD, Pair, Pairing},
+    pairing::{First, HOLD, Pairing},
     past::Earlier,
     situations::{situation, wanted_elsewhere},
     summary::{Difference, DifferenceKind, Summary},
@@ -37,8 +37,6 @@ use crate::config::StorageController;
 const BEGINNING: Duration = Duration::from_secs(3);
 /// So much of what was told last is kept, to know what had been told when a wish was made.
 const REMEMBERED_REVISIONS: usize = 4_096;
-/// Tables into which single objects are put to look at them are made anew after so many.
-const LOOKS_PER_GLASS: usize = 1_000;
 
 /// A write that waits for the ruler.
 #[derive(Debug)]
@@ -62,8 +60,6 @@ pub struct Judge {
     /// The cluster up to the last revision that was judged.
     world: Arc<Objects>,
     past: Earlier,
-    /// One object at a time.
-    glass: (Objects, usize),
     running: BTreeSet<StorageController>,
     begun: Instant,
     /// Told, and not judged yet.
@@ -82,13 +78,11 @@ pub struct Judge {
 
 impl Judge {
     /// A judge of what these controllers do.
-    #[must_use]
     pub fn new(running: BTreeSet<StorageController>, now: Instant) -> Self {
         Self {
             authors: Authors::default(),
             world: Arc::default(),
             past: Earlier::default(),
-            glass: (Objects::default(), 0),
             running,
             begun: now,
             waiting: BTreeMap::new(),
@@ -197,7 +191,6 @@ impl Judge {
     }
 
     /// The summary as of now.
-    #[must_use]
     pub fn summary(&self, now: Instant) -> Summary {
         let mut summary = self.summary.clone();
         summary.moot = self.pairing.moot;
@@ -217,19 +210,9 @@ impl Judge {
         told.play(&self.world);
     }
 
-    /// The object as it is told, by itself.
-    fn through_glass(&mut self, told: &Told) -> &Objects {
-        if self.glass.1 >= LOOKS_PER_GLASS {
-            self.glass = (Objects::default(), 0);
-        }
-        self.glass.1 += 1;
-        told.play(&self.glass.0);
-        &self.glass.0
-    }
-
     fn look_at_pod(&mut self, told: &Told) {
         let ObjectRef::Pod(key) = &told.object else { return };
-        let pod = self.through_glass(told).pods.get(key);
+        let pod = alone(told).pods.get(key);
         // When it ended in a gap is not known.
         if let Some(was) = self.world.pods.get(key).filter(|_| told.way == Way::Watch) {
             self.past.pod(&self.world, &was, pod.as_deref(), wall(told));
@@ -242,7 +225,7 @@ impl Judge {
 
     fn look(&mut self, told: &Told) {
         let before = Shape::of(&self.world, &told.object);
-        let after = Shape::of(self.through_glass(told), &told.object);
+        let after = Shape::of(&alone(told), &told.object);
         if let Some(situation) = situation(before.as_ref(), after.as_ref()) {
             self.summary.seen(situation);
         }
@@ -295,7 +278,7 @@ impl Judge {
         let kind = act.mutation.kind;
         self.summary.mutations.entry(kind).or_default().acts += 1;
         match self.pairing.act(&act.mutation, made.revision, told) {
-            Pair::Same(first, volume) => {
+            Some((first, volume)) => {
                 self.summary.paired(kind, first);
                 if let (Some(ours), Some(theirs)) = (volume, &act.volume)
                     && !is_of_equal_rank(&self.world, &ours, theirs)
@@ -307,16 +290,16 @@ impl Judge {
                     self.differs(DifferenceKind::OtherVolume, None, Some(made), message);
                 }
             }
-            Pair::Unwished if judged.breach.is_some() || judged.named.is_some() => {
+            None if judged.breach.is_some() || judged.named.is_some() => {
                 self.summary.paired(kind, First::NotJudged);
             }
-            Pair::Unwished => match agrees(&self.world, act, &self.running, wall) {
-                Agreement::Yes => self.summary.paired(kind, First::Ruler(Duration::ZERO)),
-                Agreement::No if !is_of_another(&self.world, act) => {
+            None => match agrees(&self.world, act, &self.running, wall) {
+                Some(true) => self.summary.paired(kind, First::Ruler),
+                Some(false) if !is_of_another(&self.world, act) => {
                     let message = format!("the ruler {}; mooring would not have", act.mutation);
                     self.differs(DifferenceKind::Unexplained, None, Some(made), message);
                 }
-                Agreement::No | Agreement::Unknown => self.summary.paired(kind, First::NotJudged),
+                Some(false) | None => self.summary.paired(kind, First::NotJudged),
             },
         }
     }
@@ -349,6 +332,13 @@ fn is_of_equal_rank(world: &Objects, one: &VolumeName, other: &VolumeName) -> bo
     };
     let [one, other] = [one, other].map(|name| world.volumes.get(name).map(|volume| rank(&volume)));
     one == other
+}
+
+/// A world of the object alone, as it is told.
+fn alone(told: &Told) -> Objects {
+    let objects = Objects::default();
+    told.play(&objects);
+    objects
 }
 
 /// When it was told, by the clock on the wall.

@@ -28,6 +28,7 @@ use crate::binder::{
 };
 
 /// All laws that acts are held against, by their numbers in docs/spec/safety.md.
+#[cfg(test)]
 pub const LAWS: [&str; 12] = ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S27", "S33", "S45", "S49"];
 
 /// A law that was broken.

@@ -25,19 +25,10 @@ pub(super) const TOLD_AFTER: Duration = Duration::from_secs(30);
 pub(super) enum First {
     /// mooring, by so much.
     Mooring(Duration),
-    /// The ruler, by so much.
-    Ruler(Duration),
+    /// The ruler.
+    Ruler,
     /// It waited before the observation began.
     NotJudged,
-}
-
-/// What an act comes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Pair {
-    /// mooring would have done the same, and would have chosen this volume, if there was a choice.
-    Same(First, Option<VolumeName>),
-    /// mooring has not wanted it so far.
-    Unwished,
 }
 
 /// What mooring wants, and the ruler has not done.
@@ -96,21 +87,27 @@ impl Pairing {
         }
     }
 
-    /// The ruler has done it at this revision, of which the watch told at this time.
-    pub(super) fn act(&mut self, act: &Mutation, revision: ResourceVersion, at: Instant) -> Pair {
+    /// The ruler has done it at this revision, of which the watch told at this time. Returns who was first, and the volume that
+    /// mooring would have chosen, if there was a choice; `None` if mooring has not wanted it so far.
+    pub(super) fn act(
+        &mut self,
+        act: &Mutation,
+        revision: ResourceVersion,
+        at: Instant,
+    ) -> Option<(First, Option<VolumeName>)> {
         let is_wanted = |open: &OpenWish| open.released.is_none_or(|released| at < released + GIVEN_UP_AFTER);
         if !self.open.get(act).is_some_and(is_wanted) {
-            return Pair::Unwished;
+            return None;
         }
-        let Some(wish) = self.open.remove(act) else { return Pair::Unwished };
+        let wish = self.open.remove(act)?;
         let first = if wish.is_old {
             First::NotJudged
         } else if wish.revision < revision {
             First::Mooring(at.saturating_duration_since(wish.first))
         } else {
-            First::Ruler(wish.first.saturating_duration_since(at))
+            First::Ruler
         };
-        Pair::Same(first, wish.volume)
+        Some((first, wish.volume))
     }
 
     /// Forgets what was given up before that time, as far as the acts are known until then. Returns what the ruler has not
@@ -155,17 +152,17 @@ mod tests {
         // revision and second of the wish, whether it was there at the start, revision and second of the act; who is first
         let cases = [
             (10, 1, false, 11, 3, First::Mooring(2 * SECOND)),
-            (11, 1, false, 11, 3, First::Ruler(Duration::ZERO)),
-            (12, 4, false, 11, 3, First::Ruler(SECOND)),
+            (11, 1, false, 11, 3, First::Ruler),
+            (12, 4, false, 11, 3, First::Ruler),
             (10, 1, true, 11, 3, First::NotJudged),
         ];
         for (seen, made, is_old, revision, at, expected) in cases {
             let mut pairing = Pairing::default();
             pairing.wish(&attach(), ResourceVersion(seen), start + made * SECOND, is_old);
             let pair = pairing.act(&attach().mutation, ResourceVersion(revision), start + at * SECOND);
-            assert_eq!(pair, Pair::Same(expected, None), "{seen} {made} {revision} {at}");
+            assert_eq!(pair, Some((expected, None)), "{seen} {made} {revision} {at}");
             let again = pairing.act(&attach().mutation, ResourceVersion(20), start + 9 * SECOND);
-            assert_eq!(again, Pair::Unwished);
+            assert_eq!(again, None);
         }
     }
 
@@ -197,7 +194,7 @@ mod tests {
         assert_eq!(pairing.due(end + SECOND, end + SECOND), [], "it is told once");
         pairing.released(&attach().mutation, end);
         let act = |pairing: &mut Pairing, at| pairing.act(&attach().mutation, ResourceVersion(99), at);
-        assert_eq!(act(&mut pairing, end + 2 * SECOND), Pair::Unwished, "it was given up");
+        assert_eq!(act(&mut pairing, end + 2 * SECOND), None, "it was given up");
         assert_eq!(
             (pairing.due(end + 2 * SECOND, end), pairing.moot),
             (vec![], 0),

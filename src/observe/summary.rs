@@ -157,7 +157,7 @@ impl Summary {
                 tally.mooring_first += 1;
                 tally.lead_seconds += by.as_secs_f64();
             }
-            First::Ruler(_) => tally.ruler_first += 1,
+            First::Ruler => tally.ruler_first += 1,
             First::NotJudged => tally.not_judged += 1,
         }
     }

@@ -69,7 +69,6 @@ const CHECKS: [(&str, Check); 15] = [
 ];
 
 /// One line for each check. What cannot be read is a warning with the server's words.
-#[must_use]
 pub fn judge(facts: &PreflightFacts, fences: &[&Fence]) -> Vec<Line> {
     let line = |(check, judge): (&'static str, Check)| {
         let (level, evidence, todo) = judge(facts, fences).unwrap_or_else(|why| untold(&why));
@@ -135,7 +134,6 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Strin
 
 /// Whether each loop writes as a user of its own, by KCM's pods, and by those of the loops' ServiceAccounts that are missing.
 /// KCM makes these itself, and only then.
-#[must_use]
 pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> CheckResult {
     let manager = Manager::of_pods(pods);
     let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \

@@ -31,7 +31,6 @@ impl Manager {
     }
 
     /// Reads it from the pods' commands and arguments.
-    #[must_use]
     pub fn of_pods(list: &Value) -> Self {
         let mut manager = Self { qps: 20, ..Self::default() };
         for pod in items(list) {
@@ -48,19 +47,16 @@ impl Manager {
     }
 
     /// Whether a replica was seen to write with all its loops as one user, so that no fence tells them apart.
-    #[must_use]
     pub fn shares_a_user(&self) -> bool {
         self.own_users.contains(&false)
     }
 
     /// Whether every replica has this controller switched off.
-    #[must_use]
     pub fn has_off(&self, controller: &str) -> bool {
         self.pods > 0 && self.controllers.iter().all(|list| !runs_in_kcm(list, controller))
     }
 
     /// Whether a replica has it switched off, which may lead.
-    #[must_use]
     pub fn may_have_off(&self, controller: &str) -> bool {
         self.controllers.iter().any(|list| !runs_in_kcm(list, controller))
     }

@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-pub use judge::{judge, loop_users};
-pub use manager::Manager;
+pub(crate) use judge::{judge, loop_users};
+pub(crate) use manager::Manager;
 
 /// How it stands with one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -14,7 +14,6 @@ use clap_mangen::Man;
 use crate::{cli::Cli, terminal::failure};
 
 /// Prints the completion script of a shell.
-#[must_use]
 pub fn script(shell: Shell) -> ExitCode {
     let mut script = Vec::new();
     generate(shell, &mut Cli::command(), "mooring", &mut script);
@@ -24,7 +23,6 @@ pub fn script(shell: Shell) -> ExitCode {
 }
 
 /// Prints the manual as a page for each command, or writes the pages into a folder.
-#[must_use]
 pub fn manual(folder: Option<&Path>) -> ExitCode {
     let written = match folder {
         Some(folder) => {

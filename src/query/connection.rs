@@ -3,18 +3,13 @@
 use apiserver::connect::ApiServer;
 
 use super::output::QueryStop;
-use crate::{
-    cli::query::ConnectionArgs,
-    explain::read::{Question, Reader, Reading},
-    terminal::complain,
-};
+use crate::{cli::query::ConnectionArgs, explain::read::Reader};
 
-/// A reader of one API server. What is worth a line about the server is told once.
+/// A reader of one API server.
 pub(super) struct Connection {
     pub api: ApiServer,
     pub reader: Reader,
     pub namespace: String,
-    has_noted: bool,
 }
 
 impl Connection {
@@ -22,16 +17,6 @@ impl Connection {
         let api = ApiServer::choose(&args.choice).await?;
         let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
         let reader = Reader::new(&api, args.patience())?;
-        Ok(Self { api, reader, namespace, has_noted: false })
-    }
-
-    /// What an answer needs.
-    pub(super) async fn read(&mut self, question: &Question) -> Result<Reading, QueryStop> {
-        let reading = self.reader.read(question).await?;
-        if let Some(note) = reading.note.as_ref().filter(|_| !self.has_noted) {
-            complain(note);
-            self.has_noted = true;
-        }
-        Ok(reading)
+        Ok(Self { api, reader, namespace })
     }
 }

@@ -53,17 +53,11 @@ impl From<ConnectError> for QueryStop {
 
 impl From<Unreachable> for QueryStop {
     fn from(error: Unreachable) -> Self {
-        match error {
-            Unreachable::Connect(error) => error.into(),
-            Unreachable::NoAnswer { .. } | Unreachable::Unauthorized { .. } => {
-                Self(UNREACHABLE, error.to_string())
-            }
-        }
+        Self(UNREACHABLE, error.to_string())
     }
 }
 
 /// From an answer to the exit code of its verdict.
-#[must_use]
 pub fn finish(answer: impl Future<Output = Result<Verdict, QueryStop>>) -> ExitCode {
     match block_on(1, answer) {
         Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),

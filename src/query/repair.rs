@@ -39,10 +39,10 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
     let usage = |line| QueryStop(USAGE, line);
     // Before a server is looked for: the words may be wrong without one.
     args.asked("").map_err(usage)?;
-    let mut connection = Connection::new(&args.view.connection).await?;
+    let connection = Connection::new(&args.view.connection).await?;
     let what = args.asked(&connection.namespace).map_err(usage)?;
-    let reading = connection.read(&Question::Repair(what.clone())).await?;
-    let advice: Advice = repair(&reading.snapshot, &what);
+    let snapshot = connection.reader.read(&Question::Repair(what.clone())).await?;
+    let advice: Advice = repair(&snapshot, &what);
     let is_for_people = matches!(args.view.output, OutputForm::Text | OutputForm::Wide);
     let is_printed = print(&printed(&advice, &args.view)?);
     if advice.requests.is_empty() {
@@ -104,9 +104,9 @@ async fn came_of_it(
         Repair::Free(volume) => ObjectRef::Volume(volume.clone()),
         Repair::Unstick(name) => ObjectRef::Attachment(name.clone()),
     };
-    let reading = connection.reader.read(&Question::Object(subject.clone())).await?;
-    let now = explain(&reading.snapshot, &subject);
-    let is_gone = matches!(what, Repair::Unstick(_)) && reading.snapshot.is_absent(&subject);
+    let snapshot = connection.reader.read(&Question::Object(subject.clone())).await?;
+    let now = explain(&snapshot, &subject);
+    let is_gone = matches!(what, Repair::Unstick(_)) && snapshot.is_absent(&subject);
     let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
     let (subject, namespace) = (subject::typed(&subject), subject.names().0);
     let namespace = namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();

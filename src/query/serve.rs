@@ -99,8 +99,7 @@ struct Reads {
 
 impl Reads {
     async fn read(&self, question: Question) -> Result<Snapshot, String> {
-        let reading = self.reader.read(&question).await.map_err(|error| error.to_string())?;
-        let mut snapshot = reading.snapshot;
+        let mut snapshot = self.reader.read(&question).await.map_err(|error| error.to_string())?;
         snapshot.attach_detach = self.options;
         Ok(snapshot)
     }

@@ -131,8 +131,8 @@ impl<'a> Switcher<'a> {
             }
             SwitchStep::StartDaemon => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
-            SwitchStep::ProveOpen(_) if !is_held => Ok(()),
-            SwitchStep::HoldLease | SwitchStep::ProveOpen(_) => {
+            SwitchStep::ProveOpen if !is_held => Ok(()),
+            SwitchStep::HoldLease | SwitchStep::ProveOpen => {
                 let is_take = *step == SwitchStep::HoldLease;
                 let lasts = seen.manager.lasts;
                 self.manager.write(is_take, &held(self.manager.identity(), lasts)).await?;

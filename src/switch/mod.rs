@@ -69,7 +69,7 @@ pub async fn plan(
     let mut observer = Observer::new(api, fences, None, (order.to, leave));
     let mut step = next(order, &observer.look().await?);
     for _ in 0..LOOKS_OF_A_PLAN {
-        if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager | SwitchStep::ProveOpen(_)) {
+        if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager | SwitchStep::ProveOpen) {
             break;
         }
         sleep(BETWEEN_LOOKS).await;
@@ -110,9 +110,7 @@ pub async fn carry_out(
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
         sleep(match last {
-            Some((SwitchStep::ReachServers(_) | SwitchStep::ProveFence | SwitchStep::ProveOpen(_), _)) => {
-                PROVING
-            }
+            Some((SwitchStep::ReachServers | SwitchStep::ProveFence | SwitchStep::ProveOpen, _)) => PROVING,
             _ => BETWEEN_LOOKS,
         })
         .await;

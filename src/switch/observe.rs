@@ -39,8 +39,9 @@ pub(super) const SWITCH_HOLDER: &str = "mooring-switch_";
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Volumes and nodes are many: they are read this seldom, and not while KCM's lease is held, when nobody attaches.
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
-/// The daemon looks every five seconds, and a look takes a moment.
-const HEARD_AFTER: Duration = Duration::from_secs(10);
+/// By then each daemon has heard a word: one look may be under way, after which loops that nobody runs are looked for and five
+/// seconds pass, and the next begins with the policies. Each has its limit ([`crate::fence::probe::LONGEST_LOOK`]).
+const HEARD_AFTER: Duration = Duration::from_secs(30);
 
 /// The word to the daemon to begin nothing new, as the looks of one run see it.
 #[derive(Debug, Default)]
@@ -51,11 +52,15 @@ pub(super) struct DrainWord {
     last: Option<(String, Instant)>,
     /// When the look before ended.
     looked: Option<Instant>,
+    /// Who leads: another has to hear it for itself.
+    leader: String,
 }
 
 impl DrainWord {
     /// Takes what a look finds of this run. Returns whether the daemon has heard it by now.
-    pub(super) fn note(&mut self, word: Option<String>, now: Instant) -> bool {
+    pub(super) fn note(&mut self, word: Option<String>, leader: &str, now: Instant) -> bool {
+        self.since = self.since.filter(|_| self.leader == leader);
+        leader.clone_into(&mut self.leader);
         self.since = word.as_ref().map(|_| self.since.unwrap_or(now));
         if self.last.as_ref().map(|(known, _)| known) != word.as_ref() {
             self.last = word.map(|word| (word, self.looked.unwrap_or(now)));
@@ -123,13 +128,14 @@ impl<'a> Observer<'a> {
 
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
         let client = client(self.api)?;
-        let look = look(self.api, self.fences).await;
+        let mut look = look(self.api, self.fences, |_| {}).await;
         let drain = look.drain.clone();
         let is_back = self.fence.is_back;
-        if is_back && self.fence.hidden.is_none() {
-            self.fence.hidden = hidden(&client).await;
+        if is_back {
+            // What refuses every probe would hide, once the fence is down, a server that still denies.
+            look.states.extend(hidden(&client).await.map(FenceState::Unknown));
         }
-        let (fence, servers) = self.fence.take(look, Instant::now());
+        let (fence, servers) = self.fence.take(&look, Instant::now());
         let deployment = read(&client, DEPLOYMENT).await?;
         let daemon_lease = read(&client, &daemon_lease(deployment.as_ref())).await?.unwrap_or_default();
         let manager_lease = read(&client, MANAGER_LEASE).await?.unwrap_or_default();
@@ -139,7 +145,7 @@ impl<'a> Observer<'a> {
         daemon.is_asked = drain.is_some();
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.as_ref().zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
-        let is_heard = self.drain.note(drain.filter(|_| is_ours), now);
+        let is_heard = self.drain.note(drain.filter(|_| is_ours), holder(&daemon_lease), now);
         let mut manager = self.manager(&manager_lease, unwritable(&client, &manager_lease).await?, now).await;
         if is_back {
             let own = read(&client, LOCK).await?.unwrap_or_default();
@@ -172,8 +178,7 @@ impl<'a> Observer<'a> {
         }
         // Back, all are lowered.
         let unneeded = if is_back { Vec::new() } else { raised(&client, Fence::others(self.fences)).await? };
-        let hidden = self.fence.hidden.clone();
-        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, hidden, unneeded })
+        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, unneeded })
     }
 
     async fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
@@ -205,8 +210,6 @@ impl<'a> Observer<'a> {
 #[derive(Debug, Default)]
 pub(super) struct FenceView {
     is_back: bool,
-    /// What refuses a probe that is not the fence, seen on the way back.
-    hidden: Option<String>,
     up: FenceProof,
     open: FenceProof,
 }
@@ -217,27 +220,21 @@ impl FenceView {
     }
 
     /// Over, each server has to enforce it, or to let the probe pass. Back, a server that answers is enough while anything of
-    /// it is there: no process of KCM goes on that was denied a write, whoever has denied it. Where something else refuses the
-    /// probe, that shows nothing of a server, and time has to.
-    pub(super) fn take(&mut self, mut look: FenceLook, now: Instant) -> (FenceStanding, (usize, usize)) {
-        let is_unknown = look.states.iter().any(|state| matches!(state, FenceState::Unknown(_)));
-        let (is_down, is_up) = if self.is_back {
-            self.hidden = look.hidden().map(str::to_owned).or(self.hidden.take());
-            let is_down = look.states.iter().all(FenceState::is_down);
-            (is_down, !is_down && !is_unknown)
+    /// it is there: no process of KCM goes on that was denied a write, whoever has denied it.
+    pub(super) fn take(&mut self, look: &FenceLook, now: Instant) -> (FenceStanding, (usize, usize)) {
+        let is_down = look.is_absent();
+        let is_up = if self.is_back {
+            !is_down && !look.states.iter().any(FenceState::is_untold)
         } else {
-            (look.is_absent(), look.is_enforced())
+            look.is_enforced()
         };
-        if self.hidden.is_some() {
-            look.server = None;
-        }
-        let up = self.up.note(is_up, &look, now);
-        let open = self.open.note(is_down, &look, now);
+        let up = self.up.note(is_up, look, now);
+        let open = self.open.note(is_down, look, now);
         let servers = if is_down { self.open.seen() } else { self.up.seen() };
         let why = |is_it: fn(&FenceState) -> bool| {
             look.states.iter().find(|state| is_it(state)).map(|state| state.why().to_owned())
         };
-        let lingers = |state: &FenceState| state.is_down() || *state == FenceState::Lingering;
+        let lingers = |state: &FenceState| matches!(state, FenceState::Absent | FenceState::Lingering);
         let standing = if is_down {
             FenceStanding::Absent { proven: open != Proven::No }
         } else if self.is_back && look.states.iter().all(lingers) {

@@ -58,7 +58,6 @@ pub enum FenceStanding {
 
 impl FenceStanding {
     /// Whether it is there as it should be, and enforced at once by each API server that has read it.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self, Self::Up { .. })
     }
@@ -94,7 +93,6 @@ pub struct DaemonStanding {
 
 impl DaemonStanding {
     /// Whether it rules beside a KCM whose own flags keep its loops from ruling.
-    #[must_use]
     pub fn rules_by_flags(&self) -> bool {
         self.replicas.is_some_and(|replicas| replicas > 0) && (!self.is_fenced || self.has_no_lease)
     }
@@ -150,8 +148,6 @@ pub struct SwitchSeen {
     pub unlisted: Vec<String>,
     /// How many API servers were seen to do the same with the probe, of how many there are.
     pub servers: (usize, usize),
-    /// What refuses the probe on the way back that is not the fence. Servers are not told apart then.
-    pub hidden: Option<String>,
     /// Over: fences that are there of loops that mooring does not run.
     pub unneeded: Vec<&'static Fence>,
 }
@@ -171,8 +167,8 @@ pub enum SwitchStep {
     FindManager,
     /// Apply the policies and their bindings.
     RaiseFence,
-    /// Ask until each API server was seen to answer the probe; what else refuses it.
-    ReachServers(Option<String>),
+    /// Ask until each API server was seen to answer the probe.
+    ReachServers,
     /// Ask until each API server was seen to enforce the fence.
     ProveFence,
     /// mooring is about to take its lease.
@@ -193,8 +189,8 @@ pub enum SwitchStep {
     HoldLease,
     /// Take the finalizers off, and delete policies and bindings.
     LowerFence,
-    /// Ask until each API server was seen to let the probe pass; what else refuses it.
-    ProveOpen(Option<String>),
+    /// Ask until each API server was seen to let the probe pass.
+    ProveOpen,
     /// KCM is about to take its lease.
     AwaitManager,
     /// Nothing is left to do.
@@ -231,7 +227,6 @@ const TAKE_OVER: Duration = Duration::from_secs(5);
 const VOLUMES_TOLD: usize = 20;
 
 /// What is next.
-#[must_use]
 pub fn next(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if let FenceStanding::Unknown(why) = &seen.fence {
         return SwitchStep::Stop(format!("how the fence stands cannot be told: {why}"));
@@ -298,7 +293,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             return SwitchStep::FindManager;
         }
         // While nobody waits for it: which servers there are, and that each can be asked.
-        FenceStanding::Absent { proven: false } => return SwitchStep::ReachServers(None),
+        FenceStanding::Absent { proven: false } => return SwitchStep::ReachServers,
         FenceStanding::Up { .. } if daemon.is_asked => return SwitchStep::Resume,
         FenceStanding::Up { proven: false } => return SwitchStep::ProveFence,
         FenceStanding::Up { proven: true } => {}
@@ -326,7 +321,7 @@ const NO_LEASE: &str =
     "it runs with --leader-elect=false; take the flag out of the Deployment, and run this again";
 
 fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
-    let SwitchSeen { fence, daemon, manager, unlisted, hidden, .. } = seen;
+    let SwitchSeen { fence, daemon, manager, unlisted, .. } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
     if daemon.replicas.is_none() && !is_open {
@@ -371,10 +366,10 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             return SwitchStep::FindManager;
         }
         if *fence == (FenceStanding::Up { proven: false }) {
-            return SwitchStep::ReachServers(hidden.clone());
+            return SwitchStep::ReachServers;
         }
         // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
-        let is_counted = hidden.is_none() && seen.servers.0 > 0 && seen.servers.1 > 0;
+        let is_counted = seen.servers.0 > 0 && seen.servers.1 > 0;
         let proof = if is_counted { Duration::ZERO } else { UNBROKEN };
         let pause = exits_after(manager.lasts) + proof + TAKE_OVER;
         if let (Some(_), Some(why)) = (order.max_pause, &manager.unwritable) {
@@ -403,7 +398,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if !is_open {
         // Not while its lease is held: all of KCM stands still then.
         if *fence == (FenceStanding::Up { proven: false }) && !is_held && !order.manager_restarted {
-            return SwitchStep::ReachServers(hidden.clone());
+            return SwitchStep::ReachServers;
         }
         if !unlisted.is_empty() {
             let names = names(unlisted);
@@ -420,7 +415,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     }
     match fence {
         // Also where KCM leads already: a denial that is seen now leads back to its lease.
-        FenceStanding::Absent { proven: false } => SwitchStep::ProveOpen(hidden.clone()),
+        FenceStanding::Absent { proven: false } => SwitchStep::ProveOpen,
         // Somebody else has taken the fence down.
         _ if is_held && !has_exited => SwitchStep::HoldLease,
         // The word that it was restarted does not stand against what is seen.

@@ -37,7 +37,6 @@ pub(super) fn ruled_by_the_manager() -> SwitchSeen {
         },
         unlisted: Vec::new(),
         servers: (1, 1),
-        hidden: None,
         unneeded: Vec::new(),
     }
 }
@@ -94,7 +93,7 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         (
             "not every server was asked",
             |seen| seen.fence = FenceStanding::Absent { proven: false },
-            ReachServers(None),
+            ReachServers,
         ),
         ("it stands by", |_| {}, RaiseFence),
         ("a raise was cut off", |seen| seen.fence = FenceStanding::Partial("x".into()), RaiseFence),
@@ -154,8 +153,7 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
 
 /// What a look shows, over and back, two seconds and two minutes after it was shown first.
 #[test]
-fn a_probe_that_others_refuse_shows_nothing_of_a_server_and_back_time_proves_it() {
-    let hidden = |is_there| FenceState::Hidden { is_there, why: "a webhook".into() };
+fn a_probe_that_others_refuse_shows_nothing_of_a_server() {
     let up = |proven| Some(FenceStanding::Up { proven });
     let open = |proven| Some(FenceStanding::Absent { proven });
     let (gone, other) = (|| FenceState::Gone("g".into()), || FenceState::Other("o".into()));
@@ -163,8 +161,7 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server_and_back_time_proves_it(
     let cases = [
         (vec![FenceState::Enforced, FenceState::Enforced], [up(true), up(true)], [up(true), up(true)]),
         (vec![FenceState::Absent, FenceState::Absent], [open(true), open(true)], [open(true), open(true)]),
-        (vec![FenceState::Absent, hidden(false)], [None, None], [open(false), open(true)]),
-        (vec![FenceState::Enforced, hidden(true)], [None, None], [up(false), up(true)]),
+        (vec![FenceState::Enforced, FenceState::Unknown("a webhook".into())], [None, None], [None, None]),
         (vec![FenceState::Enforced, FenceState::NotEnforced], [up(false), up(false)], [up(true), up(true)]),
         (vec![gone(), FenceState::Absent], [None, None], [up(true), up(true)]),
         (vec![other(), FenceState::Enforced], [None, None], [up(true), up(true)]),
@@ -177,7 +174,7 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server_and_back_time_proves_it(
                 let leases = Some([("x".to_owned(), seconds.to_string())].into());
                 let look =
                     FenceLook { states: states.clone(), drain: None, server: Some("a".to_owned()), leases };
-                let standing = view.take(look, start + Duration::from_secs(seconds)).0;
+                let standing = view.take(&look, start + Duration::from_secs(seconds)).0;
                 let is_known = matches!(standing, FenceStanding::Up { .. } | FenceStanding::Absent { .. });
                 is_known.then_some(standing)
             };
@@ -197,19 +194,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     let cases: Vec<Case> = vec![
         ("it rules", |_| {}, StopDaemon),
         ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
-        (
-            "not every server is seen",
-            |seen| seen.fence = FenceStanding::Up { proven: false },
-            ReachServers(None),
-        ),
-        (
-            "a webhook refuses the probe",
-            |seen| {
-                seen.fence = FenceStanding::Up { proven: false };
-                seen.hidden = Some("webhook".into());
-            },
-            ReachServers(Some("webhook".into())),
-        ),
+        ("not every server is seen", |seen| seen.fence = FenceStanding::Up { proven: false }, ReachServers),
         (
             "whether it has ended cannot be seen",
             |seen| seen.daemon.has_no_lease = true,
@@ -290,7 +275,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
                 stopped(seen);
                 seen.fence = FenceStanding::Up { proven: false };
             },
-            ReachServers(None),
+            ReachServers,
         ),
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
         (
@@ -365,7 +350,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             },
             HoldLease,
         ),
-        ("one server still denies", |seen| open(seen, false), ProveOpen(None)),
+        ("one server still denies", |seen| open(seen, false), ProveOpen),
         ("none does", |seen| open(seen, true), GiveLeaseUp),
         (
             "somebody has taken it down before the old leader has exited",
@@ -413,7 +398,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
                 open(seen, false);
                 seen.manager = ruled_by_the_manager().manager;
             },
-            ProveOpen(None),
+            ProveOpen,
         ),
         (
             "a server denies, and it leads",
@@ -476,8 +461,8 @@ fn what_does_not_come_is_waited_for_a_while() {
         (SwitchStep::AwaitRollout, 180, "rollout status"),
         (SwitchStep::FindManager, 60, "--manager-was-restarted"),
         (SwitchStep::ProveFence, 180, "(1 of 3)"),
-        (SwitchStep::ProveOpen(None), 180, "(1 of 3)"),
-        (SwitchStep::ReachServers(None), 180, "(1 of 3)"),
+        (SwitchStep::ProveOpen, 180, "(1 of 3)"),
+        (SwitchStep::ReachServers, 180, "(1 of 3)"),
         (SwitchStep::Drain(vec!["v1 on n1".into()]), 180, "v1 on n1"),
     ];
     for (step, seconds, part) in cases {
@@ -486,7 +471,7 @@ fn what_does_not_come_is_waited_for_a_while() {
     }
     assert_eq!(after(&SwitchStep::AwaitStop, 600), None);
     let mut held = seen.clone();
-    for (seconds, step) in [(199, SwitchStep::ProveOpen(None)), (200, SwitchStep::LowerFence)] {
+    for (seconds, step) in [(199, SwitchStep::ProveOpen), (200, SwitchStep::LowerFence)] {
         holding(&mut held, seconds);
         let told = step.given_up(Duration::ZERO, &held);
         assert_eq!(told.is_some_and(|told| told.contains("left to expire")), seconds == 200, "{seconds}");
@@ -528,15 +513,11 @@ fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
     };
     assert!(matches!(after(24), SwitchStep::Stop(why) if why.contains("for about 25 s")));
     assert_eq!(after(25), SwitchStep::StopDaemon);
-    // Servers that cannot be told apart are proven by two minutes, as is a probe that a webhook refuses.
+    // Servers that cannot be told apart are proven by two minutes.
     let max_pause = Some(Duration::from_secs(144));
     let order = SwitchOrder { max_pause, ..order(Direction::KubeControllerManager) };
-    for seen in [
-        SwitchSeen { servers: (0, 3), ..ruled_by_mooring() },
-        SwitchSeen { hidden: Some("a webhook".into()), ..ruled_by_mooring() },
-    ] {
-        assert!(matches!(next(order, &seen), SwitchStep::Stop(why) if why.contains("for about 145 s")));
-    }
+    let seen = SwitchSeen { servers: (0, 3), ..ruled_by_mooring() };
+    assert!(matches!(next(order, &seen), SwitchStep::Stop(why) if why.contains("for about 145 s")));
 }
 
 #[test]

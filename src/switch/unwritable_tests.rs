@@ -153,7 +153,7 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
                 stopped(seen);
                 seen.fence = FenceStanding::Absent { proven: false };
             },
-            ProveOpen(None),
+            ProveOpen,
         ),
         (
             "none does",

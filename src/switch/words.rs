@@ -10,13 +10,11 @@ use crate::fence::policies::Fence;
 
 impl SwitchStep {
     /// Whether it is the same step, whatever it waits for.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.words() == other.words()
     }
 
     /// Why it is not waited for any longer, if this step has been next for so long.
-    #[must_use]
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
         let (asked, servers) = seen.servers;
         // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
@@ -50,6 +48,12 @@ impl SwitchStep {
                  deployment/mooring, then run this again, or go back with switch --to kube-controller-manager --yes"
                     .to_owned(),
             ),
+            Self::AwaitManager => (
+                MOST_TO_WAIT,
+                "the fence is down, and no kube-controller-manager leads, so nobody rules: see why in kubectl -n kube-system get \
+                 pods, and run this again, or go over again with switch --to mooring --yes"
+                    .to_owned(),
+            ),
             Self::AwaitRollout => (
                 MOST_TO_WAIT,
                 "mooring rules, and its rollout has not ended: a replica of before may lead, so nobody does the work of loops that it \
@@ -70,7 +74,7 @@ impl SwitchStep {
                            with --leave for those that no machine uses";
                 (MOST_TO_WAIT, format!("{why}: {}", names(volumes)))
             }
-            Self::ReachServers(_) | Self::ProveFence | Self::ProveOpen(_) if seen.manager.held.is_none() => {
+            Self::ReachServers | Self::ProveFence | Self::ProveOpen if seen.manager.held.is_none() => {
                 let why = "not each API server was seen to do the same with the probe";
                 (MOST_TO_WAIT, format!("{why} ({asked} of {servers}): see that your way leads to each, and run this again"))
             }
@@ -80,14 +84,10 @@ impl SwitchStep {
     }
 
     /// The step for people.
-    #[must_use]
     pub fn told(&self) -> String {
         match self {
             Self::Drain(volumes) if !volumes.is_empty() => {
                 format!("wait until these volumes are listed by their nodes: {}", names(volumes))
-            }
-            Self::ReachServers(Some(why)) | Self::ProveOpen(Some(why)) => {
-                format!("{}, for which two minutes without a break must do: {why}", self.words().0)
             }
             Self::LowerUnneeded(fences) if !fences.is_empty() => {
                 let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
@@ -103,8 +103,7 @@ impl SwitchStep {
         match self {
             Self::GiveLeaseUp => (
                 "give up kube-controller-manager's lease",
-                "kubectl -n kube-system patch lease kube-controller-manager --type=merge \
-                 -p '{\"spec\":{\"holderIdentity\":\"\",\"leaseDurationSeconds\":1}}'",
+                "kubectl -n kube-system get lease kube-controller-manager",
             ),
             Self::StartDaemon => {
                 ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
@@ -120,7 +119,7 @@ impl SwitchStep {
                 "see kube-controller-manager renew its lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
-            Self::ReachServers(_) => (
+            Self::ReachServers => (
                 "see that each API server answers the probe",
                 "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
             ),
@@ -163,7 +162,7 @@ impl SwitchStep {
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings \
                  -l app.kubernetes.io/part-of=mooring   # leave it to --yes: docs/adopting.md#back",
             ),
-            Self::ProveOpen(_) => (
+            Self::ProveOpen => (
                 "prove that no API server enforces the fence",
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
             ),
@@ -177,13 +176,12 @@ impl SwitchStep {
 }
 
 /// All steps of a direction, with their commands for these fences, and which is next.
-#[must_use]
 pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
     let over = [
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
         SwitchStep::FindManager,
-        SwitchStep::ReachServers(None),
+        SwitchStep::ReachServers,
         SwitchStep::RaiseFence,
         SwitchStep::Resume,
         SwitchStep::ProveFence,
@@ -193,13 +191,13 @@ pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
     ];
     let back = [
         SwitchStep::FindManager,
-        SwitchStep::ReachServers(None),
+        SwitchStep::ReachServers,
         SwitchStep::Drain(Vec::new()),
         SwitchStep::StopDaemon,
         SwitchStep::AwaitStop,
         SwitchStep::HoldLease,
         SwitchStep::LowerFence,
-        SwitchStep::ProveOpen(None),
+        SwitchStep::ProveOpen,
         SwitchStep::GiveLeaseUp,
         SwitchStep::AwaitManager,
     ];
@@ -237,6 +235,7 @@ mod tests {
         assert!(plan.contains("> 4. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
         assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
         assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 10, "{plan}");
+        assert!(!plan.contains("patch lease"), "by hand, the holder is a process that leads: {plan}");
         assert!(!plan.contains("delete"), "by hand, a process that was denied writes would go on: {plan}");
         let over = printed(Direction::Mooring, &SwitchStep::Done, &[&FENCES[0], &FENCES[3]]);
         let files =
@@ -247,9 +246,13 @@ mod tests {
     #[test]
     fn no_step_waits_for_ever_while_somebody_could_rule() {
         let seen = ruled_by_mooring();
-        for step in
-            [SwitchStep::AwaitDaemon, SwitchStep::RaiseFence, SwitchStep::FindManager, SwitchStep::ProveFence]
-        {
+        for step in [
+            SwitchStep::AwaitDaemon,
+            SwitchStep::RaiseFence,
+            SwitchStep::FindManager,
+            SwitchStep::ProveFence,
+            SwitchStep::AwaitManager,
+        ] {
             assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
         }
     }

@@ -12,10 +12,10 @@ use kube::Api;
 use mooring::explain::{
     doctor::doctor,
     drain::drain,
-    read::{Question, Reader, Reading},
+    read::{Question, Reader},
     repair::{Repair, repair},
     report::Verdict,
-    snapshot::{DEPLOYED, FENCE, Unseen},
+    snapshot::{DEPLOYED, FENCE, Snapshot, Unseen},
     whatif::{WhatIfChange, whatif},
 };
 use serde_json::json;
@@ -34,14 +34,13 @@ pub fn stories() -> Vec<Story> {
     ]
 }
 
-async fn look(stage: &Stage, question: Question) -> Reading {
+async fn look(stage: &Stage, question: Question) -> Snapshot {
     let reader = Reader::new(&ApiServer::in_process(stage.proxied_client()), None).unwrap();
-    let reading = reader.read(&question).await.unwrap();
+    let snapshot = reader.read(&question).await.unwrap();
     // The embedded server has no admission policies and no Deployments.
-    let unseen =
-        reading.snapshot.unseen.iter().filter(|unseen| ![FENCE, DEPLOYED].contains(&unseen.what.as_str()));
+    let unseen = snapshot.unseen.iter().filter(|unseen| ![FENCE, DEPLOYED].contains(&unseen.what.as_str()));
     assert_eq!(unseen.collect::<Vec<_>>(), Vec::<&Unseen>::new(), "{question:?}");
-    reading
+    snapshot
 }
 
 /// A pod with a volume on n1, and a volume whose claim is gone.
@@ -62,17 +61,17 @@ async fn reads_enough(stage: Stage) {
     let _daemon = stage.daemon().await;
     cluster(&stage).await;
 
-    let reading = look(&stage, Question::Cluster(NAMESPACE.to_owned())).await;
-    let findings = doctor(&reading.snapshot, None);
+    let snapshot = look(&stage, Question::Cluster(NAMESPACE.to_owned())).await;
+    let findings = doctor(&snapshot, None);
     assert_eq!(findings.unchecked, []);
     assert!(findings.findings.iter().any(|it| it.reason == "Retained"), "{findings:?}");
     assert!(!matches!(findings.verdict, Verdict::Blocked | Verdict::Waiting), "{findings:?}");
     // Nothing in this namespace suffers from what the cluster has.
-    let findings = doctor(&reading.snapshot, Some("other"));
+    let findings = doctor(&snapshot, Some("other"));
     assert_eq!(findings.findings, []);
 
-    let reading = look(&stage, Question::Drain("n1".into())).await;
-    let view = drain(&reading.snapshot, &"n1".into(), None);
+    let snapshot = look(&stage, Question::Drain("n1".into())).await;
+    let view = drain(&snapshot, &"n1".into(), None);
     assert_eq!((view.volumes.len(), view.exists), (1, Some(true)), "{view:?}");
     assert_eq!(view.volumes[0].pod.as_deref(), Some("default/p1"), "{view:?}");
 
@@ -83,8 +82,8 @@ async fn reads_enough(stage: Stage) {
         (WhatIfChange::DeleteNode("n1".into()), "1 pod removed"),
         (WhatIfChange::Taint("gone".into()), "node/gone does not exist"),
     ] {
-        let reading = look(&stage, Question::Change(change.clone())).await;
-        let found = whatif(&reading.snapshot, &change);
+        let snapshot = look(&stage, Question::Change(change.clone())).await;
+        let found = whatif(&snapshot, &change);
         assert!(found.summary.contains(told), "{found:?}");
     }
 
@@ -94,8 +93,8 @@ async fn reads_enough(stage: Stage) {
         (Repair::Relink(ClaimKey::new(NAMESPACE, "c1"), "v2".into()), false),
         (Repair::Unstick("csi-none".into()), false),
     ] {
-        let reading = look(&stage, Question::Repair(what.clone())).await;
-        let advice = repair(&reading.snapshot, &what);
+        let snapshot = look(&stage, Question::Repair(what.clone())).await;
+        let advice = repair(&snapshot, &what);
         assert_eq!(!advice.requests.is_empty(), is_proposed, "{advice:?}");
     }
 }

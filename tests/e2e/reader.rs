@@ -13,7 +13,8 @@ use mooring::{
     attach_detach::{self, AttachDetachOptions, decide::verdict::Waiting, dry_run::NextWrite},
     binder::{self, BinderOptions},
     explain::{
-        read::{Question, Reader, Reading},
+        read::{Question, Reader},
+        snapshot::Snapshot,
         subject,
     },
 };
@@ -64,14 +65,13 @@ fn reader(stage: &Stage) -> (Reader, Asked) {
     (Reader::new(&api, None).unwrap(), asked)
 }
 
-async fn read(reader: &Reader, kind: &str, name: &str) -> Reading {
+async fn read(reader: &Reader, kind: &str, name: &str) -> Snapshot {
     let subject = subject::named(kind, NAMESPACE, name).unwrap();
     reader.read(&Question::Object(subject)).await.unwrap()
 }
 
 /// How the volume stands on each node: what it waits for, and the next write.
-fn node_volumes(reading: &Reading) -> Vec<(String, Option<Waiting>, Option<NextWrite>)> {
-    let snapshot = &reading.snapshot;
+fn node_volumes(snapshot: &Snapshot) -> Vec<(String, Option<Waiting>, Option<NextWrite>)> {
     let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
     let options = AttachDetachOptions::default();
     let outlook = attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);
@@ -83,8 +83,7 @@ fn node_volumes(reading: &Reading) -> Vec<(String, Option<Waiting>, Option<NextW
 }
 
 /// The code of a claim's reason; none if it is settled.
-fn reason(reading: &Reading, claim: &str) -> Option<&'static str> {
-    let snapshot = &reading.snapshot;
+fn reason(snapshot: &Snapshot, claim: &str) -> Option<&'static str> {
     let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
     let outlook = binder::dry_run::dry_run(&snapshot.objects, &BinderOptions::default(), None, &is_absent);
     let place = outlook.claims.get(&ClaimKey::new(NAMESPACE, claim)).cloned().unwrap_or_default();
@@ -106,8 +105,8 @@ async fn asks_by_name(stage: Stage) {
     let attachment = attachment_name("v1", DRIVER, "n1");
     for (kind, name) in [("pvc", "c1"), ("pod", "p1"), ("va", attachment.as_str()), ("node", "n1")] {
         let (reader, asked) = reader(&stage);
-        let reading = read(&reader, kind, name).await;
-        assert_eq!(reading.snapshot.unseen, [], "{kind}");
+        let snapshot = read(&reader, kind, name).await;
+        assert_eq!(snapshot.unseen, [], "{kind}");
         let asked = asked.lock().unwrap().clone();
         let lists: Vec<&String> = asked
             .iter()
@@ -120,12 +119,12 @@ async fn asks_by_name(stage: Stage) {
         assert!(lists.is_empty(), "{kind}: {lists:?}");
         assert!(asked.len() <= 14, "{kind}: {} requests: {asked:#?}", asked.len());
         // The volume on the other node is none of its business.
-        assert!(reading.snapshot.objects.volumes.get(&VolumeName::from("v2")).is_none(), "{kind}");
-        assert!(reading.snapshot.objects.attachments.get(&attachment.as_str().into()).is_some(), "{kind}");
-        let node_volumes = node_volumes(&reading);
+        assert!(snapshot.objects.volumes.get(&VolumeName::from("v2")).is_none(), "{kind}");
+        assert!(snapshot.objects.attachments.get(&attachment.as_str().into()).is_some(), "{kind}");
+        let node_volumes = node_volumes(&snapshot);
         assert_eq!(node_volumes, [("n1".to_owned(), None, None)], "{kind}");
         if kind != "node" {
-            assert_eq!(reason(&reading, "c1"), None, "{kind}");
+            assert_eq!(reason(&snapshot, "c1"), None, "{kind}");
         }
     }
 }
@@ -135,13 +134,12 @@ async fn lists_candidates(stage: Stage) {
     cluster.pair_bound_by_hand("v1", "c1").await;
     cluster.claim("c2").await;
     let (reader, asked) = reader(&stage);
-    let reading = read(&reader, "pvc", "c2").await;
-    assert_eq!(reading.snapshot.unseen, []);
-    assert!(reading.snapshot.objects.volumes.get(&VolumeName::from("v1")).is_some());
+    let snapshot = read(&reader, "pvc", "c2").await;
+    assert_eq!(snapshot.unseen, []);
+    assert!(snapshot.objects.volumes.get(&VolumeName::from("v1")).is_some());
     let lists = asked.lock().unwrap().iter().filter(|uri| uri.contains("/persistentvolumes?")).count();
     assert_eq!(lists, 1);
-    assert_eq!(reason(&reading, "c2"), Some("NoClassAndNoMatch"));
-    assert_eq!(reading.note, None, "its version was tried");
+    assert_eq!(reason(&snapshot, "c2"), Some("NoClassAndNoMatch"));
 }
 
 async fn finds_the_holder(stage: Stage) {
@@ -172,9 +170,9 @@ async fn holder(stage: &Stage) {
 
     for (kind, name) in [("pod", "p2"), ("pvc", "c1"), ("pv", "v1")] {
         let (reader, _) = reader(stage);
-        let reading = read(&reader, kind, name).await;
-        assert_eq!(reading.snapshot.unseen, [], "{kind}");
-        let node_volumes = node_volumes(&reading);
+        let snapshot = read(&reader, kind, name).await;
+        assert_eq!(snapshot.unseen, [], "{kind}");
+        let node_volumes = node_volumes(&snapshot);
         let waiting =
             node_volumes.iter().find(|(node, ..)| node == "n2").map(|(_, waiting, _)| waiting.clone());
         let code = waiting.flatten().map(|waiting| waiting.code());
@@ -182,10 +180,10 @@ async fn holder(stage: &Stage) {
         assert!(node_volumes.iter().any(|(node, ..)| node == "n1"), "{kind}: {node_volumes:?}");
     }
     let (reader, _) = reader(stage);
-    let reading = read(&reader, "pod", "p2").await;
+    let snapshot = read(&reader, "pod", "p2").await;
     let told =
         |event: &k8s_openapi::api::core::v1::Event| event.reason.as_deref() == Some("FailedAttachVolume");
-    assert!(reading.snapshot.events.iter().any(told), "{:?}", reading.snapshot.events);
+    assert!(snapshot.events.iter().any(told), "{:?}", snapshot.events);
 }
 
 async fn sees_a_stuck_attachment(stage: Stage) {
@@ -202,11 +200,11 @@ async fn sees_a_stuck_attachment(stage: Stage) {
 
     let (reader, _) = reader(&stage);
     let attachment = attachment_name("v1", DRIVER, "n1");
-    let reading = read(&reader, "va", &attachment).await;
-    assert_eq!(reading.snapshot.unseen, []);
-    let found = reading.snapshot.objects.attachments.get(&attachment.as_str().into()).unwrap();
+    let snapshot = read(&reader, "va", &attachment).await;
+    assert_eq!(snapshot.unseen, []);
+    let found = snapshot.objects.attachments.get(&attachment.as_str().into()).unwrap();
     assert!(found.metadata.is_terminating() && found.status.detach_error.is_some());
-    let node_volumes = node_volumes(&reading);
+    let node_volumes = node_volumes(&snapshot);
     let [(node, Some(waiting), None)] = node_volumes.as_slice() else { panic!("{node_volumes:?}") };
     assert_eq!((node.as_str(), waiting.code()), ("n1", "DetachError"));
     attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(std::time::Duration::ZERO));
@@ -245,13 +243,9 @@ async fn one_namespace(stage: Stage) {
     let api = ApiServer::choose(&choice).await.unwrap();
     let reader = Reader::new(&api, None).unwrap();
     let forbidden = async |kind: &str, name: &str| -> Vec<String> {
-        let reading = read(&reader, kind, name).await;
-        assert!(
-            reading.snapshot.unseen.iter().all(|unseen| unseen.forbidden),
-            "{:?}",
-            reading.snapshot.unseen
-        );
-        reading.snapshot.unseen.into_iter().map(|unseen| unseen.what).collect()
+        let snapshot = read(&reader, kind, name).await;
+        assert!(snapshot.unseen.iter().all(|unseen| unseen.forbidden), "{:?}", snapshot.unseen);
+        snapshot.unseen.into_iter().map(|unseen| unseen.what).collect()
     };
     assert_eq!(forbidden("pvc", "c1").await, ["pv/v1"]);
     assert_eq!(

@@ -204,7 +204,7 @@ async fn play(stage: &Stage, is_ruled: bool, known_here: &[Different]) {
             let expected = explain(&case.snapshot(), &subject("shop"));
             assert_eq!(expected.reason, *reason, "{name}: {question}");
             let here = subject(NAMESPACE);
-            let snapshot = reader.read(&Question::Object(here.clone())).await.unwrap().snapshot;
+            let snapshot = reader.read(&Question::Object(here.clone())).await.unwrap();
             let found = told(&explain(&snapshot, &here), is_ruled);
             let expected = told(&expected, is_ruled);
             let entry =

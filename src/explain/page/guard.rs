@@ -39,13 +39,11 @@ impl Guard {
     }
 
     /// What each path begins with.
-    #[must_use]
     pub fn base(&self) -> String {
         format!("/t/{}", self.secret)
     }
 
     /// What is printed for the one who may read.
-    #[must_use]
     pub fn url(&self) -> String {
         let host = self.hosts.first().map(String::as_str).unwrap_or_default();
         format!("http://{host}{}/explain/", self.base())

@@ -29,7 +29,6 @@ impl PagePlace {
     }
 
     /// What is printed for the one who may read.
-    #[must_use]
     pub fn url(&self) -> String {
         self.guard.url()
     }

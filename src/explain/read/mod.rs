@@ -1,7 +1,6 @@
 //! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
 //!
-//! In: an API server and a [`Question`]. Out: a [`Reading`]: the [`Snapshot`], with what was forbidden or did not arrive in
-//! `unseen`, and what of the server is worth a line. [`plan`] says what to read, [`requests`] how it is asked for; the reader
+//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. [`plan`] says what to read, [`requests`] how it is asked for; the reader
 //! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
 
@@ -53,45 +52,15 @@ const LIST_PAGE: usize = 10_000;
 /// Rounds of reading: each follows references one step, and the longest chain has six.
 const MOST_ROUNDS: usize = 12;
 
-/// What was read.
-#[derive(Debug)]
-pub struct Reading {
-    /// The objects.
-    pub snapshot: Snapshot,
-    /// What of the server is worth a line: a version on which this was not tried.
-    pub note: Option<String>,
-}
-
-/// Versions of the API server on which this was tried.
-const TESTED: std::ops::RangeInclusive<(u32, u32)> = (1, 33)..=(1, 36);
-
-fn note((major, minor): (u32, u32)) -> Option<String> {
-    let is_tested = TESTED.contains(&(major, minor));
-    (!is_tested).then(|| format!("API server {major}.{minor} is untested (tested: 1.33 to 1.36)"))
-}
-
-/// The API server cannot be asked at all.
+/// The API server cannot be asked at all: why.
 #[derive(Debug, Error)]
-pub enum Unreachable {
-    /// There is no connection.
-    #[error("cannot reach the API server {server}: {why}")]
-    NoAnswer {
-        /// Its host.
-        server: String,
-        /// Why not.
-        why: String,
-    },
-    /// It does not know who asks.
-    #[error("the API server {server} does not accept the credentials: {why}")]
-    Unauthorized {
-        /// Its host.
-        server: String,
-        /// In its own words.
-        why: String,
-    },
-    /// There is nothing to connect with.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
+#[error("{0}")]
+pub struct Unreachable(String);
+
+impl From<ConnectError> for Unreachable {
+    fn from(error: ConnectError) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// Reads with one user's rights.
@@ -106,17 +75,11 @@ pub struct Reader {
     clock: Mutex<Option<Timestamp>>,
 }
 
-/// What came back.
-enum ReadFound {
-    /// Objects, whole, and whether these are all.
-    Whole(Vec<Value>, bool),
-    /// It is in the tables.
-    Narrow(ReadList),
-}
-
-/// A list that was taken into the tables.
+/// What came back, and is not in the tables yet: objects, whole, whether there are no more, and what of a list is told.
 #[derive(Default)]
-struct ReadList {
+struct ReadFound {
+    objects: Vec<Value>,
+    is_all: bool,
     revision: Option<ResourceVersion>,
     unreadable: Vec<(ObjectRef, String)>,
 }
@@ -135,9 +98,8 @@ impl Reader {
     /// # Errors
     /// See [`ApiServer::client`].
     pub fn new(api: &ApiServer, patience: Option<Duration>) -> Result<Self, Unreachable> {
-        let failed =
-            |error: prometheus::Error| Unreachable::NoAnswer { server: api.host(), why: error.to_string() };
-        let metrics = ApiMetrics::new(&Metrics::default(), &api.host()).map_err(failed)?;
+        let metrics = ApiMetrics::new(&Metrics::default(), &api.host());
+        let metrics = metrics.map_err(|error| Unreachable(error.to_string()))?;
         Ok(Self {
             client: api.client()?,
             fetcher: Fetcher::new(api, Arc::new(metrics))?,
@@ -151,8 +113,8 @@ impl Reader {
     ///
     /// # Errors
     /// See [`Unreachable`].
-    pub async fn read(&self, question: &Question) -> Result<Reading, Unreachable> {
-        let version = self.version().await?;
+    pub async fn read(&self, question: &Question) -> Result<Snapshot, Unreachable> {
+        self.reach().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
         for _ in 0..MOST_ROUNDS {
@@ -171,7 +133,7 @@ impl Reader {
             let answers: Vec<_> = stream::iter(new).map(ask).buffered(READS_AT_ONCE).collect().await;
             for (read, found) in answers {
                 // Credentials may expire while one reads.
-                take(&mut snapshot, &read, found).map_err(|why| self.unauthorized(why))?;
+                take(&mut snapshot, &read, found).map_err(|why| self.unauthorized(&why))?;
                 done.insert(read);
             }
         }
@@ -183,46 +145,43 @@ impl Reader {
         if let Some(time) = *self.clock.lock() {
             snapshot.taken_at = time;
         }
-        Ok(Reading { snapshot, note: version.and_then(note) })
+        Ok(snapshot)
     }
 
-    /// The first question: is there a server, and which?
-    async fn version(&self) -> Result<Option<(u32, u32)>, Unreachable> {
-        let said = match self.json("/version").await {
-            Ok(said) => said,
-            Err(ReadFailure::NoAnswer(why)) => return Err(self.no_answer(why)),
-            Err(ReadFailure::Unauthorized(why)) => return Err(self.unauthorized(why)),
-            // Not every user may know; the rest of the answer does not depend on it.
-            Err(ReadFailure::Absent | ReadFailure::Unseen { .. }) => return Ok(None),
-        };
-        // `36+` on some clusters.
-        let number = |field: &str| {
-            let digits = said.get(field)?.as_str()?.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-            digits.parse().ok()
-        };
-        Ok(number("major").zip(number("minor")))
+    /// The first question: is there a server? Not every user may know its version.
+    async fn reach(&self) -> Result<(), Unreachable> {
+        match self.json("/version").await {
+            Err(ReadFailure::NoAnswer(why)) => {
+                Err(Unreachable(format!("cannot reach the API server {}: {why}", self.host)))
+            }
+            Err(ReadFailure::Unauthorized(why)) => Err(self.unauthorized(&why)),
+            Ok(_) | Err(ReadFailure::Absent | ReadFailure::Unseen { .. }) => Ok(()),
+        }
     }
 
     async fn one(&self, read: &Read, objects: &Objects) -> Result<ReadFound, ReadFailure> {
         let Some(path) = &read.path else { return Err(ReadFailure::Absent) };
         if let Comes::Narrow(plural, _) = &read.comes {
-            let list = with_kind!(
+            return with_kind!(
                 PLURAL = *plural,
                 |Kind| self.list::<Kind>(path, objects).await,
-                else return Err(ReadFailure::Absent)
+                else Err(ReadFailure::Absent)
             );
-            return list.map(ReadFound::Narrow);
         }
         let mut answer = self.json(path).await?;
-        let Comes::Few(..) = &read.comes else { return Ok(ReadFound::Whole(vec![answer], true)) };
-        let is_all = answer.pointer("/metadata/continue").is_none_or(|more| more == "");
-        let items = answer.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
-        Ok(ReadFound::Whole(items.unwrap_or_default(), is_all))
+        let (objects, is_all) = if let Comes::Few(..) = &read.comes {
+            let is_all = answer.pointer("/metadata/continue").is_none_or(|more| more == "");
+            let items = answer.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
+            (items.unwrap_or_default(), is_all)
+        } else {
+            (vec![answer], true)
+        };
+        Ok(ReadFound { objects, is_all, ..ReadFound::default() })
     }
 
     /// Takes a list into its table, page by page. Of a list that does not come to its end nothing is concluded.
-    async fn list<T: Stored>(&self, path: &str, objects: &Objects) -> Result<ReadList, ReadFailure> {
-        let (mut listed, mut next) = (ReadList::default(), None::<String>);
+    async fn list<T: Stored>(&self, path: &str, objects: &Objects) -> Result<ReadFound, ReadFailure> {
+        let (mut listed, mut next) = (ReadFound { is_all: true, ..ReadFound::default() }, None::<String>);
         loop {
             let uri = page(path, LIST_PAGE, next.as_deref());
             let mut page = self.fetcher.list(&uri, self.patience).await.map_err(failure)?;
@@ -270,12 +229,8 @@ impl Reader {
         *clock = clock.max(Some(server));
     }
 
-    fn no_answer(&self, why: String) -> Unreachable {
-        Unreachable::NoAnswer { server: self.host.clone(), why }
-    }
-
-    fn unauthorized(&self, why: String) -> Unreachable {
-        Unreachable::Unauthorized { server: self.host.clone(), why }
+    fn unauthorized(&self, why: &str) -> Unreachable {
+        Unreachable(format!("the API server {} does not accept the credentials: {why}", self.host))
     }
 }
 
@@ -305,7 +260,7 @@ fn take_listed<T: Stored>(
     encoding: Encoding,
     item: &bytes::Bytes,
     objects: &Objects,
-    listed: &mut ReadList,
+    listed: &mut ReadFound,
 ) -> Result<(), ReadFailure> {
     match encoding.object::<T>(item) {
         Ok(object) => objects.apply(object),
@@ -337,24 +292,19 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
         (Err(ReadFailure::Absent), _) => snapshot.unseen.push(unseen(NOT_SERVED.to_owned(), false)),
         (Err(ReadFailure::Unseen { why, forbidden }), _) => snapshot.unseen.push(unseen(why, forbidden)),
         (Err(ReadFailure::NoAnswer(why)), _) => snapshot.unseen.push(unseen(why, false)),
-        (Ok(ReadFound::Whole(items, is_all)), comes) => {
+        (Ok(ReadFound { objects, is_all, revision, unreadable }), comes) => {
             let (kind, noted) = comes.kind_and_noted();
-            let unreadable: Vec<_> =
-                items.into_iter().filter_map(|item| snapshot.take(named(item, kind)).err()).collect();
-            if let Some(noted) = noted.filter(|_| is_all && unreadable.is_empty()) {
+            let wrong: Vec<_> =
+                objects.into_iter().filter_map(|item| snapshot.take(named(item, kind)).err()).collect();
+            if let Some(noted) = noted.filter(|_| is_all && wrong.is_empty()) {
                 snapshot.note_read(noted);
             }
-            snapshot.unseen.extend(unreadable.into_iter().map(|error| unseen(error, false)));
-        }
-        (Ok(ReadFound::Narrow(listed)), comes) => {
-            for (object, why) in listed.unreadable {
+            snapshot.unseen.extend(wrong.into_iter().map(|error| unseen(error, false)));
+            for (object, why) in unreadable {
                 snapshot.note_unreadable(object.clone());
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
             }
-            snapshot.revision = snapshot.revision.max(listed.revision);
-            if let (_, Some(noted)) = comes.kind_and_noted() {
-                snapshot.note_read(noted);
-            }
+            snapshot.revision = snapshot.revision.max(revision);
         }
     }
     Ok(())

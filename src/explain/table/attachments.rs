@@ -160,6 +160,11 @@ rows! {
             "kubectl get volumeattachment {name} -o yaml --show-managed-fields");
     "+foreign in use": Blocked, "",
         never("delete it as long as a pod on its node may use the volume: the attacher detaches it under the pod");
+    "+foreign gone node": Blocked, "",
+        care("only if the machine of {node} is proven off, or its kubelet has unmounted the volume: no object \
+                shows it, as the node has none. The attacher then detaches the volume",
+            "kubectl delete volumeattachment {name}"),
+        never("delete it while that machine may run: the disk may be written from two machines");
     "+foreign on second node": Blocked, "",
         never("let pods on both nodes use the volume: the disk may be written from two machines");
     "+foreign unused": Blocked, "",

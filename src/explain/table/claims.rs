@@ -207,6 +207,10 @@ rows! {
         safe("to keep the data, which a deletion of the claim does not take back: set the policy to Retain \
               before the claim goes",
             r#"kubectl patch pv {volume} -p {"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#);
+    "+save volume": Waiting, "",
+        safe("save the object of {volume} before the claim goes: it is being deleted and goes with the claim, \
+                and it leads to the data",
+            "kubectl get pv {volume} -o yaml");
     "+staying pod": Blocked, "",
         waits("Pod", "{pod}", "uses the claim"),
         care("no one has asked these pods to end. If the claim is to go{with_it}: end them, or scale down \

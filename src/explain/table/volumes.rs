@@ -32,7 +32,7 @@ rows! {
         care("remove the reservation; then whichever claim fits gets the volume, WITH the data that is on it",
             r#"kubectl patch pv {name} --type=json -p [{"op":"remove","path":"/spec/claimRef"}]"#);
     "Reserved claimed" | "ClaimBindsNext claimed" | "Unbinding claimed": Blocked,
-        "reserved for {claim}, which {why}; it is named by {owners}, which does not prove whose data it has",
+        "reserved for {claim}, which {why}; {named}",
         waits("PersistentVolumeClaim", "{claim}", "{why}"),
         safe("find out whose data it has before anything is changed: a claim can say of itself that it was bound",
             "kubectl get pvc -A"),

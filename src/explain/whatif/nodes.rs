@@ -135,26 +135,7 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
         copy.remove::<Pod>(pod);
     }
     let then = copy.ask_attach_detach();
-    let mut late = BTreeSet::new();
-    for ((volume, node), node_volume) in &then.node_volumes {
-        if node != name {
-            continue;
-        }
-        let waiting = node_volume.waiting.as_ref();
-        if let Some(at) = waiting.and_then(Waiting::forced_at) {
-            let risk = if is_ready { Risk::Danger } else { Risk::Care };
-            let text = "by force, unless the node comes back";
-            story.tell(When::Later, risk, "ForceDetach", handle(volume), text);
-            if let Some(effect) = story.effects.last_mut() {
-                effect.at = Some(at);
-            }
-            late.insert(volume.clone());
-        } else if let Some(Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff }) = waiting {
-            let text = "stays attached: time may not force a detach";
-            story.tell(When::Later, Risk::Care, "StaysAttached", handle(volume), text);
-        }
-    }
-    freed(&mut story, &before, name, late.iter());
+    let late = forced_late(&mut story, (&before, &then), name, risk(&node), |_| true);
     // kubelet: pkg/kubelet/kubelet_node_status.go, registerWithAPIServer: once in its life.
     let alive = if is_ready {
         "; it is READY: its machine runs on, and recreates the object only when its kubelet is restarted"
@@ -170,6 +151,34 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
     story.assume("pod garbage collection removes the pods of a node that is gone, after some forty seconds");
     story.assume("six minutes begin when the node is gone and no pod wants the volume there");
     Ok(story)
+}
+
+/// Volumes that time takes from a node that is gone by then, and who gets them.
+pub(super) fn forced_late(
+    story: &mut Story,
+    (before, then): (&Outlook, &Outlook),
+    name: &NodeName,
+    risk: Risk,
+    is_meant: impl Fn(&VolumeId) -> bool,
+) -> BTreeSet<VolumeId> {
+    let mut late = BTreeSet::new();
+    let there = then.node_volumes.iter().filter(|((volume, node), _)| node == name && is_meant(volume));
+    for ((volume, _), node_volume) in there {
+        let waiting = node_volume.waiting.as_ref();
+        if let Some(at) = waiting.and_then(Waiting::forced_at) {
+            let text = "by force, unless the node comes back";
+            story.tell(When::Later, risk, "ForceDetach", handle(volume), text);
+            if let Some(effect) = story.effects.last_mut() {
+                effect.at = Some(at);
+            }
+            late.insert(volume.clone());
+        } else if let Some(Waiting::DetachWaitingForNode { unforced: Unforced::SwitchedOff }) = waiting {
+            let text = "stays attached: time may not force a detach";
+            story.tell(When::Later, Risk::Care, "StaysAttached", handle(volume), text);
+        }
+    }
+    freed(story, before, name, late.iter());
+    late
 }
 
 /// Volumes that would be taken from a node, and would not be without the change. The first step is to take them off the

@@ -2,7 +2,7 @@
 //!
 //! In: a snapshot and the object. Out: what becomes of the data; which volumes are let go, and who gets them.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
     ids::{AttributesClassName, ClaimKey, PodKey, VolumeName},
@@ -17,13 +17,14 @@ use super::{
     story::{Story, When},
 };
 use crate::{
+    attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
     binder::{calls::WriteKind, reasons::VolumeReason},
     explain::{
         age, attributes_class,
         claim::may_be_mounted,
         report::{Risk, Verdict},
         snapshot::{PODS_THERE, Snapshot},
-        view::{View, claims_of, users},
+        view::{View, claims_of, runs_on, users},
     },
 };
 
@@ -57,7 +58,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
     for pod in &users {
         copy.remove::<Pod>(pod);
     }
-    let mut lost = 0;
+    let mut kept_or_lost = "; no data is deleted";
     let before = snapshot.ask_binder();
     let after = copy.ask_binder();
     for (name, place) in &after.volumes {
@@ -65,7 +66,8 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
         let did = before.volumes.get(name).and_then(|place| place.write);
         let Some(volume) = snapshot.objects.volumes.get(name) else { continue };
         if released && did != place.write {
-            lost += usize::from(released_volume(&mut story, &copy, name, &volume, when));
+            let fate = released_volume(&mut story, &copy, name, &volume, when);
+            kept_or_lost = fate.unwrap_or(kept_or_lost);
         } else if place.write == Some(WriteKind::VolumeAvailable) && did != place.write {
             story.tell(when, Risk::Safe, "VolumeAvailable", name, "is free again: it was never bound");
         }
@@ -80,10 +82,8 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
     let fate = if !volume.is_empty() && is_unread::<PersistentVolume>(snapshot, volume) {
         story.verdict = Some(Verdict::Forbidden);
         "; what becomes of its data is not known, as its volume could not be read"
-    } else if lost > 0 {
-        ", and its DATA WITH IT"
     } else {
-        "; no data is deleted"
+        kept_or_lost
     };
     story.summary = format!("{key} goes {when}{fate}");
     story.assume(if is_kept {
@@ -113,19 +113,24 @@ fn unread(snapshot: &Snapshot, pod: &Pod) -> Option<ObjectRef> {
     node.cloned().map(ObjectRef::Node).or_else(|| claims_of(pod).find_map(of_claim))
 }
 
-/// What becomes of a volume that is released. Whether its data is lost.
+/// What becomes of a volume that is released; and what that means for its data, if it is not just kept.
 fn released_volume(
     story: &mut Story,
     copy: &Snapshot,
     name: &VolumeName,
     volume: &Arc<PersistentVolume>,
     when: When,
-) -> bool {
+) -> Option<&'static str> {
     copy.change::<PersistentVolume>(name, |volume| volume.status.phase = VolumePhase::Released);
     let outlook = copy.ask_binder();
     let place = outlook.volumes.get(name);
     let reason = place.and_then(|place| place.reason.as_deref());
     let (risk, action, text) = match (&volume.spec.reclaim_policy, reason) {
+        // KCM: pkg/controller/volume/pvprotection, isBeingUsed: only a Bound volume is kept.
+        (ReclaimPolicy::Retain, _) if volume.metadata.is_terminating() => {
+            let text = "is being deleted, and its object goes with the claim: save it first, as it leads to the data";
+            (Risk::Danger, "VolumeGone", text.to_owned())
+        }
         (ReclaimPolicy::Retain, _) => (
             Risk::Safe,
             "VolumeReleased",
@@ -148,7 +153,11 @@ fn released_volume(
         }
     };
     story.tell(when, risk, action, name, text);
-    risk == Risk::Danger
+    match action {
+        "DataDeleted" => Some(", and its DATA WITH IT"),
+        "VolumeGone" => Some(", and with it the volume that leads to its data"),
+        _ => None,
+    }
 }
 
 pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
@@ -194,9 +203,16 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         }
     }
+    let node = &pod.spec.node_name;
+    let is_gone = !node.is_empty() && snapshot.is_absent(&ObjectRef::Node(node.clone()));
     story.summary = if let Some(object) = unread(snapshot, &pod) {
         story.verdict = Some(Verdict::Forbidden);
         format!("{key}: which volumes leave its node is not known, as {object} could not be read")
+    } else if is_gone && !pod.is_terminated() {
+        let own = own_volumes(snapshot, &pod);
+        nodes::forced_late(&mut story, (&before, &after), node, Risk::Care, |volume| own.contains(volume));
+        story.assume("the machine is off: no object shows whether it is");
+        format!("{key}: only its object goes, as node {node} has none, and its containers may run on")
     } else if is_ended {
         story.assume("the kubelet ends the containers and unmounts within the pod's grace");
         format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len())
@@ -209,6 +225,15 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
         "what owns the pod (a StatefulSet, a Deployment) may make another, which takes the volumes again",
     );
     story
+}
+
+/// The volumes that no other pod on the node of a pod uses.
+fn own_volumes(snapshot: &Snapshot, pod: &Pod) -> BTreeSet<VolumeId> {
+    let others = snapshot.all(|other: &Pod| runs_on(other, &pod.spec.node_name) && other.key() != pod.key());
+    let shared: BTreeSet<ClaimKey> = others.iter().flat_map(|other| claims_of(other)).collect();
+    let own = claims_of(pod).filter(|claim| !shared.contains(claim));
+    let bound = own.filter_map(|claim| Some(snapshot.objects.claims.get(&claim)?.spec.volume_name.clone()));
+    bound.filter_map(|volume| volume_of(&snapshot.objects, &volume)).collect()
 }
 
 pub(super) fn delete_attributes_class(snapshot: &Snapshot, name: &AttributesClassName) -> Story {
