@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use apiserver::backoff::{retry_pause, silence_pause};
+use apiserver::{
+    backoff::{retry_pause, silence_pause},
+    call::CallError,
+};
 use educe::Educe;
 use tokio::time::Instant;
 
@@ -74,7 +77,24 @@ impl Retry {
         Self { message: Some(message.into()), ..self }
     }
 
-    /// Notes a failure; `at_least` is what the server asked for.
+    /// Notes why a request failed. It says nothing about the object that a read was not answered, or that the server
+    /// began with no request, or put this one off (L16).
+    #[must_use]
+    pub fn after_error(self, error: &CallError, is_read: bool, now: Instant, jitter: f64) -> Self {
+        match error {
+            // Nothing was tried: it is decided anew when this process may write.
+            CallError::NotLeader => self,
+            CallError::Throttled { after, .. } => {
+                let retry = self.after_silence(now, jitter);
+                Self { at: retry.at.max(Some(now + *after)), ..retry }
+            }
+            CallError::NotSent(_) => self.after_silence(now, jitter),
+            CallError::Unknown(_) if is_read => self.after_silence(now, jitter),
+            _ => self.after_failure(now, jitter, Duration::ZERO),
+        }
+    }
+
+    /// Notes a failure, after which the next try is not due before `at_least`.
     #[must_use]
     pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {
         let failures = self.failures.saturating_add(1);
