@@ -6,6 +6,7 @@
 use std::{mem, sync::Arc};
 
 use apiserver::{
+    backoff::undone_pause,
     call::CallError,
     ids::{ResourceVersion, Uid},
     kinds::{AttachedVolume, Node},
@@ -246,9 +247,13 @@ impl NodeRequests {
         self.retry = answered.silent(mem::take(&mut self.retry));
     }
 
-    /// A request failed.
+    /// A request failed. All volumes of the node wait, so they wait no longer than for a list that is undone each time (S46),
+    /// unless the server asks for more.
     pub fn failed(&mut self, error: &CallError, answered: &Answered) {
-        self.retry = answered.failed(mem::take(&mut self.retry), error);
+        let retry = answered.failed(mem::take(&mut self.retry), error);
+        let longest = answered.now + undone_pause(u32::MAX, answered.jitter);
+        let is_too_long = retry.at() > Some(longest) && !matches!(error, CallError::Throttled { .. });
+        self.retry = if is_too_long { retry.until(longest) } else { retry };
     }
 
     /// A live read that was sent then was answered. Returns whether that settles a patch of unknown outcome: the
