@@ -225,11 +225,11 @@ impl NodeRequests {
     }
 
     /// The node was read at this revision. Returns why that is no success, if it is none: the revision was the
-    /// newest, and the next patch would be refused like the last.
+    /// newest, or is older than that, as after a restore of etcd, and the next patch would be refused like the last.
     pub fn was_read(&mut self, revision: ResourceVersion) -> Option<CallError> {
         let refused = self.refused();
         self.sight = Freshness::Newest;
-        if refused == Some(revision) {
+        if refused.is_some_and(|refused| revision <= refused) {
             return Some(CallError::Conflict("refused at the newest revision".to_owned()));
         }
         if self.is_settled() {
@@ -338,6 +338,8 @@ mod tests {
         assert_eq!(requests.refused(), Some(REVISION));
         assert!(requests.was_read(REVISION).is_some(), "the next patch would be refused like the last");
         assert!(!requests.is_outdated());
+        requests.patch_refused(REVISION);
+        assert!(requests.was_read(ResourceVersion(4)).is_some(), "E11 it is older than what was refused");
         requests.patch_refused(REVISION);
         assert_eq!(requests.was_read(ResourceVersion(6)), None);
     }
