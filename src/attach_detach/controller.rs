@@ -187,7 +187,7 @@ impl controller::Controller for AttachDetach {
         self.queue.sweep(now);
         self.end_stand_offs(now);
         self.ask_owners(now);
-        self.survey(now);
+        self.survey();
         // 2. Volumes, until there is no room, or it was enough for once.
         let mut judged = 0;
         while judged < AT_ONCE

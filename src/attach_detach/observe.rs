@@ -18,7 +18,7 @@ use super::{
     decide::scope::Scope,
     facts::{Forced, Planned},
     guard::second_writer::ActTarget,
-    queue::{Key, Surveyed},
+    queue::Key,
     state::{
         actual::{
             identification::{candidates, volume_of},
@@ -32,22 +32,11 @@ use crate::controller::undone::Undone;
 
 impl AttachDetach {
     /// Looks at some of what is yet to be looked at of all there is.
-    pub(super) fn survey(&mut self, now: Instant) {
-        for surveyed in self.queue.survey(&self.objects, &self.actual) {
-            match surveyed {
-                Surveyed::Pod(key) => {
-                    self.refresh_pod(&key, now);
-                    let Some(pod) = self.desired.pod(&key) else { continue };
-                    let is_known = |volume: &&VolumeId| self.actual.node_volume(volume, &pod.node).is_some();
-                    let others = pod.volumes.keys().filter(|volume| !is_known(volume));
-                    self.queue.add_on(&pod.node, others.cloned());
-                }
-                Surveyed::Node(name) => {
-                    let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume.clone());
-                    self.queue.add_on(&name, volumes);
-                    self.queue.add_node(name);
-                }
-            }
+    pub(super) fn survey(&mut self) {
+        for name in self.queue.survey(&self.actual) {
+            let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume.clone());
+            self.queue.add_on(&name, volumes);
+            self.queue.add_node(name);
         }
     }
 
@@ -324,20 +313,18 @@ mod tests {
         const NODES: usize = 60;
         let objects = Arc::new(Objects::default());
         let name = |number: usize| NodeName::from(format!("n{number:02}").as_str());
-        for number in 0..NODES {
-            let mut node = Node::default();
-            node.metadata.name = name(number).as_str().into();
-            objects.apply(node);
-        }
         let (now, options) = (Instant::now(), AttachDetachOptions::default());
         let mut controller = AttachDetach::new(objects, options, Clock::new(Timestamp::UNIX_EPOCH, now));
+        for number in 0..NODES {
+            controller.actual.node_mut(&name(number));
+        }
         let (id, last) = (VolumeId::iscsi("p", "i", 0), name(NODES - 1));
         controller.actual.node_volume_mut(&id, &last);
         controller.queue.add_all();
         let room = Room { volumes: NODES, new_volumes: 0, nodes: NODES };
         let mut looked_at = BTreeSet::new();
         for _ in 0..20 {
-            controller.survey(now);
+            controller.survey();
             while let Some(node) = controller.queue.get_node(room) {
                 looked_at.insert(node);
             }

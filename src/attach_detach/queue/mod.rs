@@ -10,10 +10,7 @@ mod survey;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use apiserver::{
-    ids::{DriverName, NodeName, Uid},
-    tables::Objects,
-};
+use apiserver::ids::{DriverName, NodeName, Uid};
 use tokio::time::Instant;
 
 use super::{
@@ -25,7 +22,7 @@ use super::{
 use crate::{controller::queue::Queue, metrics::QueueCounts};
 use lane::VolumeLane;
 use survey::Survey;
-pub use survey::{AT_ONCE, Surveyed};
+pub use survey::AT_ONCE;
 
 /// What is looked at when it is time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,9 +179,9 @@ impl WorkQueue {
         self.survey.begin();
     }
 
-    /// Takes some of what is yet to be looked at of all there is, unless some of that is left: there was no room for it.
-    pub fn survey(&mut self, objects: &Objects, actual: &ActualState) -> Vec<Surveyed> {
-        if self.has_more_to_survey() { self.survey.next(objects, actual) } else { Vec::new() }
+    /// Takes some nodes of those that are yet to be looked at, unless volumes of some are left: there was no room for them.
+    pub fn survey(&mut self, actual: &ActualState) -> Vec<NodeName> {
+        if self.has_more_to_survey() { self.survey.next(actual) } else { Vec::new() }
     }
 
     /// Whether there is more to look at, and what was added before is planned.

@@ -5,7 +5,10 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
@@ -44,7 +47,7 @@ pub struct VolumeState {
 #[derive(Clone, Debug, Default)]
 pub struct ActualState {
     pub(super) volumes: HashMap<VolumeId, VolumeState>,
-    pub(super) nodes: HashMap<NodeName, NodeState>,
+    pub(super) nodes: BTreeMap<NodeName, NodeState>,
     pub(super) identities: HashMap<AttachmentName, AttachmentIdentity>,
     /// The PersistentVolumes that identified attachments name.
     pub(super) sources: Relation<VolumeName, AttachmentName>,
@@ -68,6 +71,11 @@ impl ActualState {
     /// All nodes of which something is known.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
         self.nodes.iter()
+    }
+
+    /// The nodes behind a place in their order.
+    pub(in crate::attach_detach) fn nodes_behind(&self, place: Bound<NodeName>) -> impl Iterator<Item = &NodeName> {
+        self.nodes.range((place, Bound::Unbounded)).map(|(name, _)| name)
     }
 
     /// A node.
