@@ -225,6 +225,11 @@ impl NodeVolume {
             || self.report_as_attached == ReportAsAttached::Yes
     }
 
+    /// Whether we have asked for its attachment, and it may come of that.
+    pub(in crate::attach_detach) fn may_be_made_by_us(&self) -> bool {
+        self.call == Some(AttachmentCall::Create) || self.uncertain.is_some()
+    }
+
     /// Whether its kubelet may have the volume: one that reports in use what it never was given announces a pod.
     pub(super) fn may_be_had(&self) -> bool {
         self.known.is_some() || self.mount != Mount::No || self.may_be_given()
@@ -234,8 +239,7 @@ impl NodeVolume {
     /// for it as they do, and two that wait for each other would wait for ever.
     pub(crate) fn holds(&self, is_wanted: bool) -> bool {
         self.known.is_some()
-            || self.uncertain.is_some()
-            || self.call == Some(AttachmentCall::Create)
+            || self.may_be_made_by_us()
             || self.is_listed()
             || self.is_mounted(is_wanted)
             || self.may_be_listed
