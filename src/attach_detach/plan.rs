@@ -353,17 +353,20 @@ impl AttachDetach {
         let node = state.node.clone();
         let requests = &mut self.actual.node_mut(name).requests;
         let (call, look_at) = match (step, node) {
-            (NodeStep::UnderWay, _) | (NodeStep::Patch(_), None) => (None, None),
+            (NodeStep::Patch(_), None) => (None, None),
             (NodeStep::Wait(until), _) => {
-                requests.nothing_pends();
+                requests.pending_since = None;
                 (None, until)
             }
-            // The pace moves it with every answer.
-            (NodeStep::Gather { since, due }, _) => (None, requests.gather(since, due, now).then_some(due)),
+            // The pace moves it with every answer: a look too early is repeated.
+            (NodeStep::Gather { since, due }, _) => {
+                requests.pending_since = Some(since);
+                (None, Some(due))
+            }
             (NodeStep::ReadOwner, _) => {
                 let read = self.second_writer.take_read(|known| *known == target);
                 if read.is_some() {
-                    requests.ask();
+                    requests.read();
                 }
                 (read.map(|(target, uid)| Call::ReadOwner(target, uid)), None)
             }

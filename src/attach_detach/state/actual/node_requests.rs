@@ -22,7 +22,8 @@ pub struct NodeRequests {
     /// At most one patch or read is under way, so that answers come in the order of requests.
     is_under_way: bool,
     sight: Freshness,
-    pending: Option<Pending>,
+    /// Since when something has waited to be written, in case more comes.
+    pub pending_since: Option<Instant>,
     /// When the last patch was sent.
     pub last_patch: Option<Instant>,
     own_list: Option<OwnList>,
@@ -49,14 +50,6 @@ enum Freshness {
         /// The revision that a patch named when it was refused for that.
         refused: Option<ResourceVersion>,
     },
-}
-
-/// Something waits to be written, in case more comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pending {
-    since: Instant,
-    /// When that is looked at again, at the latest.
-    look_at: Instant,
 }
 
 /// What a patch of ours asked the list to be.
@@ -86,11 +79,6 @@ impl NodeRequests {
             Freshness::Newest => None,
             Freshness::Outdated { refused } => refused,
         }
-    }
-
-    /// Since when something has waited to be written, in case more comes.
-    pub(crate) fn pending_since(&self) -> Option<Instant> {
-        self.pending.map(|pending| pending.since)
     }
 
     /// Whether no earlier patch of ours can land any more.
@@ -154,28 +142,10 @@ impl NodeRequests {
         settles
     }
 
-    /// A change waits for others until then. Returns whether the node has to be looked at then: a look too early is
-    /// repeated, and none may be late.
-    pub fn gather(&mut self, since: Instant, due: Instant, now: Instant) -> bool {
-        let known = self.pending.map(|pending| pending.look_at).filter(|at| now < *at && *at <= due);
-        self.pending = Some(Pending { since, look_at: known.unwrap_or(due) });
-        known.is_none()
-    }
-
-    /// There is nothing to write.
-    pub fn nothing_pends(&mut self) {
-        self.pending = None;
-    }
-
-    /// A read is sent that says nothing of what is to be written.
-    pub fn ask(&mut self) {
-        self.is_under_way = true;
-    }
-
-    /// A read is sent, since there is nothing to write.
+    /// A read is sent: until its answer nothing is written.
     pub fn read(&mut self) {
-        self.ask();
-        self.nothing_pends();
+        self.is_under_way = true;
+        self.pending_since = None;
     }
 
     /// A patch is sent that makes this the list of that node object.
@@ -358,21 +328,6 @@ mod tests {
             requests.was_read(REVISION);
             assert_eq!(requests.retry.pending(now).is_none(), ends, "{error}");
         }
-    }
-
-    #[test]
-    fn a_look_too_early_is_repeated_and_none_is_late() {
-        let start = Instant::now();
-        let ms = |ms| start + Duration::from_millis(ms);
-        // due, seen when, whether a look is to be planned
-        let cases = [(25, 0, true), (40, 10, false), (40, 25, true), (35, 30, true), (35, 31, false)];
-        let mut requests = NodeRequests::default();
-        for (due, now, expected) in cases {
-            assert_eq!(requests.gather(start, ms(due), ms(now)), expected, "due at {due}, seen at {now}");
-        }
-        assert_eq!(requests.pending_since(), Some(start));
-        requests.read();
-        assert_eq!(requests.pending_since(), None);
     }
 
     #[test]

@@ -50,8 +50,6 @@ pub struct NodeVolume {
     pub undone: Option<Box<Undone>>,
     /// What the node's status should say of the volume.
     pub report_as_attached: ReportAsAttached,
-    /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
-    pub put_back: bool,
     /// Whether the machine that may have the volume was given up: another one bears the node's name.
     pub given_up: bool,
     /// Why the detach under way was forced, if it was.
@@ -422,9 +420,6 @@ impl NodeVolume {
         unpublishes: bool,
         last: Sequence,
     ) -> bool {
-        let is_missing = report_as_attached == ReportAsAttached::Yes && !self.is_listed();
-        let is_taken_back = self.unpublishing != Unpublishing::None && !unpublishes;
-        self.put_back = is_missing && (is_taken_back || self.put_back);
         self.report_as_attached = report_as_attached;
         if !unpublishes {
             self.unpublishing = Unpublishing::None;
