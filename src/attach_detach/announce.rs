@@ -144,10 +144,10 @@ impl Look<'_> {
             Waiting::NodeGone | Waiting::Unreadable { .. } | Waiting::HandOver { .. } => {
                 failed(&waiting.to_string(), NOTEWORTHY)
             }
-            Waiting::NodeStatusRefused { message } => {
-                Some((FAILURE, Announcement::not_published(self.node, message), IMMEDIATELY))
+            Waiting::NodeStatusRefused { .. } => {
+                Some((FAILURE, Announcement::not_listed(waiting), IMMEDIATELY))
             }
-            Waiting::WriteUndone { writer } => Some((UNDONE, Announcement::undone(writer), NOTEWORTHY)),
+            Waiting::WriteUndone { .. } => Some((UNDONE, Announcement::not_listed(waiting), NOTEWORTHY)),
             Waiting::HeldByNode { conflict } => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
                 let pods = first.flat_map(DesiredAttachment::keys).collect();
