@@ -186,9 +186,9 @@ impl controller::Controller for AttachDetach {
         // 2. Volumes, until there is no room, or it was enough for once.
         let mut judged = 0;
         while judged < AT_ONCE
-            && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
+            && let Some((volume, nodes)) = self.queue.get(self.dispatcher.room())
         {
-            judged += self.plan_volume(&volume, scope, now).max(1);
+            judged += self.plan_volume(&volume, nodes, now).max(1);
         }
         // 3. Nodes, likewise: what their volumes need of them is decided.
         let mut looked_at = 0;

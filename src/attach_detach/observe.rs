@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use super::{
     controller::AttachDetach,
-    decide::scope::Scope,
     facts::{Forced, Planned},
     guard::second_writer::ActTarget,
     queue::Key,
@@ -116,7 +115,7 @@ impl AttachDetach {
         // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
         self.force_waits.break_off(node);
         self.actual.note_undesired(volume, &[node.clone()].into(), |_| true, self.clock.wall(now));
-        self.queue.add_new(volume.clone(), Scope::of(node));
+        self.queue.add_new(volume.clone(), [node.clone()].into());
     }
 
     /// Looks at a PersistentVolume, which may explain VolumeAttachments that name it.
@@ -128,8 +127,14 @@ impl AttachDetach {
         let before = self.actual.observe_source(name, &volume.id, volume.is_exclusive());
         let known = self.actual.volume(&volume.id).is_some().then_some(volume.id);
         for volume in before.into_iter().chain(known) {
-            self.queue.add(volume, Scope::All);
+            self.look_everywhere(volume, now);
         }
+    }
+
+    /// Has a volume looked at on all nodes that need or have it.
+    fn look_everywhere(&mut self, volume: VolumeId, now: Instant) {
+        let nodes = self.known(now).nodes_of(&volume);
+        self.queue.add(volume, nodes);
     }
 
     /// Looks at a CSIDriver, or at its absence.
@@ -256,7 +261,7 @@ impl AttachDetach {
             let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
             held.extend(self.actual.second_volumes_of(name));
             for volume in held {
-                self.queue.add(volume, Scope::All);
+                self.look_everywhere(volume, now);
             }
             if was_foreign || self.actual.foreign(name).is_some() {
                 self.report_foreign(name);
@@ -274,8 +279,10 @@ impl AttachDetach {
                 None => self.attachment_ended(&volume, &node, is_undone, now),
             }
             // 3. It is looked at. Who waits for the end of another party's is not on that node (L13).
-            let scope = if was_exclusive && attached.is_none() { Scope::All } else { Scope::of(&node) };
-            self.queue.add(volume, scope);
+            if was_exclusive && attached.is_none() {
+                self.look_everywhere(volume.clone(), now);
+            }
+            self.queue.add_on(&node, [volume]);
         }
     }
 
@@ -332,7 +339,7 @@ mod tests {
                 controller.actual.node_volume_mut(&id, &name(0));
             }
         }
-        assert_eq!(controller.queue.get(room), Some((id, Scope::of(&last))));
+        assert_eq!(controller.queue.get(room), Some((id, [last].into())));
     }
 
     #[test]

@@ -8,7 +8,6 @@
 //! * [`no_op`]: the rules for volumes without VolumeAttachment: iSCSI, Fibre Channel
 //! * [`force`]: detach from a node that does not answer: the six minutes, KCM's `maxWaitForUnmountDuration`
 //! * [`node_list`]: `node.status.volumesAttached` as it should be, and the patch
-//! * [`scope`]: which nodes of a volume are judged
 
 pub mod contention;
 pub mod csi;
@@ -18,5 +17,4 @@ pub mod multi_attach;
 pub(super) mod no_op;
 pub mod node_list;
 pub mod reconciler;
-pub mod scope;
 pub mod verdict;

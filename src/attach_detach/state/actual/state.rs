@@ -25,7 +25,10 @@ use super::{
 };
 use crate::attach_detach::{
     decide::contention::Contention,
-    state::{desired::volume_name::VolumeId, make_room_for_one},
+    state::{
+        desired::{DesiredAttachment, volume_name::VolumeId},
+        make_room_for_one,
+    },
 };
 
 /// One volume on all its nodes.
@@ -41,6 +44,18 @@ pub struct VolumeState {
     pub is_exclusive: bool,
     /// What its nodes were told of one another last.
     pub told: Option<Box<Contention>>,
+}
+
+impl VolumeState {
+    /// Nodes where it is, or may be, attached, whichever writer attached it; pods need it on the `desired` ones.
+    pub(in crate::attach_detach) fn holders<'a>(
+        &'a self,
+        desired: Option<&'a LiteMap<NodeName, DesiredAttachment>>,
+    ) -> impl Iterator<Item = &'a NodeName> {
+        let is_wanted = move |name| desired.is_some_and(|desired| desired.contains_key(name));
+        let ours = self.nodes.iter().filter(move |(name, node_volume)| node_volume.holds(is_wanted(*name)));
+        ours.map(|(name, _)| name).chain(self.foreign.values())
+    }
 }
 
 /// All volumes, nodes and attachments.
