@@ -15,13 +15,11 @@ const MIGRATED: [(&str, &str); 7] = [
 ];
 
 /// The CSI driver that took over an in-tree plugin.
-#[must_use]
 pub fn csi_name(plugin: &str) -> Option<&'static str> {
     MIGRATED.iter().find(|(known, _)| *known == plugin).map(|(_, driver)| *driver)
 }
 
 /// The plugin of a source, and the driver that took it over, if one did.
-#[must_use]
 pub fn migrated(source: &InTreeSource) -> Option<(&'static str, &'static str)> {
     let plugin = match source {
         InTreeSource::AwsElasticBlockStore(_) => "kubernetes.io/aws-ebs",

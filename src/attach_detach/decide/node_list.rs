@@ -71,7 +71,6 @@ pub enum NodeStep {
 }
 
 /// What is sent to a node next. Pure.
-#[must_use]
 pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     let NodeView { state, volumes, .. } = view;
     let requests = &state.requests;
@@ -121,7 +120,6 @@ impl ListChange {
 
 /// The change that `volumesAttached` needs, if any. Entries that no report is about, those of other
 /// plugins among them, stay as they are.
-#[must_use]
 pub fn change<'a>(
     node: &Node,
     reports: impl Iterator<Item = (&'a VolumeId, ReportAsAttached)>,
@@ -157,7 +155,6 @@ pub fn change<'a>(
 }
 
 /// The patch that makes `volumesAttached` this list.
-#[must_use]
 pub fn patch(node: &Node, list: &[AttachedVolume]) -> Request {
     // An empty list is written as null, as KCM does: the field is `omitempty`.
     let value = if list.is_empty() { json!(null) } else { json!(list) };

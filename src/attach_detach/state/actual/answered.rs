@@ -31,7 +31,6 @@ impl Answered {
     }
 
     /// The pause after a request that failed, with what an event says of it, if one does.
-    #[must_use]
     pub fn failed(&self, retry: Retry, error: &CallError) -> Retry {
         if let CallError::Throttled { after, .. } = error
             && error.is_of_all()
@@ -52,7 +51,6 @@ impl Answered {
     }
 
     /// The pause after a read without an answer.
-    #[must_use]
     pub fn silent(&self, retry: Retry) -> Retry {
         retry.after_silence(self.now, self.jitter)
     }
