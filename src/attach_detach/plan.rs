@@ -330,6 +330,7 @@ impl AttachDetach {
         );
         // 3. It is sent, or looked at later.
         let node = state.node.clone();
+        let known = node.as_deref().map(|node| node.metadata.resource_version);
         let requests = &mut self.actual.node_mut(name).requests;
         let (call, look_at) = match (step, node) {
             (NodeStep::Patch(_), None) => (None, None),
@@ -345,12 +346,12 @@ impl AttachDetach {
             (NodeStep::ReadOwner, _) => {
                 let read = self.second_writer.take_read(|known| *known == target);
                 if read.is_some() {
-                    requests.read();
+                    requests.read(known);
                 }
                 (read.map(|(target, uid)| Call::ReadOwner(target, uid)), None)
             }
             (NodeStep::Read, _) => {
-                requests.read();
+                requests.read(known);
                 (Some(Call::ReadNode(name.clone())), None)
             }
             (NodeStep::Patch(change), Some(node)) => {

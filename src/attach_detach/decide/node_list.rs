@@ -226,7 +226,7 @@ mod tests {
         let settles_at = answered.in_doubt_until();
         let refused = CallError::Refused { code: 403, message: "no".to_owned() };
         let nothing = |_: &mut NodeRequests| {};
-        let under_way = NodeRequests::read;
+        let under_way = |requests: &mut NodeRequests| requests.read(None);
         let outdated = NodeRequests::outdate;
         let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
         let in_doubt =

@@ -24,6 +24,8 @@ pub struct NodeRequests {
     sight: Freshness,
     /// Since when something has waited to be written, in case more comes.
     pub pending_since: Option<Instant>,
+    /// The revision at which the node was known when the last read was sent.
+    known: Option<ResourceVersion>,
     /// When the last patch was sent.
     pub last_patch: Option<Instant>,
     own_list: Option<OwnList>,
@@ -142,15 +144,16 @@ impl NodeRequests {
         settles
     }
 
-    /// A read is sent: until its answer nothing is written.
-    pub fn read(&mut self) {
+    /// A read is sent when the node was known at that revision: until its answer nothing is written.
+    pub fn read(&mut self, known: Option<ResourceVersion>) {
         self.is_under_way = true;
         self.pending_since = None;
+        self.known = known;
     }
 
     /// A patch is sent that makes this the list of that node object.
     pub fn patch(&mut self, node: Uid, list: Vec<AttachedVolume>, now: Instant) {
-        self.read();
+        self.read(None);
         self.last_patch = Some(now);
         self.undone.sent(now);
         let landed = self.own_list.as_ref().filter(|own| own.node == node).and_then(|own| own.landed);
@@ -194,13 +197,17 @@ impl NodeRequests {
         }
     }
 
-    /// The node was read at this revision. Returns why that is no success, if it is none: the revision was the
-    /// newest, or is older than that, as after a restore of etcd, and the next patch would be refused like the last.
+    /// The node was read at this revision. Returns why that is no success, if it is none: the next patch would be refused like
+    /// the last; or the answer is older than what was known when it was asked for, as after a restore of etcd, and nothing of
+    /// it counts.
     pub fn was_read(&mut self, revision: ResourceVersion) -> Option<CallError> {
         let refused = self.refused();
         self.sight = Freshness::Newest;
-        if refused.is_some_and(|refused| revision <= refused) {
+        if refused == Some(revision) {
             return Some(CallError::Conflict("refused at the newest revision".to_owned()));
+        }
+        if self.known > Some(revision) {
+            return Some(CallError::Conflict("the answer is older than what was known".to_owned()));
         }
         if self.is_settled() {
             // A patch that was not answered is a failure until one is.
@@ -308,10 +315,11 @@ mod tests {
         assert_eq!(requests.refused(), Some(REVISION));
         assert!(requests.was_read(REVISION).is_some(), "the next patch would be refused like the last");
         assert!(!requests.is_outdated());
-        requests.patch_refused(REVISION);
-        assert!(requests.was_read(ResourceVersion(4)).is_some(), "E11 it is older than what was refused");
-        requests.patch_refused(REVISION);
-        assert_eq!(requests.was_read(ResourceVersion(6)), None);
+        for (known, is_older) in [(5, false), (6, false), (7, true)] {
+            requests.patch_refused(REVISION);
+            requests.read(Some(ResourceVersion(known)));
+            assert_eq!(requests.was_read(ResourceVersion(6)).is_some(), is_older, "E11 known at {known}");
+        }
     }
 
     #[test]

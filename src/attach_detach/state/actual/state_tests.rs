@@ -88,7 +88,7 @@ fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
         actual.node_volume_mut(&volume, &node).may_be_listed = true;
         let requests = &mut actual.node_mut(&node).requests;
         if is_busy {
-            requests.read();
+            requests.read(None);
         }
         if let Some(patch) = unsettled {
             requests.in_doubt = Some(patch);
