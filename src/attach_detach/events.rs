@@ -197,7 +197,9 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         )
         | (None, None) => "pods there still need it".to_owned(),
         (Some(waiting), _) => waiting.to_string(),
-        (None, Some(name)) => format!("VolumeAttachment {name}, which another writer made, has to be deleted first"),
+        (None, Some(name)) => {
+            format!("VolumeAttachment {name}, which another writer made, has to be deleted first")
+        }
     }
 }
 

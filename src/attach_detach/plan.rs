@@ -45,7 +45,12 @@ impl AttachDetach {
     /// Plans a volume on these nodes, and where it is held if it is exclusive. Returns for how many volumes on
     /// nodes that was work. The order of the steps is safety: what is known first, then who holds it, then the verdicts, and
     /// each is carried out before anything is reported of it.
-    pub(super) fn plan_volume(&mut self, volume: &VolumeId, nodes: BTreeSet<NodeName>, now: Instant) -> usize {
+    pub(super) fn plan_volume(
+        &mut self,
+        volume: &VolumeId,
+        nodes: BTreeSet<NodeName>,
+        now: Instant,
+    ) -> usize {
         self.outbox.planned(Planned::Volume, 1);
         // 1. Attachments that nothing has explained so far may be its.
         self.recognise(volume, now);
@@ -233,7 +238,9 @@ impl AttachDetach {
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
-            Some(AttachStep::Create(_)) if !has_room => self.queue.add_new(volume.clone(), [node.clone()].into()),
+            Some(AttachStep::Create(_)) if !has_room => {
+                self.queue.add_new(volume.clone(), [node.clone()].into());
+            }
             Some(_) if !has_room => self.queue.add(volume.clone(), [node.clone()].into()),
             Some(AttachStep::Create(source)) => {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));

@@ -276,12 +276,14 @@ mod tests {
 
     #[test]
     fn s14_only_what_we_did_not_ask_for_is_anothers() {
+        type Case<'a> = (&'a str, Option<&'a str>, &'a dyn Fn(&mut NodeVolume), &'a str, bool);
         let now = Instant::now();
-        let uncertain = |it: &mut NodeVolume| it.uncertain = Some(Uncertain { until: now, read_absent: false });
+        let uncertain =
+            |it: &mut NodeVolume| it.uncertain = Some(Uncertain { until: now, read_absent: false });
         let asked = |it: &mut NodeVolume| it.call = Some(AttachmentCall::Create);
         let nothing = |_: &mut NodeVolume| ();
         // name, the UID that is known, what we asked for, the UID that the watch tells of, whether it is another's
-        let cases: [(&str, Option<&str>, &dyn Fn(&mut NodeVolume), &str, bool); 5] = [
+        let cases: [Case<'_>; 5] = [
             ("the driver attached it", Some("1"), &nothing, "1", false),
             ("created by others", None, &nothing, "1", true),
             ("created by us", None, &asked, "1", false),

@@ -33,7 +33,7 @@ pub(crate) mod late;
 #[cfg(test)]
 pub(crate) mod played;
 pub(crate) mod quantity;
-pub(crate) mod queue;
+pub mod queue;
 pub mod report;
 pub mod reporting;
 pub(crate) mod requests;

@@ -109,7 +109,13 @@ impl ListChange {
     /// under way: a detach waits for it. So does what is alone: the last patch of its node is long past, and nothing else
     /// is on its way there. Under load an attached volume waits for as long as keeps the patches of its node apart
     /// ([`Pace::window`](crate::attach_detach::dispatcher::Pace::window)), because the next one is not far.
-    fn due(&self, since: Instant, last_patch: Option<Instant>, window: Duration, more_to_come: bool) -> Instant {
+    fn due(
+        &self,
+        since: Instant,
+        last_patch: Option<Instant>,
+        window: Duration,
+        more_to_come: bool,
+    ) -> Instant {
         if self.removes {
             return since;
         }

@@ -248,7 +248,8 @@ fn unmounted(unforced: Unforced) -> String {
     match unforced {
         Unforced::NodeReady => "the node's kubelet has not unmounted the volume".to_owned(),
         Unforced::Distrusted(NodeDoubt::New(until)) => {
-            let until = until.map(|until| format!("; at {} it is believed", seconds(until))).unwrap_or_default();
+            let until =
+                until.map(|until| format!("; at {} it is believed", seconds(until))).unwrap_or_default();
             format!(
                 "the node's object is new, and that it does not list the volume in use proves nothing yet{until}"
             )

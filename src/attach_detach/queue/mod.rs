@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{controller::queue::Queue, metrics::QueueCounts};
 use lane::VolumeLane;
-use survey::Survey;
 pub use survey::AT_ONCE;
+use survey::Survey;
 
 /// What is looked at when it is time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

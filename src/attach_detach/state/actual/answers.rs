@@ -65,9 +65,12 @@ impl NodeVolume {
             CallError::Conflict(_) => {
                 // What the watch has told of it since is looked at as it is. Otherwise the watch is about to tell.
                 let is_known = self.attachment().is_some_and(|it| it.metadata.resource_version > revision);
-                self.pause(|retry| match is_known {
-                    true => retry.after_conflict(answered.now, answered.jitter),
-                    false => answered.in_vain(retry),
+                self.pause(|retry| {
+                    if is_known {
+                        retry.after_conflict(answered.now, answered.jitter)
+                    } else {
+                        answered.in_vain(retry)
+                    }
                 });
             }
             error => self.failed(error, answered),

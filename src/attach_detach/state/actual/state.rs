@@ -89,7 +89,10 @@ impl ActualState {
     }
 
     /// The nodes behind a place in their order.
-    pub(in crate::attach_detach) fn nodes_behind(&self, place: Bound<NodeName>) -> impl Iterator<Item = &NodeName> {
+    pub(in crate::attach_detach) fn nodes_behind(
+        &self,
+        place: Bound<NodeName>,
+    ) -> impl Iterator<Item = &NodeName> {
         self.nodes.range((place, Bound::Unbounded)).map(|(name, _)| name)
     }
 
