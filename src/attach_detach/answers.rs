@@ -83,11 +83,6 @@ impl AttachDetach {
             // The watch is about to tell of its end.
             Err(CallError::NotFound(_)) => node_volume.note_deletion(uid, Deletion::Accepted),
             Err(error) => {
-                if let CallError::Conflict(_) = error {
-                    // A newer revision of the same content is no change that the watch has told of.
-                    self.refresh_attachment(&volume.attachment_name(node), answered.now);
-                }
-                let node_volume = self.actual.node_volume_mut(volume, node);
                 node_volume.delete_failed((uid, revision), &error, answered);
                 self.operation_failed(volume, node, Operation::Detach, &error);
             }

@@ -3,11 +3,12 @@
 //! In: answers, with what they prove by when they were asked for. Out: the volume on the node as it is known then. Silence
 //! after a write never counts as "nothing happened" (S17).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use apiserver::{
     call::CallError,
     ids::{AttachmentName, ResourceVersion, Uid},
+    kinds::VolumeAttachment,
 };
 
 use super::node_volume::{Deletion, NodeVolume, Uncertain, WhyRead};
@@ -63,15 +64,13 @@ impl NodeVolume {
         match error {
             CallError::NotLeader => {}
             CallError::Conflict(_) => {
-                // What the watch has told of it since is looked at as it is. Otherwise the watch is about to tell.
-                let is_known = self.attachment().is_some_and(|it| it.metadata.resource_version > revision);
-                self.pause(|retry| {
-                    if is_known {
-                        retry.after_conflict(answered.now, answered.jitter)
-                    } else {
-                        answered.in_vain(retry)
-                    }
-                });
+                // What the watch has told of it since is looked at as it is. Otherwise it is read with the next plan.
+                let is_newest =
+                    |attachment: &Arc<VolumeAttachment>| attachment.metadata.resource_version <= revision;
+                if self.attachment().is_some_and(is_newest) {
+                    self.why_read = Some(WhyRead::DeletionRefused(revision));
+                }
+                self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
             }
             error => self.failed(error, answered),
         }
@@ -91,13 +90,24 @@ impl NodeVolume {
             self.pause(|retry| answered.in_vain(retry));
             return Found::NameTaken;
         }
+        let uid = self.uid().cloned();
+        let revision = self.attachment().map(|attachment| attachment.metadata.resource_version);
+        if let (Some(WhyRead::DeletionRefused(refused)), Some(revision)) = (&why_read, revision)
+            && *refused == revision
+        {
+            // It is as it was, and the next delete would be refused like the last.
+            self.pause(|retry| answered.in_vain(retry));
+            return Found::Known;
+        }
         if self.known.is_none() {
             // It is older than what the watch has told of it, and as unknown as it was.
             self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
             return Found::Known;
         }
-        self.retry = Retry::default();
-        let made = self.uid().cloned().filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother));
+        if !matches!(why_read, Some(WhyRead::DeletionRefused(_))) {
+            self.retry = Retry::default();
+        }
+        let made = uid.filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother));
         made.map_or(Found::Known, Found::MadeByAnother)
     }
 
@@ -134,9 +144,6 @@ impl NodeVolume {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use apiserver::kinds::VolumeAttachment;
     use tokio::time::Instant;
 
     use super::{super::unpublishing::Sequence, *};
@@ -190,7 +197,7 @@ mod tests {
 
     #[test]
     fn s19_what_a_delete_that_failed_leaves_to_be_known() {
-        let expected = ["", "pause", "pause", "pause, event", "pause", "pause, event", "pause, in doubt"];
+        let expected = ["", "pause", "read", "pause, event", "pause", "pause, event", "pause, in doubt"];
         for ((name, error), expected) in errors().into_iter().zip(expected) {
             let mut node_volume = NodeVolume::with_attachment(true, false);
             node_volume.unpublishing = Unpublishing::Since(Sequence::default());
@@ -227,6 +234,7 @@ mod tests {
     fn what_a_read_finds_is_ours_or_anothers_or_about_something_else() {
         let answered = answered(Instant::now(), 0);
         let other = || Some(WhyRead::MadeByAnother);
+        let refused = |revision| Some(WhyRead::DeletionRefused(ResourceVersion(revision)));
         // name, why it is read, whether it is known now, whether it is there still, what is found, and a pause
         let cases = [
             ("what we made", None, true, true, Found::Known, false),
@@ -234,6 +242,8 @@ mod tests {
             ("it has gone since", other(), true, false, Found::Known, false),
             ("S9 another volume's", other(), false, true, Found::NameTaken, true),
             ("neither there nor known", other(), false, false, Found::Known, false),
+            ("it is as it was", refused(0), true, true, Found::Known, true),
+            ("S7 it has changed", refused(1), true, true, Found::Known, false),
         ];
         for (name, why_read, is_known, is_there, expected, pauses) in cases {
             let mut node_volume = NodeVolume { why_read, ..NodeVolume::default() };

@@ -191,6 +191,8 @@ pub struct Uncertain {
 pub enum WhyRead {
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
+    /// The server refused to delete the attachment as it was at this revision: it has changed, or is another one.
+    DeletionRefused(ResourceVersion),
     /// There is one of that name which is not about this volume on this node (S9).
     NameTaken(AttachmentName),
 }
